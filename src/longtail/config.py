@@ -1,0 +1,197 @@
+"""Every option of a training, as frozen dataclasses that are also the command line.
+
+No torch here: `longtail --help` must answer at once. Nothing changes after construction; what
+depends on the data set is a preset chosen by its name (`Config.preset`). A method's own options
+follow the same command line, as in `--heads 4`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+import yaml
+
+from longtail.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the images come from."""
+
+    root: Path | None = None
+    """Folder of named data sets or of a list's images; else $LONGTAIL_DATA."""
+    list: Path | None = None
+    """Training list in the style of ImageNet-LT: 'path label' on each line."""
+    val_list: Path | None = None
+    """Validation list of the same form."""
+    test_list: Path | None = None
+    """Test list of the same form."""
+    val_fraction: float = 0.0
+    """Part of each training class that is held out when the data has no validation set."""
+    image_size: int | None = None
+    """Pixels to which folders, lists and parquet images are resized and centre-cropped."""
+    corrupt: Literal["stop", "skip"] = "stop"
+    """What to do with an unreadable image: stop and name it, or name it and go on."""
+    min_count: int = 0
+    """Drop classes with fewer training images than this."""
+    download: bool = False
+    """Fetch CIFAR from its authors when it is not under `root`."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How the weights move. Defaults are the paper's CIFAR recipe."""
+
+    epochs: int = 200
+    """Passes over the training set of a stage whose share is 1."""
+    batch_size: int = 256
+    """Images a step, over all ranks."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """SGD is the paper's. For Adam and AdamW `momentum` is beta1, which the paper names as the
+    same confounder; the running mean feature then decays with beta1."""
+    lr: float = 0.2
+    """Peak learning rate at `batch_size`; not rescaled for you."""
+    momentum: float = 0.9
+    """mu of Eq. 1, and the decay of the running mean feature (Assumption 1)."""
+    mean_decay: Literal["momentum", "rate"] = "momentum"
+    """Decay of the mean feature: `momentum`, or 1 - (1 - momentum) * min(50 lr, 1), which lengthens
+    its window as the rate falls (ImageNet-LT)."""
+    weight_decay: float = 5e-4
+    """On every parameter, as the authors have it."""
+    schedule: Literal["steps", "cosine"] = "steps"
+    """Of the learning rate, once an epoch, after the warm-up."""
+    warmup: int = 5
+    """Epochs of linear warm-up: lr * (epoch + 1) / warmup."""
+    milestones: tuple[float, ...] = (0.6, 0.8)
+    """Parts of the epochs at which `steps` multiplies the rate by `decay`."""
+    decay: float = 0.01
+    """The factor of `steps`."""
+    augment: Literal["none", "crop", "crop-flip"] = "crop-flip"
+    """Random crop out of the padded image, and mirror."""
+    pad: int = 4
+    """Pixels of zeros around an image before the crop."""
+    keep_short_batch: bool = False
+    """Also train on the short last batch of an epoch, which is dropped by default."""
+
+
+@dataclass(frozen=True)
+class MachineConfig:
+    """Where it runs. None of this changes what is computed, up to rounding."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes CUDA where there is one."""
+    devices: int = 1
+    """Processes on this host; under torchrun or SLURM they are counted for you."""
+    nodes: int = 1
+    """Hosts."""
+    precision: Literal["auto", "32", "bf16"] = "auto"
+    """Of the backbone: bf16 on CUDA, float32 elsewhere. Heads normalise in float32 always."""
+    graph: bool = True
+    """On one CUDA device, capture the whole step as a CUDA graph; --no-graph runs it eagerly."""
+    replicas: int = 8
+    """Trainings of equal shape (seeds, methods) side by side on one CUDA device; elsewhere they
+    follow each other."""
+    save_seconds: float = 30.0
+    """A checkpoint at the end of the first epoch after this long; 0 saves every epoch."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One training, wholly."""
+
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
+    """Name, folder or file of the data set; see `longtail data`."""
+    method: str = "deconfound-tde"
+    """A name of `longtail methods`, several with commas, or `all`."""
+    options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+    """The method's own options, as in `--heads 4`."""
+    backbone: str = "resnet32-dual"
+    """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, or any timm name."""
+    seed: int = 0
+    """Of everything random in training; never of the data subset."""
+    files: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    machine: MachineConfig = field(default_factory=MachineConfig)
+
+    @staticmethod
+    def preset(data: str) -> "Config":
+        """The defaults for the data set called `data`."""
+        name = data.split(":")[0]
+        if name in ("letters-lt", "digits-lt"):
+            small = TrainConfig(epochs=40, batch_size=128, lr=0.1, decay=0.1, augment="none")
+            return Config(data=data, backbone="conv4", train=small)
+        if name.endswith(".npz"):
+            vectors = TrainConfig(epochs=100, lr=0.1, decay=0.1, augment="none")
+            return Config(data=data, backbone="identity", train=vectors)
+        if name in ("cifar10-lt", "cifar100-lt"):
+            return Config(data=data)
+        return Config(data=data, backbone="resnet18", train=TrainConfig(pad=8))
+
+    def with_options(self, **options: Any) -> "Config":
+        """A copy with flat names set wherever they belong; the rest are the method's options."""
+        parts: dict[str, dict[str, Any]] = {"files": {}, "train": {}, "machine": {}}
+        top: dict[str, Any] = {}
+        own: dict[str, Any] = dict(self.options)
+        for name, value in options.items():
+            home = next((p for p in parts if name in _names(getattr(self, p))), None)
+            if home:
+                parts[home][name] = value
+            elif name in _names(self) - {*parts, "options"}:
+                top[name] = value
+            else:
+                own[name] = value
+        nested = {part: replace(getattr(self, part), **parts[part]) for part in parts}
+        return replace(self, **top, **nested, options=own)
+
+    def to_yaml(self) -> str:
+        """As text that `from_yaml` reads back."""
+        return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)
+
+    @staticmethod
+    def from_yaml(text: str, source: str = "config") -> "Config":
+        """Read what `to_yaml` wrote, or a recipe that names only what differs from the preset."""
+        try:
+            tree = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"{source} is not readable YAML: {error}") from None
+        if not isinstance(tree, dict):
+            raise UserError(f"{source} must be a mapping of options, like 'method: baseline'")
+        tree = dict(tree)
+        config = Config.preset(tree.get("data", ""))
+        flat: dict[str, Any] = {}
+        for part in ("files", "train", "machine"):
+            section = tree.pop(part, None) or {}
+            known = _names(getattr(config, part))
+            for name, value in section.items():
+                if name not in known:
+                    raise unknown(f"option of {part} in {source}", name, known)
+                flat[name] = _typed(value, getattr(getattr(config, part), name), name)
+        options = tree.pop("options", None) or {}
+        for name in tree:
+            if name not in _names(config):
+                raise unknown(f"option in {source}", name, _names(config))
+        return replace(config.with_options(**flat, **tree), options=options)
+
+
+def _names(part: Any) -> set[str]:
+    return {f.name for f in fields(part)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _typed(value: Any, default: Any, name: str) -> Any:
+    """YAML has no tuples and no paths."""
+    if isinstance(default, tuple):
+        return tuple(value)
+    return Path(value) if value is not None and name in _PATHS else value
+
+
+_PATHS = {"root", "list", "val_list", "test_list"}

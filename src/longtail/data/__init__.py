@@ -1,0 +1,140 @@
+"""Data sets: one small loader a kind, and one door to them all.
+
+`load` takes a name ("letters-lt", "cifar100-lt:50"), a path (class folders, parquet, `.npz`) or
+lists, and gives `Data`, wholly in memory. `name:ratio` cuts to that imbalance.
+"""
+
+import math
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from longtail.config import DataConfig
+from longtail.data import arrays, digits, folder, letters, lists, named, parquet
+from longtail.data.base import ClassCounts, Data, Split, count, digest
+from longtail.data.named import NAMED, data_root, find
+from longtail.data.prepare import hold_out, prepared
+from longtail.data.sources import Source
+from longtail.errors import UserError, unknown
+
+__all__ = [
+    "ClassCounts",
+    "Data",
+    "Split",
+    "available",
+    "count",
+    "digest",
+    "hold_out",
+    "load",
+]
+
+EMBEDDED = {
+    "letters-lt": "26 letters in the frequencies of English, 16x16, drawn on the spot",
+    "digits-lt": "handwritten digits of scikit-learn, 8x8, cut to a long tail",
+}
+PATHS = ("root", "list", "val_list", "test_list")
+
+
+def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Data:
+    """Load a data set.
+
+    Args:
+        name: `letters-lt`, `digits-lt[:ratio]`, `cifar10-lt[:ratio]`, `cifar100-lt[:ratio]`,
+            `tiny-imagenet-lt`, or the path of class folders, of a folder with `train.parquet`,
+            or of an `.npz`; empty with `list`. A path may end in `:ratio` too.
+        config: where the images come from; the default is `DataConfig()`.
+        options: fields of `DataConfig` that replace those of `config`.
+
+    Raises:
+        UserError: if there is no such data, or it is not fit to be trained on.
+    """
+    config = _configured(config or DataConfig(), options)
+    base, ratio = _split_ratio(name)
+    if config.list is not None:
+        source = _listed(base, config)
+        base = base or config.list.stem
+    elif config.val_list is not None or config.test_list is not None:
+        raise UserError("--val-list and --test-list need --list, the training list")
+    elif base in EMBEDDED or base in NAMED:
+        source, ratio = _by_name(base, ratio, config)
+    else:
+        source = _by_path(base, config)
+    return prepared(source, name=base, ratio=ratio, config=config)
+
+
+def available(root: Path | None = None) -> list[tuple[str, str, str]]:
+    """The data sets known by name: (name, description, where it was found or "").
+
+    Args:
+        root: the folder to look in; else $LONGTAIL_DATA.
+    """
+    found = data_root(DataConfig(root=root))
+    rows = [(name, about, "built in") for name, about in EMBEDDED.items()]
+    for name, about in NAMED.items():
+        rows.append((name, about.description, str(find(name, found) or "")))
+    return rows
+
+
+def _configured(config: DataConfig, options: dict[str, Any]) -> DataConfig:
+    """`config` with `options` in place; text is taken for a path where one is due."""
+    known = [field.name for field in fields(DataConfig)]
+    for option in options:
+        if option not in known:
+            raise unknown("data option", option, known, f"they are {', '.join(known)}")
+    paths = {key: Path(options[key]) for key in PATHS if options.get(key) is not None}
+    return replace(config, **{**options, **paths})
+
+
+def _split_ratio(name: str) -> tuple[str, float | None]:
+    """`name:ratio` in two; a path that exists with its colon is left whole."""
+    base, colon, number = name.rpartition(":")
+    if not colon or os.path.exists(name):
+        return name, None
+    try:
+        ratio = float(number)
+    except ValueError:
+        if base not in EMBEDDED and base not in NAMED:
+            return name, None
+        ratio = math.nan
+    if not math.isfinite(ratio) or ratio < 1:
+        raise UserError(f"ratio '{number}' of '{name}' is not a number from 1 up, as in {base}:100")
+    return base, ratio
+
+
+def _by_name(name: str, ratio: float | None, config: DataConfig) -> tuple[Source, float | None]:
+    """A data set with a name, and the ratio to cut it to."""
+    if name == "letters-lt":
+        if ratio is not None:
+            raise UserError("letters-lt takes no ratio: its counts are the frequencies of English")
+        return letters.source(), None
+    if name == "digits-lt":
+        return digits.source(), ratio or digits.DEFAULT_RATIO
+    return named.source(name, config=config), ratio or NAMED[name].ratio
+
+
+def _by_path(name: str, config: DataConfig) -> Source:
+    """A data set that lies somewhere, told apart by what is there."""
+    path = Path(name).expanduser()
+    if name and path.is_dir():
+        if (path / "train.parquet").is_file():
+            return parquet.source(path, config=config)
+        return folder.source(path, config=config)
+    if path.is_file():
+        if path.suffix == ".npz":
+            return arrays.source(path)
+        hint = f": pass its folder, {path.parent}" if path.suffix == ".parquet" else ""
+        raise UserError(f"{path} is a file that is no .npz{hint}")
+    if path.suffix in (".npz", ".parquet") or "/" in name or os.sep in name or name[:1] in "~.":
+        what = f"{path} does not exist" if name else "no data was named"
+        raise UserError(f"{what}: pass a name or a path  (list the names: longtail data)")
+    raise unknown("data", name, [*EMBEDDED, *NAMED], "list them: longtail data")
+
+
+def _listed(name: str, config: DataConfig) -> Source:
+    """The data set of `config.list`."""
+    assert config.list is not None
+    if name in EMBEDDED or name in NAMED or (name and Path(name).exists()):
+        raise UserError(f"both '{name}' and --list {config.list} were given: pass one of them")
+    root = data_root(config) or config.list.parent
+    return lists.source(config.list, root=root, config=config)

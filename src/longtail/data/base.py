@@ -1,0 +1,100 @@
+"""What every loader gives: images or embeddings, labels, names, and the counts of the tail.
+
+Shapes: images (N, C, H, W) uint8, embeddings (N, D) float32, labels (N,) int64.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MANY_ABOVE = 100
+FEW_BELOW = 20
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """All that a method may know of the class distribution: training images of each class.
+
+    They are counted on the full training set, before anything is held out.
+    """
+
+    images: tuple[int, ...]
+
+    @property
+    def splits(self) -> dict[str, tuple[int, ...]]:
+        """Classes of each split: many > 100, medium 20 to 100, few < 20 training images."""
+        few = tuple(c for c, n in enumerate(self.images) if n < FEW_BELOW)
+        many = tuple(c for c, n in enumerate(self.images) if n > MANY_ABOVE)
+        medium = tuple(c for c in range(len(self.images)) if c not in {*few, *many})
+        return {"many": many, "medium": medium, "few": few}
+
+    def tensor(self) -> Tensor:
+        """The counts as a (C,) float32 tensor."""
+        return torch.tensor(self.images, dtype=torch.float32)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True)
+class Split:
+    """One part of a data set, wholly in memory."""
+
+    inputs: Tensor
+    """Images (N, C, H, W) uint8, or embeddings (N, D) float32."""
+    labels: Tensor
+    """(N,) int64."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, index: Tensor) -> "Split":
+        """The rows of `index`, in its order."""
+        return Split(self.inputs[index], self.labels[index])
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set that is ready to be trained on."""
+
+    name: str
+    """As the user typed it, without the ratio."""
+    ratio: float | None
+    """Imbalance it was cut to; None when it was taken as it is."""
+    classes: tuple[str, ...]
+    train: Split
+    val: Split | None
+    """For choosing; held out of the training set when the data has none of its own."""
+    test: Split | None
+    counts: ClassCounts
+    subset_sha256: str
+    """Of the training images and labels as they stand after cutting, before holding out."""
+    mean: tuple[float, ...]
+    """Of each channel on the 0..1 scale, for normalisation; empty for embeddings."""
+    std: tuple[float, ...]
+
+    @property
+    def judged_on(self) -> str:
+        """The part that results are reported on: the test set, else the validation set."""
+        return "test" if self.test is not None else "val"
+
+    @property
+    def embeddings(self) -> bool:
+        """Whether the inputs are feature vectors already."""
+        return self.train.inputs.ndim == 2
+
+
+def count(labels: Tensor, classes: int) -> ClassCounts:
+    """The training images of each class."""
+    return ClassCounts(tuple(torch.bincount(labels, minlength=classes).tolist()))
+
+
+def digest(split: Split) -> str:
+    """SHA-256 of the inputs and labels of `split`, in their order."""
+    sha = hashlib.sha256()
+    for tensor in (split.inputs, split.labels):
+        sha.update(str(tuple(tensor.shape)).encode())
+        sha.update(tensor.contiguous().view(-1).numpy())  # in place: tobytes would copy it all
+    return sha.hexdigest()

@@ -1,0 +1,101 @@
+"""Cut a data set to a chosen imbalance: n_i = n_max * ratio^(-i / (C - 1)).
+
+Symbols: C classes, n_max training images of the largest class, n_i of the i-th largest. CIFAR
+is stored from the largest class down, so that there i is the class itself.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail.data.sources import Source
+from longtail.errors import UserError
+
+SUBSET_SEED = 0
+
+
+def tail_counts(largest: int, classes: int, ratio: float) -> list[int]:
+    """Images to keep of each class, from the largest class to the smallest.
+
+    Args:
+        largest: n_max, images of the largest class.
+        classes: number of classes C.
+        ratio: how many times the largest class outnumbers the smallest.
+    """
+    last = max(classes - 1, 1)
+    wanted = (largest * ratio ** (-i / last) for i in range(classes))
+    # a power that should be whole may come out a hair below: 49.999999999 is 50
+    return [int(n * (1 + 1e-9)) for n in wanted]
+
+
+def cut(source: Source, ratio: float) -> Source:
+    """The source with its training part cut to `ratio`; the other parts stay.
+
+    Which rows stay never depends on a training seed: the first of each class where the store
+    is in a fixed shuffle, else a draw with a seed of its own.
+
+    Raises:
+        UserError: if a class has fewer images than the ratio asks for, or would have none.
+    """
+    stored = source.counts()
+    largest, classes = int(stored.max()), len(source.classes)
+    if not ratio >= 1 or ratio > largest:
+        raise UserError(
+            f"ratio {ratio:g} is out of range: it is the largest class over the smallest, "
+            f"from 1 (balanced) to {largest} (the images of the largest class)"
+        )
+    order = torch.argsort(stored, descending=True, stable=True)  # i-th largest -> class
+    wanted = torch.zeros_like(stored)
+    wanted[order] = torch.tensor(tail_counts(largest, classes, ratio))
+    short = torch.nonzero(wanted > stored).flatten()
+    if len(short):
+        first = int(short[0])
+        least = _least_ratio(stored[order])
+        way_out = (
+            f"the smallest ratio that the stored images allow is {least}"
+            if least is not None
+            else "no ratio can be cut from these images, so leave it out"
+        )
+        raise UserError(
+            f"ratio {ratio:g} wants {wanted[first]} images of class '{source.classes[first]}' "
+            f"and {stored[first]} are stored: {way_out}"
+        )
+    kept = _rows(source.train.labels, wanted, shuffled=source.shuffled)
+    return replace(source, train=source.train.take(kept))
+
+
+def _least_ratio(stored: Tensor) -> int | None:
+    """The smallest whole ratio that `stored` (C,), largest first, has the images for."""
+    largest, classes = int(stored[0]), len(stored)
+    # n_max r^(-i/(C-1)) < n_i + 1, solved for r; the loop below settles the rounding
+    bounds = [
+        (math.log(largest) - math.log(n + 1)) * (classes - 1) / i
+        for i, n in enumerate(stored.tolist())
+        if i
+    ]
+    if max(bounds) > math.log(largest):
+        return None
+    start = max(1, math.floor(math.exp(max(bounds))))
+    for ratio in (start, start + 1):
+        if (
+            ratio <= largest
+            and (torch.tensor(tail_counts(largest, classes, ratio)) <= stored).all()
+        ):
+            return ratio
+    return None
+
+
+def _rows(labels: Tensor, wanted: Tensor, *, shuffled: bool) -> Tensor:
+    """Places in `labels` of the wanted images of each class, ascending."""
+    # numpy's legacy generator: its stream is frozen, and with it the subset and its hash
+    random = np.random.RandomState(SUBSET_SEED)
+    kept = []
+    for label, n in enumerate(wanted.tolist()):
+        places = torch.nonzero(labels == label).flatten()
+        if not shuffled:
+            places = places[torch.from_numpy(random.permutation(len(places)))]
+        kept.append(places[:n])
+    return torch.cat(kept).sort().values

@@ -1,0 +1,89 @@
+"""A folder per class, or train, val and test folders with a folder per class in each."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from longtail.config import DataConfig
+from longtail.data.images import Blob, Images
+from longtail.data.sources import Part, Source
+from longtail.errors import UserError
+
+SUFFIXES = frozenset(
+    (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+)
+VAL_NAMES = ("val", "valid", "validation")
+
+
+def source(root: Path, *, config: DataConfig) -> Source:
+    """The data set under `root`; a class is named as its folder, in alphabetical order.
+
+    Raises:
+        UserError: if no class folder has an image, or a part has a class that training has not.
+    """
+    inside = _subfolders(root)
+    if "train" not in inside:
+        others = {"test", *VAL_NAMES} & set(inside)
+        if others:
+            raise UserError(f"{root} has {min(others)}/ and no train/ beside it")
+        return _source(root, root, val=None, test=None, config=config)
+    val = next((inside[name] for name in VAL_NAMES if name in inside), None)
+    return _source(root, inside["train"], val=val, test=inside.get("test"), config=config)
+
+
+def _source(
+    root: Path, train: Path, *, val: Path | None, test: Path | None, config: DataConfig
+) -> Source:
+    """The classes are those of `train`; the parts share their numbers."""
+    classes = tuple(sorted(_subfolders(train)))
+    if not classes:
+        raise UserError(
+            f"{train} has no class folders: {root}/CLASS/image.jpg or "
+            f"{root}/train/CLASS/image.jpg is expected"
+        )
+    return Source(
+        classes,
+        _part(train, classes, config),
+        val=None if val is None else _part(val, classes, config),
+        test=None if test is None else _part(test, classes, config),
+        unit="folder",
+    )
+
+
+def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
+    """All images below the class folders of `root`."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    paths: list[Path] = []
+    labels: list[int] = []
+    for name, path in sorted(_subfolders(root).items()):
+        if name not in numbers:
+            raise UserError(f"{path} is a class that the training folder does not have")
+        found = sorted(p for p in path.rglob("*") if _is_image(p))
+        paths += found
+        labels += [numbers[name]] * len(found)
+    if not paths:
+        raise UserError(
+            f"no image under {root}: files ending in {', '.join(sorted(SUFFIXES))} are looked for"
+        )
+    return Part.whole(files(paths, config=config), torch.tensor(labels))
+
+
+def files(paths: Sequence[Path], *, config: DataConfig) -> Images:
+    """A store of image files."""
+
+    def blobs(rows: Tensor) -> Iterator[Blob]:
+        return (paths[row] for row in rows.tolist())
+
+    return Images(blobs, lambda row: str(paths[row]), config.image_size, config.corrupt)
+
+
+def _subfolders(root: Path) -> dict[str, Path]:
+    """Folders in `root` by name; hidden ones are no classes."""
+    return {p.name: p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")}
+
+
+def _is_image(path: Path) -> bool:
+    """By its suffix; hidden files are left-overs of file managers."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")

@@ -1,0 +1,158 @@
+"""Decode images into one uint8 tensor; one that cannot be read is named, never lost silently."""
+
+import io
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from longtail.errors import UserError
+
+log = logging.getLogger(__name__)
+
+Blob = bytes | Path | None
+"""An encoded image, or the file that holds it, or nothing where a store has a hole."""
+Decoded = NDArray[np.uint8] | str
+"""Pixels (H, W, 3), or why there are none."""
+
+BATCH = 32
+"""Images a task of the thread pool, so that small images do not drown in its overhead."""
+WINDOW = 2048
+"""Encoded images in memory at a time."""
+
+
+def decode(blob: Blob, *, size: int | None = None) -> NDArray[np.uint8]:
+    """One image as RGB pixels (H, W, 3), grey ones too.
+
+    Args:
+        blob: the encoded image or its path.
+        size: if given, the short side is resized to it and the middle square cut out.
+    """
+    if blob is None:
+        raise ValueError("no image is stored")
+    with Image.open(io.BytesIO(blob) if isinstance(blob, bytes) else blob) as image:
+        if size is not None:
+            image.draft("RGB", (size, size))  # a large JPEG decodes at a fraction for free
+        pixels = _rgb(image)
+    if size is not None and pixels.size != (size, size):
+        pixels = _resized(pixels, size)
+    return np.asarray(pixels, dtype=np.uint8)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """`image` in 8-bit RGB, whatever it was."""
+    if image.mode.startswith("I;16"):  # Pillow would clip the 16 bits, not scale them
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise ValueError(f"its pixels have 32 bits (mode {image.mode}), 8 or 16 are understood")
+    elif "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+def _resized(image: Image.Image, size: int) -> Image.Image:
+    """Short side to `size`, then the middle square."""
+    short = min(image.size)
+    width, height = (max(size, round(side * size / short)) for side in image.size)
+    image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.crop((left, top, left + size, top + size))
+
+
+@dataclass(frozen=True)
+class Images:
+    """A store of encoded images."""
+
+    blobs: Callable[[Tensor], Iterator[Blob]]
+    """Ascending rows (N,) to their encoded images, lazily and in that order."""
+    where: Callable[[int], str]
+    """A row to the words that name it."""
+    image_size: int | None
+    corrupt: Literal["stop", "skip"]
+
+    def row_bytes(self) -> int:
+        """Bytes of one decoded image, told from the first header that can be read."""
+        if self.image_size is not None:
+            return 3 * self.image_size**2
+        for blob in islice(self.blobs(torch.arange(1)), 1):
+            try:
+                return int(decode(blob).size)
+            except Exception:  # reading it in earnest will name it
+                return 0
+        return 0
+
+    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Decode `rows` to (M, 3, H, W) uint8; also the places (M,) in `rows` they come from.
+
+        Raises:
+            UserError: if an image cannot be read and `corrupt` is "stop", if none can be, or
+                if sizes differ and no `image_size` was given.
+        """
+        pixels: NDArray[np.uint8] | None = None  # (N, 3, H, W)
+        places: list[int] = []
+        for place, image in enumerate(_decode_all(self.blobs(rows), self.image_size)):
+            if isinstance(image, str):
+                self._broken(int(rows[place]), image)
+                continue
+            planes = image.transpose(2, 0, 1)
+            if pixels is None:
+                pixels = np.empty((len(rows), *planes.shape), dtype=np.uint8)
+            if planes.shape != pixels.shape[1:]:
+                raise self._unequal(rows[[places[0], place]].tolist(), pixels[0], planes)
+            pixels[len(places)] = planes
+            places.append(place)
+        if pixels is None:
+            raise UserError(f"none of the {len(rows)} images can be read: see the log for each")
+        if len(places) < len(rows):
+            log.warning("left out %d of %d images", len(rows) - len(places), len(rows))
+        return torch.from_numpy(pixels[: len(places)]), torch.tensor(places)
+
+    def _broken(self, row: int, reason: str) -> None:
+        """Stop at an image that cannot be read, or name it in the log."""
+        if self.corrupt == "stop":
+            raise UserError(
+                f"{self.where(row)} cannot be read ({reason}): mend or remove it, or pass "
+                "--corrupt skip to leave such images out"
+            )
+        log.warning("left out %s: it cannot be read (%s)", self.where(row), reason)
+
+    def _unequal(self, rows: list[int], *images: NDArray[np.uint8]) -> UserError:
+        """The error for two images of different sizes."""
+        told = (
+            f"{self.where(row)} is {image.shape[2]}x{image.shape[1]}"
+            for row, image in zip(rows, images, strict=True)
+        )
+        return UserError(
+            f"images differ in size ({', '.join(told)}): "
+            "pass --image-size, as in --image-size 64, to bring them to one"
+        )
+
+
+def _decode_all(blobs: Iterable[Blob], size: int | None) -> Iterator[Decoded]:
+    """Decode in threads (Pillow frees the interpreter meanwhile), in order."""
+
+    def attempt(batch: list[Blob]) -> list[Decoded]:
+        results: list[Decoded] = []
+        for blob in batch:
+            try:
+                results.append(decode(blob, size=size))
+            except Exception as error:  # decoders raise anything at all on broken bytes
+                results.append(f"{type(error).__name__}: {error}")
+        return results
+
+    stream = iter(blobs)
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        while window := list(islice(stream, WINDOW)):
+            batches = [window[i : i + BATCH] for i in range(0, len(window), BATCH)]
+            for results in pool.map(attempt, batches):
+                yield from results

@@ -1,0 +1,66 @@
+"""Whether a data set fits into memory, told before it is read rather than by the kernel."""
+
+import os
+from pathlib import Path
+
+from longtail.data.sources import Source
+from longtail.errors import UserError
+
+GIB = 2**30
+
+
+def free() -> int | None:
+    """Bytes that may still be taken, by the machine and by the container; None if unknown."""
+    bounds = [bound for bound in (_machine(), _container()) if bound is not None]
+    return min(bounds, default=None)
+
+
+def check_memory(source: Source, *, copies: float = 1.0) -> None:
+    """Refuse a source that would not fit.
+
+    Args:
+        source: what is about to be read.
+        copies: how often the training part is held at the worst moment.
+
+    Raises:
+        UserError: with the sizes, and the image size that would fit.
+    """
+    room = free()
+    if room is None:
+        return
+    rows = sum(len(part) for _, part in source.parts()) + (copies - 1) * len(source.train)
+    each = max(part.store.row_bytes() for _, part in source.parts())
+    if rows * each <= room:
+        return
+    side = int((room / rows / 3) ** 0.5)
+    raise UserError(
+        f"{rows:,.0f} images of {each:,} bytes would take {rows * each / GIB:.1f} GiB of memory "
+        f"and {room / GIB:.1f} GiB are free: pass --image-size {max(side, 1)} or less, cut the "
+        "data (DATA:ratio), or use a machine with more memory"
+    )
+
+
+def _machine() -> int | None:
+    """Memory the kernel could give, with what it only caches; else all there is."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # not Linux
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _container(group: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What the container's own limit leaves; its file cache does not count, it is given up."""
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        used = int((group / "memory.current").read_text())
+        pairs = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+        cached = {name: int(value) for name, value in pairs}.get("inactive_file", 0)
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else int(limit) - used + cached

@@ -1,0 +1,131 @@
+"""From an unread source to data that is ready to be trained on."""
+
+import math
+
+import numpy as np
+import torch
+
+from longtail.config import DataConfig
+from longtail.data.base import Data, Split, count, digest
+from longtail.data.checks import check_labels, drop_small
+from longtail.data.cut import cut
+from longtail.data.memory import check_memory
+from longtail.data.sources import Source
+from longtail.errors import UserError
+
+LEAST_STD = 1 / 255
+"""One grey level: a channel that never changes must not be divided by nothing."""
+CHUNK = 4096
+
+
+def prepared(source: Source, *, name: str, ratio: float | None, config: DataConfig) -> Data:
+    """Check, cut, read, hold out: the same for every kind of source.
+
+    Counts, hash, mean and std are those of the training part before anything is held out.
+
+    Args:
+        source: what a loader gave.
+        name: as the user typed it, without the ratio.
+        ratio: imbalance to cut to; None to take all.
+        config: what to drop and to hold out.
+    """
+    _check_options(config)
+    check_labels(source)
+    source = drop_small(source, config.min_count)
+    if ratio is not None:
+        source = drop_small(cut(source, ratio), config.min_count)
+    holding = config.val_fraction > 0 and source.val is None
+    check_memory(source, copies=2 if holding else 1)
+    # images that could not be read may have taken a class with them, so classes are checked anew
+    source = drop_small(source.in_memory(), config.min_count)
+    parts = {part: rows.read() for part, rows in source.parts()}
+    _check_shapes(parts)
+    train, val = parts["train"], parts.get("val")
+    mean, std = _statistics(train)
+    rest = train
+    if holding:
+        rest, val = hold_out(train, config.val_fraction)
+        if not len(val):
+            raise UserError(
+                f"--val-fraction {config.val_fraction:g} holds out no image: the largest class "
+                f"has {max(count(train.labels, len(source.classes)).images)}"
+            )
+    return Data(
+        name=name,
+        ratio=ratio,
+        classes=source.classes,
+        train=rest,
+        val=val,
+        test=parts.get("test"),
+        counts=count(train.labels, len(source.classes)),
+        subset_sha256=digest(train),
+        mean=source.mean or mean,
+        std=source.std or std,
+    )
+
+
+def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Split]:
+    """Hold out a fraction of each class; at least one image of it stays.
+
+    Args:
+        split: the whole.
+        fraction: of each class, rounded to the nearest number of images.
+        seed: of the draw.
+
+    Returns:
+        The rest and the held-out part, both in the order of `split`.
+    """
+    if not 0 <= fraction < 1:
+        raise UserError(f"--val-fraction {fraction:g} is out of range: it is from 0 to below 1")
+    random = np.random.RandomState(seed)  # the stream of this generator is frozen
+    held = torch.zeros(len(split), dtype=torch.bool)
+    for label in range(int(split.labels.max()) + 1):
+        places = torch.nonzero(split.labels == label).flatten()
+        order = torch.from_numpy(random.permutation(len(places)))
+        chosen = min(math.floor(fraction * len(places) + 0.5), max(len(places) - 1, 0))
+        held[places[order[:chosen]]] = True
+    return split.take(torch.nonzero(~held).flatten()), split.take(torch.nonzero(held).flatten())
+
+
+def _check_options(config: DataConfig) -> None:
+    """Refuse values that no data set could be prepared with."""
+    if not 0 <= config.val_fraction < 1:
+        raise UserError(
+            f"--val-fraction {config.val_fraction:g} is out of range: it is from 0 to below 1"
+        )
+    if config.min_count < 0:
+        raise UserError(f"--min-count {config.min_count} is below 0: pass 0 to drop no class")
+    if config.image_size is not None and config.image_size < 1:
+        raise UserError(f"--image-size {config.image_size} is no size: pass 1 pixel or more")
+    if config.corrupt not in ("stop", "skip"):
+        raise UserError(f"--corrupt '{config.corrupt}' is neither stop nor skip")
+
+
+def _check_shapes(parts: dict[str, Split]) -> None:
+    """All parts must hold images of one size."""
+    shape = tuple(parts["train"].inputs.shape[1:])
+    for name, part in parts.items():
+        other = tuple(part.inputs.shape[1:])
+        if other != shape:
+            raise UserError(
+                f"the {name} images are {other} and the training images {shape} (channels, "
+                "height, width): pass --image-size to bring them to one size"
+            )
+
+
+def _statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel on the 0..1 scale; none for embeddings."""
+    if train.inputs.ndim == 2:
+        return (), ()
+    total = torch.zeros(train.inputs.shape[1], dtype=torch.float64)
+    square = torch.zeros_like(total)
+    for chunk in train.inputs.split(
+        CHUNK
+    ):  # in pieces: as float64 it would be eight times as large
+        values = chunk.double() / 255
+        total += values.sum(dim=(0, 2, 3))
+        square += values.square().sum(dim=(0, 2, 3))
+    pixels = train.inputs[:, 0].numel()
+    mean = total / pixels
+    std = (square / pixels - mean.square()).clamp(min=0).sqrt().clamp(min=LEAST_STD)
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -1,0 +1,110 @@
+"""The one loop: stage, epoch, step. Everything that varies is a value passed in.
+
+Several replicas (seeds, or methods of equal shape) advance together; one is the usual case.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from longtail.config import MachineConfig
+from longtail.errors import UserError
+from longtail.graph import stepper
+from longtail.replica import Replica
+from longtail.schedule import Leg
+
+
+class Progress(Protocol):
+    """Who watches a training; the library itself is silent."""
+
+    def begin(self, title: str, epochs: int, done: int) -> None:
+        """A training of `epochs` starts, `done` of them already over."""
+
+    def step(self, done: int, steps: int) -> None:
+        """A step was launched."""
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """An epoch is over; `record` is its line of metrics.jsonl."""
+
+
+def launch(machine: MachineConfig) -> Fabric:
+    """Start the processes that `machine` asks for, or join those torchrun or SLURM started."""
+    wanted = machine.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda, but torch sees no CUDA device: use --device cpu")
+    cuda = wanted != "cpu" and torch.cuda.is_available()
+    bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
+    fabric = Fabric(
+        accelerator="cuda" if cuda else "cpu",
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", machine.devices)),
+        num_nodes=machine.nodes,
+        precision="bf16-mixed" if bf16 else "32-true",
+    )
+    fabric.launch()
+    return fabric
+
+
+def train(
+    replicas: Sequence[Replica],
+    legs: Sequence[Leg],
+    *,
+    start: int = 0,
+    after_epoch: Callable[[int, list[dict[str, Any]]], None],
+    progress: Progress | None = None,
+) -> None:
+    """Train `replicas` side by side over `legs`, from epoch `start` on.
+
+    Args:
+        replicas: they have the same shape and so take their steps together.
+        legs: the stages on the time line.
+        start: epochs that are done already; replicas hold their state.
+        after_epoch: called with the number of epochs done and a record for each replica.
+        progress: told of every step.
+    """
+    for leg in legs:
+        if leg.stop <= start:
+            continue
+        for replica in replicas:
+            replica.begin_stage(leg, resumed=leg.start < start)
+        advance = stepper(replicas)
+        for epoch in range(max(leg.start, start), leg.stop):
+            began = time.perf_counter()
+            for replica in replicas:
+                replica.begin_epoch(leg, epoch)
+            sizes = replicas[0].step_sizes
+            for done, size in enumerate(sizes, start=1):
+                advance(size)
+                if progress:
+                    progress.step(done, len(sizes))
+            records = [_record(replica, epoch, began) for replica in replicas]
+            after_epoch(epoch + 1, records)
+
+
+def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any]:
+    """The epoch in numbers: the only place where training reads from the device."""
+    losses = replica.losses
+    if replica.fabric.world_size > 1:
+        losses = cast(Tensor, replica.fabric.all_reduce(losses))
+    losses = losses.cpu()
+    bad = (~torch.isfinite(losses)).nonzero()
+    if len(bad):
+        step = epoch * len(losses) + int(bad[0])
+        raise UserError(
+            f"the loss became {losses[bad[0]].item()} at step {step} (epoch {epoch + 1}, seed "
+            f"{replica.config.seed}). Training stopped; the checkpoint from before is kept. "
+            f"A smaller --lr (now {replica.config.train.lr}) or a longer --warmup usually cures it"
+        )
+    seconds = time.perf_counter() - began
+    return {
+        "epoch": epoch,
+        "loss": losses.mean().item(),
+        "lr": replica.state.lr.item(),
+        "mu": replica.state.mu.item(),
+        "seconds": seconds,
+        "images_per_second": replica.images_per_epoch / seconds,
+    }

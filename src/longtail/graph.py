@@ -1,0 +1,74 @@
+"""The captured step: all replicas' steps as one CUDA graph, each on its own stream.
+
+Replaying launches hundreds of kernels at the price of one, and replicas fill the device together.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from longtail.replica import Replica
+
+WARM_UP_STEPS = 3
+"""Enough for cuDNN and the allocator to settle before the capture."""
+
+
+def stepper(replicas: Sequence[Replica]) -> Callable[[int], None]:
+    """advance(size): one step of every replica on `size` images.
+
+    On one CUDA device each size is captured when it first comes; elsewhere steps run eagerly.
+    """
+    fabric, machine = replicas[0].fabric, replicas[0].config.machine
+    if not (machine.graph and fabric.device.type == "cuda" and fabric.world_size == 1):
+        return lambda size: _step_all(replicas, size)
+    graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def advance(size: int) -> None:
+        if size not in graphs:
+            graphs[size] = capture(replicas, size)
+        graphs[size].replay()
+
+    return advance
+
+
+def capture(replicas: Sequence[Replica], size: int) -> torch.cuda.CUDAGraph:
+    """Record one step of every replica; their state is afterwards what it was before."""
+    saved = [{id(t): t.clone() for t in replica.tensors()} for replica in replicas]
+    seeds = [replica.state.generator.get_state() for replica in replicas]
+    warm = torch.cuda.Stream()
+    warm.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm):
+        for replica in replicas:
+            for _ in range(WARM_UP_STEPS):
+                replica.cursor.zero_()
+                replica.step(size)
+    torch.cuda.current_stream().wait_stream(warm)
+    graph = torch.cuda.CUDAGraph()
+    for replica in replicas:
+        graph.register_generator_state(replica.state.generator)
+    streams = [torch.cuda.Stream() for _ in replicas]
+    with torch.cuda.graph(graph):
+        main = torch.cuda.current_stream()
+        for replica, stream in zip(replicas, streams, strict=True):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                replica.step(size)
+        for stream in streams:
+            main.wait_stream(stream)
+    for replica, before, seed in zip(replicas, saved, seeds, strict=True):
+        _restore(replica, before)
+        replica.state.generator.set_state(seed)
+    return graph
+
+
+def _restore(replica: Replica, before: dict[int, Tensor]) -> None:
+    """Undo the warm-up. A buffer that the optimiser made meanwhile starts at zero, as it would."""
+    with torch.no_grad():
+        for tensor in replica.tensors():
+            tensor.copy_(before[id(tensor)]) if id(tensor) in before else tensor.zero_()
+
+
+def _step_all(replicas: Sequence[Replica], size: int) -> None:
+    for replica in replicas:
+        replica.step(size)

@@ -1,0 +1,279 @@
+"""Classifier heads: feature vectors to logits.
+
+Symbols follow the paper (arXiv:2009.12991): x feature (..., D), w_i weight of class i, K heads of
+size D/K, tau scale of the logits, mu decay of the running mean, d direction of the mean feature.
+Every normalised head is the general classifier of Eq. 10 with one and the same normaliser N,
+
+    z_i = tau/K * sum_k <w_i^k, x^k> / N(x^k, w_i^k),     N(x, w) = (|x| + squash) (|w| + gamma)
+
+and differs by its two offsets alone: cosine (0, 0), capsule (1, 0), de-confounded (0, gamma).
+As N is a product, the logits are one matrix product of normalised features and weights.
+"""
+
+import operator
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import final
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from longtail.errors import UserError
+
+
+class Head(nn.Module):
+    """What all heads share (abstract): features (..., dim) in, logits (..., classes) out."""
+
+    shown: tuple[str, ...] = ("dim", "classes")
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__()
+        if dim < 1 or classes < 1:
+            raise UserError(f"a head of dim {dim} and classes {classes}: both must be at least 1")
+        self.dim, self.classes = dim, classes
+        self.weight = nn.Parameter(torch.zeros(classes, dim))
+
+    def reset_parameters(self) -> None:
+        """Start afresh: weights from U(-1/sqrt(D), 1/sqrt(D))."""
+        nn.init.uniform_(self.weight, -(self.dim**-0.5), self.dim**-0.5)
+
+    def extra_repr(self) -> str:
+        """The sizes and settings, as `print(model)` shows them."""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in self.shown)
+
+
+@final
+class LinearHead(Head):
+    """The plain classifier: <w_i, x>, no bias."""
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__(dim, classes)
+        self.reset_parameters()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (..., C)."""
+        return F.linear(x, self.weight)
+
+
+class NormalisedHead(Head):
+    """A normalised multi-head classifier (abstract) whose pull to the mean can be taken away.
+
+    In training mode it gives the total effect (Eq. 7) and follows the mean feature. In eval mode
+    alpha times the effect that passes through the mean's direction d is removed (Eq. 8):
+
+        logits(x, alpha) = total(x) - alpha * indirect(x)
+
+    Args:
+        dim: length D of a feature; must divide by `heads`.
+        classes: number of classes C.
+        heads: K in the paper.
+        tau: scale of the logits.
+        alpha: how much of the indirect effect to remove; may be changed at any time.
+        momentum: mu of the running mean feature; the paper uses the optimiser's own.
+    """
+
+    shown = ("dim", "classes", "heads", "tau", "gamma", "alpha")
+    squash: float  # the two offsets of N: a final class says them
+    gamma: float
+    mean_feature: Tensor
+    momentum: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        classes: int,
+        heads: int = 1,
+        tau: float = 16.0,
+        alpha: float = 1.5,
+        momentum: float = 0.9,
+    ) -> None:
+        super().__init__(dim, classes)
+        _check_heads(dim, heads)
+        if not tau > 0:
+            raise UserError(f"tau {tau} must be above 0: it scales the logits (the paper uses 16)")
+        if not 0 <= momentum <= 1:
+            raise UserError(f"momentum {momentum} must lie in 0 to 1 (the paper uses 0.9)")
+        self.heads, self.tau, self.alpha = heads, tau, alpha
+        self.register_buffer("mean_feature", torch.zeros(dim))
+        # a tensor, so that a captured step reads its new value; a setting, so it is not saved
+        self.register_buffer("momentum", torch.tensor(float(momentum)), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start afresh: new weights, and no mean feature yet."""
+        super().reset_parameters()
+        nn.init.zeros_(self.mean_feature)
+
+    @property
+    def direction(self) -> Tensor:
+        """The head direction d (K, D/K): unit rows; zero rows while there is no mean."""
+        return _normalise(self.mean_feature, self.heads, 0.0)
+
+    def total(self, x: Tensor) -> Tensor:
+        """Logits of the total effect, Eq. 7 (for cosine and capsule, Eq. 10)."""
+        return self._logits(self._features(x).flatten(-2), self._weights().flatten(-2))
+
+    def indirect(self, x: Tensor) -> Tensor:
+        """Logits of the part of x along d alone: the term that alpha multiplies in Eq. 8."""
+        d = self.direction
+        along = (self._features(x) * d).sum(-1)  # (..., K): cos(x, d), for capsule squashed
+        pull = (self._weights() * d).sum(-1)  # (C, K): the bias of each class toward d
+        return self._logits(along, pull)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Training: Eq. 7, and the mean feature is followed. Eval: Eq. 8."""
+        if self.training:
+            self.observe(x)
+        if self.training or self.alpha == 0:
+            return self.total(x)
+        return self.total(x) - self.alpha * self.indirect(x)
+
+    @torch.no_grad()
+    def observe(self, x: Tensor, keep: Tensor | None = None) -> None:
+        """Follow the mean feature (Assumption 1): mean <- mu * mean + mean of the batch.
+
+        There is no factor 1 - mu, as only the direction is used. The batch is that of all ranks,
+        whose shares may be unequal or empty; empty on all of them, it changes nothing. `keep`
+        (...) says which features count, as a detector's foreground. A CUDA graph can hold this.
+        """
+        x = _precise(x).reshape(-1, self.dim)
+        count = x.new_full((1,), x.shape[0])
+        if keep is not None:
+            x, count = torch.where(keep.reshape(-1, 1), x, 0.0), keep.sum().to(x.dtype).reshape(1)
+        seen = torch.cat([x.sum(0), count])  # (D + 1,): one message
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(seen)
+        mean = self.momentum * self.mean_feature + seen[:-1] / seen[-1].clamp(min=1)
+        self.mean_feature.copy_(torch.where(seen[-1] > 0, mean, self.mean_feature))
+
+    @torch.no_grad()
+    def folded(self, alpha: float | None = None) -> "FoldedHead":
+        """A frozen copy with the TDE logits of `alpha` (else its own) at a cosine head's price.
+
+        Eq. 8 is a change of weights: v = w / (|w| + gamma) becomes (I - alpha d d^T) v.
+        """
+        alpha = self.alpha if alpha is None else alpha
+        v, d = self._weights(), self.direction
+        v = v - alpha * (v * d).sum(-1, keepdim=True) * d  # (C, K, D/K)
+        head = FoldedHead(self.dim, self.classes, self.heads, self.squash).to(v)
+        head.weight.copy_(self.tau / self.heads * v.flatten(-2))
+        return head.eval()
+
+    def _features(self, x: Tensor) -> Tensor:
+        return _normalise(x, self.heads, self.squash)  # (..., K, D/K)
+
+    def _weights(self) -> Tensor:
+        return _normalise(self.weight, self.heads, self.gamma)  # (C, K, D/K)
+
+    def _logits(self, x: Tensor, v: Tensor) -> Tensor:
+        return self.tau / self.heads * _product(x, v)
+
+
+@final
+class CosineHead(NormalisedHead):
+    """Cosine classifier, N(x, w) = |x| |w|; arguments as in `NormalisedHead`."""
+
+    squash, gamma = 0.0, 0.0
+
+
+@final
+class CapsuleHead(NormalisedHead):
+    """Capsule classifier, N(x, w) = (|x| + 1) |w|; arguments as in `NormalisedHead`."""
+
+    squash, gamma = 1.0, 0.0
+
+
+@final
+class DeconfoundHead(NormalisedHead):
+    """The paper's classifier, N(x, w) = |x| (|w| + gamma): gamma shrinks short weights more."""
+
+    squash = 0.0
+
+    def __init__(
+        self,
+        dim: int,
+        classes: int,
+        heads: int = 2,
+        tau: float = 16.0,
+        gamma: float = 1 / 32,
+        alpha: float = 1.5,
+        momentum: float = 0.9,
+    ) -> None:
+        super().__init__(dim, classes, heads, tau, alpha, momentum)
+        if not gamma >= 0:
+            raise UserError(f"gamma {gamma} must not be negative: it is added to norms (0 is none)")
+        self.gamma = gamma
+
+
+@final
+class FoldedHead(Head):
+    """What `folded` gives: normalised features times ready weights, and only these to save."""
+
+    shown = ("dim", "classes", "heads", "squash")
+
+    def __init__(self, dim: int, classes: int, heads: int = 1, squash: float = 0.0) -> None:
+        super().__init__(dim, classes)
+        _check_heads(dim, heads)
+        self.heads, self.squash = heads, squash
+        self.weight.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (..., C)."""
+        return _product(_normalise(x, self.heads, self.squash).flatten(-2), _precise(self.weight))
+
+
+def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int] = 0) -> Tensor:
+    """Probabilities (..., C) in which the background keeps its total effect (Eq. 9).
+
+    With p = softmax(total), an exempted class keeps its p; the others share what is left as the
+    softmax of their TDE logits. These are probabilities already: no second softmax.
+    """
+    several = background if isinstance(background, Iterable) else [background]
+    exempted, classes = {operator.index(i) for i in several}, total.shape[-1]
+    if total.shape != tde.shape:
+        raise UserError(f"total {tuple(total.shape)} and tde {tuple(tde.shape)} differ in shape")
+    if outside := sorted(exempted - set(range(classes))):
+        raise UserError(f"background {outside[0]} is no class: they are 0 to {classes - 1}")
+    if len(exempted) == classes:
+        raise UserError(f"all {classes} classes are exempted: leave one, or use softmax(total)")
+    index = torch.arange(classes, device=total.device)
+    exempt = torch.zeros_like(index, dtype=torch.bool)
+    for i in exempted:  # a comparison on the device; an index list would be copied to it
+        exempt = exempt | (index == i)
+    p = _precise(total).softmax(-1)
+    # a sum where Eq. 9 has 1 - p_0, and class 0 left out of q where it has 1 - q_0: none cancels
+    rest = p.masked_fill(exempt, 0.0).sum(-1, keepdim=True)
+    q = _precise(tde).masked_fill(exempt, -torch.inf).softmax(-1)
+    return torch.where(exempt, p, rest * q)
+
+
+def _normalise(v: Tensor, heads: int, offset: float) -> Tensor:
+    """Groups v^k / (|v^k| + offset), (..., K, D/K), in float32 at least.
+
+    A group of no length stays zero with a gradient of order one, where an epsilon gives 1/epsilon.
+    """
+    v = _precise(v).unflatten(-1, (heads, -1))
+    length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) + offset
+    return v / torch.where(length > 1e-12, length, 1.0)
+
+
+def _product(x: Tensor, v: Tensor) -> Tensor:
+    """The matrix product x v^T, kept from autocast, whose rounding tau would enlarge."""
+    kind = x.device.type
+    cast = kind != "meta" and torch.is_autocast_enabled(kind)
+    with torch.autocast(kind, enabled=False) if cast else nullcontext():
+        return F.linear(x, v)
+
+
+def _precise(x: Tensor) -> Tensor:
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
+def _check_heads(dim: int, heads: int) -> None:
+    if heads < 1 or dim % heads:
+        divisors = [k for k in range(1, dim + 1) if dim % k == 0]
+        near = [k for k in divisors if k < heads][-1:] + [k for k in divisors if k > heads][:1]
+        way_out = " or ".join(f"heads {k}" for k in near)
+        raise UserError(f"dim {dim} does not split into {heads} equal heads: choose {way_out}")

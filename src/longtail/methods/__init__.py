@@ -1,0 +1,96 @@
+"""Methods by name. A public function that returns a `Method`, in any file here, is one.
+
+Its name with hyphens is the word users type; its keyword arguments are its options.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from longtail.errors import UserError, unknown
+from longtail.methods.base import (
+    Batch,
+    Held,
+    Method,
+    Model,
+    Stage,
+    everything,
+    head_only,
+    plain_step,
+)
+
+__all__ = [
+    "Batch",
+    "Held",
+    "Method",
+    "Model",
+    "Stage",
+    "build",
+    "describe",
+    "everything",
+    "head_only",
+    "options_of",
+    "plain_step",
+    "registry",
+]
+
+
+@cache
+def registry() -> dict[str, Callable[..., Method]]:
+    """Every method, by the name users type."""
+    found: dict[str, Callable[..., Method]] = {}
+    for module_info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{module_info.name}")
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            own = function.__module__ == module.__name__ and not name.startswith("_")
+            if own and inspect.signature(function).return_annotation is Method:
+                found[name.replace("_", "-")] = function
+    return found
+
+
+def options_of(name: str) -> dict[str, inspect.Parameter]:
+    """The options of the method called `name`."""
+    return dict(inspect.signature(_find(name)).parameters)
+
+
+def describe(name: str) -> str:
+    """The first line of the method's docstring."""
+    return (inspect.getdoc(_find(name)) or "").splitlines()[0]
+
+
+def build(name: str, options: Mapping[str, Any] | None = None) -> Method:
+    """The method called `name` with `options`; strings are read as the option's own type."""
+    known = options_of(name)
+    values = {}
+    for key, value in (options or {}).items():
+        if key not in known:
+            listed = ", ".join(known) or "none"
+            raise unknown(f"option of {name}", key, known, f"its options: {listed}")
+        values[key] = _parse(name, known[key], value)
+    return _find(name)(**values)
+
+
+def _find(name: str) -> Callable[..., Method]:
+    if name not in registry():
+        raise unknown("method", name, registry(), "list them: longtail methods")
+    return registry()[name]
+
+
+def _parse(method: str, option: inspect.Parameter, value: Any) -> Any:
+    """`value` as the type of the option's default; "auto" passes where alpha takes it."""
+    kind = type(option.default)
+    if value == "auto" and "auto" in str(option.annotation):
+        return value
+    try:
+        parsed = kind(float(value)) if kind is int else kind(value)
+    except (TypeError, ValueError):
+        parsed = None
+    if parsed is None or (kind is int and float(value) != parsed):
+        raise UserError(
+            f"{method}: --{option.name} takes {kind.__name__}, not '{value}' "
+            f"(default {option.default})"
+        )
+    return parsed

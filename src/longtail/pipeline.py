@@ -1,0 +1,290 @@
+"""From a data set and a method's name to finished runs: train, choose, judge, write.
+
+`fit`, `evaluate` and `sweep` are the public calls; the command line says the same words.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning.fabric import Fabric
+
+from longtail import data as data_sets
+from longtail import measures, methods
+from longtail.config import Config
+from longtail.data.base import Data
+from longtail.engine import Progress, launch, train
+from longtail.errors import UserError
+from longtail.jobs import Job, plan, schedule
+from longtail.replica import Replica, Resident, build_model, extract
+from longtail.results import (
+    Evidence,
+    Result,
+    gather,
+    make_result,
+    settle_alpha,
+    write_result,
+)
+from longtail.runs import Run, environment
+from longtail.schedule import lay_out
+
+logger = logging.getLogger(__name__)
+
+TUNING_FRACTION = 0.2
+"""Part of each training class that the one tuning run of `alpha="auto"` holds out."""
+
+
+def fit(
+    data: str | Data,
+    method: str = "deconfound-tde",
+    *,
+    out: Path | str,
+    seeds: Sequence[int] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Run | list[Run]:
+    """Train `method` on `data` and judge it at its last epoch.
+
+    Args:
+        data: a name, folder or file as `longtail data` lists them, or what `load` gave.
+        method: a name of `longtail methods`.
+        out: the run folder; several seeds go to OUT/METHOD/sSEED.
+        seeds: train one run for each and return a list.
+        resume: go on with what is in `out`.
+        overwrite: replace what is in `out`.
+        progress: told of steps and epochs.
+        options: any field of `Config`, and the method's own options.
+    """
+    name = data if isinstance(data, str) else data.name
+    config = Config.preset(name).with_options(method=method, **options)
+    runs = fit_all(
+        config,
+        [method],
+        seeds if seeds is not None else [config.seed],
+        out=Path(out),
+        data=data if isinstance(data, Data) else None,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress,
+    )
+    return runs if seeds is not None else runs[0]
+
+
+def fit_all(
+    config: Config,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    out: Path,
+    data: Data | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> list[Run]:
+    """Every method of `names` under every seed; what shares a training is trained once."""
+    jobs = plan(config, names, seeds, out)
+    for job in jobs:
+        job.run.check(job.config, resume=resume, overwrite=overwrite)
+    data = data if data is not None else data_sets.load(config.data, config.files)
+    if data.test is None and data.val is None:
+        raise UserError(
+            f"{data.name} has no test and no validation part, so nothing could be judged: add one, "
+            "or hold out a part of the training set with --val-fraction 0.2"
+        )
+    fabric = launch(config.machine)
+    fabric.barrier()
+    if fabric.global_rank == 0:
+        for job in jobs:
+            job.run.begin(job.config, overwrite=overwrite)
+    fabric.barrier()
+    for together in schedule(jobs, data, config.machine.replicas if _side_by_side(fabric) else 1):
+        _fit_together(together, data, fabric, progress)
+    return [job.run for job in jobs]
+
+
+def _side_by_side(fabric: Fabric) -> bool:
+    return fabric.device.type == "cuda" and fabric.world_size == 1
+
+
+def _fit_together(
+    groups: list[list[Job]], data: Data, fabric: Fabric, progress: Progress | None
+) -> None:
+    """Train one job of each group, then judge every job of it."""
+    training = _train([group[0] for group in groups], data, fabric, progress)
+    for group, replica in zip(groups, training.replicas, strict=True):
+        evidence: Evidence | None = None
+        for job in group:
+            if evidence is None or job.method.rule:
+                evidence = gather(job.method, replica.model, data, replica.features)
+            alpha = _alpha(job, evidence, data, fabric, progress)
+            result = make_result(job.config, data, evidence, alpha, training.cost(job, data))
+            if fabric.global_rank == 0:
+                if job is not group[0]:
+                    job.run.write_metrics(group[0].run.metrics)
+                job.run.save_model(replica.model.state_dict())
+                write_result(job.run, result, data)
+    fabric.barrier()
+
+
+@dataclass(frozen=True)
+class Training:
+    """Replicas at their last epoch, and what it took."""
+
+    replicas: list[Replica]
+    began: float
+    """Clock at the first step, less what an interrupted run had spent before."""
+    images: int
+    """That all replicas saw."""
+    seconds: float
+    """Spent on them, without evaluation."""
+
+    def cost(self, job: Job, data: Data) -> dict[str, Any]:
+        """The fields of a result that tell what it took until now."""
+        return {
+            "training_id": job.training_id(data),
+            "seconds": time.perf_counter() - self.began,
+            "replicas": len(self.replicas),
+            "images_per_second": self.images / self.seconds,
+            "device": environment()["device"],
+        }
+
+
+def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress | None) -> Training:
+    """Train `jobs` side by side to the last epoch, from their checkpoints if there are any."""
+    resident = Resident.place(data, jobs[0].config.train, fabric.device)
+    replicas = [Replica(job.config, job.method, data, resident, fabric) for job in jobs]
+    legs = lay_out(jobs[0].method.stages, jobs[0].config.train.epochs)
+    done, spent = 0, 0.0
+    for job, replica in zip(jobs, replicas, strict=True):
+        if saved := job.run.load_checkpoint():
+            done, spent = saved["epoch"], saved["seconds"]
+            replica.load_state_dict(saved["replica"])
+    if progress:
+        progress.begin(_title(jobs), legs[-1].stop, done)
+    last_save = time.perf_counter()
+    began = last_save - spent
+
+    def after_epoch(epoch: int, records: list[dict[str, Any]]) -> None:
+        nonlocal last_save
+        for replica, record in zip(replicas, records, strict=True):
+            record["val"] = _held_out(replica, data)
+        if fabric.global_rank != 0:
+            return
+        now = time.perf_counter()
+        due = now - last_save >= jobs[0].config.machine.save_seconds or epoch == legs[-1].stop
+        for job, replica, record in zip(jobs, replicas, records, strict=True):
+            job.run.append_metrics(record, epoch=epoch - 1)
+            if due:
+                content = {"epoch": epoch, "seconds": now - began, "replica": replica.state_dict()}
+                job.run.save_checkpoint(content)
+        if due:
+            last_save = now
+        if progress:
+            progress.epoch(records[0])
+
+    train(replicas, legs, start=done, after_epoch=after_epoch, progress=progress)
+    images = sum(replica.images_per_epoch for replica in replicas) * legs[-1].stop
+    return Training(replicas, began, images, time.perf_counter() - began)
+
+
+def _held_out(replica: Replica, data: Data) -> dict[str, float | None] | None:
+    if data.val is None:
+        return None
+    held = measures.score(replica.model.head, replica.features(data.val), data.val.labels)
+    return measures.accuracy(held.total, held.labels, data.counts).splits()
+
+
+def _title(jobs: Sequence[Job]) -> str:
+    config = jobs[0].config
+    names = ", ".join(dict.fromkeys(job.method.training or job.config.method for job in jobs))
+    seeds = ", ".join(dict.fromkeys(str(job.config.seed) for job in jobs))
+    return f"{names} on {config.data or config.files.list}, {config.backbone}, seed {seeds}"
+
+
+def _alpha(
+    job: Job, evidence: Evidence, data: Data, fabric: Fabric, progress: Progress | None
+) -> tuple[float | None, str]:
+    """The job's alpha. `auto` without held-out data makes one tuning run on a part of it."""
+    wanted = job.method.alpha
+    can_hold_out = max(data.counts.images) > 1
+    if wanted != "auto" or evidence.held_out is not None or not can_hold_out:
+        return settle_alpha(wanted, evidence, data)
+    logger.warning(
+        "alpha auto: no held-out data, so one tuning run on %d %% of each class comes first; "
+        "--val-fraction or a fixed --alpha avoids it",
+        round(100 * (1 - TUNING_FRACTION)),
+    )
+    rest, held = data_sets.hold_out(data.train, TUNING_FRACTION)
+    part = replace(data, train=rest, val=held, test=None)
+    tuning = replace(job, run=Run(job.run.folder / "tuning"))
+    tuning.run.begin(job.config, overwrite=False)
+    (replica,) = _train([tuning], part, fabric, progress).replicas
+    return settle_alpha(wanted, gather(job.method, replica.model, part, replica.features), part)
+
+
+def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Evidence]:
+    """A finished run with its data, its features and its scores."""
+    run = Run.open(run)
+    config = run.config
+    method = methods.build(config.method, config.options)
+    data = data if data is not None else data_sets.load(config.data, config.files)
+    if data.subset_sha256 != run.result["subset_sha256"]:
+        raise UserError(
+            f"{run.folder} was trained on other images than {config.data} holds now: subset "
+            f"{run.result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now"
+        )
+    model = build_model(config, method, data)
+    model.load_state_dict(run.load_model())
+    fabric = launch(replace(config.machine, devices=1))
+    resident = Resident.place(data, config.train, fabric.device)
+    model.to(fabric.device)
+    evidence = gather(
+        method, model, data, lambda split: extract(model, split.inputs, resident.normalised, fabric)
+    )
+    return Job(config, method, run), data, evidence
+
+
+def evaluate(
+    run: Run | Path | str,
+    alpha: float | Literal["auto"] | None = None,
+    *,
+    data: Data | None = None,
+) -> Result:
+    """The result of a finished run at `alpha` (None: as it was trained); writes nothing.
+
+    `auto` chooses on the run's held-out data when it has some, else by the label-free rule.
+    `data` is needed for a run that was trained on a `Data` of your own making.
+    """
+    job, data, evidence = _reopen(run, data)
+    stored = job.run.result
+    if alpha is None:
+        chosen = (stored["alpha"], stored["alpha_rule"])
+    else:
+        _needs_tde(job, evidence)
+        chosen = settle_alpha(alpha, evidence, data)
+    cost = {
+        k: stored[k] for k in ("training_id", "seconds", "replicas", "images_per_second", "device")
+    }
+    return make_result(job.config, data, evidence, chosen, cost)
+
+
+def sweep(
+    run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Data | None = None
+) -> dict[float, measures.Accuracy]:
+    """Accuracy of a finished run at each alpha, from one pass over the images."""
+    job, data, evidence = _reopen(run, data)
+    _needs_tde(job, evidence)
+    return measures.sweep(evidence.scores, data.counts, alphas)
+
+
+def _needs_tde(job: Job, evidence: Evidence) -> None:
+    if evidence.scores.indirect is None:
+        raise UserError(
+            f"{job.config.method} has no alpha: its head has no direction to subtract. "
+            "Methods that do: cosine, capsule, deconfound, and each with -tde"
+        )

@@ -1,0 +1,282 @@
+"""One training on one device: model, optimiser, resident data, and the step.
+
+The step reads nothing from the host: batch indices, learning rate, mu, progress and random
+numbers are device tensors and a device generator, so that it can be captured as one graph.
+
+Shapes: B images a step on this rank, N training images, T full steps an epoch.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from longtail import backbones
+from longtail.config import Config, TrainConfig
+from longtail.data.augment import crop_flip, normalise, padded
+from longtail.data.base import Data, Split
+from longtail.data.samplers import epoch_order, rank_order
+from longtail.errors import UserError
+from longtail.heads import NormalisedHead
+from longtail.losses import State
+from longtail.methods import Batch, Method, Model
+from longtail.schedule import Leg, mean_decay, rate
+from longtail.seeding import stream
+
+
+@dataclass(frozen=True)
+class Resident:
+    """The training set on the device, and how to make network inputs of it."""
+
+    source: Tensor
+    """(N, C, H + 2 pad, W + 2 pad) uint8, or (N, D) embeddings."""
+    labels: Tensor
+    """(N,)."""
+    mean: Tensor
+    """(C, 1, 1) on the 0..1 scale."""
+    std: Tensor
+    size: tuple[int, int]
+    """(H, W) of what is cropped out."""
+
+    @staticmethod
+    def place(data: Data, train: TrainConfig, device: torch.device) -> "Resident":
+        """Copy the training set of `data` to `device`."""
+        inputs = data.train.inputs
+        pad = 0 if data.embeddings or train.augment == "none" else train.pad
+        return Resident(
+            source=(padded(inputs, pad) if pad else inputs).to(device),
+            labels=data.train.labels.to(device),
+            mean=torch.tensor(data.mean, device=device).view(-1, 1, 1),
+            std=torch.tensor(data.std, device=device).view(-1, 1, 1),
+            size=(0, 0) if data.embeddings else (inputs.shape[2], inputs.shape[3]),
+        )
+
+    def draw(self, index: Tensor, augment: str, generator: torch.Generator) -> Tensor:
+        """Network inputs of the rows in `index`, augmented."""
+        if augment == "none" or self.source.ndim == 2:
+            return self.normalised(self.source[index])
+        flip = augment == "crop-flip"
+        images = crop_flip(self.source, index, self.size, flip=flip, generator=generator)
+        return self.normalised(images)
+
+    def normalised(self, inputs: Tensor) -> Tensor:
+        """Float inputs as the network wants them; embeddings pass."""
+        if inputs.ndim == 2:
+            return inputs
+        images = normalise(inputs, self.mean, self.std)
+        return images.contiguous(memory_format=torch.channels_last)
+
+
+def build_model(config: Config, method: Method, data: Data) -> Model:
+    """The model of a run, initialised from its seed alone, on the CPU."""
+    name = method.backbone or config.backbone
+    if data.embeddings != (name == "identity"):
+        kind = "embeddings" if data.embeddings else "images"
+        other = "--backbone identity" if data.embeddings else "a network, such as conv4"
+        raise UserError(f"{data.name} holds {kind}: it needs {other}, not --backbone {name}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream(config.seed, "init"))
+        backbone = backbones.build(name, data.train.inputs.shape[1])
+        model = Model(backbone, method.head(backbone.dim, len(data.classes)))
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+class Replica:
+    """What one seed's training holds."""
+
+    def __init__(
+        self, config: Config, method: Method, data: Data, resident: Resident, fabric: Fabric
+    ):
+        self.config = config
+        self.data = data
+        self.resident = resident
+        self.fabric = fabric
+        self.model = build_model(config, method, data).to(fabric.device)
+        self.batch = _batch_of_rank(config.train.batch_size, len(data.train), fabric.world_size)
+        self.steps = len(data.train) // (self.batch * fabric.world_size)
+        self.short = self._short_batch() if config.train.keep_short_batch else 0
+        device = fabric.device
+        self.state = State(
+            progress=torch.zeros((), device=device),
+            lr=torch.zeros((), device=device),
+            mu=torch.zeros((), device=device),
+            counts=data.counts.tensor().to(device),
+            generator=torch.Generator(device),
+        )
+        self.cursor = torch.zeros(1, dtype=torch.long, device=device)
+        self.losses = torch.zeros(self.steps + (self.short > 0), device=device)
+        self.orders: list[Tensor] = []
+        self.wrapped: nn.Module = self.model
+        self.optimizer: torch.optim.Optimizer | None = None
+        self._saved_optimizer: dict[str, Any] | None = None
+
+    @property
+    def step_sizes(self) -> list[int]:
+        """Images on this rank in each step of an epoch."""
+        return [self.batch] * self.steps + [self.short] * (self.short > 0)
+
+    @property
+    def images_per_epoch(self) -> int:
+        """Over all ranks, from each sampler."""
+        return sum(self.step_sizes) * self.fabric.world_size
+
+    def begin_stage(self, leg: Leg, *, resumed: bool) -> None:
+        """Freeze what does not move, prepare, and start or keep the optimiser."""
+        self.stage = leg.stage
+        moving = {id(p) for p in leg.stage.trains(self.model)}
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(id(parameter) in moving)
+        if leg.stage.prepare and not resumed:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(stream(self.config.seed, "prepare", leg.start))
+                features = self.features(self.data.train)
+                leg.stage.prepare(self.model, features, self.resident.labels, self.data.counts)
+        carries_on = resumed or not leg.fresh
+        if self.optimizer is None or not carries_on:
+            self.optimizer = build_optimizer(self.config.train, self.model, self.state.lr)
+            self.wrapped = self.fabric.setup_module(self.model)
+            if self._saved_optimizer and carries_on:
+                self._load_optimizer(self._saved_optimizer)
+        self.orders = [
+            torch.zeros(self.steps * self.batch + self.short, dtype=torch.long).to(self.cursor)
+            for _ in leg.stage.samplers
+        ]
+
+    def begin_epoch(self, leg: Leg, epoch: int) -> None:
+        """Fill every device tensor that this epoch's steps read."""
+        train, (first, last) = self.config.train, leg.span
+        lr = rate(train, epoch - first, last - first)
+        mu = mean_decay(train, lr)
+        self.state.lr.fill_(lr)
+        self.state.mu.fill_(mu)
+        self.state.progress.fill_((epoch - first) / (last - first))
+        if isinstance(self.model.head, NormalisedHead):
+            self.model.head.momentum.fill_(mu)
+        self.cursor.zero_()
+        rank = self.fabric.global_rank
+        self.state.generator.manual_seed(stream(self.config.seed, "step", epoch, rank))
+        for i, kind in enumerate(leg.stage.samplers):
+            self.orders[i].copy_(self._order(kind, epoch, i))
+        self._train_mode()
+
+    def step(self, size: int) -> None:
+        """One step on `size` images of each sampler: from indices to new weights."""
+        assert self.optimizer is not None
+        arange = torch.arange(size, device=self.cursor.device)
+        index = self.cursor * self.batch + arange  # (B,)
+        batches = [self._batch(order[index]) for order in self.orders]
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.stage.step(self.wrapped, self.stage.loss, batches, self.state)
+        self.fabric.backward(loss)
+        self.optimizer.step()
+        self.losses.index_copy_(0, self.cursor, loss.detach().float().view(1))
+        self.cursor += 1
+
+    def features(self, split: Split) -> Tensor:
+        """Features (N, D) of `split` in evaluation mode."""
+        return extract(self.model, split.inputs, self.resident.normalised, self.fabric)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Everything that a step changes."""
+        assert self.optimizer is not None
+        yield from self.model.parameters()
+        yield from self.model.buffers()
+        for values in self.optimizer.state.values():
+            yield from (value for value in values.values() if isinstance(value, Tensor))
+        yield from (self.cursor, self.losses)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed training needs besides its configuration."""
+        assert self.optimizer is not None
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave; the optimiser gets its part when its stage begins."""
+        self.model.load_state_dict(state["model"])
+        self._saved_optimizer = state["optimizer"]
+
+    def _load_optimizer(self, state: dict[str, Any]) -> None:
+        assert self.optimizer is not None
+        self.optimizer.load_state_dict(state)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.state.lr  # stays the device tensor that epochs fill
+
+    def _batch(self, index: Tensor) -> Batch:
+        generator = self.state.generator
+        inputs = self.resident.draw(index, self.config.train.augment, generator)
+        target = self.resident.labels[index]
+        if self.stage.mix:
+            inputs, target = self.stage.mix(inputs, target, self.state)
+        return Batch(inputs, target)
+
+    def _order(self, kind: str, epoch: int, position: int) -> Tensor:
+        """This rank's part of the epoch's order: the same global batches on any number of ranks."""
+        generator = torch.Generator().manual_seed(
+            stream(self.config.seed, "order", epoch, position)
+        )
+        labels = self.data.train.labels
+        order = epoch_order(kind, labels, self.data.counts, len(labels), generator)
+        rank, world = self.fabric.global_rank, self.fabric.world_size
+        full = rank_order(order, self.batch * world, rank, world).reshape(-1)
+        rest = order[self.steps * self.batch * world :]
+        return torch.cat([full, rest[rank::world][: self.short]])
+
+    def _short_batch(self) -> int:
+        """Images of the short last batch on this rank: alike on every rank, the rest is dropped."""
+        world = self.fabric.world_size
+        return (len(self.data.train) - self.steps * self.batch * world) // world
+
+    def _train_mode(self) -> None:
+        """Training mode, but frozen layers keep their batch statistics."""
+        self.model.train()
+        for module in self.model.modules():
+            own = list(module.parameters(recurse=False))
+            if own and not any(p.requires_grad for p in own):
+                module.eval()
+
+
+def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.optim.Optimizer:
+    """The optimiser over what moves. Its rate is a device tensor; Adam's beta1 is `momentum`."""
+    moving = [p for p in model.parameters() if p.requires_grad]
+    shared: dict[str, Any] = {"lr": lr, "weight_decay": train.weight_decay, "fused": True}
+    if train.optimizer == "sgd":
+        return torch.optim.SGD(moving, momentum=train.momentum, **shared)
+    adam = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
+    return adam(moving, betas=(train.momentum, 0.999), **shared)
+
+
+@torch.no_grad()
+def extract(
+    model: Model, inputs: Tensor, normalised: Callable[[Tensor], Tensor], fabric: Fabric
+) -> Tensor:
+    """Features (N, D) of all `inputs` in evaluation mode, float32.
+
+    Every rank computes its own rows, and the sum over ranks puts them together: each row once.
+    """
+    training = model.training
+    model.eval()
+    rows = torch.arange(fabric.global_rank, len(inputs), fabric.world_size)
+    features = torch.zeros(len(inputs), model.backbone.dim, device=fabric.device)
+    for part in rows.split(EVALUATION_BATCH):
+        batch = normalised(inputs[part.to(inputs.device)].to(fabric.device))
+        with fabric.autocast():
+            features[part.to(fabric.device)] = model.backbone(batch).float()
+    model.train(training)
+    if fabric.world_size > 1:
+        features = cast(Tensor, fabric.all_reduce(features, reduce_op="sum"))
+    return features
+
+
+EVALUATION_BATCH = 1000
+
+
+def _batch_of_rank(batch_size: int, images: int, world: int) -> int:
+    if batch_size % world:
+        raise UserError(
+            f"--batch-size {batch_size} counts images over all ranks and does not divide by the "
+            f"{world} ranks of this run: use {batch_size // world * world or world}"
+        )
+    return max(1, min(batch_size, images) // world)

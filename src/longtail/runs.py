@@ -1,0 +1,233 @@
+"""A run leaves a self-explaining folder, and no file in it is ever half written.
+
+config.yaml env.json metrics.jsonl last.pt model.safetensors result.json per_class.csv sweep.csv
+"""
+
+import errno
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from longtail.config import Config
+from longtail.errors import UserError
+
+CHECKPOINT_FORMAT = 1
+PACKAGES = ("longtail", "torch", "torchvision", "timm", "lightning", "numpy")
+
+
+class Run:
+    """One training's folder."""
+
+    def __init__(self, folder: Path | str):
+        self.folder = Path(folder)
+        self._records: list[dict[str, Any]] | None = None
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    @staticmethod
+    def open(folder: "Path | str | Run") -> "Run":
+        """A run that exists, finished or not."""
+        run = folder if isinstance(folder, Run) else Run(folder)
+        if not (run.folder / "config.yaml").exists():
+            raise UserError(
+                f"{run.folder} is not a run: it has no config.yaml. "
+                "A run is the --out folder of longtail train; several methods or seeds have one "
+                "each at OUT/METHOD/sSEED"
+            )
+        return run
+
+    @property
+    def config(self) -> Config:
+        """The configuration it was started with."""
+        path = self.folder / "config.yaml"
+        return Config.from_yaml(path.read_text(), str(path))
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """result.json, written when the run is finished."""
+        if not self.finished:
+            raise UserError(f"{self.folder} has not finished: go on with longtail train --resume")
+        return json.loads((self.folder / "result.json").read_text())
+
+    @property
+    def finished(self) -> bool:
+        """Whether its result is written."""
+        return (self.folder / "result.json").exists()
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One record an epoch."""
+        path = self.folder / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def check(self, config: Config, *, resume: bool, overwrite: bool) -> None:
+        """Refuse a folder that holds something else; every rank may ask."""
+        if (self.folder / "config.yaml").exists():
+            if not overwrite:
+                self._check_same(config, resume)
+        elif self.folder.exists() and any(self.folder.iterdir()):
+            raise UserError(f"{self.folder} is not empty and not a run: choose another --out")
+
+    def begin(self, config: Config, *, overwrite: bool) -> None:
+        """Make the folder for `config`; one rank does, after `check`."""
+        if overwrite and (self.folder / "config.yaml").exists():
+            shutil.rmtree(self.folder)
+        self.write("config.yaml", config.to_yaml())
+        self.write("env.json", json.dumps(environment(), indent=2) + "\n")
+
+    def write(self, name: str, content: str) -> None:
+        """Write a text file whole or not at all."""
+        with replacing(self.folder / name) as path:
+            path.write_text(content)
+
+    def save_checkpoint(self, content: Mapping[str, Any]) -> None:
+        """Replace last.pt; the one before stays until the new one is wholly on disk."""
+        with replacing(self.folder / "last.pt") as path:
+            torch.save({"format": CHECKPOINT_FORMAT, **content}, path)
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """What `save_checkpoint` wrote, or None before the first."""
+        path = self.folder / "last.pt"
+        if not path.exists():
+            return None
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            written_by = content["format"]
+        except Exception as error:
+            raise UserError(
+                f"{path} cannot be read: it was cut short or is not a checkpoint "
+                f"({type(error).__name__}). Delete it and --resume starts this run from its "
+                "first epoch, or use --overwrite"
+            ) from error
+        if written_by != CHECKPOINT_FORMAT:
+            raise UserError(
+                f"{path} has checkpoint format {written_by}, this version reads "
+                f"{CHECKPOINT_FORMAT}: finish the run with the version in {path.parent}/env.json, "
+                "or start again with --overwrite"
+            )
+        return content
+
+    def save_model(self, state: Mapping[str, Tensor]) -> None:
+        """Write model.safetensors."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        with replacing(self.folder / "model.safetensors") as path:
+            safetensors.torch.save_file(tensors, path)
+
+    def load_model(self) -> dict[str, Tensor]:
+        """Read model.safetensors."""
+        path = self.folder / "model.safetensors"
+        if not path.exists():
+            raise UserError(f"{self.folder} has no model yet: go on with longtail train --resume")
+        try:
+            return safetensors.torch.load_file(path)
+        except SafetensorError as error:
+            raise UserError(f"{path} cannot be read, it was cut short: {error}") from None
+
+    def append_metrics(self, record: Mapping[str, Any], *, epoch: int) -> None:
+        """Add the record of `epoch`, dropping any of a later epoch that a resumed run redoes."""
+        records = self.metrics if self._records is None else self._records
+        self._records = [*(old for old in records if old["epoch"] < epoch), dict(record)]
+        self.write_metrics(self._records)
+
+    def write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Replace metrics.jsonl."""
+        self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+
+    def _check_same(self, config: Config, resume: bool) -> None:
+        changed = differences(self.config, config)
+        ways = "replace it with --overwrite, or choose another --out"
+        if changed:
+            raise UserError(
+                f"{self.folder} exists and differs in: {', '.join(changed)}.\n  "
+                f"continue it unchanged with --resume, {ways}"
+            )
+        if not resume:
+            state = "finished" if self.finished else "unfinished"
+            raise UserError(
+                f"{self.folder} exists, {state}, with this very configuration.\n  "
+                f"{'take its result' if self.finished else 'continue it'} with --resume, {ways}"
+            )
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """What differs between two configurations, as 'train.epochs 200 -> 90'; not the machine."""
+    before, after = _flat(asdict(old)), _flat(asdict(new))
+    return [
+        f"{name} {before.get(name)} -> {after.get(name)}"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name) and not name.startswith("machine.")
+    ]
+
+
+def environment() -> dict[str, Any]:
+    """What this run is made with."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
+    return {"device": device, "versions": versions(), "git": _git_state()}
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that a figure depends on."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "source"
+    return found
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` that takes its place when the block ends well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
+            raise
+        raise UserError(
+            f"no space left for {path}. Nothing is lost: what was there before is still there. "
+            "Make room and go on with --resume"
+        ) from error
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        flat.update(_flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
+def _processor() -> str:
+    return f"CPU {platform.machine()}, {os.cpu_count()} cores"
+
+
+def _git_state() -> str | None:
+    """Commit of the source tree this package is imported from, if it is one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,58 @@
+"""When what happens: stages laid end to end, and the learning rate of each epoch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longtail.config import TrainConfig
+from longtail.methods import Stage
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A stage on the time line of epochs, counted from 0 over all stages."""
+
+    stage: Stage
+    start: int
+    stop: int
+    span: tuple[int, int]
+    """Epochs from start to stop of the schedule it belongs to: stages that carry on share one."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it starts with a new optimiser and a new schedule."""
+        return self.start == self.span[0]
+
+
+def lay_out(stages: Sequence[Stage], epochs: int) -> list[Leg]:
+    """The stages end to end; a schedule spans a fresh stage and those that carry on after it."""
+    edges = [0]
+    for stage in stages:
+        edges.append(edges[-1] + max(1, round(stage.share * epochs)))
+    fresh = [
+        i == 0 or stage.prepare is not None or stage.trains is not stages[i - 1].trains
+        for i, stage in enumerate(stages)
+    ]
+    legs = []
+    for i, stage in enumerate(stages):
+        first = max(j for j in range(i + 1) if fresh[j])
+        after = next((j for j in range(i + 1, len(stages)) if fresh[j]), len(stages))
+        legs.append(Leg(stage, edges[i], edges[i + 1], (edges[first], edges[after])))
+    return legs
+
+
+def rate(train: TrainConfig, epoch: int, epochs: int) -> float:
+    """Learning rate of `epoch` of `epochs`: a linear warm-up, then steps or a cosine to 0."""
+    if epoch < train.warmup:
+        return train.lr * (epoch + 1) / train.warmup
+    if train.schedule == "cosine":
+        return train.lr * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+    passed = sum(epoch >= round(part * epochs) for part in train.milestones)
+    return train.lr * train.decay**passed
+
+
+def mean_decay(train: TrainConfig, lr: float) -> float:
+    """mu, the decay of the running mean feature, while the learning rate is `lr`."""
+    if train.mean_decay == "momentum":
+        return train.momentum
+    return 1 - (1 - train.momentum) * min(50 * lr, 1.0)

@@ -1,0 +1,69 @@
+"""One table: a row for each method, mean and standard deviation over its seeds."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SPLITS = ("overall", "many", "medium", "few")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one method that differ only in their seed."""
+
+    method: str
+    alpha: str
+    seeds: int
+    figures: dict[str, tuple[float, float | None] | None]
+    """Mean and deviation of each split; None for an empty one, no deviation for one seed."""
+
+    def cells(self) -> list[str]:
+        """As text: name, alpha, number of seeds, the four splits."""
+        return [
+            self.method,
+            self.alpha,
+            str(self.seeds),
+            *(shown(self.figures[split]) for split in SPLITS),
+        ]
+
+
+HEADER = ("method", "alpha", "seeds", *SPLITS)
+
+
+def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Group results by method, in order of first appearance."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        groups.setdefault(result["method"], []).append(result)
+    return [
+        Row(
+            method=method,
+            alpha=_alphas([r["alpha"] for r in group]),
+            seeds=len(group),
+            figures={split: spread([r[split] for r in group]) for split in SPLITS},
+        )
+        for method, group in groups.items()
+    ]
+
+
+def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:
+    """Mean and standard deviation (n - 1) of what is there."""
+    present = [value for value in values if value is not None]
+    if not present:
+        return None
+    deviation = statistics.stdev(present) if len(present) > 1 else None
+    return statistics.fmean(present), deviation
+
+
+def shown(figure: tuple[float, float | None] | None) -> str:
+    """As in 71.9 ± 0.3; a dash for nothing."""
+    if figure is None:
+        return "-"
+    mean, deviation = figure
+    return f"{mean:.1f}" + (f" ± {deviation:.1f}" if deviation is not None else "")
+
+
+def _alphas(values: Sequence[float | None]) -> str:
+    texts = dict.fromkeys("-" if value is None else f"{value:g}" for value in values)
+    return ", ".join(texts)

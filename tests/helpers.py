@@ -1,0 +1,55 @@
+"""Tiny data and runs that tests share."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longtail.config import Config
+from longtail.data.base import Data, Split, count, digest
+
+
+def tiny_data(*, images: bool = True, seed: int = 0, counts: tuple[int, ...] = (24, 12, 4)) -> Data:
+    """Separable noise around a pattern of each class: 8x8 images, or 6-d embeddings."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (3, 8, 8) if images else (6,)
+    patterns = torch.rand(len(counts), *shape, generator=generator)
+
+    def split(sizes: tuple[int, ...]) -> Split:
+        labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        noise = torch.rand(len(labels), *shape, generator=generator)
+        inputs = 0.6 * patterns[labels] + 0.4 * noise
+        return Split((255 * inputs).byte() if images else inputs, labels)
+
+    train = split(counts)
+    return Data(
+        name="tiny",
+        ratio=None,
+        classes=tuple("abcdefgh"[: len(counts)]),
+        train=train,
+        val=None,
+        test=split((5,) * len(counts)),
+        counts=count(train.labels, len(counts)),
+        subset_sha256=digest(train),
+        mean=(0.5, 0.5, 0.5) if images else (),
+        std=(0.25, 0.25, 0.25) if images else (),
+    )
+
+
+def tiny_config(**options: Any) -> Config:
+    """A few steps of a small network; every epoch is saved."""
+    defaults: dict[str, Any] = {
+        "epochs": 3,
+        "batch_size": 8,
+        "lr": 0.05,
+        "warmup": 1,
+        "pad": 1,
+        "backbone": "conv4",
+        "device": "cpu",
+        "save_seconds": 0.0,
+    }
+    return Config().with_options(**{**defaults, **options})
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}

@@ -1,0 +1,200 @@
+"""The paper's equations as plain loops over floats: slow, obvious, and what the package must equal.
+
+A feature, a weight or a mean is a list of D floats, split into K heads of D/K; logits are a list
+of C floats. Numbers of equations as in docs/equations.md.
+"""
+
+import math
+
+
+def dot(a, b):
+    value = 0.0
+    for i in range(len(a)):
+        value += a[i] * b[i]
+    return value
+
+
+def norm(a):
+    return math.sqrt(dot(a, a))
+
+
+def cos(a, b):
+    return dot(a, b) / (norm(a) * norm(b))
+
+
+def part(v, k, heads):
+    """The k-th of `heads` equal parts of v."""
+    size = len(v) // heads
+    return v[k * size : (k + 1) * size]
+
+
+def softmax(z):
+    top = max(z)
+    powers = [math.exp(value - top) for value in z]
+    return [value / math.fsum(powers) for value in powers]
+
+
+# ---- the head direction: Eq. 1 and Assumption 1
+
+
+def sgd(theta, velocity, gradient, mu, lr):
+    """Eq. 1, one step of one parameter."""
+    velocity = mu * velocity + gradient
+    return theta - lr * velocity, velocity
+
+
+def running_mean(batches, mu):
+    """Assumption 1 over a list of batches, each a list of features; empty ones are skipped."""
+    dim = next(len(batch[0]) for batch in batches if batch)
+    mean = [0.0] * dim
+    for batch in batches:
+        if not batch:
+            continue
+        for j in range(dim):
+            total = 0.0
+            for x in batch:
+                total += x[j]
+            mean[j] = mu * mean[j] + total / len(batch)
+    return mean
+
+
+# ---- Eq. 10: the general normalised classifier, and its normalisers N(x, w_i)
+
+
+def normalised(x, weight, tau, heads, normaliser):
+    """Eq. 10 for every class; `normaliser(x, w, i)` is N."""
+    logits = []
+    for i, w in enumerate(weight):
+        value = 0.0
+        for k in range(heads):
+            xs, ws = part(x, k, heads), part(w, k, heads)
+            value += dot(ws, xs) / normaliser(xs, ws, i)
+        logits.append(tau / heads * value)
+    return logits
+
+
+def cosine(x, w, i):
+    return norm(x) * norm(w)
+
+
+def capsule(x, w, i):
+    return (norm(x) + 1.0) * norm(w)
+
+
+def deconfound(gamma):
+    return lambda x, w, i: norm(x) * norm(w) + gamma * norm(x)
+
+
+def tau_norm(power):
+    return lambda x, w, i: norm(w) ** power
+
+
+def lws(scales):
+    return lambda x, w, i: scales[i]
+
+
+# ---- Eq. 2: the effect that passes through d, for any normaliser
+
+
+def indirect(x, weight, mean, tau, heads, normaliser):
+    """The second term of Eq. 2: x is null, but its projection d on the mean is still there.
+
+    f = <w, x> becomes <w, d> with d = dhat cos(x, dhat) |x|; N only balances magnitudes and stays.
+    """
+    logits = []
+    for i, w in enumerate(weight):
+        value = 0.0
+        for k in range(heads):
+            xs, ws, ms = part(x, k, heads), part(w, k, heads), part(mean, k, heads)
+            unit = [m / norm(ms) for m in ms]
+            d = [u * cos(xs, unit) * norm(xs) for u in unit]
+            value += dot(ws, d) / normaliser(xs, ws, i)
+        logits.append(tau / heads * value)
+    return logits
+
+
+def effect(x, weight, mean, tau, heads, alpha, normaliser):
+    """Eq. 2 with the trade-off alpha of Eq. 8."""
+    first = normalised(x, weight, tau, heads, normaliser)
+    second = indirect(x, weight, mean, tau, heads, normaliser)
+    return [first[i] - alpha * second[i] for i in range(len(weight))]
+
+
+# ---- Eqs. 5 to 8 as the paper writes them, one class at a time
+
+
+def energy(x, w, tau, gamma):
+    """Eq. 6: tau f / g."""
+    f = dot(w, x)
+    g = norm(x) * norm(w) + gamma * norm(x)
+    return tau * f / g
+
+
+def multi_head(x, w, tau, gamma, heads):
+    """Eq. 5: the mean over heads, of energies."""
+    value = 0.0
+    for k in range(heads):
+        value += energy(part(x, k, heads), part(w, k, heads), tau, gamma)
+    return value / heads
+
+
+def total(x, w, tau, gamma, heads):
+    """Eq. 7."""
+    value = 0.0
+    for k in range(heads):
+        xs, ws = part(x, k, heads), part(w, k, heads)
+        value += dot(ws, xs) / ((norm(ws) + gamma) * norm(xs))
+    return tau / heads * value
+
+
+def tde(x, w, mean, tau, gamma, heads, alpha):
+    """Eq. 8."""
+    value = 0.0
+    for k in range(heads):
+        xs, ws, ms = part(x, k, heads), part(w, k, heads), part(mean, k, heads)
+        unit = [m / norm(ms) for m in ms]
+        scale = norm(ws) + gamma
+        value += dot(ws, xs) / (scale * norm(xs)) - alpha * cos(xs, unit) * dot(ws, unit) / scale
+    return tau / heads * value
+
+
+# ---- Eq. 9
+
+
+def background_exempt(total_logits, tde_logits, background=(0,)):
+    """Eq. 9, its background class widened to a set: each keeps p, the others share the rest."""
+    p, q = softmax(total_logits), softmax(tde_logits)
+    kept, lost = 0.0, 0.0
+    for i in background:
+        kept += p[i]
+        lost += q[i]
+    return [p[i] if i in background else (1 - kept) * q[i] / (1 - lost) for i in range(len(p))]
+
+
+# ---- the long tail
+
+
+def exponential_counts(largest, ratio, classes):
+    """Images of each class under the exponential law: n_i = int(n_max ratio^(-i/(C-1)))."""
+    return [int(largest * ratio ** (-i / (classes - 1))) for i in range(classes)]
+
+
+def group(count):
+    """The group of a class with so many training images."""
+    if count > 100:
+        return "many"
+    return "medium" if count >= 20 else "few"
+
+
+def group_accuracies(target, predicted, counts):
+    """Percent right in each group: the mean of its classes' accuracies, None where it is empty."""
+    classes = {"many": [], "medium": [], "few": []}
+    for c in range(len(counts)):
+        images, right = 0, 0
+        for i in range(len(target)):
+            if target[i] == c:
+                images += 1
+                right += predicted[i] == c
+        if images:
+            classes[group(counts[c])].append(100.0 * right / images)
+    return {name: sum(a) / len(a) if a else None for name, a in classes.items()}

@@ -1,0 +1,40 @@
+import pytest
+import torch
+
+from longtail import backbones
+from longtail.errors import UserError
+from longtail.heads import LinearHead
+
+
+def parameters(name: str) -> int:
+    backbone = backbones.build(name, 3)
+    head = LinearHead(backbone.dim, 100)
+    return sum(p.numel() for m in (backbone, head) for p in m.parameters())
+
+
+def test_resnet32_has_the_parameters_of_the_literature():
+    assert round(parameters("resnet32") / 1e6, 3) == 0.470
+    assert round(parameters("resnet32-dual") / 1e6, 3) == 0.550
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "dim"),
+    [("conv4", 16, 128), ("resnet32", 32, 64), ("resnet32-dual", 32, 128), ("resnet10t", 32, 512)],
+)
+def test_features_are_vectors_after_relu(name, size, dim):
+    backbone = backbones.build(name, 3).eval()
+    features = backbone(torch.randn(2, 3, size, size))
+    assert features.shape == (2, dim) and backbone.dim == dim
+    assert (features >= 0).all() and (features > 0).any()
+
+
+def test_the_two_branches_of_the_dual_network_differ():
+    features = backbones.build("resnet32-dual", 3)(torch.randn(2, 3, 32, 32))
+    assert not torch.allclose(features[:, :64], features[:, 64:])
+
+
+def test_an_unknown_name_gets_the_nearest():
+    with pytest.raises(UserError, match=r"unknown backbone 'resnet32-duel'.*'resnet32-dual'"):
+        backbones.build("resnet32-duel", 3)
+    with pytest.raises(UserError, match="Did you mean 'resnext50_32x4d'"):
+        backbones.build("resnext50_32x4", 3)

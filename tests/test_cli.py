@@ -1,0 +1,170 @@
+"""The door: help, errors and commands as a user meets them."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from longtail import cli
+from longtail.errors import UserError
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+def longtail(capsys, *words: str) -> str:
+    cli.main(words)
+    return capsys.readouterr().out
+
+
+def refused(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return said
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "digits"
+    words = ["train", "digits-lt", "--epochs", "2", "--out", str(out), "--device", "cpu"]
+    cli.main([*words, "--heads", "4", "--alpha=0.5"])
+    return out
+
+
+@pytest.mark.parametrize("words", [("--help",), ("methods", "--help"), ("train", "--help")])
+def test_help_answers_without_torch_in_under_a_second(words):
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "longtail", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert time.perf_counter() - began < 2.0  # the bar is 0.7 s on an idle machine
+    assert "| torch" not in done.stderr
+    assert "longtail" in done.stdout
+
+
+def test_help_of_train_is_grouped_and_has_examples(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "letters-lt", "--help"])
+    text = capsys.readouterr().out
+    assert "Examples:" in text and "longtail train letters-lt" in text
+    assert "--val-fraction" in text and "--weight-decay" in text
+    assert "(default: conv4)" in text  # the preset of this very data set
+
+
+def test_methods_lists_them_with_their_options(capsys):
+    listed = longtail(capsys, "methods")
+    for name in ("baseline", "cosine", "capsule", "deconfound", "deconfound-tde"):
+        assert name in listed
+    assert "--gamma" in longtail(capsys, "methods", "deconfound")
+
+
+def test_data_lists_what_is_embedded(capsys):
+    listed = longtail(capsys, "data")
+    assert "letters-lt" in listed and "cifar100-lt" in listed
+
+
+def test_train_writes_options_of_the_method_into_the_run(run):
+    result = json.loads((run / "result.json").read_text())
+    assert result["heads"] == 4 and result["alpha"] == 0.5 and result["data"] == "digits-lt"
+
+
+def test_piped_output_is_plain_lines(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "longtail", "train", "digits-lt", "--epochs", "1"]
+        + ["--out", str(tmp_path / "x"), "--device", "cpu"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "\x1b" not in done.stdout and "\r" not in done.stdout
+    assert "1/1  loss" in done.stdout and "overall" in done.stdout
+
+
+def test_eval_and_sweep_agree(run, capsys):
+    at_one = json.loads(longtail(capsys, "eval", str(run), "--alpha", "1", "--json"))
+    table = longtail(capsys, "sweep", str(run), "--alphas", "0:2:1")
+    rows = [line.split() for line in table.splitlines()]
+    assert [row[0] for row in rows] == ["alpha", "0", "1", "2"]
+    assert rows[2][1] == f"{at_one['overall']:.1f}"
+
+
+def test_report_is_one_file_without_network(run, tmp_path, capsys):
+    longtail(capsys, "report", str(run), "-o", str(tmp_path / "r.html"))
+    page = (tmp_path / "r.html").read_text()
+    assert "<svg" in page and "deconfound-tde" in page
+    assert "<script" not in page and "src=" not in page and 'href="http' not in page
+
+
+def test_comma_list_trains_what_is_shared_once(tmp_path, capsys):
+    names = "baseline,deconfound,deconfound-tde"
+    out = longtail(
+        capsys,
+        *("train", "digits-lt", "--method", names, "--seeds", "2", "--epochs", "1"),
+        *("--out", str(tmp_path / "m"), "--device", "cpu"),
+    )
+    assert (tmp_path / "m" / "deconfound-tde" / "s1" / "result.json").exists()
+    assert out.count("1 epochs") == 4  # two trainings times two seeds
+    assert " ± " in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("trian",), "unknown command 'trian'. Did you mean 'train'?"),
+        (("train", "digits-lt", "--method", "decounfound"), "Did you mean 'deconfound'?"),
+        (("train", "digit-lt"), "unknown data 'digit-lt'. Did you mean 'digits-lt'?"),
+        (("train", "digits-lt", "--backbone", "resnet32dual"), "Did you mean 'resnet32-dual'?"),
+        (("train", "digits-lt", "--epoch", "3"), "unknown option '--epoch'. Did you mean"),
+        (("train", "digits-lt", "--method", "baseline", "--heads", "2"), "'--heads'"),
+        (("train", "digits-lt", "--heads"), "--heads needs a value"),
+        (("train",), "which data?"),
+        (("train", "--recipe", "nowhere.yaml"), "recipe cannot be read"),
+        (("eval", "nowhere"), "is not a run"),
+        (("sweep", "nowhere", "--alphas", "a:b"), "--alphas takes numbers, not 'a'"),
+        (("methods", "decouple"), "unknown method 'decouple'"),
+        (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
+    ],
+)
+def test_mistakes_are_one_paragraph(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, *words)
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_a_recipe_sets_the_defaults_and_options_win(tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("data: digits-lt\nmethod: cosine\ntrain:\n  epochs: 7\n  lr: 0.3\n")
+    train = cli.parse_train(["--recipe", str(recipe), "--epochs", "9"])
+    assert (train.config.data, train.config.method) == ("digits-lt", "cosine")
+    assert (train.config.train.epochs, train.config.train.lr) == (9, 0.3)
+    assert train.config.train.batch_size == 128  # the preset of digits-lt
+    recipe.write_text("train:\n  epoch: 7\n")
+    with pytest.raises(UserError, match="option of train in .* 'epoch'. Did you mean 'epochs'"):
+        cli.parse_train(["--recipe", str(recipe)])
+
+
+def test_alphas():
+    assert cli.parse_alphas("0:3:0.25") == [i * 0.25 for i in range(13)]
+    assert cli.parse_alphas("0,1.5") == [0, 1.5]
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the real CIFAR images of ../shared/data")
+def test_cifar100_lt_trains_through_the_parquet_loader(tmp_path, capsys):
+    """Two epochs on the CPU, with a small network to keep the test short."""
+    out = tmp_path / "cifar"
+    longtail(
+        capsys,
+        *("train", "cifar100-lt:100", "--root", str(SHARED), "--epochs", "2", "--device", "cpu"),
+        *("--backbone", "conv4", "--batch-size", "2048", "--out", str(out)),
+    )
+    result = json.loads((out / "result.json").read_text())
+    assert sum(result["counts"]) == 10_847 and len(result["per_class"]) == 100
+    assert result["judged_on"] == "test" and result["ratio"] == 100

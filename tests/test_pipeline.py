@@ -1,0 +1,244 @@
+"""The whole way from data to a run folder, on tiny data."""
+
+import json
+
+import pytest
+import torch
+from helpers import files_in, tiny_config, tiny_data
+
+import longtail as lt
+from longtail import methods
+from longtail.errors import UserError
+from longtail.pipeline import fit_all
+from longtail.results import Result
+from longtail.runs import Run
+
+
+def fit(tmp_path, method="deconfound-tde", *, data=None, **options):
+    config = tiny_config(method=method, **options)
+    (run,) = fit_all(
+        config, [method], [config.seed], out=tmp_path / method, data=data or tiny_data()
+    )
+    return run
+
+
+@pytest.mark.parametrize("name", methods.registry())
+def test_every_method_leaves_a_complete_folder(name, tmp_path):
+    run = fit(tmp_path, name)
+    assert files_in(run.folder) == {
+        "config.yaml",
+        "env.json",
+        "metrics.jsonl",
+        "last.pt",
+        "model.safetensors",
+        "result.json",
+        "per_class.csv",
+        "sweep.csv",
+    }
+    result = run.result
+    assert set(result) == set(Result.__dataclass_fields__)
+    assert result["method"] == name and result["counts"] == [24, 12, 4]
+    assert len(run.metrics) == 3 and run.metrics[-1]["epoch"] == 2
+    assert 0 <= result["overall"] <= 100 and result["many"] is None
+    assert len(result["per_class"]) == len(result["weight_norm"]) == 3
+
+
+def test_a_method_and_its_tde_are_one_training_and_two_alphas(tmp_path):
+    names = ["deconfound", "deconfound-tde"]
+    plain, tde = fit_all(tiny_config(), names, [0], out=tmp_path, data=tiny_data())
+    assert plain.result["training_id"] == tde.result["training_id"]
+    assert (plain.result["alpha"], tde.result["alpha"]) == (0.0, 1.5)
+    assert (tde.folder / "model.safetensors").read_bytes() == (
+        plain.folder / "model.safetensors"
+    ).read_bytes()
+    assert not (tde.folder / "last.pt").exists()
+
+
+def test_other_seeds_options_and_methods_are_other_trainings(tmp_path):
+    data = tiny_data()
+    ids = {
+        fit(tmp_path / "a", seed=0, data=data).result["training_id"],
+        fit(tmp_path / "b", seed=1, data=data).result["training_id"],
+        fit(tmp_path / "c", heads=4, data=data).result["training_id"],
+        fit(tmp_path / "d", "cosine-tde", data=data).result["training_id"],
+    }
+    assert len(ids) == 4
+
+
+def test_training_learns_and_evaluate_gives_the_same_result_again(tmp_path):
+    data = tiny_data()
+    run = fit(tmp_path, epochs=12, data=data, alpha=0.5)
+    losses = [record["loss"] for record in run.metrics]
+    assert losses[-1] < 0.7 * losses[0]
+    assert run.result["overall"] > 60
+    assert lt.evaluate(run, data=data).to_json() == run.result
+    at_zero = lt.evaluate(run, 0.0, data=data)
+    assert at_zero.alpha == 0.0 and at_zero.alpha_rule == "fixed"
+    swept = lt.sweep(run, [0.0, 0.5], data=data)
+    assert swept[0.0].overall == at_zero.overall
+    assert swept[0.5].overall == pytest.approx(run.result["overall"], rel=1e-5)
+
+
+def test_fit_takes_seeds_and_embeddings(tmp_path):
+    data = tiny_data(images=False)
+    runs = lt.fit(
+        data,
+        "deconfound-tde",
+        out=tmp_path,
+        seeds=[0, 1],
+        epochs=2,
+        batch_size=8,
+        backbone="identity",
+        heads=2,
+    )
+    assert [run.folder.name for run in runs] == ["s0", "s1"]
+    assert runs[0].result["overall"] is not None
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_every_optimizer_moves_the_weights_and_adam_takes_momentum_as_beta1(optimizer, tmp_path):
+    run = fit(tmp_path, optimizer=optimizer, lr=0.01, momentum=0.8)
+    losses = [record["loss"] for record in run.metrics]
+    assert losses[-1] < losses[0]
+    groups = run.load_checkpoint()["replica"]["optimizer"]["param_groups"]
+    assert groups[0].get("momentum", groups[0].get("betas", [None])[0]) == 0.8
+    assert run.metrics[0]["mu"] == pytest.approx(0.8)
+
+
+def test_a_short_last_batch_is_dropped_unless_kept(tmp_path):
+    data = tiny_data(counts=(24, 12, 5))  # 41 images, batch 8
+    dropped = fit(tmp_path / "a", data=data)
+    kept = fit(tmp_path / "b", data=data, keep_short_batch=True)
+    steps = [r.load_checkpoint()["replica"]["model"] for r in (dropped, kept)]
+    seen = [int(s["backbone.layers.1.num_batches_tracked"]) for s in steps]
+    assert seen == [3 * 5, 3 * 6]
+
+
+def test_more_batch_than_images_is_one_batch_of_all(tmp_path):
+    assert fit(tmp_path, batch_size=4096).finished
+
+
+class TestAlpha:
+    def test_auto_chooses_on_held_out_data(self, tmp_path):
+        data = tiny_data()
+        val = tiny_data(seed=0).test
+        from dataclasses import replace
+
+        run = fit(tmp_path, data=replace(data, val=val), alpha="auto")
+        assert run.result["alpha_rule"] == "held-out"
+        assert run.result["alpha"] in [i * 0.25 for i in range(13)]
+        assert run.metrics[0]["val"]["overall"] is not None
+        assert not (run.folder / "tuning").exists()
+
+    def test_auto_without_held_out_data_makes_one_tuning_run(self, tmp_path, caplog):
+        run = fit(tmp_path, alpha="auto")
+        assert run.result["alpha_rule"] == "held-out"
+        assert (run.folder / "tuning" / "last.pt").exists()
+        assert "one tuning run on 80 %" in caplog.text
+
+    def test_auto_with_nothing_to_hold_out_is_label_free(self, tmp_path):
+        run = fit(tmp_path, data=tiny_data(counts=(1, 1, 1)), alpha="auto", batch_size=3)
+        result = run.result
+        assert result["alpha_rule"] == "label-free"
+        assert result["alpha"] == pytest.approx(min(3.0, 1 / result["mean_cos"]), rel=1e-4)
+
+    def test_auto_at_evaluation_is_label_free_without_held_out_data(self, tmp_path):
+        data = tiny_data()
+        run = fit(tmp_path, data=data)
+        assert lt.evaluate(run, "auto", data=data).alpha_rule == "label-free"
+
+    def test_a_head_without_direction_has_no_alpha(self, tmp_path):
+        data = tiny_data()
+        run = fit(tmp_path, "baseline", data=data)
+        with pytest.raises(UserError, match="baseline has no alpha"):
+            lt.evaluate(run, 1.0, data=data)
+
+
+class TestBadInput:
+    def test_unknown_method_and_option(self, tmp_path):
+        with pytest.raises(UserError, match="'deconfund'.*Did you mean 'deconfound'"):
+            fit(tmp_path, "deconfund")
+        with pytest.raises(UserError, match="option of cosine 'head'.*'heads'"):
+            fit(tmp_path, "cosine", head=2)
+        with pytest.raises(UserError, match="--heads takes int, not 'two'"):
+            fit(tmp_path, heads="two")
+
+    def test_dim_not_divisible_by_heads(self, tmp_path):
+        with pytest.raises(UserError, match="dim 128 does not split into 3"):
+            fit(tmp_path, heads=3)
+
+    def test_an_existing_run_is_never_replaced_unasked(self, tmp_path):
+        run = fit(tmp_path)
+        before = run.folder.joinpath("result.json").read_bytes()
+        with pytest.raises(UserError, match=r"differs in: seed 0 -> 1, train.epochs 3 -> 4\."):
+            fit(tmp_path, epochs=4, seed=1)
+        with pytest.raises(UserError, match="exists, finished, with this very configuration"):
+            fit(tmp_path)
+        assert run.folder.joinpath("result.json").read_bytes() == before
+
+    def test_a_folder_that_is_not_a_run_is_left_alone(self, tmp_path):
+        (tmp_path / "deconfound-tde").mkdir()
+        (tmp_path / "deconfound-tde" / "thesis.tex").write_text("years of work")
+        with pytest.raises(UserError, match="not empty and not a run"):
+            fit(tmp_path)
+        assert (tmp_path / "deconfound-tde" / "thesis.tex").exists()
+
+    def test_nan_stops_names_the_step_and_keeps_the_checkpoint(self, tmp_path):
+        data = tiny_data(images=False)
+        options = {"backbone": "identity", "augment": "none", "method": "baseline"}
+        config = tiny_config(epochs=4, **options)
+        poison = data.train.inputs.clone()
+
+        class Poisoned:
+            """Spoils the data after the second epoch."""
+
+            def begin(self, *args): ...
+            def step(self, *args): ...
+
+            def epoch(self, record):
+                if record["epoch"] == 1:
+                    poison[:] = float("nan")
+
+        from dataclasses import replace
+
+        from longtail.data.base import Split
+
+        poisoned = replace(data, train=Split(poison, data.train.labels))
+        with pytest.raises(UserError, match=r"loss became nan at step 10 \(epoch 3, seed 0\)"):
+            fit_all(
+                config,
+                ["baseline"],
+                [0],
+                out=tmp_path / "x",
+                data=poisoned,
+                progress=Poisoned(),
+            )
+        saved = Run(tmp_path / "x").load_checkpoint()
+        assert saved["epoch"] == 2
+        assert all(torch.isfinite(t).all() for t in saved["replica"]["model"].values())
+
+    def test_data_without_a_judge(self, tmp_path):
+        from dataclasses import replace
+
+        with pytest.raises(UserError, match="no test and no validation part"):
+            fit(tmp_path, data=replace(tiny_data(), test=None))
+
+    def test_images_need_a_network_and_embeddings_none(self, tmp_path):
+        with pytest.raises(UserError, match="tiny holds images"):
+            fit(tmp_path / "a", backbone="identity")
+        with pytest.raises(UserError, match="tiny holds embeddings"):
+            fit(tmp_path / "b", data=tiny_data(images=False))
+
+    def test_other_data_than_the_run_was_trained_on(self, tmp_path):
+        run = fit(tmp_path)
+        with pytest.raises(UserError, match="trained on other images"):
+            lt.evaluate(run, data=tiny_data(seed=1))
+
+
+def test_result_json_stays_small_for_a_hundred_classes(tmp_path):
+    data = tiny_data(counts=(4,) * 8)
+    run = fit(tmp_path, data=data)
+    lists = {k: v for k, v in run.result.items() if isinstance(v, list)}
+    a_class = len(json.dumps(lists)) / 8
+    the_rest = len(json.dumps(run.result)) - len(json.dumps(lists))
+    assert the_rest + 100 * a_class < 20_000

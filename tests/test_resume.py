@@ -1,0 +1,161 @@
+"""A killed run that is resumed equals the uninterrupted one, bit for bit."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from helpers import tiny_config, tiny_data
+
+from longtail.errors import UserError
+from longtail.methods import Method, Stage, head_only
+from longtail.pipeline import fit_all
+from longtail.runs import Run
+
+TRAIN = [
+    *("train", "digits-lt", "--method", "deconfound-tde", "--epochs", "6", "--batch-size", "32"),
+    *("--augment", "crop", "--pad", "1", "--save-seconds", "0", "--device", "cpu"),
+]
+
+
+def command(out, *more: str) -> list[str]:
+    return [sys.executable, "-m", "longtail", *TRAIN, "--out", str(out), *more]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def same_tensors(a: Run, b: Run) -> bool:
+    first, second = a.load_model(), b.load_model()
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def without_clock(run: Run) -> tuple:
+    timing = {"seconds", "images_per_second"}
+    metrics = [{k: v for k, v in r.items() if k not in timing} for r in run.metrics]
+    return {k: v for k, v in run.result.items() if k not in timing}, metrics
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path):
+    subprocess.run(command(tmp_path / "whole"), check=True, env=environment(), stdout=-3)
+    process = subprocess.Popen(
+        command(tmp_path / "killed"), env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    rows = random.Random(os.getpid()).randrange(1, 5)
+    while rows:
+        rows -= "images/s" in process.stdout.readline()
+    time.sleep(random.random() * 0.05)  # somewhere inside the epoch that follows
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    killed = Run(tmp_path / "killed")
+    assert not killed.finished and 1 <= killed.load_checkpoint()["epoch"] < 6
+    process.stdout.close()
+
+    refused = subprocess.run(command(tmp_path / "killed"), env=environment(), stderr=-1, check=False)
+    assert refused.returncode == 2 and b"exists, unfinished" in refused.stderr
+    subprocess.run(command(tmp_path / "killed", "--resume"), check=True, env=environment(), stdout=-3)
+    whole = Run(tmp_path / "whole")
+    assert same_tensors(whole, killed)
+    assert without_clock(whole) == without_clock(killed)
+
+
+class Kill(Exception):
+    """Ends a training from inside."""
+
+
+class KillAfter:
+    """Raises when `epoch` epochs are over and saved, or just before the save of the next."""
+
+    def __init__(self, epoch: int):
+        self.epoch_to_die = epoch
+
+    def begin(self, *args): ...
+
+    def step(self, done, steps): ...
+
+    def epoch(self, record):
+        if record["epoch"] + 1 == self.epoch_to_die:
+            raise Kill
+
+
+@pytest.mark.parametrize("epoch", [1, 3, 4, 5])
+def test_two_stages_resume_on_either_side_of_the_border(epoch, tmp_path, monkeypatch):
+    from longtail import methods
+
+    def fresh_head(model, features, labels, counts):
+        model.head.reset_parameters()
+
+    stages = (Stage(), Stage(samplers=("class",), trains=head_only, prepare=fresh_head, share=0.5))
+
+    def toy() -> Method:
+        """A toy."""
+        return Method(stages=stages)
+
+    monkeypatch.setitem(methods.registry(), "toy", toy)
+    config, data = tiny_config(method="toy", epochs=4), tiny_data()
+
+    def fit(name, **more):
+        return fit_all(config, ["toy"], [0], out=tmp_path / name, data=data, **more)[0]
+
+    whole = fit("whole")
+    with pytest.raises(Kill):
+        fit("killed", progress=KillAfter(epoch))
+    assert Run(tmp_path / "killed").load_checkpoint()["epoch"] == epoch
+    resumed = fit("killed", resume=True)
+    assert same_tensors(whole, resumed)
+    assert without_clock(whole) == without_clock(resumed)
+
+
+def interrupted(tmp_path) -> Run:
+    with pytest.raises(Kill):
+        fit_all(
+            tiny_config(), ["cosine"], [0], out=tmp_path, data=tiny_data(), progress=KillAfter(1)
+        )
+    return Run(tmp_path)
+
+
+def resume(run: Run) -> None:
+    fit_all(tiny_config(), ["cosine"], [0], out=run.folder, data=tiny_data(), resume=True)
+
+
+def test_a_checkpoint_cut_short_is_said_and_kept(tmp_path):
+    run = interrupted(tmp_path)
+    path = run.folder / "last.pt"
+    path.write_bytes(path.read_bytes()[:-500])
+    with pytest.raises(UserError, match="cut short or is not a checkpoint.*Delete it"):
+        resume(run)
+    assert path.exists()
+
+
+def test_a_checkpoint_of_another_version_is_said(tmp_path):
+    run = interrupted(tmp_path)
+    content = torch.load(run.folder / "last.pt", weights_only=True)
+    torch.save({**content, "format": 99}, run.folder / "last.pt")
+    with pytest.raises(UserError, match="has checkpoint format 99, this version reads 1"):
+        resume(run)
+
+
+def test_no_space_left_loses_nothing(tmp_path, monkeypatch):
+    import errno
+
+    run = interrupted(tmp_path)
+    before = (run.folder / "last.pt").read_bytes()
+
+    def full(content, path):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(UserError, match=r"no space left for .*last\.pt.*go on with --resume"):
+        resume(run)
+    assert (run.folder / "last.pt").read_bytes() == before
+    assert not list(run.folder.glob(".last*"))
+    monkeypatch.undo()
+    resume(run)
+    assert run.finished
