@@ -78,8 +78,10 @@ def test_train_writes_options_of_the_method_into_the_run(run):
 
 def test_piped_output_is_plain_lines(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "longtail", "train", "digits-lt", "--epochs", "1"]
-        + ["--out", str(tmp_path / "x"), "--device", "cpu"],
+        [
+            *(sys.executable, "-m", "longtail", "train", "digits-lt", "--epochs", "1"),
+            *("--out", str(tmp_path / "x"), "--device", "cpu"),
+        ],
         capture_output=True,
         text=True,
         check=True,

@@ -1,6 +1,8 @@
 """The heads against the paper's equations, written as loops in reference.py, in float64."""
 
 import functools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -259,3 +261,10 @@ def test_reference_groups_average_their_classes():
     predicted = [0, 1, 1, 2, 0, 0, 0, 4]
     found = reference.group_accuracies(target, predicted, counts)
     assert found == {"many": 75.0, "medium": 62.5, "few": None}
+
+
+def test_every_test_named_in_the_docs_exists():
+    page = (Path(__file__).parents[1] / "docs" / "equations.md").read_text()
+    named = re.findall(r"`(test_\w+)`", page)
+    assert len(named) > 8
+    assert [name for name in named if name not in globals()] == []

@@ -4,7 +4,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import multiprocessing
-from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead
@@ -30,13 +29,15 @@ def batch(step):
 def train(name, share):
     """What one process sees: logits and gradient of the first step, then the mean after each."""
     head = make(name)
-    model = DistributedDataParallel(head) if dist.is_initialized() else head
     x, target = (part[share(0)] for part in batch(0))
-    logits = model(x)
+    logits = head(x)
     F.cross_entropy(logits, target).backward()
+    if dist.is_initialized():  # as DistributedDataParallel does
+        dist.all_reduce(head.weight.grad)
+        head.weight.grad /= dist.get_world_size()
     means = [head.mean_feature.clone()]
     for step in range(1, len(SHARES)):
-        head.observe(batch(step)[0][share(step)])
+        head(batch(step)[0][share(step)])
         means.append(head.mean_feature.clone())
     after = head.eval()(batch(1)[0]).detach()
     return {"logits": logits.detach(), "gradient": head.weight.grad, "means": means, "eval": after}
@@ -44,14 +45,16 @@ def train(name, share):
 
 def worker(rank, folder):
     torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    store = dist.FileStore(f"{folder}/store", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 
     def share(step):
         first = SHARES[step][0]
         return slice(first) if rank == 0 else slice(first, None)
 
     torch.save({name: train(name, share) for name in HEADS}, f"{folder}/{rank}.pt")
+    store.set(f"done {rank}", "yes")
+    store.wait(["done 0", "done 1"])  # who leaves early may break the other's last message
     dist.destroy_process_group()
 
 

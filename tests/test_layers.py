@@ -20,7 +20,7 @@ LAYERS = [
     {"pipeline"},
     {"figures"},
     {"reports"},
-    {"demo", "console"},
+    {"demo", "console", "bench", "speed"},
     {"cli", "__init__", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

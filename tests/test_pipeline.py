@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from helpers import files_in, tiny_config, tiny_data
 
 import longtail as lt
+from helpers import files_in, tiny_config, tiny_data
 from longtail import methods
 from longtail.errors import UserError
 from longtail.pipeline import fit_all

@@ -9,8 +9,8 @@ import time
 
 import pytest
 import torch
-from helpers import tiny_config, tiny_data
 
+from helpers import tiny_config, tiny_data
 from longtail.errors import UserError
 from longtail.methods import Method, Stage, head_only
 from longtail.pipeline import fit_all
@@ -30,6 +30,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
+def longtail(out, *more: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command(out, *more), env=environment(), capture_output=True, check=False)
+
+
 def same_tensors(a: Run, b: Run) -> bool:
     first, second = a.load_model(), b.load_model()
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
@@ -42,7 +46,7 @@ def without_clock(run: Run) -> tuple:
 
 
 def test_killed_and_resumed_equals_uninterrupted(tmp_path):
-    subprocess.run(command(tmp_path / "whole"), check=True, env=environment(), stdout=-3)
+    assert longtail(tmp_path / "whole").returncode == 0
     process = subprocess.Popen(
         command(tmp_path / "killed"), env=environment(), stdout=subprocess.PIPE, text=True
     )
@@ -57,9 +61,9 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path):
     assert not killed.finished and 1 <= killed.load_checkpoint()["epoch"] < 6
     process.stdout.close()
 
-    refused = subprocess.run(command(tmp_path / "killed"), env=environment(), stderr=-1, check=False)
+    refused = longtail(tmp_path / "killed")
     assert refused.returncode == 2 and b"exists, unfinished" in refused.stderr
-    subprocess.run(command(tmp_path / "killed", "--resume"), check=True, env=environment(), stdout=-3)
+    assert longtail(tmp_path / "killed", "--resume").returncode == 0
     whole = Run(tmp_path / "whole")
     assert same_tensors(whole, killed)
     assert without_clock(whole) == without_clock(killed)

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers import tiny_config, tiny_data
 from torch.nn import functional as F
 
+from helpers import tiny_config, tiny_data
 from longtail import methods
 from longtail.heads import LinearHead
 from longtail.methods import Method, Stage, head_only

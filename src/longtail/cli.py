@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from longtail.config import Config
+from longtail.config import Config, MachineConfig
 from longtail.errors import UserError, unknown
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -170,6 +170,72 @@ class Demo:
 
 
 @dataclass(frozen=True)
+class Bench:
+    """Reproduce a table of the paper: run what is missing, then write the table."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """cifar-lt, or speed."""
+    seeds: int | None = None
+    """Seeds of every cell; each recipe's own number by default."""
+    only: tuple[str, ...] = ()
+    """Run only recipes whose path holds one of these words."""
+    root: Path | None = None
+    """Folder of the data sets; else $LONGTAIL_DATA."""
+    recipes: Path = Path("recipes")
+    """Where the recipes are."""
+    results: Path = Path("results")
+    """Where result files are kept and looked for."""
+    runs: Path = Path("runs")
+    """Where the runs themselves go."""
+    machine: MachineConfig = field(default_factory=MachineConfig)
+    dry_run: bool = False
+    """List the runs and the expected time, and stop."""
+
+    examples = """
+      longtail bench cifar-lt --root ~/data --dry-run
+      longtail bench cifar-lt --root ~/data --only cifar100-lt-100 --seeds 3
+      longtail bench speed --root ~/data"""
+
+    def run(self) -> None:
+        """Run and print the table."""
+        from longtail import bench
+
+        if self.name == "speed":
+            return self._speed()
+        opened = bench.Bench.open(
+            self.name, recipes=self.recipes, results=self.results, runs=self.runs
+        )
+        wanted = opened.missing(self.seeds, self.only)
+        for recipe, seed in wanted:
+            print(f"{recipe.cell}  {recipe.config.method}  seed {seed}")
+        seconds = opened.expected_seconds(wanted)
+        about = "" if seconds is None else f", about {seconds:.0f} s on the device of the others"
+        print(f"{len(wanted)} runs to do{about}")
+        if self.dry_run:
+            return
+        from longtail.console import Console
+
+        console = Console()
+        try:
+            opened.run(wanted, root=self.root, machine=self.machine, progress=console)
+        finally:
+            console.close()
+            print(f"written to {bench.write_table(opened, Path('README.md'))}")
+
+    def _speed(self) -> None:
+        from longtail import speed
+        from longtail.data import load
+
+        config = Config.preset("cifar100-lt:100").with_options(
+            method="deconfound", device=self.machine.device
+        )
+        data = load("cifar100-lt:100", root=self.root)
+        found = speed.bench_speed(config, data, self.results / "speed" / "speed.json")
+        header, rows = speed.table(found)
+        _print_lines(header, rows)
+
+
+@dataclass(frozen=True)
 class Methods:
     """List the methods, or the options of one."""
 
@@ -217,6 +283,7 @@ COMMANDS: dict[str, type] = {
     "eval": Eval,
     "sweep": Sweep,
     "report": Report,
+    "bench": Bench,
     "methods": Methods,
     "data": DataSets,
 }

@@ -151,14 +151,17 @@ class Config:
 
     @staticmethod
     def from_yaml(text: str, source: str = "config") -> "Config":
-        """Read what `to_yaml` wrote, or a recipe that names only what differs from the preset."""
+        """Read what `to_yaml` wrote, or a recipe that names only what differs from the preset.
+
+        A recipe's `paper` and `seeds` are for the bench and are passed over here.
+        """
         try:
             tree = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise UserError(f"{source} is not readable YAML: {error}") from None
         if not isinstance(tree, dict):
             raise UserError(f"{source} must be a mapping of options, like 'method: baseline'")
-        tree = dict(tree)
+        tree = {name: value for name, value in tree.items() if name not in ("paper", "seeds")}
         config = Config.preset(tree.get("data", ""))
         flat: dict[str, Any] = {}
         for part in ("files", "train", "machine"):

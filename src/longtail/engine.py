@@ -16,7 +16,6 @@ from longtail.config import MachineConfig
 from longtail.errors import UserError
 from longtail.graph import stepper
 from longtail.replica import Replica
-from longtail.schedule import Leg
 
 
 class Progress(Protocol):
@@ -51,31 +50,29 @@ def launch(machine: MachineConfig) -> Fabric:
 
 def train(
     replicas: Sequence[Replica],
-    legs: Sequence[Leg],
     *,
     start: int = 0,
     after_epoch: Callable[[int, list[dict[str, Any]]], None],
     progress: Progress | None = None,
 ) -> None:
-    """Train `replicas` side by side over `legs`, from epoch `start` on.
+    """Train `replicas` side by side, from epoch `start` on.
 
     Args:
-        replicas: they have the same shape and so take their steps together.
-        legs: the stages on the time line.
+        replicas: their stages lie alike on the time line, and so they take their steps together.
         start: epochs that are done already; replicas hold their state.
         after_epoch: called with the number of epochs done and a record for each replica.
         progress: told of every step.
     """
-    for leg in legs:
+    for position, leg in enumerate(replicas[0].legs):
         if leg.stop <= start:
             continue
         for replica in replicas:
-            replica.begin_stage(leg, resumed=leg.start < start)
+            replica.begin_stage(position, resumed=leg.start < start)
         advance = stepper(replicas)
         for epoch in range(max(leg.start, start), leg.stop):
             began = time.perf_counter()
             for replica in replicas:
-                replica.begin_epoch(leg, epoch)
+                replica.begin_epoch(epoch)
             sizes = replicas[0].step_sizes
             for done, size in enumerate(sizes, start=1):
                 advance(size)

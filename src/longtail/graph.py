@@ -34,7 +34,8 @@ def stepper(replicas: Sequence[Replica]) -> Callable[[int], None]:
 
 def capture(replicas: Sequence[Replica], size: int) -> torch.cuda.CUDAGraph:
     """Record one step of every replica; their state is afterwards what it was before."""
-    saved = [{id(t): t.clone() for t in replica.tensors()} for replica in replicas]
+    with torch.no_grad():  # a recorded clone would tie the gradients to this stream
+        saved = [{id(t): t.clone() for t in replica.tensors()} for replica in replicas]
     seeds = [replica.state.generator.get_state() for replica in replicas]
     warm = torch.cuda.Stream()
     warm.wait_stream(torch.cuda.current_stream())

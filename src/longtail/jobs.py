@@ -67,12 +67,10 @@ def schedule(jobs: Sequence[Job], data: Data, replicas: int) -> list[list[list[J
     alike: dict[tuple, list[list[Job]]] = {}
     for group in left:
         first = group[0]
-        legs = lay_out(first.method.stages, first.config.train.epochs)
-        saved = first.run.load_checkpoint()
+        train, saved = first.config.train, first.run.load_checkpoint()
         key = (
-            tuple((leg.start, leg.stop) for leg in legs),
-            first.config.train.batch_size,
-            first.config.train.keep_short_batch,
+            tuple((leg.start, leg.stop) for leg in lay_out(first.method.stages, train.epochs)),
+            (train.batch_size, train.keep_short_batch, train.augment, train.pad),
             saved["epoch"] if saved else 0,
         )
         alike.setdefault(key, []).append(group)

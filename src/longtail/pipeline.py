@@ -5,7 +5,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,6 @@ from longtail.results import (
     write_result,
 )
 from longtail.runs import Run, environment
-from longtail.schedule import lay_out
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +87,20 @@ def fit_all(
 ) -> list[Run]:
     """Every method of `names` under every seed; what shares a training is trained once."""
     jobs = plan(config, names, seeds, out)
+    return run_jobs(jobs, data=data, resume=resume, overwrite=overwrite, progress=progress)
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    *,
+    data: Data | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    on_result: Callable[[Job, Result], None] | None = None,
+) -> list[Run]:
+    """Train and judge `jobs`, which share their data; `on_result` hears of each as it comes."""
+    config = jobs[0].config
     for job in jobs:
         job.run.check(job.config, resume=resume, overwrite=overwrite)
     data = data if data is not None else data_sets.load(config.data, config.files)
@@ -103,7 +116,9 @@ def fit_all(
             job.run.begin(job.config, overwrite=overwrite)
     fabric.barrier()
     for together in schedule(jobs, data, config.machine.replicas if _side_by_side(fabric) else 1):
-        _fit_together(together, data, fabric, progress)
+        for job, result in _fit_together(together, data, fabric, progress):
+            if on_result and fabric.global_rank == 0:
+                on_result(job, result)
     return [job.run for job in jobs]
 
 
@@ -113,7 +128,7 @@ def _side_by_side(fabric: Fabric) -> bool:
 
 def _fit_together(
     groups: list[list[Job]], data: Data, fabric: Fabric, progress: Progress | None
-) -> None:
+) -> Iterator[tuple[Job, Result]]:
     """Train one job of each group, then judge every job of it."""
     training = _train([group[0] for group in groups], data, fabric, progress)
     for group, replica in zip(groups, training.replicas, strict=True):
@@ -128,6 +143,7 @@ def _fit_together(
                     job.run.write_metrics(group[0].run.metrics)
                 job.run.save_model(replica.model.state_dict())
                 write_result(job.run, result, data)
+            yield job, result
     fabric.barrier()
 
 
@@ -158,14 +174,14 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
     """Train `jobs` side by side to the last epoch, from their checkpoints if there are any."""
     resident = Resident.place(data, jobs[0].config.train, fabric.device)
     replicas = [Replica(job.config, job.method, data, resident, fabric) for job in jobs]
-    legs = lay_out(jobs[0].method.stages, jobs[0].config.train.epochs)
+    epochs = replicas[0].legs[-1].stop
     done, spent = 0, 0.0
     for job, replica in zip(jobs, replicas, strict=True):
         if saved := job.run.load_checkpoint():
             done, spent = saved["epoch"], saved["seconds"]
             replica.load_state_dict(saved["replica"])
     if progress:
-        progress.begin(_title(jobs), legs[-1].stop, done)
+        progress.begin(_title(jobs), epochs, done)
     last_save = time.perf_counter()
     began = last_save - spent
 
@@ -176,7 +192,7 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
         if fabric.global_rank != 0:
             return
         now = time.perf_counter()
-        due = now - last_save >= jobs[0].config.machine.save_seconds or epoch == legs[-1].stop
+        due = now - last_save >= jobs[0].config.machine.save_seconds or epoch == epochs
         for job, replica, record in zip(jobs, replicas, records, strict=True):
             job.run.append_metrics(record, epoch=epoch - 1)
             if due:
@@ -187,8 +203,8 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
         if progress:
             progress.epoch(records[0])
 
-    train(replicas, legs, start=done, after_epoch=after_epoch, progress=progress)
-    images = sum(replica.images_per_epoch for replica in replicas) * legs[-1].stop
+    train(replicas, start=done, after_epoch=after_epoch, progress=progress)
+    images = sum(replica.images_per_epoch for replica in replicas) * epochs
     return Training(replicas, began, images, time.perf_counter() - began)
 
 

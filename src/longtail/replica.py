@@ -23,7 +23,7 @@ from longtail.errors import UserError
 from longtail.heads import NormalisedHead
 from longtail.losses import State
 from longtail.methods import Batch, Method, Model
-from longtail.schedule import Leg, mean_decay, rate
+from longtail.schedule import lay_out, mean_decay, rate
 from longtail.seeding import stream
 
 
@@ -94,6 +94,8 @@ class Replica:
         self.data = data
         self.resident = resident
         self.fabric = fabric
+        self.legs = lay_out(method.stages, config.train.epochs)
+        self.leg = self.legs[0]
         self.model = build_model(config, method, data).to(fabric.device)
         self.batch = _batch_of_rank(config.train.batch_size, len(data.train), fabric.world_size)
         self.steps = len(data.train) // (self.batch * fabric.world_size)
@@ -123,9 +125,9 @@ class Replica:
         """Over all ranks, from each sampler."""
         return sum(self.step_sizes) * self.fabric.world_size
 
-    def begin_stage(self, leg: Leg, *, resumed: bool) -> None:
+    def begin_stage(self, position: int, *, resumed: bool) -> None:
         """Freeze what does not move, prepare, and start or keep the optimiser."""
-        self.stage = leg.stage
+        self.leg = leg = self.legs[position]
         moving = {id(p) for p in leg.stage.trains(self.model)}
         for parameter in self.model.parameters():
             parameter.requires_grad_(id(parameter) in moving)
@@ -145,9 +147,9 @@ class Replica:
             for _ in leg.stage.samplers
         ]
 
-    def begin_epoch(self, leg: Leg, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         """Fill every device tensor that this epoch's steps read."""
-        train, (first, last) = self.config.train, leg.span
+        train, (first, last) = self.config.train, self.leg.span
         lr = rate(train, epoch - first, last - first)
         mu = mean_decay(train, lr)
         self.state.lr.fill_(lr)
@@ -158,7 +160,7 @@ class Replica:
         self.cursor.zero_()
         rank = self.fabric.global_rank
         self.state.generator.manual_seed(stream(self.config.seed, "step", epoch, rank))
-        for i, kind in enumerate(leg.stage.samplers):
+        for i, kind in enumerate(self.leg.stage.samplers):
             self.orders[i].copy_(self._order(kind, epoch, i))
         self._train_mode()
 
@@ -169,7 +171,8 @@ class Replica:
         index = self.cursor * self.batch + arange  # (B,)
         batches = [self._batch(order[index]) for order in self.orders]
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.stage.step(self.wrapped, self.stage.loss, batches, self.state)
+        stage = self.leg.stage
+        loss = stage.step(self.wrapped, stage.loss, batches, self.state)
         self.fabric.backward(loss)
         self.optimizer.step()
         self.losses.index_copy_(0, self.cursor, loss.detach().float().view(1))
@@ -208,8 +211,8 @@ class Replica:
         generator = self.state.generator
         inputs = self.resident.draw(index, self.config.train.augment, generator)
         target = self.resident.labels[index]
-        if self.stage.mix:
-            inputs, target = self.stage.mix(inputs, target, self.state)
+        if self.leg.stage.mix:
+            inputs, target = self.leg.stage.mix(inputs, target, self.state)
         return Batch(inputs, target)
 
     def _order(self, kind: str, epoch: int, position: int) -> Tensor:
@@ -245,7 +248,7 @@ def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.o
     if train.optimizer == "sgd":
         return torch.optim.SGD(moving, momentum=train.momentum, **shared)
     adam = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
-    return adam(moving, betas=(train.momentum, 0.999), **shared)
+    return adam(moving, betas=(train.momentum, 0.999), capturable=lr.is_cuda, **shared)
 
 
 @torch.no_grad()

@@ -50,7 +50,7 @@ def source(path: Path) -> Source:
         part: Part.whole(Memory(x, f"x{suffixes[part]} of {path}"), numbers[part])
         for part, x in inputs.items()
     }
-    return Source(classes, **parts, unit="gap in the labels")
+    return Source(classes, parts, unit="gap in the labels")
 
 
 def _stored(path: Path) -> Mapping[str, Array]:

@@ -31,10 +31,11 @@ def crop_flip(
         generator: on the device of `source`.
     """
     room = (source.shape[2] - size[0] + 1, source.shape[3] - size[1] + 1)
-    place = {"generator": generator, "device": source.device}
-    top = torch.randint(room[0], index.shape, **place)
-    left = torch.randint(room[1], index.shape, **place)
-    mirrored = torch.randint(2 if flip else 1, index.shape, **place).bool()
+
+    def draw(choices: int) -> Tensor:
+        return torch.randint(choices, index.shape, generator=generator, device=source.device)
+
+    top, left, mirrored = draw(room[0]), draw(room[1]), draw(2 if flip else 1).bool()
     return take(source, index, top, left, mirrored, size)
 
 

@@ -33,7 +33,7 @@ def check_labels(source: Source) -> None:
     classes = len(source.classes)
     if classes < 2:
         raise UserError(f"there is only the class '{source.classes[0]}': two are needed to learn")
-    for name, part in source.parts():
+    for name, part in source.parts.items():
         outside = torch.nonzero((part.labels < 0) | (part.labels >= classes)).flatten()
         if len(outside):
             place = int(outside[0])
@@ -66,9 +66,9 @@ def drop_small(source: Source, min_count: int) -> Source:
             f"the largest class has {int(counts.max())} training images"
         )
     numbers = torch.cumsum(~small, dim=0) - 1  # old class -> new class
-    parts = {name: _without(part, small, numbers, name) for name, part in source.parts()}
+    parts = {name: _without(part, small, numbers, name) for name, part in source.parts.items()}
     kept = tuple(name for name, gone in zip(source.classes, small, strict=True) if not gone)
-    return replace(source, classes=kept, **parts)
+    return replace(source, classes=kept, parts=parts)
 
 
 def _without(part: Part, gone: Tensor, numbers: Tensor, name: str) -> Part:

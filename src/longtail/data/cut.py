@@ -64,7 +64,7 @@ def cut(source: Source, ratio: float) -> Source:
             f"and {stored[first]} are stored: {way_out}"
         )
     kept = _rows(source.train.labels, wanted, shuffled=source.shuffled)
-    return replace(source, train=source.train.take(kept))
+    return replace(source, parts={**source.parts, "train": source.train.take(kept)})
 
 
 def _least_ratio(stored: Tensor) -> int | None:

@@ -28,4 +28,4 @@ def source() -> Source:
     parts = {}
     for name, chosen in (("train", torch.cat(train)), ("test", torch.cat(test))):
         parts[name] = Part.whole(Memory(inputs[chosen], f"digits-lt {name}"), labels[chosen])
-    return Source(tuple(str(digit) for digit in range(10)), **parts, shuffled=True)
+    return Source(tuple(str(digit) for digit in range(10)), parts, shuffled=True)

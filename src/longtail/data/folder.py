@@ -24,10 +24,10 @@ def source(root: Path, *, config: DataConfig) -> Source:
         UserError: if no class folder has an image, or a part has a class that training has not.
     """
     inside = _subfolders(root)
-    if "train" not in inside:
-        others = {"test", *VAL_NAMES} & set(inside)
-        if others:
-            raise UserError(f"{root} has {min(others)}/ and no train/ beside it")
+    if "train" not in inside or _has_images(inside["train"]):  # "train" may be a class: a vehicle
+        others = [name for name in ("test", *VAL_NAMES) if name in inside]
+        if others and not _has_images(inside[others[0]]):
+            raise UserError(f"{root} has {others[0]}/ and no train/ beside it")
         return _source(root, root, val=None, test=None, config=config)
     val = next((inside[name] for name in VAL_NAMES if name in inside), None)
     return _source(root, inside["train"], val=val, test=inside.get("test"), config=config)
@@ -43,13 +43,12 @@ def _source(
             f"{train} has no class folders: {root}/CLASS/image.jpg or "
             f"{root}/train/CLASS/image.jpg is expected"
         )
-    return Source(
-        classes,
-        _part(train, classes, config),
-        val=None if val is None else _part(val, classes, config),
-        test=None if test is None else _part(test, classes, config),
-        unit="folder",
-    )
+    parts = {
+        name: _part(path, classes, config)
+        for name, path in (("train", train), ("val", val), ("test", test))
+        if path is not None
+    }
+    return Source(classes, parts, unit="folder")
 
 
 def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
@@ -82,6 +81,11 @@ def files(paths: Sequence[Path], *, config: DataConfig) -> Images:
 def _subfolders(root: Path) -> dict[str, Path]:
     """Folders in `root` by name; hidden ones are no classes."""
     return {p.name: p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")}
+
+
+def _has_images(root: Path) -> bool:
+    """Whether images lie in `root` itself."""
+    return any(_is_image(path) for path in root.iterdir())
 
 
 def _is_image(path: Path) -> bool:

@@ -146,6 +146,8 @@ def _decode_all(blobs: Iterable[Blob], size: int | None) -> Iterator[Decoded]:
         for blob in batch:
             try:
                 results.append(decode(blob, size=size))
+            except MemoryError:  # no fault of the image's
+                raise
             except Exception as error:  # decoders raise anything at all on broken bytes
                 results.append(f"{type(error).__name__}: {error}")
         return results

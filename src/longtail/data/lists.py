@@ -22,14 +22,13 @@ def source(train: Path, *, root: Path, config: DataConfig) -> Source:
         root: folder that the paths in the lists are relative to.
         config: the other lists, and how images are read.
     """
-    part = _part(train, root, config)
-    return Source(
-        numbered(part.labels, str(train)),
-        part,
-        val=_part(config.val_list, root, config) if config.val_list else None,
-        test=_part(config.test_list, root, config) if config.test_list else None,
-        unit="gap in the labels",
-    )
+    parts = {
+        name: _part(path, root, config)
+        for name, path in (("train", train), ("val", config.val_list), ("test", config.test_list))
+        if path is not None
+    }
+    classes = numbered(parts["train"].labels, str(train))
+    return Source(classes, parts, unit="gap in the labels")
 
 
 def _part(path: Path, root: Path, config: DataConfig) -> Part:
@@ -40,8 +39,8 @@ def _part(path: Path, root: Path, config: DataConfig) -> Part:
     if missing:
         first = missing[0]
         raise UserError(
-            f"{path}:{lines[first]}: {paths[first]} does not exist; {len(missing)} of "
-            f"{len(paths)} images are missing. Paths are relative to {root}: pass --root to change it"
+            f"{path}:{lines[first]}: {paths[first]} does not exist ({len(missing)} of "
+            f"{len(paths)} images are missing): paths are relative to --root, now {root}"
         )
     store = replace(
         files(paths, config=config), where=lambda row: f"{paths[row]} ({path}:{lines[row]})"

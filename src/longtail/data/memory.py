@@ -28,8 +28,8 @@ def check_memory(source: Source, *, copies: float = 1.0) -> None:
     room = free()
     if room is None:
         return
-    rows = sum(len(part) for _, part in source.parts()) + (copies - 1) * len(source.train)
-    each = max(part.store.row_bytes() for _, part in source.parts())
+    rows = sum(len(part) for part in source.parts.values()) + (copies - 1) * len(source.train)
+    each = max(part.store.row_bytes() for part in source.parts.values())
     if rows * each <= room:
         return
     side = int((room / rows / 3) ** 0.5)

@@ -78,7 +78,7 @@ def source(name: str, *, config: DataConfig) -> Source:
     if place is None and not (config.download and about.torchvision):
         raise _not_found(name, root)
     if place is None or place.name == about.folder:
-        found = _cifar(about, root, download=place is None)
+        found = _cifar(about, root, download=config.download)
     else:
         found = parquet.source(place, config=config)
         if len(found.classes) != about.classes:
@@ -126,11 +126,13 @@ def _cifar(about: Named, root: Path | None, *, download: bool) -> Source:
                     root, train=part == "train", download=download
                 )
         except (OSError, RuntimeError) as error:
-            what = "could not be fetched" if download else "is incomplete or damaged"
-            raise UserError(
-                f"{root / about.folder} {what} ({error}): remove it and pass --download to fetch it"
-            ) from error
+            what = (
+                f"could not be fetched: try again, or put {about.folder}/ there by hand"
+                if download
+                else "is incomplete or damaged: pass --download to fetch it anew"
+            )
+            raise UserError(f"{root / about.folder} {what}  ({error})") from error
         images = torch.from_numpy(stored.data).permute(0, 3, 1, 2).contiguous()  # (N, 3, 32, 32)
         store = Memory(images, f"{part} of {root / about.folder}")
         parts[part] = Part.whole(store, torch.tensor(stored.targets))
-    return Source(tuple(stored.classes), **parts)
+    return Source(tuple(stored.classes), parts)

@@ -43,7 +43,7 @@ def source(folder: Path, *, config: DataConfig) -> Source:
                 "metadata, so that their labels would not mean the same"
             )
     classes = names["train"] or numbered(parts["train"].labels, f"{folder}/train.parquet")
-    return Source(classes, **parts, shuffled=True, unit="class from the metadata")
+    return Source(classes, parts, shuffled=True, unit="class from the metadata")
 
 
 def _part(path: Path, config: DataConfig) -> tuple[Part, tuple[str, ...]]:

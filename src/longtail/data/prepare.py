@@ -10,12 +10,12 @@ from longtail.data.base import Data, Split, count, digest
 from longtail.data.checks import check_labels, drop_small
 from longtail.data.cut import cut
 from longtail.data.memory import check_memory
-from longtail.data.sources import Source
+from longtail.data.sources import Memory, Source
 from longtail.errors import UserError
 
 LEAST_STD = 1 / 255
 """One grey level: a channel that never changes must not be divided by nothing."""
-CHUNK = 4096
+CHUNK = 1024
 
 
 def prepared(source: Source, *, name: str, ratio: float | None, config: DataConfig) -> Data:
@@ -30,15 +30,19 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
         config: what to drop and to hold out.
     """
     _check_options(config)
+    if config.image_size is not None and isinstance(source.train.store, Memory):
+        raise UserError(
+            f"--image-size is for folders, lists and parquet files: {name} has its own size"
+        )
     check_labels(source)
     source = drop_small(source, config.min_count)
     if ratio is not None:
         source = drop_small(cut(source, ratio), config.min_count)
-    holding = config.val_fraction > 0 and source.val is None
+    holding = config.val_fraction > 0 and "val" not in source.parts
     check_memory(source, copies=2 if holding else 1)
     # images that could not be read may have taken a class with them, so classes are checked anew
     source = drop_small(source.in_memory(), config.min_count)
-    parts = {part: rows.read() for part, rows in source.parts()}
+    parts = {part: rows.read() for part, rows in source.parts.items()}
     _check_shapes(parts)
     train, val = parts["train"], parts.get("val")
     mean, std = _statistics(train)
@@ -117,15 +121,14 @@ def _statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel on the 0..1 scale; none for embeddings."""
     if train.inputs.ndim == 2:
         return (), ()
-    total = torch.zeros(train.inputs.shape[1], dtype=torch.float64)
-    square = torch.zeros_like(total)
-    for chunk in train.inputs.split(
-        CHUNK
-    ):  # in pieces: as float64 it would be eight times as large
-        values = chunk.double() / 255
-        total += values.sum(dim=(0, 2, 3))
-        square += values.square().sum(dim=(0, 2, 3))
-    pixels = train.inputs[:, 0].numel()
-    mean = total / pixels
-    std = (square / pixels - mean.square()).clamp(min=0).sqrt().clamp(min=LEAST_STD)
+    channels = train.inputs.shape[1]
+    histogram = torch.zeros(channels, 256, dtype=torch.int64)
+    # counting grey levels is exact, and in chunks it takes no memory to speak of
+    for chunk in train.inputs.split(CHUNK):
+        for channel in range(channels):
+            histogram[channel] += torch.bincount(chunk[:, channel].flatten(), minlength=256)
+    share = histogram.double() / histogram[0].sum()  # (C, 256)
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    mean = share @ levels
+    std = (share @ levels.square() - mean.square()).clamp(min=LEAST_STD**2).sqrt()
     return tuple(mean.tolist()), tuple(std.tolist())

@@ -34,7 +34,8 @@ def epoch_order(
     if kind == "instance":
         return torch.randperm(len(labels), generator=generator)[:size]
     if kind not in WEIGHTS:
-        raise unknown("sampler", kind, ["instance", *WEIGHTS])
+        known = ("instance", *WEIGHTS)
+        raise unknown("sampler", kind, known, f"they are {', '.join(known)}")
     present = torch.bincount(labels, minlength=len(counts)) > 0
     weights = torch.where(present, WEIGHTS[kind](counts.tensor().double().clamp(min=1)), 0.0)
     quotas = _quotas(weights / weights.sum(), size, generator)
@@ -58,8 +59,10 @@ def rank_order(order: Tensor, batch_size: int, rank: int, world: int) -> Tensor:
 
 
 def _quotas(shares: Tensor, size: int, generator: torch.Generator) -> list[int]:
-    """How often each class is drawn: systematic sampling, so that they sum to `size` exactly and
-    each has its share as its mean."""
+    """How often each class is drawn.
+
+    Systematic sampling: they sum to `size` exactly, and each has its share as its mean.
+    """
     start = torch.rand((), dtype=torch.float64, generator=generator)
     edges = torch.floor(shares.cumsum(0) * size + start)
     edges[-1] = size  # against rounding of the sum

@@ -3,7 +3,7 @@
 Cutting and dropping look at labels only, so that no image is decoded in vain.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -89,9 +89,8 @@ class Source:
     """A data set, unread."""
 
     classes: tuple[str, ...]
-    train: Part
-    val: Part | None = None
-    test: Part | None = None
+    parts: Mapping[str, Part]
+    """`train`, and `val` and `test` where there are such."""
     shuffled: bool = False
     """Rows of a class are stored in a fixed shuffle: a cut takes the first of them."""
     unit: str = "class"
@@ -100,12 +99,10 @@ class Source:
     """Of each channel on the 0..1 scale, where it is agreed upon; else it is computed."""
     std: tuple[float, ...] | None = None
 
-    def parts(self) -> Iterator[tuple[str, Part]]:
-        """The parts that there are, by name, training first."""
-        for name in ("train", "val", "test"):
-            part: Part | None = getattr(self, name)
-            if part is not None:
-                yield name, part
+    @property
+    def train(self) -> Part:
+        """The training part, which there always is."""
+        return self.parts["train"]
 
     def counts(self) -> Tensor:
         """Training rows of each class, (C,) int64."""
@@ -114,7 +111,7 @@ class Source:
     def in_memory(self) -> "Source":
         """The same source with every row read; rows that cannot be read are gone."""
         read = {}
-        for name, part in self.parts():
+        for name, part in self.parts.items():
             split = part.read()
             read[name] = Part.whole(Memory(split.inputs, name), split.labels)
-        return replace(self, **read)
+        return replace(self, parts=read)

@@ -1,0 +1,197 @@
+"""Benchmarks: recipes in, committed result files out, and the Markdown table made from those.
+
+A benchmark is a folder of recipes. What has a result file is done; what is missing is run, and its
+file is written the moment it exists, so that a bench can be stopped and gone on with at any time.
+"""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from longtail import methods, tables
+from longtail.config import Config, MachineConfig
+from longtail.engine import Progress
+from longtail.errors import UserError
+from longtail.jobs import Job
+from longtail.pipeline import run_jobs
+from longtail.results import Result
+from longtail.runs import Run, replacing
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A row of the paper: its configuration and the figure the paper gives."""
+
+    path: Path
+    config: Config
+    paper: float | None
+    """Overall accuracy in the paper's table, if it has this cell."""
+    seeds: int
+
+    @staticmethod
+    def read(path: Path) -> "Recipe":
+        """Read a recipe file: options of `Config`, and `paper` and `seeds` beside them."""
+        text = path.read_text()
+        extra = yaml.safe_load(text) or {}
+        return Recipe(
+            path=path,
+            config=Config.from_yaml(text, str(path)),
+            paper=extra.get("paper"),
+            seeds=extra.get("seeds", 3),
+        )
+
+    @property
+    def cell(self) -> Path:
+        """DATA-RATIO/BACKBONE, where the recipe's results go."""
+        return Path(self.config.data.replace(":", "-")) / self.config.backbone
+
+    def result_path(self, results: Path, seed: int) -> Path:
+        """Where the result of `seed` is kept."""
+        return results / self.cell / f"{self.config.method}-s{seed}.json"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One benchmark: its recipes, where its results are kept, and where runs go meanwhile."""
+
+    name: str
+    recipes: tuple[Recipe, ...]
+    results: Path
+    runs: Path
+
+    @staticmethod
+    def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "Bench":
+        """The bench called `name`, from RECIPES/NAME."""
+        folder = recipes / name
+        paths = sorted(folder.rglob("*.yaml"))
+        if not paths:
+            raise UserError(
+                f"no recipes in {folder}: run this in a checkout of longtail, or pass --recipes"
+            )
+        return Bench(name, tuple(map(Recipe.read, paths)), results / name, runs / name)
+
+    def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[Recipe, int]]:
+        """Recipes and seeds without a result file, those of one data set together."""
+        return [
+            (recipe, seed)
+            for recipe in self.recipes
+            if not only or any(word in str(recipe.path) for word in only)
+            for seed in range(seeds or recipe.seeds)
+            if not recipe.result_path(self.results, seed).exists()
+        ]
+
+    def run(
+        self,
+        wanted: Sequence[tuple[Recipe, int]],
+        *,
+        root: Path | None,
+        machine: MachineConfig,
+        progress: Progress | None = None,
+    ) -> None:
+        """Run what is `wanted`, keeping each result as it comes."""
+        by_data: dict[str, list[tuple[Recipe, int]]] = {}
+        for recipe, seed in wanted:
+            by_data.setdefault(recipe.config.data, []).append((recipe, seed))
+        for cells in by_data.values():
+            targets = {}
+            jobs = []
+            for recipe, seed in cells:
+                job = self._job(recipe, seed, root, machine)
+                jobs.append(job)
+                targets[job.run] = recipe.result_path(self.results, seed)
+            run_jobs(
+                jobs,
+                resume=True,
+                progress=progress,
+                on_result=lambda job, result, to=targets: keep(result, to[job.run]),  # type: ignore[misc]
+            )
+
+    def _job(self, recipe: Recipe, seed: int, root: Path | None, machine: MachineConfig) -> Job:
+        config = replace(recipe.config, seed=seed, machine=machine)
+        if root is not None:
+            config = config.with_options(root=root)
+        folder = self.runs / recipe.cell / f"{config.method}-s{seed}"
+        return Job(config, methods.build(config.method, config.options), Run(folder))
+
+    def found(self, recipe: Recipe) -> list[dict[str, Any]]:
+        """The results of `recipe` that are there."""
+        paths = (self.results / recipe.cell).glob(f"{recipe.config.method}-s*.json")
+        return [json.loads(path.read_text()) for path in sorted(paths)]
+
+    def expected_seconds(self, wanted: Iterable[tuple[Recipe, int]]) -> float | None:
+        """What `wanted` should take, from the price of an image in the results that are there."""
+        known = [result for recipe in self.recipes for result in self.found(recipe)]
+        if not known:
+            return None
+        images = {r["data"] + f":{r['ratio']:g}": sum(r["counts"]) for r in known if r["ratio"]}
+        typical = sum(images.values()) / len(images)
+        price = statistics.fmean(
+            r["seconds"] / r["replicas"] / r["epochs"] / sum(r["counts"]) for r in known
+        )
+        trainings = {}
+        for recipe, seed in wanted:
+            config = recipe.config
+            name = methods.build(config.method, config.options).training or config.method
+            size = images.get(config.data, typical) * config.train.epochs
+            trainings[recipe.cell, name, seed] = size * price
+        return sum(trainings.values())
+
+
+def keep(result: Result, path: Path) -> None:
+    """Write a result file whole."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(result.to_json()) + "\n")
+
+
+COLUMNS = ("data", "backbone", "method", "alpha", "seeds", "overall", "paper", "difference")
+SPLIT_COLUMNS = ("many", "medium", "few", "seconds a run")
+
+
+def markdown(bench: Bench) -> str:
+    """The table of a bench from its result files; a cell that was not run says so."""
+    lines = [_line((*COLUMNS, *SPLIT_COLUMNS)), _line(["---"] * 12)]
+    lines += [_line(_cells(recipe, bench.found(recipe))) for recipe in bench.recipes]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[str]:
+    config, paper = recipe.config, recipe.paper
+    first = [config.data, config.backbone, f"[{config.method}](../{recipe.path})"]
+    quoted = "-" if paper is None else f"{paper:.1f}"
+    if not results:
+        return [*first, "", "0", "not run", quoted, *[""] * 5]
+    (row,) = tables.rows(results)
+    overall = row.figures["overall"]
+    assert overall is not None
+    difference = "-" if paper is None else f"{overall[0] - paper:+.1f}"
+    seconds = tables.spread([r["seconds"] / r["replicas"] for r in results])
+    splits = [tables.shown(row.figures[name]) for name in ("many", "medium", "few")]
+    cells = row.cells()[1:4]
+    return [*first, *cells, quoted, difference, *splits, tables.shown(seconds)]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def write_table(bench: Bench, readme: Path | None) -> Path:
+    """Write RESULTS/NAME.md, and the same between NAME's markers in the README."""
+    table = markdown(bench)
+    out = bench.results.with_suffix(".md")
+    with replacing(out) as path:
+        path.write_text(f"# {bench.name}\n\nMade by `longtail bench {bench.name}`.\n\n{table}")
+    if readme and readme.exists():
+        text = readme.read_text()
+        begin, end = f"<!-- {bench.name} -->", f"<!-- /{bench.name} -->"
+        if begin in text and end in text:
+            head, rest = text.split(begin, 1)
+            tail = rest.split(end, 1)[1]
+            here = table.replace("(../recipes", "(recipes")
+            with replacing(readme) as path:
+                path.write_text(f"{head}{begin}\n{here}{end}{tail}")
+    return out

@@ -1,0 +1,170 @@
+"""Where the time goes: images per second of the training step, beside the memory roofline.
+
+The roofline counts the fewest bytes a step must move. Every convolution's output is written and
+read once in the forward pass, its gradient is written and read once in the backward pass, and it
+is read once more there: five passes. Bytes over the measured copy bandwidth give the floor.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+from longtail import methods
+from longtail.config import Config
+from longtail.data.base import Data
+from longtail.engine import launch
+from longtail.graph import stepper
+from longtail.replica import Replica, Resident
+from longtail.runs import environment, replacing
+
+PASSES = 5
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One way of running the step."""
+
+    mode: str
+    """eager, or graph."""
+    precision: str
+    backbone: str
+    batch_size: int
+    replicas: int
+    images_per_second: float
+    """Over all replicas."""
+    capture_seconds: float
+    """From the first call to the first replay; not in `images_per_second`."""
+    roofline: float
+    """Images per second at which the counted bytes fill the measured bandwidth."""
+
+
+def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: float) -> Speed:
+    """Images per second of the step as the engine runs it, over about `seconds`."""
+    resident = Resident.place(data, config.train, fabric.device)
+    method = methods.build(config.method, config.options)
+    trained = [
+        Replica(replace(config, seed=seed), method, data, resident, fabric)
+        for seed in range(replicas)
+    ]
+    for replica in trained:
+        replica.begin_stage(0, resumed=False)
+        replica.begin_epoch(0)
+    began = time.perf_counter()
+    advance = stepper(trained)
+    size = trained[0].batch
+
+    def run(steps: int) -> float:
+        start = time.perf_counter()
+        for step in range(steps):
+            if step % trained[0].steps == 0:  # the cursor must stay inside the epoch
+                for replica in trained:
+                    replica.cursor.zero_()
+            advance(size)
+        _wait(fabric)
+        return time.perf_counter() - start
+
+    run(3)
+    captured = time.perf_counter() - began
+    steps = max(10, min(2000, int(seconds / (run(10) / 10))))
+    rate = steps * size * replicas / run(steps)
+    bytes_per_image = (
+        PASSES
+        * _activations(trained[0].model, data)
+        * (2 if fabric.device.type == "cuda" and config.machine.precision != "32" else 4)
+    )
+    return Speed(
+        mode="graph" if config.machine.graph else "eager",
+        precision=config.machine.precision,
+        backbone=config.backbone,
+        batch_size=size,
+        replicas=replicas,
+        images_per_second=rate,
+        capture_seconds=captured,
+        roofline=copy_bandwidth(fabric) / bytes_per_image,
+    )
+
+
+def copy_bandwidth(fabric: Fabric, megabytes: int = 1024) -> float:
+    """Bytes per second of a large copy on the device, read plus written."""
+    megabytes = megabytes if fabric.device.type == "cuda" else 64
+    source = torch.randint(255, (megabytes << 20,), dtype=torch.uint8, device=fabric.device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    _wait(fabric)
+    start = time.perf_counter()
+    for _ in range(10):
+        target.copy_(source)
+    _wait(fabric)
+    return 10 * 2 * source.numel() / (time.perf_counter() - start)
+
+
+def variants(config: Config, cuda: bool) -> Iterator[tuple[Config, int]]:
+    """What `longtail bench speed` measures: (configuration, replicas)."""
+    for backbone in ("resnet32", "resnet32-dual"):
+        for precision in ("32", "bf16") if cuda else ("32",):
+            base = replace(config, backbone=backbone)
+            yield base.with_options(precision=precision, graph=False), 1
+            if cuda:
+                for replicas in (1, 2, 4, 8, 16):
+                    yield base.with_options(precision=precision, graph=True), replicas
+
+
+def bench_speed(config: Config, data: Data, out: Path, seconds: float = 3.0) -> list[Speed]:
+    """Measure every variant, writing `out` anew after each."""
+    cuda = torch.cuda.is_available() and config.machine.device != "cpu"
+    found: list[Speed] = []
+    for variant, replicas in variants(config, cuda):
+        found.append(measure(variant, data, launch(variant.machine), replicas, seconds))
+        save(found, out)
+    return found
+
+
+def save(found: Sequence[Speed], out: Path) -> None:
+    """Write the figures with the environment they were measured in."""
+    content = {**environment(), "speeds": [asdict(speed) for speed in found]}
+    with replacing(out) as path:
+        path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def table(found: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows, for a terminal."""
+    header = ["mode", "precision", "backbone", "replicas", "images/s", "of roofline", "capture s"]
+    rows = [
+        [
+            *(s.mode, s.precision, s.backbone, str(s.replicas), f"{s.images_per_second:,.0f}"),
+            *(f"{100 * s.images_per_second / s.roofline:.1f} %", f"{s.capture_seconds:.1f}"),
+        ]
+        for s in found
+    ]
+    return header, rows
+
+
+def _activations(model: nn.Module, data: Data) -> int:
+    """Elements of all convolution outputs for one image."""
+    elements = 0
+
+    def count(module: nn.Module, args: object, output: torch.Tensor) -> None:
+        nonlocal elements
+        elements += output[0].numel()
+
+    layers = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    image = data.train.inputs[:1].float().to(next(model.parameters()).device)
+    training = model.training
+    with torch.no_grad():
+        model.eval()(image)
+    model.train(training)
+    for hook in hooks:
+        hook.remove()
+    return elements
+
+
+def _wait(fabric: Fabric) -> None:
+    if fabric.device.type == "cuda":
+        torch.cuda.synchronize()

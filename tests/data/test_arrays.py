@@ -1,0 +1,124 @@
+"""`.npz` files of embeddings and of images."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from longtail.data import load
+from longtail.errors import UserError
+
+Writer = Callable[..., Path]
+
+
+def test_embeddings(write_npz: Writer) -> None:
+    data = load(str(write_npz()))
+    assert data.embeddings
+    assert data.train.inputs.dtype == torch.float32
+    assert data.train.inputs.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert data.classes == ("0", "1")
+    assert (data.mean, data.std) == ((), ())
+    assert data.test is not None and data.test.labels.tolist() == [1, 0]
+
+
+def test_x_and_y_alone(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((4, 3)), y=np.array([0, 0, 1, 1]))
+    data = load(str(tmp_path / "a.npz"), val_fraction=0.5)
+    assert data.test is None and data.val is not None
+    assert data.val.labels.tolist() == [0, 1]
+
+
+def test_names_as_labels(write_npz: Writer) -> None:
+    labels = np.array(["owl", "owl", "ant", "owl", "ant"])
+    data = load(str(write_npz(y_train=labels, y_test=np.array(["owl", "ant"]))))
+    assert data.classes == ("ant", "owl")
+    assert data.train.labels.tolist() == [1, 1, 0, 1, 0]
+    assert data.test is not None and data.test.labels.tolist() == [1, 0]
+    ordered = load(
+        str(
+            write_npz(
+                y_train=labels,
+                y_test=np.array([b"owl", b"ant"]),
+                classes=np.array(["owl", "ant"]),
+            )
+        )
+    )
+    assert ordered.train.labels.tolist() == [0, 0, 1, 0, 1]
+    assert ordered.test is not None and ordered.test.labels.tolist() == [0, 1]
+
+
+def test_class_names_for_numbers(write_npz: Writer) -> None:
+    assert load(str(write_npz(classes=np.array(["owl", "ant"])))).classes == ("owl", "ant")
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"), [((5, 6, 4, 3), "hwc"), ((5, 3, 6, 4), "chw"), ((5, 6, 4), "hw")]
+)
+def test_images(write_npz: Writer, shape: tuple[int, ...], layout: str) -> None:
+    x = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
+    data = load(str(write_npz(x_train=x, x_test=x[:2])))
+    expected = {"hwc": lambda: x.transpose(0, 3, 1, 2), "chw": lambda: x, "hw": lambda: x[:, None]}
+    assert np.array_equal(data.train.inputs.numpy(), expected[layout]())
+    assert len(data.mean) == len(data.std) == data.train.inputs.shape[1]
+
+
+def test_a_cut(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(20.0)[:, None], y=np.arange(20) % 2)
+    assert load(f"{tmp_path / 'a.npz'}:5").counts.images == (10, 2)
+
+
+BAD = {
+    "nan": (
+        {"x_train": np.array([[0.0, 1], [np.nan, 1], [0, 0], [1, 1], [np.inf, 2]])},
+        r"x_train of .* NaN or infinite values in 2 of 5 rows, first in row 1",
+    ),
+    "overflow": ({"x_test": np.array([[1e60, 0], [0, 0]])}, r"x_test of .* in 1 of 2 rows"),
+    "lengths": (
+        {"y_train": np.array([0, 1])},
+        r"x_train has shape \(5, 2\) and y_train \(2,\): one label",
+    ),
+    "dims": ({"x_test": np.ones((2, 3))}, r"a row of x_test is \(3,\), one of x_train \(2,\)"),
+    "kind": ({"x_train": np.ones((5, 2, 2))}, r"x_train of .* float64 of shape \(5, 2, 2\)"),
+    "no labels": ({"y_test": None}, r"lacks y_test: x_train y_train"),
+    "no inputs": ({"x_train": None}, r"lacks x: x_train y_train"),
+    "negative": ({"y_train": np.array([0, 0, -1, 1, 1])}, r"row 2 of x_train .* has the label -1"),
+    "range": (
+        {"y_test": np.array([0, 2])},
+        r"row 1 of x_test of .* has the label 2: the 2 classes",
+    ),
+    "floats": ({"y_train": np.ones(5)}, r"y_train is float64: class numbers or class names"),
+    "strange": (
+        {"y_train": np.array(list("aabbb")), "y_test": np.array(["a", "c"])},
+        r"y_test has the class 'c'",
+    ),
+    "mixed": ({"y_test": np.array(["0", "1"])}, r"numbers in one part and names in another"),
+    "twice": ({"classes": np.array(["a", "a"])}, r"classes must be a row of different names"),
+    "one class": ({"y_train": np.zeros(5, int), "y_test": None, "x_test": None}, r"only the class"),
+    "empty": ({"x_test": np.ones((0, 2)), "y_test": np.ones(0, int)}, r"at least one row"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arrays(write_npz: Writer, case: str) -> None:
+    replaced, message = BAD[case]
+    with pytest.raises(UserError, match=message):
+        load(str(write_npz(**replaced)))
+
+
+def test_pickles_are_refused(write_npz: Writer) -> None:
+    path = write_npz(y_train=np.array(["a", "a", "b", "b", "b"], dtype=object))
+    with pytest.raises(UserError, match=r"cannot be read as \.npz.*dtype=str"):
+        load(str(path))
+
+
+def test_not_an_npz(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"PK nothing")
+    with pytest.raises(UserError, match=r"a\.npz cannot be read as \.npz"):
+        load(str(path))
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
+    with pytest.raises(UserError, match=r"a\.npz cannot be read as \.npz"):
+        load(str(path))

@@ -1,0 +1,79 @@
+"""Batched crops and flips against plain slices of one image at a time."""
+
+import torch
+
+from longtail.data.augment import crop_flip, normalise, padded, take
+
+
+def images(n: int = 5) -> torch.Tensor:
+    return torch.randint(1, 256, (n, 3, 6, 4), generator=torch.Generator().manual_seed(0)).byte()
+
+
+def test_padded() -> None:
+    source = images()
+    wide = padded(source, 2)
+    assert wide.shape == (5, 3, 10, 8)
+    assert wide.dtype == torch.uint8
+    assert torch.equal(wide[:, :, 2:-2, 2:-2], source)
+    assert wide.sum() == source.sum()
+
+
+def test_take_is_slicing() -> None:
+    source = padded(images(), 2)
+    generator = torch.Generator().manual_seed(1)
+    index, top, left = (torch.randint(5, (64,), generator=generator) for _ in range(3))
+    mirrored = torch.randint(2, (64,), generator=generator).bool()
+    got = take(source, index, top, left, mirrored, (6, 4))
+    assert got.dtype == torch.uint8
+    for i in range(64):
+        t, x = int(top[i]), int(left[i])
+        crop = source[index[i], :, t : t + 6, x : x + 4]
+        assert torch.equal(got[i], crop.flip(-1) if mirrored[i] else crop)
+
+
+def places(flip: bool) -> list[tuple[int, int, bool]]:
+    """Where each of many random crops was taken, found by looking."""
+    source = padded(images(1), 1)
+    index = torch.zeros(600, dtype=torch.long)
+    crops = crop_flip(source, index, (6, 4), flip=flip, generator=torch.Generator().manual_seed(2))
+    found = []
+    for crop in crops:
+        for top in range(3):
+            for left in range(3):
+                window = source[0, :, top : top + 6, left : left + 4]
+                for mirrored in (False, True):
+                    if torch.equal(crop, window.flip(-1) if mirrored else window):
+                        found.append((top, left, mirrored))
+    assert len(found) == 600
+    return found
+
+
+def test_every_place_comes_as_often() -> None:
+    found = places(flip=True)
+    counts = [found.count(place) for place in set(found)]
+    assert len(counts) == 3 * 3 * 2
+    assert max(counts) < 2.5 * min(counts)
+
+
+def test_no_flip_unless_asked() -> None:
+    assert {mirrored for _, _, mirrored in places(flip=False)} == {False}
+
+
+def test_crops_follow_the_generator() -> None:
+    source, index = padded(images(), 2), torch.arange(5).repeat(4)
+    first, same, other = (
+        crop_flip(source, index, (6, 4), flip=True, generator=torch.Generator().manual_seed(s))
+        for s in (0, 0, 1)
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_normalise() -> None:
+    mean, std = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.25, 2.0])
+    source = images()
+    got = normalise(source, mean.view(3, 1, 1), std.view(3, 1, 1))
+    assert got.dtype == torch.float32
+    for c in range(3):
+        expected = (source[:, c].double() / 255 - mean[c]) / std[c]
+        assert torch.allclose(got[:, c].double(), expected, atol=1e-6)

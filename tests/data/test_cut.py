@@ -1,0 +1,94 @@
+"""The cut to an imbalance ratio, on labels alone."""
+
+import math
+
+import pytest
+import torch
+
+from longtail.data.cut import cut, tail_counts
+from longtail.data.sources import Memory, Part, Source
+from longtail.errors import UserError
+
+
+def stored(*counts: int, shuffled: bool = True) -> Source:
+    """Classes a, b, c ... with so many rows, interleaved."""
+    labels = torch.tensor([c for i in range(max(counts)) for c, n in enumerate(counts) if i < n])
+    part = Part.whole(Memory(torch.zeros(len(labels), 1), "rows"), labels)
+    return Source(tuple("abcdefgh"[: len(counts)]), {"train": part}, shuffled=shuffled)
+
+
+@pytest.mark.parametrize(
+    ("largest", "classes", "ratio", "total"),
+    [
+        (500, 100, 100, 10_847),
+        (500, 100, 50, 12_608),
+        (500, 100, 10, 19_573),
+        (5000, 10, 100, 12_406),
+        (5000, 10, 50, 13_996),
+        (5000, 10, 10, 20_431),
+    ],
+)
+def test_cifar_totals(largest: int, classes: int, ratio: float, total: int) -> None:
+    assert sum(tail_counts(largest, classes, ratio)) == total
+
+
+def test_whole_numbers_are_not_lost_to_rounding() -> None:
+    assert int(100 * 32 ** (-2 / 5)) == 24  # the trap: it is 25
+    assert tail_counts(100, 6, 32) == [100, 50, 25, 12, 6, 3]
+
+
+def test_first_rows_of_a_shuffled_store() -> None:
+    source = stored(4, 4, 4)
+    kept = cut(source, 4).train
+    expected = []
+    for label, n in enumerate((4, 2, 1)):
+        expected += torch.nonzero(source.train.labels == label).flatten().tolist()[:n]
+    assert kept.rows.tolist() == sorted(expected)
+    assert kept.labels.tolist() == source.train.labels[kept.rows].tolist()
+
+
+def test_drawn_rows_of_any_other_store() -> None:
+    source = stored(60, 60, shuffled=False)
+    torch.manual_seed(1)
+    first = cut(source, 2).train.rows
+    torch.manual_seed(2)
+    assert torch.equal(first, cut(source, 2).train.rows)
+    small = [r for r in first.tolist() if source.train.labels[r] == 1]
+    assert len(small) == 30
+    assert small != torch.nonzero(source.train.labels == 1).flatten().tolist()[:30]
+    assert first.tolist() == sorted(first.tolist())
+
+
+def test_the_largest_class_stays_the_largest() -> None:
+    source = cut(stored(3, 12, 6), 4)
+    assert source.counts().tolist() == [3, 12, 6]  # 12 * 4^(-1/2) = 6, 12 / 4 = 3
+
+
+def test_more_than_is_stored() -> None:
+    with pytest.raises(UserError) as caught:
+        cut(stored(100, 50, 25), 2)
+    message = str(caught.value)
+    assert "ratio 2 wants 70 images of class 'b' and 50 are stored" in message
+    assert "smallest ratio that the stored images allow is 4" in message
+    cut(stored(100, 50, 25), 4)
+
+
+def test_smallest_ratio_is_smallest() -> None:
+    for counts in ((100, 73, 31), (500, 90, 80, 5), (37, 36, 20)):
+        with pytest.raises(UserError, match="allow is") as caught:
+            cut(stored(*counts), 1)
+        least = int(str(caught.value).split("allow is ")[1])
+        cut(stored(*counts), least)
+        with pytest.raises(UserError):
+            cut(stored(*counts), least - 1)
+
+
+def test_no_ratio_fits() -> None:
+    with pytest.raises(UserError, match="no ratio can be cut"):
+        cut(stored(100, 1, 1), 10)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0, -3, 101, math.nan])
+def test_out_of_range(ratio: float) -> None:
+    with pytest.raises(UserError, match=r"out of range.*from 1 \(balanced\) to 100"):
+        cut(stored(100, 50), ratio)

@@ -1,0 +1,117 @@
+"""Class folders."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from makers import Painter
+
+from longtail.data import load
+from longtail.errors import UserError
+
+
+def animals(paint: Painter, part: str = "") -> None:
+    prefix = f"{part}/" if part else ""
+    for i, name in enumerate(("cat/1.png", "cat/2.png", "cat/deep/3.PNG", "lynx/1.png")):
+        paint(f"{prefix}{name}", grey=10 * i)
+
+
+def test_a_folder_per_class(paint: Painter, tmp_path: Path) -> None:
+    animals(paint)
+    (tmp_path / "cat" / "notes.txt").write_text("no image")
+    (tmp_path / "cat" / "._1.png").write_text("a left-over")
+    (tmp_path / ".cache").mkdir()
+    data = load(str(tmp_path))
+    assert data.classes == ("cat", "lynx")
+    assert data.counts.images == (3, 1)
+    assert data.train.inputs.shape == (4, 3, 4, 6)
+    assert data.train.inputs[:, 0, 0, 0].tolist() == [0, 10, 20, 30]
+    assert data.train.labels.tolist() == [0, 0, 0, 1]
+    assert data.test is None and data.val is None
+    assert data.name == str(tmp_path)
+
+
+def test_parts_above_classes(paint: Painter, tmp_path: Path) -> None:
+    for part in ("train", "valid", "test"):
+        animals(paint, part)
+    paint("test/lynx/2.png", grey=99)
+    data = load(str(tmp_path), val_fraction=0.5)
+    assert len(data.train) == 4  # its own validation set is used, nothing is held out
+    assert data.val is not None and len(data.val) == 4
+    assert data.test is not None
+    assert data.test.labels.tolist() == [0, 0, 0, 1, 1]
+    assert data.judged_on == "test"
+
+
+def test_train_may_be_a_class(paint: Painter, tmp_path: Path) -> None:
+    paint("train/1.png")
+    paint("bus/1.png")
+    assert load(str(tmp_path)).classes == ("bus", "train")
+
+
+def test_an_empty_class(paint: Painter, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        animals(paint, part)
+    paint("train/ant/1.png")
+    (tmp_path / "train" / "bear").mkdir()
+    paint("test/bear/1.png", grey=7)
+    with pytest.raises(UserError) as caught:
+        load(str(tmp_path))
+    assert str(caught.value) == (
+        "class 'bear' has no training image: remove the folder, or pass --min-count 1 to drop "
+        "such classes"
+    )
+    data = load(str(tmp_path), min_count=1)
+    assert data.classes == ("ant", "cat", "lynx")
+    assert data.counts.images == (1, 3, 1)
+    assert data.test is not None
+    assert data.test.labels.tolist() == [1, 1, 1, 2]  # the bear is gone from there too
+
+
+def test_a_class_that_training_lacks(paint: Painter, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        animals(paint, part)
+    paint("test/wolf/1.png")
+    with pytest.raises(UserError, match=r"test/wolf is a class that the training folder does not"):
+        load(str(tmp_path))
+
+
+def test_no_class_folders(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no class folders: .*CLASS/image\.jpg"):
+        load(str(tmp_path))
+
+
+def test_no_images(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "dog").mkdir()
+    with pytest.raises(UserError, match=r"no image under .*\.webp"):
+        load(str(tmp_path))
+
+
+def test_no_train(paint: Painter, tmp_path: Path) -> None:
+    animals(paint, "test")
+    with pytest.raises(UserError, match=r"has test/ and no train/"):
+        load(str(tmp_path))
+
+
+def test_a_folder_is_cut_by_a_draw(paint: Painter, tmp_path: Path) -> None:
+    for i in range(12):
+        paint(f"a/{i:02}.png", grey=i)
+        paint(f"b/{i:02}.png", grey=100 + i)
+    data = load(f"{tmp_path}:4")
+    assert (data.name, data.ratio) == (str(tmp_path), 4.0)
+    assert data.counts.images == (12, 3)
+    kept = data.train.inputs[12:, 0, 0, 0].tolist()
+    assert kept != [100, 101, 102]
+    assert load(f"{tmp_path}:4").subset_sha256 == data.subset_sha256
+
+
+def test_parts_of_different_sizes(paint: Painter, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        paint(f"train/{name}/1.png")
+        paint(f"test/{name}/1.png", size=(8, 8))
+    with pytest.raises(UserError, match=r"the test images are \(3, 8, 8\).*--image-size"):
+        load(str(tmp_path))
+    data = load(str(tmp_path), image_size=5)
+    assert data.test is not None
+    assert data.train.inputs.shape == data.test.inputs.shape == torch.Size((2, 3, 5, 5))

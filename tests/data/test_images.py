@@ -1,0 +1,143 @@
+"""Decoding: every mode to RGB, sizes, and images that cannot be read."""
+
+import io
+import logging
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from longtail.config import DataConfig
+from longtail.data.folder import files
+from longtail.data.images import BATCH, decode
+from longtail.errors import UserError
+
+
+def encode(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, form, **options)
+    return stream.getvalue()
+
+
+def noise(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.RandomState(0).randint(0, 256, shape).astype(np.uint8)
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP"])
+def test_lossless_forms_give_the_pixels_back(form: str) -> None:
+    pixels = noise((5, 7, 3))
+    assert np.array_equal(decode(encode(Image.fromarray(pixels), form, lossless=True)), pixels)
+
+
+def test_grey_becomes_rgb() -> None:
+    pixels = noise((5, 7))
+    assert np.array_equal(decode(encode(Image.fromarray(pixels))), np.stack([pixels] * 3, axis=-1))
+
+
+def test_sixteen_bits_are_scaled_not_clipped() -> None:
+    deep = (noise((5, 7)).astype(np.uint16) << 8) + 17
+    got = decode(encode(Image.fromarray(deep)))
+    assert np.array_equal(got[..., 0], (deep >> 8).astype(np.uint8))
+
+
+def test_palette_with_transparency() -> None:
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    got = decode(encode(image, transparency=b"\x80\xff"))
+    assert got[0, 0].tolist() == [10, 20, 30]
+
+
+def test_thirty_two_bits_are_refused() -> None:
+    with pytest.raises(ValueError, match="32 bits"):
+        decode(encode(Image.new("F", (4, 4)), "TIFF"))
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 20), (20, 40), (20, 20), (34, 10), (5, 9)])
+def test_resized_to_the_middle_square(width: int, height: int) -> None:
+    image = Image.new("RGB", (width, height), (255, 0, 0))
+    side = min(width, height)
+    middle = Image.new("RGB", (side, side), (0, 255, 0))
+    image.paste(middle, ((width - side) // 2, (height - side) // 2))
+    got = decode(encode(image), size=10)
+    assert got.shape == (10, 10, 3)
+    assert (got[2:-2, 2:-2] == [0, 255, 0]).all()
+    assert (got[..., 1] > 90).all()  # hardly any of the red beside the square
+
+
+def test_a_large_jpeg_is_resized() -> None:
+    got = decode(encode(Image.new("RGB", (300, 200), (200, 100, 50)), "JPEG"), size=16)
+    assert got.shape == (16, 16, 3)
+    assert np.abs(got.astype(int) - [200, 100, 50]).max() < 6
+
+
+def write(folder: Path, count: int, broken: tuple[int, ...] = ()) -> list[Path]:
+    paths = []
+    for i in range(count):
+        path = folder / f"{i}.png"
+        path.write_bytes(b"no image" if i in broken else encode(Image.new("L", (3, 2), i)))
+        paths.append(path)
+    return paths
+
+
+def read(
+    paths: list[Path], rows: list[int], corrupt: Literal["stop", "skip"] = "stop"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return files(paths, config=DataConfig(corrupt=corrupt)).read(torch.tensor(rows))
+
+
+def test_rows_come_in_order_over_many_batches(tmp_path: Path) -> None:
+    rows = list(range(0, 3 * BATCH, 2))
+    inputs, places = read(write(tmp_path, 3 * BATCH), rows)
+    assert inputs.shape == (len(rows), 3, 2, 3)
+    assert inputs[:, 0, 0, 0].tolist() == rows
+    assert places.tolist() == list(range(len(rows)))
+
+
+def test_corrupt_stop_names_the_file_and_the_way_out(tmp_path: Path) -> None:
+    paths = write(tmp_path, 4, broken=(2,))
+    with pytest.raises(UserError) as caught:
+        read(paths, [0, 1, 2, 3])
+    assert str(paths[2]) in str(caught.value)
+    assert "--corrupt skip" in str(caught.value)
+    assert len(read(paths, [0, 1, 3])[0]) == 3  # it is not looked at when it is not wanted
+
+
+def test_corrupt_skip_names_each_and_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = write(tmp_path, 5, broken=(0, 3))
+    with caplog.at_level(logging.WARNING):
+        inputs, places = read(paths, [0, 1, 2, 3, 4], "skip")
+    assert places.tolist() == [1, 2, 4]
+    assert inputs[:, 0, 0, 0].tolist() == [1, 2, 4]
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3
+    assert str(paths[0]) in lines[0] and str(paths[3]) in lines[1]
+    assert lines[2] == "left out 2 of 5 images"
+
+
+def test_a_truncated_image_is_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "half.jpg"
+    path.write_bytes(encode(Image.fromarray(noise((64, 64, 3))), "JPEG")[:900])
+    with pytest.raises(UserError, match=r"half\.jpg cannot be read"):
+        read([path], [0])
+
+
+def test_nothing_can_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="none of the 2 images can be read"):
+        read(write(tmp_path, 2, broken=(0, 1)), [0, 1], "skip")
+
+
+def test_unequal_sizes_need_image_size(tmp_path: Path) -> None:
+    paths = write(tmp_path, 3)
+    Image.new("RGB", (9, 5)).save(paths[2])
+    with pytest.raises(UserError) as caught:
+        read(paths, [0, 1, 2])
+    message = str(caught.value)
+    assert f"{paths[0]} is 3x2" in message and f"{paths[2]} is 9x5" in message
+    assert "--image-size" in message
+    inputs, _ = files(paths, config=DataConfig(image_size=4)).read(torch.arange(3))
+    assert inputs.shape == (3, 3, 4, 4)

@@ -1,0 +1,140 @@
+"""Parquet files in Hugging Face's image layout."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from makers import encoded
+
+from longtail.data import load
+from longtail.errors import UserError
+
+Writer = Callable[..., None]
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP"])
+def test_rows_labels_and_names(write_parquet: Writer, tmp_path: Path, form: str) -> None:
+    write_parquet(tmp_path / "train.parquet", [1, 0, 1, 1], names=["owl", "ant"], form=form)
+    write_parquet(tmp_path / "test.parquet", [0, 1], names=["owl", "ant"])
+    data = load(str(tmp_path))
+    assert data.classes == ("owl", "ant")
+    assert data.train.inputs.shape == (4, 3, 4, 4)
+    assert data.train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+    assert data.train.inputs[:, 2, 0, 0].tolist() == [255, 254, 253, 252]
+    assert data.train.labels.tolist() == [1, 0, 1, 1]
+    assert data.val is None and data.test is not None
+
+
+def test_the_cut_takes_first_rows_and_decodes_no_other(
+    write_parquet: Writer, tmp_path: Path
+) -> None:
+    labels = [0, 1, 0, 1, 0, 1, 0, 1]
+    images = [encoded(i) for i in range(8)]
+    images[5] = images[7] = b"would stop, if it were decoded"
+    write_parquet(tmp_path / "train.parquet", labels, images=images)
+    data = load(f"{tmp_path}:2")
+    assert data.train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 6]
+    with pytest.raises(UserError, match=r"row 5 of .*train\.parquet cannot be read"):
+        load(str(tmp_path))
+
+
+def test_holes_are_corrupt_rows(
+    write_parquet: Writer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = [encoded(0), None, encoded(2), encoded(3)]
+    write_parquet(tmp_path / "train.parquet", [0, 0, 1, 1], images=images)
+    with pytest.raises(UserError, match=r"row 1 of .*\(ValueError: no image is stored\)"):
+        load(str(tmp_path))
+    data = load(str(tmp_path), corrupt="skip")
+    assert data.counts.images == (1, 2)
+    assert "row 1 of" in caplog.text
+
+
+def test_skipping_may_empty_a_class(write_parquet: Writer, tmp_path: Path) -> None:
+    images = [encoded(0), b"broken", encoded(2), encoded(3)]
+    write_parquet(tmp_path / "train.parquet", [0, 1, 2, 2], images=images, names=["a", "b", "c"])
+    with pytest.raises(UserError, match="class 'b' has no training image"):
+        load(str(tmp_path), corrupt="skip")
+    data = load(str(tmp_path), corrupt="skip", min_count=1)
+    assert data.classes == ("a", "c")
+    assert data.train.labels.tolist() == [0, 1, 1]
+
+
+def test_unequal_sizes(write_parquet: Writer, tmp_path: Path) -> None:
+    images = [encoded(0), encoded(1, size=(8, 6)), encoded(2)]
+    write_parquet(tmp_path / "train.parquet", [0, 0, 1], images=images)
+    with pytest.raises(UserError, match=r"row 1 of .* is 8x6\): pass --image-size"):
+        load(str(tmp_path))
+    assert load(str(tmp_path), image_size=4).train.inputs.shape == (3, 3, 4, 4)
+
+
+def test_without_names(write_parquet: Writer, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train.parquet", [0, 2, 1])
+    assert load(str(tmp_path)).classes == ("0", "1", "2")
+
+
+def test_a_label_beyond_the_names(write_parquet: Writer, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train.parquet", [0, 1], names=["a", "b"])
+    write_parquet(tmp_path / "test.parquet", [0, -1, -1], names=["a", "b"])
+    with pytest.raises(
+        UserError, match=r"row 1 of .*test\.parquet has the label -1: .*\(2 such labels in the test"
+    ):
+        load(str(tmp_path))
+
+
+def test_names_that_differ(write_parquet: Writer, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train.parquet", [0, 1], names=["a", "b"])
+    write_parquet(tmp_path / "val.parquet", [0, 1], names=["b", "a"])
+    with pytest.raises(UserError, match=r"val\.parquet and train\.parquet name different classes"):
+        load(str(tmp_path))
+
+
+def test_another_layout(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"img": [b"x"], "fine_label": [0]}), tmp_path / "train.parquet")
+    with pytest.raises(UserError, match=r"columns \(img: binary, fine_label: int64\) and needs"):
+        load(str(tmp_path))
+
+
+def test_no_parquet_at_all(tmp_path: Path) -> None:
+    (tmp_path / "train.parquet").write_bytes(b"PAR0")
+    with pytest.raises(UserError, match=r"train\.parquet cannot be read as parquet"):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize(("labels", "what"), [([], "no rows"), ([0, None], "rows without a label")])
+def test_labels_must_be_there(
+    write_parquet: Writer, tmp_path: Path, labels: list[int | None], what: str
+) -> None:
+    if not labels:
+        table = pa.table(
+            {
+                "image": pa.array([], pa.struct([("bytes", pa.binary())])),
+                "label": pa.array([], pa.int64()),
+            }
+        )
+        pq.write_table(table, tmp_path / "train.parquet")
+    else:
+        write_parquet(tmp_path / "train.parquet", labels)
+    with pytest.raises(UserError, match=what):
+        load(str(tmp_path))
+
+
+def test_damaged_metadata(tmp_path: Path, write_parquet: Writer) -> None:
+    write_parquet(tmp_path / "train.parquet", [0, 1])
+    table = pq.read_table(tmp_path / "train.parquet")
+    pq.write_table(table.replace_schema_metadata({"huggingface": "{"}), tmp_path / "train.parquet")
+    with pytest.raises(UserError, match="metadata under 'huggingface' is damaged"):
+        load(str(tmp_path))
+
+
+def test_statistics(write_parquet: Writer, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train.parquet", [0, 1, 1])
+    data = load(str(tmp_path))
+    values = data.train.inputs.double() / 255
+    assert torch.allclose(torch.tensor(data.mean).double(), values.mean(dim=(0, 2, 3)))
+    spread = values.std(dim=(0, 2, 3), correction=0)
+    assert torch.allclose(torch.tensor(data.std).double(), spread.clamp(min=1 / 255))
+    assert data.std[1] == pytest.approx(1 / 255)  # green never changes

@@ -1,0 +1,146 @@
+"""Holding out, dropping classes, memory, and the options that no data set can be read with."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from makers import Painter
+
+from longtail.data import hold_out, load, memory
+from longtail.data.base import Split
+from longtail.errors import UserError
+
+
+def split(*counts: int) -> Split:
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
+    return Split(torch.arange(len(labels))[:, None].float(), labels)
+
+
+def test_hold_out_a_fraction_of_each_class() -> None:
+    whole = split(50, 10, 3, 2, 1)
+    rest, held = hold_out(whole, 0.2)
+    assert torch.bincount(held.labels, minlength=5).tolist() == [10, 2, 1, 0, 0]
+    joined = torch.cat([rest.inputs, held.inputs]).flatten()
+    assert sorted(joined.tolist()) == whole.inputs.flatten().tolist()  # each row in one of them
+    for part in (rest, held):
+        rows = part.inputs.flatten().long()
+        assert torch.equal(part.labels, whole.labels[rows])
+        assert (rows.diff() > 0).all()
+
+
+def test_one_image_of_each_class_stays() -> None:
+    rest, _ = hold_out(split(20, 2, 1), 0.99)
+    assert torch.bincount(rest.labels).tolist() == [1, 1, 1]
+
+
+def test_hold_out_is_a_function_of_its_seed() -> None:
+    whole = split(30, 30)
+    first = hold_out(whole, 0.5)[1].inputs
+    torch.manual_seed(9)
+    np.random.seed(9)
+    assert torch.equal(first, hold_out(whole, 0.5)[1].inputs)
+    assert not torch.equal(first, hold_out(whole, 0.5, seed=1)[1].inputs)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, 2.0, float("nan")])
+def test_fraction_out_of_range(fraction: float) -> None:
+    with pytest.raises(UserError, match=r"--val-fraction .* out of range"):
+        hold_out(split(4, 4), fraction)
+    with pytest.raises(UserError, match=r"--val-fraction .* out of range"):
+        load("digits-lt", val_fraction=fraction)
+
+
+def test_counts_and_hash_are_those_before_holding_out() -> None:
+    whole, held = load("digits-lt"), load("digits-lt", val_fraction=0.25)
+    assert held.val is not None
+    assert len(held.train) + len(held.val) == len(whole.train)
+    assert len(held.val) > 0
+    assert held.counts == whole.counts
+    assert held.subset_sha256 == whole.subset_sha256
+    assert (held.mean, held.std) == (whole.mean, whole.std)
+
+
+def test_the_hash_knows_images_and_labels() -> None:
+    assert load("digits-lt").subset_sha256 != load("digits-lt:21").subset_sha256
+
+
+def test_a_fraction_that_holds_out_nothing() -> None:
+    with pytest.raises(UserError, match=r"--val-fraction 0.001 holds out no image: .* has 130"):
+        load("digits-lt", val_fraction=0.001)
+
+
+def test_min_count_drops_and_renumbers() -> None:
+    data = load("digits-lt", min_count=20)
+    assert data.classes == tuple("012345")
+    assert data.counts.images == (130, 93, 66, 47, 34, 24)
+    assert data.test is not None
+    assert torch.bincount(data.test.labels).tolist() == [44] * 6
+
+
+def test_min_count_from_the_middle(write_npz: Callable[..., Path]) -> None:
+    path = write_npz(
+        y_train=np.array([0, 0, 1, 2, 2]), y_test=np.array([2, 1, 0]), x_test=np.ones((3, 2))
+    )
+    data = load(str(path), min_count=2)
+    assert data.classes == ("0", "2")
+    assert data.train.labels.tolist() == [0, 0, 1, 1]
+    assert data.train.inputs[:, 0].tolist() == [0, 2, 6, 8]
+    assert data.test is not None and data.test.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(("least", "left"), [(100, 1), (200, 0)])
+def test_min_count_leaves_too_little(least: int, left: int) -> None:
+    with pytest.raises(UserError, match=rf"--min-count {least} leaves {left} classes.* has 130"):
+        load("digits-lt", min_count=least)
+
+
+def test_min_count_leaves_no_test(write_npz: Callable[..., Path]) -> None:
+    path = write_npz(y_train=np.array([0, 0, 1, 2, 2]), y_test=np.array([1, 1]))
+    with pytest.raises(UserError, match="leaves no image in the test part"):
+        load(str(path), min_count=2)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"min_count": -1}, "--min-count -1 is below 0"),
+        ({"image_size": 0}, "--image-size 0 is no size"),
+        ({"corrupt": "ignore"}, "--corrupt 'ignore' is neither stop nor skip"),
+    ],
+)
+def test_options(option: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load("digits-lt", **option)
+
+
+def test_too_large_for_memory(
+    paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(10):
+        paint(f"{'ab'[i % 2]}/{i}.png", size=(100, 100))
+    monkeypatch.setattr(memory, "free", lambda: 10 * 3 * 100 * 100)
+    load(str(tmp_path))  # fits to the byte
+    with pytest.raises(UserError, match="20 images of 30,000 bytes"):
+        load(str(tmp_path), val_fraction=0.5)  # held out, the training part is copied
+    monkeypatch.setattr(memory, "free", lambda: 10 * 3 * 50 * 50)
+    with pytest.raises(UserError, match=r"10 images of 30,000 bytes.*--image-size 50 or less"):
+        load(str(tmp_path))
+    load(str(tmp_path), image_size=50)
+
+
+def test_free_memory_is_known() -> None:
+    free = memory.free()
+    assert free is None or free > 2**20
+
+
+def test_a_container_has_its_own_limit(tmp_path: Path) -> None:
+    (tmp_path / "memory.current").write_text("600\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 100\n")
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert memory._container(tmp_path) == 500
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory._container(tmp_path) is None
+    assert memory._container(tmp_path / "elsewhere") is None

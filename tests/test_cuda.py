@@ -1,0 +1,103 @@
+"""The captured step agrees with the eager one; runs where there is CUDA."""
+
+import pytest
+import torch
+
+from helpers import tiny_config, tiny_data
+from longtail import methods
+from longtail.config import Config
+from longtail.data.base import Data
+from longtail.engine import launch
+from longtail.graph import stepper
+from longtail.pipeline import fit_all
+from longtail.replica import Replica, Resident
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="the captured step needs a CUDA device"
+)
+
+COUNTS = (200, 100, 40)  # 340 images: 21 steps of 16 and a short batch of 4
+
+
+def cuda_config(**options) -> Config:
+    defaults = {"device": "cuda", "precision": "32", "batch_size": 16, "backbone": "resnet32"}
+    return tiny_config(**{**defaults, **options})
+
+
+def losses(configs: list[Config], data: Data, steps: int = 20) -> list[list[float]]:
+    """The first losses of each replica, trained together."""
+    fabric = launch(configs[0].machine)
+    resident = Resident.place(data, configs[0].train, fabric.device)
+    built = [methods.build(c.method, c.options) for c in configs]
+    replicas = [Replica(c, m, data, resident, fabric) for c, m in zip(configs, built, strict=True)]
+    for replica in replicas:
+        replica.begin_stage(0, resumed=False)
+        replica.begin_epoch(0)
+    advance = stepper(replicas)
+    for size in replicas[0].step_sizes[:steps]:
+        advance(size)
+    return [replica.losses[:steps].tolist() for replica in replicas]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def deterministic():
+    """Compare what is computed, not the order in which cuDNN adds it up."""
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
+    yield
+    torch.backends.cudnn.deterministic = False
+
+
+@pytest.mark.parametrize("method", ["baseline", "deconfound", "capsule"])
+def test_graph_and_eager_agree_over_20_steps(method):
+    data = tiny_data(counts=COUNTS)
+    (graph,) = losses([cuda_config(method=method)], data)
+    (eager,) = losses([cuda_config(method=method, graph=False)], data)
+    assert len(graph) == 20 and graph[-1] < graph[0]
+    assert graph == pytest.approx(eager, rel=2e-3)
+    assert graph[:3] == pytest.approx(eager[:3], rel=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_other_optimisers_are_captured_too(optimizer):
+    data = tiny_data(counts=COUNTS)
+    options = {"optimizer": optimizer, "lr": 1e-3}
+    (graph,) = losses([cuda_config(**options)], data)
+    (eager,) = losses([cuda_config(graph=False, **options)], data)
+    assert graph[:5] == pytest.approx(eager[:5], rel=1e-4)
+
+
+def test_replicas_side_by_side_equal_each_seed_alone():
+    data = tiny_data(counts=COUNTS)
+    configs = [cuda_config(method="deconfound", seed=seed) for seed in range(4)]
+    together = losses(configs, data)
+    for config, beside in zip(configs, together, strict=True):
+        (alone,) = losses([config], data)
+        assert beside[:3] == pytest.approx(alone[:3], rel=1e-5)
+        assert beside == pytest.approx(alone, rel=2e-3)
+    assert together[0] != together[1]
+
+
+def test_methods_of_equal_shape_train_together_and_short_batches_count(tmp_path):
+    data = tiny_data(counts=COUNTS)
+    config = cuda_config(keep_short_batch=True, epochs=6, precision="auto", lr=0.02)
+    names = ["baseline", "deconfound", "deconfound-tde"]
+    runs = fit_all(config, names, [0, 1], out=tmp_path, data=data)
+    assert {run.result["replicas"] for run in runs} == {4}
+    for run in runs:
+        assert run.metrics[-1]["loss"] < run.metrics[0]["loss"]
+        assert run.result["overall"] > 60
+    batches = runs[0].load_model()["backbone.stem.1.num_batches_tracked"]
+    assert int(batches) == 6 * 22  # 21 full steps and the short one, and no warm-up left in it
+
+
+def test_a_resumed_capture_starts_where_the_checkpoint_was(tmp_path):
+    from test_resume import Kill, KillAfter, without_clock
+
+    data, config = tiny_data(counts=COUNTS), cuda_config(epochs=4, save_seconds=0.0)
+    (whole,) = fit_all(config, ["deconfound"], [0], out=tmp_path / "a", data=data)
+    with pytest.raises(Kill):
+        fit_all(config, ["deconfound"], [0], out=tmp_path / "b", data=data, progress=KillAfter(2))
+    (resumed,) = fit_all(config, ["deconfound"], [0], out=tmp_path / "b", data=data, resume=True)
+    first, second = without_clock(whole)[1], without_clock(resumed)[1]
+    assert [r["loss"] for r in first] == pytest.approx([r["loss"] for r in second], rel=1e-3)
