@@ -12,7 +12,7 @@ LAYERS = [
     {"config"},
     {"runs", "tables"},
     {"data"},
-    {"backbones", "heads", "losses"},
+    {"kernels", "backbones", "heads", "losses"},
     {"methods"},
     {"schedule", "replica", "graph", "engine"},
     {"measures"},

@@ -45,6 +45,7 @@ def launch(machine: MachineConfig) -> Fabric:
         precision="bf16-mixed" if bf16 else "32-true",
     )
     fabric.launch()
+    torch.backends.cudnn.benchmark = True  # shapes repeat for thousands of steps
     return fabric
 
 
