@@ -21,6 +21,7 @@ from longtail.errors import UserError
 from longtail.jobs import Job, plan, schedule
 from longtail.replica import Replica, Resident, build_model, extract
 from longtail.results import (
+    COST,
     Evidence,
     Result,
     gather,
@@ -154,16 +155,18 @@ class Training:
     replicas: list[Replica]
     began: float
     """Clock at the first step, less what an interrupted run had spent before."""
+    capture_seconds: float
     images: int
     """That all replicas saw."""
     seconds: float
-    """Spent on them, without evaluation."""
+    """Spent on them, without capture and evaluation."""
 
     def cost(self, job: Job, data: Data) -> dict[str, Any]:
         """The fields of a result that tell what it took until now."""
         return {
             "training_id": job.training_id(data),
-            "seconds": time.perf_counter() - self.began,
+            "seconds": time.perf_counter() - self.began - self.capture_seconds,
+            "capture_seconds": self.capture_seconds,
             "replicas": len(self.replicas),
             "images_per_second": self.images / self.seconds,
             "device": environment()["device"],
@@ -203,9 +206,10 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
         if progress:
             progress.epoch(records[0])
 
-    train(replicas, start=done, after_epoch=after_epoch, progress=progress)
+    capturing = train(replicas, start=done, after_epoch=after_epoch, progress=progress)
     images = sum(replica.images_per_epoch for replica in replicas) * epochs
-    return Training(replicas, began, images, time.perf_counter() - began)
+    seconds = time.perf_counter() - began - capturing
+    return Training(replicas, began, capturing, images, seconds)
 
 
 def _held_out(replica: Replica, data: Data) -> dict[str, float | None] | None:
@@ -283,9 +287,7 @@ def evaluate(
     else:
         _needs_tde(job, evidence)
         chosen = settle_alpha(alpha, evidence, data)
-    cost = {
-        k: stored[k] for k in ("training_id", "seconds", "replicas", "images_per_second", "device")
-    }
+    cost = {name: stored[name] for name in COST}
     return make_result(job.config, data, evidence, chosen, cost)
 
 
