@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from longtail.config import DataConfig
+from longtail.data.cache import Cached, file_hash
 from longtail.data.checks import numbered
 from longtail.data.images import Blob, Images
 from longtail.data.sources import Part, Source
@@ -58,12 +59,13 @@ def _part(path: Path, config: DataConfig) -> tuple[Part, tuple[str, ...]]:
     if len(labels) == 0 or labels.null_count:
         what = "rows without a label" if labels.null_count else "no rows"
         raise UserError(f"{path} has {what}: every image needs a label")
-    store = Images(
+    images = Images(
         partial(_blobs, path),
         lambda row: f"row {row} of {path}",
         config.image_size,
         config.corrupt,
     )
+    store = Cached(images, lambda: f"{file_hash(path)} {config.image_size}")
     return Part.whole(store, torch.tensor(labels.to_numpy()).long()), _names(path, schema)
 
 
