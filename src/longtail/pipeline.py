@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lightning.fabric import Fabric
 
@@ -18,14 +18,21 @@ from longtail.config import Config
 from longtail.data.base import Data
 from longtail.engine import Progress, launch, train
 from longtail.errors import UserError
+from longtail.heads import Head, NormalisedHead
 from longtail.jobs import Job, plan, schedule
-from longtail.replica import Replica, Resident, build_model, extract
+from longtail.methods import Choice, Method
+from longtail.methods.base import Auto
+from longtail.replica import Replica, Resident, build_model, check_backbone, extract
 from longtail.results import (
+    COST,
     Evidence,
+    Features,
     Result,
-    gather,
+    choose,
+    collect,
+    judge,
+    label_free,
     make_result,
-    settle_alpha,
     write_result,
 )
 from longtail.runs import Run, environment
@@ -33,7 +40,7 @@ from longtail.runs import Run, environment
 logger = logging.getLogger(__name__)
 
 TUNING_FRACTION = 0.2
-"""Part of each training class that the one tuning run of `alpha="auto"` holds out."""
+"""Part of each training class that the one tuning run of an `auto` option holds out."""
 
 
 def fit(
@@ -109,6 +116,8 @@ def run_jobs(
             f"{data.name} has no test and no validation part, so nothing could be judged: add one, "
             "or hold out a part of the training set with --val-fraction 0.2"
         )
+    for job in jobs:
+        check_backbone(job.config, job.method, data)
     fabric = launch(config.machine)
     fabric.barrier()
     if fabric.global_rank == 0:
@@ -132,12 +141,13 @@ def _fit_together(
     """Train one job of each group, then judge every job of it."""
     training = _train([group[0] for group in groups], data, fabric, progress)
     for group, replica in zip(groups, training.replicas, strict=True):
-        evidence: Evidence | None = None
+        head, features = replica.model.head, collect(replica.model, data, replica.features)
         for job in group:
-            if evidence is None or job.method.rule:
-                evidence = gather(job.method, replica.model, data, replica.features)
-            alpha = _alpha(job, evidence, data, fabric, progress)
-            result = make_result(job.config, data, evidence, alpha, training.cost(job, data))
+            method, how = _settled(job, head, features, data, fabric, progress)
+            evidence = judge(method, head, features, data)
+            alpha = method.alpha or 0.0 if isinstance(evidence.head, NormalisedHead) else None
+            cost = training.cost(job, data)
+            result = make_result(job.config, data, evidence, (alpha, how), cost)
             if fabric.global_rank == 0:
                 if job is not group[0]:
                     job.run.write_metrics(group[0].run.metrics)
@@ -222,32 +232,43 @@ def _title(jobs: Sequence[Job]) -> str:
     return f"{names} on {config.data or config.files.list}, {config.backbone}, seed {seeds}"
 
 
-def _alpha(
-    job: Job, evidence: Evidence, data: Data, fabric: Fabric, progress: Progress | None
-) -> tuple[float | None, str]:
-    """The job's alpha. `auto` without held-out data makes one tuning run on a part of it."""
-    wanted = job.method.alpha
-    can_hold_out = max(data.counts.images) > 1
-    if wanted != "auto" or evidence.held_out is not None or not can_hold_out:
-        return settle_alpha(wanted, evidence, data)
-    logger.warning(
-        "alpha auto: no held-out data, so one tuning run on %d %% of each class comes first; "
-        "--val-fraction or a fixed --alpha avoids it",
-        round(100 * (1 - TUNING_FRACTION)),
-    )
-    rest, held = data_sets.hold_out(data.train, TUNING_FRACTION)
-    part = replace(data, train=rest, val=held, test=None)
-    tuning = replace(job, run=Run(job.run.folder / "tuning"))
-    tuning.run.begin(job.config, overwrite=False)
-    (replica,) = _train([tuning], part, fabric, progress).replicas
-    return settle_alpha(wanted, gather(job.method, replica.model, part, replica.features), part)
+def _settled(
+    job: Job, head: Head, features: Features, data: Data, fabric: Fabric, progress: Progress | None
+) -> tuple[Method, str]:
+    """The job's method with nothing left open, and how its value came about.
+
+    What is open is chosen on held-out data; without any, one tuning run on a part of each training
+    class comes first, and what it chose is then used on everything.
+    """
+    choice = job.method.choice
+    if choice is None:
+        return job.method, "" if job.method.alpha is None else "fixed"
+    if features.held is None:
+        rest, held = data_sets.hold_out(data.train, TUNING_FRACTION)
+        if not len(held):
+            return job.closed(label_free(choice, head, features.train)), "label-free"
+        logger.warning(
+            "%s auto: no held-out data, so one tuning run on %d %% of each class comes first; "
+            "--val-fraction or a fixed --%s avoids it",
+            choice.option,
+            round(100 * (1 - TUNING_FRACTION)),
+            choice.option,
+        )
+        data = replace(data, train=rest, val=held, test=None)
+        tuning = replace(job, run=Run(job.run.folder / "tuning"))
+        tuning.run.begin(job.config, overwrite=False)
+        (replica,) = _train([tuning], data, fabric, progress).replicas
+        head, features = replica.model.head, collect(replica.model, data, replica.features)
+    return job.closed(choose(choice, job.closed, head, features, data)), "held-out"
 
 
 def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Evidence]:
     """A finished run with its data, its features and its scores."""
     run = Run.open(run)
     config = run.config
-    method = methods.build(config.method, config.options)
+    job = Job(config, methods.build(config.method, config.options), run)
+    choice = job.method.choice
+    method = job.closed(run.result[choice.option]) if choice else job.method
     data = data if data is not None else data_sets.load(config.data, config.files)
     if data.subset_sha256 != run.result["subset_sha256"]:
         raise UserError(
@@ -259,15 +280,15 @@ def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Eviden
     fabric = launch(replace(config.machine, devices=1))
     resident = Resident.place(data, config.train, fabric.device)
     model.to(fabric.device)
-    evidence = gather(
-        method, model, data, lambda split: extract(model, split.inputs, resident.normalised, fabric)
+    features = collect(
+        model, data, lambda split: extract(model, split.inputs, resident.normalised, fabric)
     )
-    return Job(config, method, run), data, evidence
+    return job, data, judge(method, model.head, features, data)
 
 
 def evaluate(
     run: Run | Path | str,
-    alpha: float | Literal["auto"] | None = None,
+    alpha: Auto | None = None,
     *,
     data: Data | None = None,
 ) -> Result:
@@ -282,11 +303,18 @@ def evaluate(
         chosen = (stored["alpha"], stored["alpha_rule"])
     else:
         _needs_tde(job, evidence)
-        chosen = settle_alpha(alpha, evidence, data)
-    cost = {
-        k: stored[k] for k in ("training_id", "seconds", "replicas", "images_per_second", "device")
-    }
+        chosen = _alpha(alpha, evidence, data)
+    cost = {name: stored[name] for name in COST}
     return make_result(job.config, data, evidence, chosen, cost)
+
+
+def _alpha(wanted: Auto, evidence: Evidence, data: Data) -> tuple[float, str]:
+    if wanted != "auto":
+        return wanted, "fixed"
+    if evidence.held_out is not None:
+        return measures.choose_alpha(evidence.held_out, data.counts), "held-out"
+    choice = Choice("alpha", measures.GRID)
+    return label_free(choice, evidence.head, evidence.features.train), "label-free"
 
 
 def sweep(
