@@ -77,9 +77,10 @@ def ldam(
     """
     counts = state.counts.clamp(min=1)
     margins = margin * (counts / counts.min()) ** -0.25  # (C,)
-    logits = outputs.logits - scale * margins * _soft(target, outputs.logits)
-    weights = effective_weights(counts, beta).to(logits)
-    return F.cross_entropy(logits, target, weight=weights)
+    truth = _soft(target, outputs.logits)  # (B, C)
+    log_p = F.log_softmax(outputs.logits - scale * margins * truth, dim=1)
+    weights = effective_weights(counts, beta) * truth
+    return -(weights * log_p).sum() / weights.sum()
 
 
 def eql(

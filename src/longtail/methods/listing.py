@@ -1,6 +1,5 @@
 """The table of methods, made from the methods themselves: for the terminal and for the docs."""
 
-import inspect
 from pathlib import Path
 
 from longtail.methods import build, describe, options_of, registry
@@ -72,7 +71,7 @@ def write(path: Path) -> Path:
 
 
 def _options(name: str) -> list[str]:
-    options: list[inspect.Parameter] = list(options_of(name).values())
+    options = options_of(name).values()
     listed = [f"- `--{option.name} {_shown(option.default)}`" for option in options]
     return ["", *listed] if listed else []
 
