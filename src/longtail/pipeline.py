@@ -20,7 +20,7 @@ from longtail.engine import Progress, launch, train
 from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
 from longtail.jobs import Job, plan, schedule
-from longtail.methods import Choice, Method
+from longtail.methods import Method
 from longtail.methods.base import Auto
 from longtail.replica import Replica, Resident, build_model, check_backbone, extract
 from longtail.results import (
@@ -141,12 +141,15 @@ def _fit_together(
     """Train one job of each group, then judge every job of it."""
     training = _train([group[0] for group in groups], data, fabric, progress)
     for group, replica in zip(groups, training.replicas, strict=True):
+        began = time.perf_counter()
         head, features = replica.model.head, collect(replica.model, data, replica.features)
+        extracting = time.perf_counter() - began
         for job in group:
+            began = time.perf_counter() - extracting  # as if it had been alone
             method, how = _settled(job, head, features, data, fabric, progress)
             evidence = judge(method, head, features, data)
             alpha = method.alpha or 0.0 if isinstance(evidence.head, NormalisedHead) else None
-            cost = training.cost(job, data)
+            cost = training.cost(job, data, time.perf_counter() - began)
             result = make_result(job.config, data, evidence, (alpha, how), cost)
             if fabric.global_rank == 0:
                 if job is not group[0]:
@@ -162,18 +165,16 @@ class Training:
     """Replicas at their last epoch, and what it took."""
 
     replicas: list[Replica]
-    began: float
-    """Clock at the first step, less what an interrupted run had spent before."""
     images: int
     """That all replicas saw."""
     seconds: float
-    """Spent on them, without evaluation."""
+    """Spent on them, before an interruption too, without evaluation."""
 
-    def cost(self, job: Job, data: Data) -> dict[str, Any]:
-        """The fields of a result that tell what it took until now."""
+    def cost(self, job: Job, data: Data, judging: float) -> dict[str, Any]:
+        """The fields of a result that tell what it took, with the seconds of judging it."""
         return {
             "training_id": job.training_id(data),
-            "seconds": time.perf_counter() - self.began,
+            "seconds": self.seconds + judging,
             "replicas": len(self.replicas),
             "images_per_second": self.images / self.seconds,
             "device": environment()["device"],
@@ -215,7 +216,7 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
 
     train(replicas, start=done, after_epoch=after_epoch, progress=progress)
     images = sum(replica.images_per_epoch for replica in replicas) * epochs
-    return Training(replicas, began, images, time.perf_counter() - began)
+    return Training(replicas, images, time.perf_counter() - began)
 
 
 def _held_out(replica: Replica, data: Data) -> dict[str, float | None] | None:
@@ -246,7 +247,10 @@ def _settled(
     if features.held is None:
         rest, held = data_sets.hold_out(data.train, TUNING_FRACTION)
         if not len(held):
-            return job.closed(label_free(choice, head, features.train)), "label-free"
+            value = choice.grid[0]  # what changes least
+            if isinstance(head, NormalisedHead):
+                value = label_free(head, features.train)
+            return job.closed(value), "label-free"
         logger.warning(
             "%s auto: no held-out data, so one tuning run on %d %% of each class comes first; "
             "--val-fraction or a fixed --%s avoids it",
@@ -313,8 +317,8 @@ def _alpha(wanted: Auto, evidence: Evidence, data: Data) -> tuple[float, str]:
         return wanted, "fixed"
     if evidence.held_out is not None:
         return measures.choose_alpha(evidence.held_out, data.counts), "held-out"
-    choice = Choice("alpha", measures.GRID)
-    return label_free(choice, evidence.head, evidence.features.train), "label-free"
+    assert isinstance(evidence.head, NormalisedHead)
+    return label_free(evidence.head, evidence.features.train), "label-free"
 
 
 def sweep(

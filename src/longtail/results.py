@@ -47,8 +47,8 @@ def collect(model: Model, data: Data, extract: Callable[[Split], Tensor]) -> Fea
     """Extract features of every part once."""
     held = Held(extract(data.val), data.val.labels) if data.val is not None else None
     judged = _judged(data)
-    again = held is not None and judged is data.val
-    return Features(extract(data.train), held.features if held and again else extract(judged), held)
+    same = held.features if held is not None and judged is data.val else None
+    return Features(extract(data.train), extract(judged) if same is None else same, held)
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,8 @@ def choose(
     return best(path)
 
 
-def label_free(choice: Choice, head: Head, features: Tensor) -> float:
-    """What an open option becomes when nothing can be held out.
-
-    Alpha follows the authors' rule from the training features; every other option takes the first
-    value of its grid, which changes least.
-    """
-    if not isinstance(head, NormalisedHead):
-        return choice.grid[0]
+def label_free(head: NormalisedHead, features: Tensor) -> float:
+    """Alpha by the authors' rule, from training features alone."""
     mean_cos = cosines(head, features).mean().item()
     alpha = label_free_alpha(mean_cos)
     if alpha == 0:
