@@ -22,6 +22,14 @@ from longtail.pipeline import run_jobs
 from longtail.results import Result
 from longtail.runs import Run, replacing
 
+PAPER_ORDER = (
+    *("baseline", "focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),
+    *("decouple-joint", "decouple-ncm", "decouple-crt", "decouple-tau-norm", "decouple-lws"),
+    *("eql", "cosine", "capsule", "deconfound", "cosine-tde", "capsule-tde", "deconfound-tde"),
+    *("balanced-softmax", "logit-adjustment"),
+)
+"""Methods as the paper's tables list them, then those it does not have."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -73,7 +81,8 @@ class Bench:
             raise UserError(
                 f"no recipes in {folder}: run this in a checkout of longtail, or pass --recipes"
             )
-        return Bench(name, tuple(map(Recipe.read, paths)), results / name, runs / name)
+        read = sorted(map(Recipe.read, paths), key=_in_paper_order)
+        return Bench(name, tuple(read), results / name, runs / name)
 
     def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[Recipe, int]]:
         """Recipes and seeds without a result file, those of one data set together."""
@@ -128,7 +137,9 @@ class Bench:
         known = [result for recipe in self.recipes for result in self.found(recipe)]
         if not known:
             return None
-        images = {r["data"] + f":{r['ratio']:g}": sum(r["counts"]) for r in known if r["ratio"]}
+        images = {
+            r["data"] + (f":{r['ratio']:g}" if r["ratio"] else ""): sum(r["counts"]) for r in known
+        }
         typical = sum(images.values()) / len(images)
         price = statistics.fmean(
             r["seconds"] / r["replicas"] / r["epochs"] / sum(r["counts"]) for r in known
@@ -142,37 +153,48 @@ class Bench:
         return sum(trainings.values())
 
 
+def _in_paper_order(recipe: Recipe) -> tuple[Any, ...]:
+    """By data set, from the most imbalanced on, and methods as the paper lists them."""
+    data, _, ratio = recipe.config.data.partition(":")
+    return (
+        (data, -float(ratio or 0), recipe.config.backbone),
+        PAPER_ORDER.index(recipe.config.method),
+    )
+
+
 def keep(result: Result, path: Path) -> None:
     """Write a result file whole."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(result.to_json()) + "\n")
 
 
-COLUMNS = ("data", "backbone", "method", "alpha", "seeds", "overall", "paper", "difference")
-SPLIT_COLUMNS = ("many", "medium", "few", "seconds a run")
-
-
 def markdown(bench: Bench) -> str:
     """The table of a bench from its result files; a cell that was not run says so."""
-    lines = [_line((*COLUMNS, *SPLIT_COLUMNS)), _line(["---"] * 12)]
-    lines += [_line(_cells(recipe, bench.found(recipe))) for recipe in bench.recipes]
-    return "\n".join(lines) + "\n"
+    rows = [_cells(recipe, bench.found(recipe)) for recipe in bench.recipes]
+    # the paper has not every bench, and seconds of a CPU are nobody else's
+    columns = [c for c in rows[0] if any(row[c] for row in rows)]
+    lines = [columns, ["---"] * len(columns), *([row[c] for c in columns] for row in rows)]
+    return "\n".join(map(_line, lines)) + "\n"
 
 
-def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[str]:
+def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """One row, by column; empty where there is nothing to say."""
     config, paper = recipe.config, recipe.paper
-    first = [config.data, config.backbone, f"[{config.method}](../{recipe.path})"]
-    quoted = "-" if paper is None else f"{paper:.1f}"
-    if not results:
-        return [*first, "", "0", "not run", quoted, *[""] * 5]
-    (row,) = tables.rows(results)
-    overall = row.figures["overall"]
-    assert overall is not None
-    difference = "-" if paper is None else f"{overall[0] - paper:+.1f}"
-    seconds = tables.spread([r["seconds"] / r["replicas"] for r in results])
-    splits = [tables.shown(row.figures[name]) for name in ("many", "medium", "few")]
-    cells = row.cells()[1:4]
-    return [*first, *cells, quoted, difference, *splits, tables.shown(seconds)]
+    row = tables.rows(results)[0] if results else None
+    overall = row.figures["overall"] if row else None
+    seconds = [r["seconds"] / r["replicas"] for r in results if "CPU" not in r["device"]]
+    return {
+        "data": config.data,
+        "backbone": config.backbone,
+        "method": f"[{config.method}](../{recipe.path})",
+        "alpha": row.alpha if row else "",
+        "seeds": str(len(results)),
+        "overall": tables.shown(overall) if overall else "not run",
+        "paper": "" if paper is None else f"{paper:.1f}",
+        "difference": f"{overall[0] - paper:+.1f}" if overall and paper is not None else "",
+        **{s: tables.shown(row.figures[s]) if row else "" for s in ("many", "medium", "few")},
+        "seconds a run": tables.shown(tables.spread(seconds)) if seconds else "",
+    }
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -94,7 +94,7 @@ class Eval:
 
     def run(self) -> None:
         """Print a table row or JSON."""
-        from longtail.pipeline import evaluate
+        from longtail.finished import evaluate
 
         alpha = self.alpha if self.alpha in (None, "auto") else _number("--alpha", self.alpha)
         result = evaluate(self.folder, alpha).to_json()  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ class Sweep:
 
     def run(self) -> None:
         """Print a line for each alpha."""
-        from longtail.pipeline import sweep
+        from longtail.finished import sweep
 
         path = sweep(self.folder, parse_alphas(self.alphas))
         lines = [

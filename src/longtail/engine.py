@@ -54,8 +54,8 @@ def train(
     start: int = 0,
     after_epoch: Callable[[int, list[dict[str, Any]]], None],
     progress: Progress | None = None,
-) -> None:
-    """Train `replicas` side by side, from epoch `start` on.
+) -> float:
+    """Train `replicas` side by side, from epoch `start` on; gives the seconds spent on capture.
 
     Args:
         replicas: their stages lie alike on the time line, and so they take their steps together.
@@ -63,12 +63,15 @@ def train(
         after_epoch: called with the number of epochs done and a record for each replica.
         progress: told of every step.
     """
+    capturing = 0.0
     for position, leg in enumerate(replicas[0].legs):
         if leg.stop <= start:
             continue
         for replica in replicas:
             replica.begin_stage(position, resumed=leg.start < start)
+        began = time.perf_counter()
         advance = stepper(replicas)
+        capturing += time.perf_counter() - began
         for epoch in range(max(leg.start, start), leg.stop):
             began = time.perf_counter()
             for replica in replicas:
@@ -80,6 +83,7 @@ def train(
                     progress.step(done, len(sizes))
             records = [_record(replica, epoch, began) for replica in replicas]
             after_epoch(epoch + 1, records)
+    return capturing
 
 
 def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any]:

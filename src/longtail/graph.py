@@ -17,19 +17,13 @@ WARM_UP_STEPS = 3
 def stepper(replicas: Sequence[Replica]) -> Callable[[int], None]:
     """advance(size): one step of every replica on `size` images.
 
-    On one CUDA device each size is captured when it first comes; elsewhere steps run eagerly.
+    On one CUDA device every size is captured here and now; elsewhere steps run eagerly.
     """
     fabric, machine = replicas[0].fabric, replicas[0].config.machine
     if not (machine.graph and fabric.device.type == "cuda" and fabric.world_size == 1):
         return lambda size: _step_all(replicas, size)
-    graphs: dict[int, torch.cuda.CUDAGraph] = {}
-
-    def advance(size: int) -> None:
-        if size not in graphs:
-            graphs[size] = capture(replicas, size)
-        graphs[size].replay()
-
-    return advance
+    graphs = {size: capture(replicas, size) for size in set(replicas[0].step_sizes)}
+    return lambda size: graphs[size].replay()
 
 
 def capture(replicas: Sequence[Replica], size: int) -> torch.cuda.CUDAGraph:

@@ -1,6 +1,6 @@
 """From a data set and a method's name to finished runs: train, choose, judge, write.
 
-`fit`, `evaluate` and `sweep` are the public calls; the command line says the same words.
+`fit` is the public call; the command line says the same words.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Any
 from lightning.fabric import Fabric
 
 from longtail import data as data_sets
-from longtail import measures, methods
+from longtail import measures
 from longtail.config import Config
 from longtail.data.base import Data
 from longtail.engine import Progress, launch, train
@@ -21,11 +21,8 @@ from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
 from longtail.jobs import Job, plan, schedule
 from longtail.methods import Method
-from longtail.methods.base import Auto
-from longtail.replica import Replica, Resident, build_model, check_backbone, extract
+from longtail.replica import Replica, Resident, check_backbone
 from longtail.results import (
-    COST,
-    Evidence,
     Features,
     Result,
     choose,
@@ -165,16 +162,18 @@ class Training:
     """Replicas at their last epoch, and what it took."""
 
     replicas: list[Replica]
+    capture_seconds: float
     images: int
     """That all replicas saw."""
     seconds: float
-    """Spent on them, before an interruption too, without evaluation."""
+    """Spent on them, before an interruption too, without capture and evaluation."""
 
     def cost(self, job: Job, data: Data, judging: float) -> dict[str, Any]:
         """The fields of a result that tell what it took, with the seconds of judging it."""
         return {
             "training_id": job.training_id(data),
             "seconds": self.seconds + judging,
+            "capture_seconds": self.capture_seconds,
             "replicas": len(self.replicas),
             "images_per_second": self.images / self.seconds,
             "device": environment()["device"],
@@ -214,9 +213,10 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
         if progress:
             progress.epoch(records[0])
 
-    train(replicas, start=done, after_epoch=after_epoch, progress=progress)
+    capturing = train(replicas, start=done, after_epoch=after_epoch, progress=progress)
     images = sum(replica.images_per_epoch for replica in replicas) * epochs
-    return Training(replicas, images, time.perf_counter() - began)
+    seconds = time.perf_counter() - began - capturing
+    return Training(replicas, capturing, images, seconds)
 
 
 def _held_out(replica: Replica, data: Data) -> dict[str, float | None] | None:
@@ -264,75 +264,3 @@ def _settled(
         (replica,) = _train([tuning], data, fabric, progress).replicas
         head, features = replica.model.head, collect(replica.model, data, replica.features)
     return job.closed(choose(choice, job.closed, head, features, data)), "held-out"
-
-
-def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Evidence]:
-    """A finished run with its data, its features and its scores."""
-    run = Run.open(run)
-    config = run.config
-    job = Job(config, methods.build(config.method, config.options), run)
-    choice = job.method.choice
-    method = job.closed(run.result[choice.option]) if choice else job.method
-    data = data if data is not None else data_sets.load(config.data, config.files)
-    if data.subset_sha256 != run.result["subset_sha256"]:
-        raise UserError(
-            f"{run.folder} was trained on other images than {config.data} holds now: subset "
-            f"{run.result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now"
-        )
-    model = build_model(config, method, data)
-    model.load_state_dict(run.load_model())
-    fabric = launch(replace(config.machine, devices=1))
-    resident = Resident.place(data, config.train, fabric.device)
-    model.to(fabric.device)
-    features = collect(
-        model, data, lambda split: extract(model, split.inputs, resident.normalised, fabric)
-    )
-    return job, data, judge(method, model.head, features, data)
-
-
-def evaluate(
-    run: Run | Path | str,
-    alpha: Auto | None = None,
-    *,
-    data: Data | None = None,
-) -> Result:
-    """The result of a finished run at `alpha` (None: as it was trained); writes nothing.
-
-    `auto` chooses on the run's held-out data when it has some, else by the label-free rule.
-    `data` is needed for a run that was trained on a `Data` of your own making.
-    """
-    job, data, evidence = _reopen(run, data)
-    stored = job.run.result
-    if alpha is None:
-        chosen = (stored["alpha"], stored["alpha_rule"])
-    else:
-        _needs_tde(job, evidence)
-        chosen = _alpha(alpha, evidence, data)
-    cost = {name: stored[name] for name in COST}
-    return make_result(job.config, data, evidence, chosen, cost)
-
-
-def _alpha(wanted: Auto, evidence: Evidence, data: Data) -> tuple[float, str]:
-    if wanted != "auto":
-        return wanted, "fixed"
-    if evidence.held_out is not None:
-        return measures.choose_alpha(evidence.held_out, data.counts), "held-out"
-    assert isinstance(evidence.head, NormalisedHead)
-    return label_free(evidence.head, evidence.features.train), "label-free"
-
-
-def sweep(
-    run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Data | None = None
-) -> dict[float, measures.Accuracy]:
-    """Accuracy of a finished run at each alpha, from one pass over the images."""
-    job, data, evidence = _reopen(run, data)
-    _needs_tde(job, evidence)
-    return measures.sweep(evidence.scores, data.counts, alphas)
-
-
-def _needs_tde(job: Job, evidence: Evidence) -> None:
-    if evidence.scores.indirect is None:
-        raise UserError(
-            f"{job.config.method} has no alpha: its head has no direction to subtract. "
-            "Methods that do: cosine, capsule, deconfound, and each with -tde"
-        )

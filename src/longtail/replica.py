@@ -109,6 +109,8 @@ class Replica:
         self.legs = lay_out(method.stages, config.train.epochs)
         self.leg = self.legs[0]
         self.model = build_model(config, method, data).to(fabric.device)
+        if config.machine.compile:
+            self.model.backbone.compile(dynamic=False)
         self.batch = _batch_of_rank(config.train.batch_size, len(data.train), fabric.world_size)
         self.steps = len(data.train) // (self.batch * fabric.world_size)
         self.short = self._short_batch() if config.train.keep_short_batch else 0
@@ -278,7 +280,8 @@ def extract(
     for part in rows.split(EVALUATION_BATCH):
         batch = normalised(inputs[part.to(inputs.device)].to(fabric.device))
         with fabric.autocast():
-            features[part.to(fabric.device)] = model.backbone(batch).float()
+            # forward itself: a compiled backbone would compile anew for these shapes
+            features[part.to(fabric.device)] = model.backbone.forward(batch).float()
     model.train(training)
     if fabric.world_size > 1:
         features = cast(Tensor, fabric.all_reduce(features, reduce_op="sum"))

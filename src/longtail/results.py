@@ -159,7 +159,9 @@ class Result:
     """Mean |x| of each class over the test features."""
     weight_norm: tuple[float, ...]
     seconds: float
-    """From the first step to the last evaluation."""
+    """From the first step to the last evaluation, without capture."""
+    capture_seconds: float
+    """Spent on compiling and capturing the step; next to nothing where it runs eagerly."""
     replicas: int
     """Trainings that shared the device during these seconds."""
     images_per_second: float
@@ -172,7 +174,7 @@ class Result:
         return {key: _rounded(value) for key, value in asdict(self).items()}
 
 
-COST = ("training_id", "seconds", "replicas", "images_per_second", "device")
+COST = ("training_id", "seconds", "capture_seconds", "replicas", "images_per_second", "device")
 """The fields of a result that evaluation cannot know."""
 
 

@@ -57,6 +57,7 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
         replica.begin_epoch(0)
     began = time.perf_counter()
     advance = stepper(trained)
+    _wait(fabric)
     size = trained[0].batch
 
     def run(steps: int) -> float:
@@ -69,8 +70,8 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
         _wait(fabric)
         return time.perf_counter() - start
 
-    run(3)
     captured = time.perf_counter() - began
+    run(3)
     steps = max(10, min(2000, int(seconds / (run(10) / 10))))
     rate = steps * size * replicas / run(steps)
     bytes_per_image = (
