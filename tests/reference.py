@@ -198,3 +198,124 @@ def group_accuracies(target, predicted, counts):
         if images:
             classes[group(counts[c])].append(100.0 * right / images)
     return {name: sum(a) / len(a) if a else None for name, a in classes.items()}
+
+
+# ---- losses of other papers: the mean over a batch of logits (lists) and classes (ints)
+
+
+def log_softmax(z, weight=None):
+    """log of exp(z_i) / sum_j w_j exp(z_j)."""
+    top = max(z)
+    total = 0.0
+    for j in range(len(z)):
+        total += (1.0 if weight is None else weight[j]) * math.exp(z[j] - top)
+    return [value - top - math.log(total) for value in z]
+
+
+def cross_entropy(logits, target):
+    return sum(-log_softmax(z)[y] for z, y in zip(logits, target, strict=True)) / len(target)
+
+
+def focal(logits, target, gamma):
+    """Lin et al. 2017: -(1 - p_y)^gamma log p_y."""
+    total = 0.0
+    for z, y in zip(logits, target, strict=True):
+        p = softmax(z)[y]
+        total += -((1 - p) ** gamma) * math.log(p)
+    return total / len(target)
+
+
+def effective_weights(counts, beta):
+    """Cui et al. 2019: 1 / E_n with E_n = (1 - beta^n) / (1 - beta), scaled to sum to C."""
+    weights = [(1 - beta) / (1 - beta**n) for n in counts]
+    return [w * len(counts) / math.fsum(weights) for w in weights]
+
+
+def class_balanced(logits, target, counts, beta, gamma):
+    """Cui et al. 2019: the focal loss of each image times its class's weight."""
+    weights = effective_weights(counts, beta)
+    total = 0.0
+    for z, y in zip(logits, target, strict=True):
+        total += weights[y] * focal([z], [y], gamma)
+    return total / len(target)
+
+
+def ldam(logits, target, counts, margin, scale, weights=None):
+    """Cao et al. 2019: margins C / n^(1/4) with the largest at `margin`, weights as Algorithm 1."""
+    largest = max(n**-0.25 for n in counts)
+    total, weight = 0.0, 0.0
+    for z, y in zip(logits, target, strict=True):
+        cosines = [value / scale for value in z]
+        cosines[y] -= margin * counts[y] ** -0.25 / largest
+        w = 1.0 if weights is None else weights[y]
+        total += w * cross_entropy([[scale * value for value in cosines]], [y])
+        weight += w
+    return total / weight
+
+
+def eql(logits, target, counts, threshold, drawn):
+    """Tan et al. 2020: w_j = 1 - b_j T(f_j) (1 - y_j), b drawn for each image and class."""
+    total = 0.0
+    for i, (z, y) in enumerate(zip(logits, target, strict=True)):
+        weight = []
+        for j in range(len(z)):
+            rare = counts[j] / sum(counts) < threshold / len(counts)
+            weight.append(0.0 if drawn[i][j] and rare and j != y else 1.0)
+        total += -log_softmax(z, weight)[y]
+    return total / len(target)
+
+
+def balanced_softmax(logits, target, counts, strength):
+    """Ren et al. 2020: p_y = n_y^s exp z_y / sum_j n_j^s exp z_j."""
+    total = 0.0
+    for z, y in zip(logits, target, strict=True):
+        powers = [counts[j] ** strength * math.exp(z[j]) for j in range(len(z))]
+        total += -math.log(powers[y] / math.fsum(powers))
+    return total / len(target)
+
+
+def adjusted(z, counts, tau):
+    """Menon et al. 2021: z_i - tau log pi_i."""
+    return [z[i] - tau * math.log(counts[i] / sum(counts)) for i in range(len(z))]
+
+
+def bilateral(first, second, weight, half_first, half_second, y_first, y_second):
+    """Zhou et al. 2020: logits a W_c f_c + (1 - a) W_r f_r, doubled; the losses weighted alike."""
+    total = 0.0
+    for f, g, y, r in zip(first, second, y_first, y_second, strict=True):
+        z = []
+        for c in range(len(half_first)):
+            own, other = dot(half_first[c], f), dot(half_second[c], g)
+            z.append(2 * (weight * own + (1 - weight) * other))
+        total += weight * cross_entropy([z], [y]) + (1 - weight) * cross_entropy([z], [r])
+    return total / len(y_first)
+
+
+# ---- OLTR: Liu et al. 2019
+
+
+def distance(a, b):
+    return norm([a[i] - b[i] for i in range(len(a))])
+
+
+def meta_embedding(v, memory, hallucinator, selector, bias, reach):
+    """reach / min_i |v - c_i| * (v + tanh(T v + b) * sum_i o_i c_i), o = softmax(W v)."""
+    o = softmax([dot(w, v) for w in hallucinator])
+    nearest = min(distance(v, c) for c in memory)
+    meta = []
+    for d in range(len(v)):
+        recalled = 0.0
+        for i in range(len(memory)):
+            recalled += o[i] * memory[i][d]
+        concept = math.tanh(dot(selector[d], v) + bias[d])
+        meta.append(reach / nearest * (v[d] + concept * recalled))
+    return meta
+
+
+def large_margin(features, target, memory, margin):
+    """max(0, |v - c_y| - mean of |v - c_i| over the others + margin)."""
+    total = 0.0
+    for v, y in zip(features, target, strict=True):
+        others = [distance(v, memory[i]) for i in range(len(memory)) if i != y]
+        total += max(0.0, distance(v, memory[y]) - sum(others) / len(others) + margin)
+    return total / len(target)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longtail import cli
+from longtail import cli, methods
 from longtail.errors import UserError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -59,11 +59,14 @@ def test_help_of_train_is_grouped_and_has_examples(capsys):
     assert "(default: conv4)" in text  # the preset of this very data set
 
 
-def test_methods_lists_them_with_their_options(capsys):
-    listed = longtail(capsys, "methods")
-    for name in ("baseline", "cosine", "capsule", "deconfound", "deconfound-tde"):
-        assert name in listed
+def test_methods_lists_them_with_their_options(capsys, tmp_path):
+    header, *rows = longtail(capsys, "methods").splitlines()
+    assert header.split()[:3] == ["method", "paper", "stages"] and "direct effect" in header
+    assert [row.split()[0] for row in rows[:2]] == ["baseline", "focal"]
+    assert len(rows) == len(methods.registry()) >= 22
     assert "--gamma" in longtail(capsys, "methods", "deconfound")
+    longtail(capsys, "methods", "--out", str(tmp_path / "methods.md"))
+    assert (tmp_path / "methods.md").read_text().startswith("# Methods")
 
 
 def test_data_lists_what_is_embedded(capsys):
@@ -115,6 +118,25 @@ def test_comma_list_trains_what_is_shared_once(tmp_path, capsys):
     assert (tmp_path / "m" / "deconfound-tde" / "s1" / "result.json").exists()
     assert out.count("1 epochs") == 4  # two trainings times two seeds
     assert " ± " in out
+
+
+def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
+    """Those of one backbone on 8x8 digits, and bbn on its own."""
+    out = longtail(
+        capsys,
+        *("train", "digits-lt:100", "--method", "all", "--epochs", "1", "--batch-size", "64"),
+        *("--out", str(tmp_path / "all"), "--device", "cpu", "--alpha=0.5"),
+    )
+    names = list(methods.registry())
+    lines = out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("method "))
+    assert [line.split()[0] for line in lines[start + 1 : start + 1 + len(names)]] == names
+    folders = {name: tmp_path / "all" / name / "s0" for name in names}
+    results = {n: json.loads((f / "result.json").read_text()) for n, f in folders.items()}
+    own = {name for name, result in results.items() if result["backbone"] != "conv4"}
+    assert own == {"bbn"} and results["bbn"]["backbone"] == "resnet32-dual"
+    page = (tmp_path / "all" / "report.html").read_text()
+    assert all(name in page for name in names)
 
 
 @pytest.mark.parametrize(

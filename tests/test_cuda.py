@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import longtail as lt
 from helpers import tiny_config, tiny_data
 from longtail import methods
 from longtail.config import Config
@@ -11,6 +12,8 @@ from longtail.engine import launch
 from longtail.graph import stepper
 from longtail.pipeline import fit_all
 from longtail.replica import Replica, Resident
+from longtail.results import Result
+from longtail.schedule import lay_out
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="the captured step needs a CUDA device"
@@ -65,6 +68,30 @@ def test_other_optimisers_are_captured_too(optimizer):
     (graph,) = losses([cuda_config(**options)], data)
     (eager,) = losses([cuda_config(graph=False, **options)], data)
     assert graph[:5] == pytest.approx(eager[:5], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", methods.registry())
+def test_every_method_is_captured_resumes_and_is_judged_the_same_again(name, tmp_path):
+    from test_resume import Kill, KillAfter
+
+    data, config = tiny_data(), cuda_config(backbone="conv4", batch_size=8, epochs=2, method=name)
+    legs = lay_out(methods.build(name).stages, 2)
+
+    def fit(folder, config=config, **more):
+        return fit_all(config, [name], [0], out=tmp_path / folder, data=data, **more)[0]
+
+    graph, eager = fit("graph"), fit("eager", config.with_options(graph=False))
+    with pytest.raises(Kill):
+        fit("killed", progress=KillAfter(legs[-1].stop - 1))
+    resumed = fit("killed", resume=True)
+    for other in (eager, resumed):
+        pairs = zip(graph.metrics, other.metrics, strict=True)
+        for first, second in pairs:
+            assert first["loss"] == pytest.approx(second["loss"], rel=2e-2)
+    assert graph.metrics[0]["loss"] == pytest.approx(eager.metrics[0]["loss"], rel=1e-4)
+    assert set(graph.result) == set(Result.__dataclass_fields__)
+    again = lt.evaluate(graph, data=data)
+    assert again.overall == pytest.approx(graph.result["overall"], abs=100 / 15)
 
 
 def test_replicas_side_by_side_equal_each_seed_alone():

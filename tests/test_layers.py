@@ -17,7 +17,7 @@ LAYERS = [
     {"schedule", "replica", "graph", "engine"},
     {"measures"},
     {"results", "jobs"},
-    {"pipeline"},
+    {"pipeline", "finished"},
     {"figures"},
     {"reports"},
     {"demo", "console", "bench", "speed"},

@@ -12,6 +12,8 @@ from longtail.errors import UserError
 from longtail.pipeline import fit_all
 from longtail.results import Result
 from longtail.runs import Run
+from longtail.schedule import lay_out
+from test_resume import Kill, KillAfter, same_tensors, without_clock
 
 
 def fit(tmp_path, method="deconfound-tde", *, data=None, **options):
@@ -23,9 +25,11 @@ def fit(tmp_path, method="deconfound-tde", *, data=None, **options):
 
 
 @pytest.mark.parametrize("name", methods.registry())
-def test_every_method_leaves_a_complete_folder(name, tmp_path):
-    run = fit(tmp_path, name)
-    assert files_in(run.folder) == {
+def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name, tmp_path):
+    data, config = tiny_data(), tiny_config(method=name, epochs=2)
+    epochs = lay_out(methods.build(name).stages, 2)[-1].stop
+    (run,) = fit_all(config, [name], [0], out=tmp_path / "whole", data=data)
+    assert files_in(run.folder) - {"tuning"} == {
         "config.yaml",
         "env.json",
         "metrics.jsonl",
@@ -38,9 +42,17 @@ def test_every_method_leaves_a_complete_folder(name, tmp_path):
     result = run.result
     assert set(result) == set(Result.__dataclass_fields__)
     assert result["method"] == name and result["counts"] == [24, 12, 4]
-    assert len(run.metrics) == 3 and run.metrics[-1]["epoch"] == 2
+    assert [record["epoch"] for record in run.metrics] == list(range(epochs))
     assert 0 <= result["overall"] <= 100 and result["many"] is None
     assert len(result["per_class"]) == len(result["weight_norm"]) == 3
+    assert lt.evaluate(run, data=data).to_json() == result
+
+    killed = KillAfter(epochs - 1)  # in the second stage, where there is one of two epochs
+    with pytest.raises(Kill):
+        fit_all(config, [name], [0], out=tmp_path / "killed", data=data, progress=killed)
+    (resumed,) = fit_all(config, [name], [0], out=tmp_path / "killed", data=data, resume=True)
+    assert same_tensors(run, resumed)
+    assert without_clock(run) == without_clock(resumed)
 
 
 def test_a_method_and_its_tde_are_one_training_and_two_alphas(tmp_path):

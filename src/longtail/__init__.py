@@ -21,9 +21,9 @@ _HOMES = {
     "Result": "results",
     "Run": "runs",
     "UserError": "errors",
-    "evaluate": "pipeline",
+    "evaluate": "finished",
     "fit": "pipeline",
-    "sweep": "pipeline",
+    "sweep": "finished",
     "report": "reports",
 }
 

@@ -73,7 +73,8 @@ class ResNet32(Backbone):
     """The ResNet-32 of CIFAR, 64-d.
 
     With `branches=2` its last block is doubled and the two pooled outputs are concatenated
-    (128-d): the network of BBN, and the one the paper's CIFAR figures were made with.
+    (128-d): the network of BBN, and the one the paper's CIFAR figures were made with. Given as
+    many batches as branches, each branch sees its own.
     """
 
     def __init__(self, channels: int, branches: int = 1):
@@ -90,9 +91,11 @@ class ResNet32(Backbone):
         """What all branches see."""
         return self.trunk(self.stem(x))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.shared(x)
-        return torch.cat([branch(x).mean(dim=(2, 3)) for branch in self.branches], dim=1)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        seen = [self.shared(x) for x in inputs]
+        seen = seen * len(self.branches) if len(seen) == 1 else seen
+        pairs = zip(self.branches, seen, strict=True)
+        return torch.cat([branch(x).mean(dim=(2, 3)) for branch, x in pairs], dim=1)
 
 
 class Timm(Backbone):

@@ -40,6 +40,7 @@ class Train:
       longtail train cifar100-lt:100 --root ~/data --method deconfound-tde --alpha 1.5 --seeds 3
       longtail train photos/ --image-size 96 --backbone resnet18 --val-fraction 0.2 --alpha auto
       longtail train letters-lt --method baseline,deconfound,deconfound-tde --out runs/letters
+      longtail train letters-lt --method all --seeds 3
       longtail train --list train.txt --test-list test.txt --root images/ --image-size 224"""
 
     def run(self) -> None:
@@ -70,6 +71,10 @@ class Train:
             console.close()
         _print_table([run.result for run in runs])
         print(f"written to {out}")
+        if len(runs) > 1:
+            from longtail.reports import report
+
+            print(f"accuracy by class, head to tail: {report(runs, out / 'report.html')}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class Eval:
 
     def run(self) -> None:
         """Print a table row or JSON."""
-        from longtail.pipeline import evaluate
+        from longtail.finished import evaluate
 
         alpha = self.alpha if self.alpha in (None, "auto") else _number("--alpha", self.alpha)
         result = evaluate(self.folder, alpha).to_json()  # type: ignore[arg-type]
@@ -114,7 +119,7 @@ class Sweep:
 
     def run(self) -> None:
         """Print a line for each alpha."""
-        from longtail.pipeline import sweep
+        from longtail.finished import sweep
 
         path = sweep(self.folder, parse_alphas(self.alphas))
         lines = [
@@ -237,27 +242,31 @@ class Bench:
 
 @dataclass(frozen=True)
 class Methods:
-    """List the methods, or the options of one."""
+    """List the methods with their papers and how the paper reads them, or the options of one."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="METHOD")] = ""
     """Show the options of this one."""
+    out: Path | None = None
+    """Write the table and all options as a Markdown page."""
 
     examples = """
       longtail methods
-      longtail methods deconfound-tde"""
+      longtail methods deconfound-tde
+      longtail methods --out docs/methods.md"""
 
     def run(self) -> None:
-        """Print them."""
+        """Print or write them."""
         from longtail import methods
+        from longtail.methods import listing
 
         if self.name:
             options = methods.options_of(self.name).values()
             print(methods.describe(self.name))
             _print_lines(["option", "default"], [[f"--{o.name}", str(o.default)] for o in options])
+        elif self.out:
+            print(f"written to {listing.write(self.out)}")
         else:
-            _print_lines(
-                ["method", "what"], [[name, methods.describe(name)] for name in methods.registry()]
-            )
+            _print_lines(list(listing.HEADER), [listing.row(name) for name in listing.by_year()])
 
 
 @dataclass(frozen=True)

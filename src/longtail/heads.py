@@ -142,9 +142,7 @@ class NormalisedHead(Head):
         count = x.new_full((1,), x.shape[0])
         if keep is not None:
             x, count = torch.where(keep.reshape(-1, 1), x, 0.0), keep.sum().to(x.dtype).reshape(1)
-        seen = torch.cat([x.sum(0), count])  # (D + 1,): one message
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            dist.all_reduce(seen)
+        seen = summed_over_ranks(torch.cat([x.sum(0), count]))  # (D + 1,): one message
         mean = self.momentum * self.mean_feature + seen[:-1] / seen[-1].clamp(min=1)
         self.mean_feature.copy_(torch.where(seen[-1] > 0, mean, self.mean_feature))
 
@@ -224,6 +222,35 @@ class FoldedHead(Head):
         return _product(_normalise(x, self.heads, self.squash).flatten(-2), _precise(self.weight))
 
 
+@final
+class AffineHead(Head):
+    """What a post-hoc rule makes of trained weights: <w_i, x> + b_i, frozen."""
+
+    tau: float | None = None
+    """Strength of the rule that made it, if the rule has one."""
+    bias: Tensor
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__(dim, classes)
+        self.weight.requires_grad_(False)
+        self.register_buffer("bias", torch.zeros(classes))
+
+    @staticmethod
+    @torch.no_grad()
+    def of(weight: Tensor, bias: Tensor | None = None, tau: float | None = None) -> "AffineHead":
+        """A head of copies of `weight` (C, D) and `bias` (C,)."""
+        head = AffineHead(weight.shape[1], len(weight)).to(weight)
+        head.weight.copy_(weight)
+        if bias is not None:
+            head.bias.copy_(bias)
+        head.tau = tau
+        return head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (..., C)."""
+        return F.linear(x, self.weight, self.bias)
+
+
 def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int] = 0) -> Tensor:
     """Probabilities (..., C) in which the background keeps its total effect (Eq. 9).
 
@@ -247,6 +274,13 @@ def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int
     rest = p.masked_fill(exempt, 0.0).sum(-1, keepdim=True)
     q = _precise(tde).masked_fill(exempt, -torch.inf).softmax(-1)
     return torch.where(exempt, p, rest * q)
+
+
+def summed_over_ranks(values: Tensor) -> Tensor:
+    """`values` added up over all ranks, in place; a CUDA graph of one rank can hold this."""
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(values)
+    return values
 
 
 def _normalise(v: Tensor, heads: int, offset: float) -> Tensor:

@@ -27,11 +27,18 @@ class Job:
         """Equal for jobs that share a training: `X` and `X-tde` on the same data and seed."""
         tree = asdict(self.config)
         tree["method"] = self.method.training or self.config.method
-        tree["options"] = {k: str(v) for k, v in self.config.options.items() if k != "alpha"}
+        seen = self.config.options.keys() - set(self.method.post_hoc)
+        tree["options"] = {name: str(self.config.options[name]) for name in seen}
         for place in ("machine", "files", "data"):
             del tree[place]
         text = json.dumps([tree, data.subset_sha256, len(data.train)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def closed(self, value: float) -> Method:
+        """The method with its open option set to `value`."""
+        assert self.method.choice is not None
+        options = {**self.config.options, self.method.choice.option: value}
+        return methods.build(self.config.method, options)
 
 
 def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) -> list[Job]:

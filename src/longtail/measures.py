@@ -5,7 +5,7 @@ Shapes: N test images, C classes, D features.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from longtail.data.base import ClassCounts
 from longtail.heads import Head, NormalisedHead
+from longtail.methods.normalised import ALPHAS
 
-GRID = tuple(i * 0.25 for i in range(13))
-"""0 to 3 in steps of 0.25: where alpha is looked for, and what a result's sweep holds."""
+GRID = ALPHAS
+"""Where alpha is looked for is also what a result's sweep holds."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,12 @@ def sweep(
 
 def choose_alpha(held_out: Scores, counts: ClassCounts) -> float:
     """The grid's alpha of best mean class accuracy on held-out data, ties to the smallest."""
-    path = sweep(held_out, counts)
-    return max(path, key=lambda alpha: (path[alpha].class_mean, -alpha))
+    return best(sweep(held_out, counts))
+
+
+def best(path: Mapping[float, Accuracy]) -> float:
+    """The value of best mean class accuracy, ties to the smallest."""
+    return max(path, key=lambda value: (path[value].class_mean, -value))
 
 
 def label_free_alpha(mean_cos: float) -> float:

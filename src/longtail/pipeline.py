@@ -1,6 +1,6 @@
 """From a data set and a method's name to finished runs: train, choose, judge, write.
 
-`fit`, `evaluate` and `sweep` are the public calls; the command line says the same words.
+`fit` is the public call; the command line says the same words.
 """
 
 import logging
@@ -8,25 +8,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lightning.fabric import Fabric
 
 from longtail import data as data_sets
-from longtail import measures, methods
+from longtail import measures
 from longtail.config import Config
 from longtail.data.base import Data
 from longtail.engine import Progress, launch, train
 from longtail.errors import UserError
+from longtail.heads import Head, NormalisedHead
 from longtail.jobs import Job, plan, schedule
-from longtail.replica import Replica, Resident, build_model, extract
+from longtail.methods import Method
+from longtail.replica import Replica, Resident, check_backbone
 from longtail.results import (
-    COST,
-    Evidence,
+    Features,
     Result,
-    gather,
+    choose,
+    collect,
+    judge,
+    label_free,
     make_result,
-    settle_alpha,
     write_result,
 )
 from longtail.runs import Run, environment
@@ -34,7 +37,7 @@ from longtail.runs import Run, environment
 logger = logging.getLogger(__name__)
 
 TUNING_FRACTION = 0.2
-"""Part of each training class that the one tuning run of `alpha="auto"` holds out."""
+"""Part of each training class that the one tuning run of an `auto` option holds out."""
 
 
 def fit(
@@ -110,6 +113,8 @@ def run_jobs(
             f"{data.name} has no test and no validation part, so nothing could be judged: add one, "
             "or hold out a part of the training set with --val-fraction 0.2"
         )
+    for job in jobs:
+        check_backbone(job.config, job.method, data)
     fabric = launch(config.machine)
     fabric.barrier()
     if fabric.global_rank == 0:
@@ -133,12 +138,16 @@ def _fit_together(
     """Train one job of each group, then judge every job of it."""
     training = _train([group[0] for group in groups], data, fabric, progress)
     for group, replica in zip(groups, training.replicas, strict=True):
-        evidence: Evidence | None = None
+        began = time.perf_counter()
+        head, features = replica.model.head, collect(replica.model, data, replica.features)
+        extracting = time.perf_counter() - began
         for job in group:
-            if evidence is None or job.method.rule:
-                evidence = gather(job.method, replica.model, data, replica.features)
-            alpha = _alpha(job, evidence, data, fabric, progress)
-            result = make_result(job.config, data, evidence, alpha, training.cost(job, data))
+            began = time.perf_counter() - extracting  # as if it had been alone
+            method, how = _settled(job, head, features, data, fabric, progress)
+            evidence = judge(method, head, features, data)
+            alpha = method.alpha or 0.0 if isinstance(evidence.head, NormalisedHead) else None
+            cost = training.cost(job, data, time.perf_counter() - began)
+            result = make_result(job.config, data, evidence, (alpha, how), cost)
             if fabric.global_rank == 0:
                 if job is not group[0]:
                     job.run.write_metrics(group[0].run.metrics)
@@ -153,19 +162,17 @@ class Training:
     """Replicas at their last epoch, and what it took."""
 
     replicas: list[Replica]
-    began: float
-    """Clock at the first step, less what an interrupted run had spent before."""
     capture_seconds: float
     images: int
     """That all replicas saw."""
     seconds: float
-    """Spent on them, without capture and evaluation."""
+    """Spent on them, before an interruption too, without capture and evaluation."""
 
-    def cost(self, job: Job, data: Data) -> dict[str, Any]:
-        """The fields of a result that tell what it took until now."""
+    def cost(self, job: Job, data: Data, judging: float) -> dict[str, Any]:
+        """The fields of a result that tell what it took, with the seconds of judging it."""
         return {
             "training_id": job.training_id(data),
-            "seconds": time.perf_counter() - self.began - self.capture_seconds,
+            "seconds": self.seconds + judging,
             "capture_seconds": self.capture_seconds,
             "replicas": len(self.replicas),
             "images_per_second": self.images / self.seconds,
@@ -209,7 +216,7 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
     capturing = train(replicas, start=done, after_epoch=after_epoch, progress=progress)
     images = sum(replica.images_per_epoch for replica in replicas) * epochs
     seconds = time.perf_counter() - began - capturing
-    return Training(replicas, began, capturing, images, seconds)
+    return Training(replicas, capturing, images, seconds)
 
 
 def _held_out(replica: Replica, data: Data) -> dict[str, float | None] | None:
@@ -226,83 +233,34 @@ def _title(jobs: Sequence[Job]) -> str:
     return f"{names} on {config.data or config.files.list}, {config.backbone}, seed {seeds}"
 
 
-def _alpha(
-    job: Job, evidence: Evidence, data: Data, fabric: Fabric, progress: Progress | None
-) -> tuple[float | None, str]:
-    """The job's alpha. `auto` without held-out data makes one tuning run on a part of it."""
-    wanted = job.method.alpha
-    can_hold_out = max(data.counts.images) > 1
-    if wanted != "auto" or evidence.held_out is not None or not can_hold_out:
-        return settle_alpha(wanted, evidence, data)
-    logger.warning(
-        "alpha auto: no held-out data, so one tuning run on %d %% of each class comes first; "
-        "--val-fraction or a fixed --alpha avoids it",
-        round(100 * (1 - TUNING_FRACTION)),
-    )
-    rest, held = data_sets.hold_out(data.train, TUNING_FRACTION)
-    part = replace(data, train=rest, val=held, test=None)
-    tuning = replace(job, run=Run(job.run.folder / "tuning"))
-    tuning.run.begin(job.config, overwrite=False)
-    (replica,) = _train([tuning], part, fabric, progress).replicas
-    return settle_alpha(wanted, gather(job.method, replica.model, part, replica.features), part)
+def _settled(
+    job: Job, head: Head, features: Features, data: Data, fabric: Fabric, progress: Progress | None
+) -> tuple[Method, str]:
+    """The job's method with nothing left open, and how its value came about.
 
-
-def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Evidence]:
-    """A finished run with its data, its features and its scores."""
-    run = Run.open(run)
-    config = run.config
-    method = methods.build(config.method, config.options)
-    data = data if data is not None else data_sets.load(config.data, config.files)
-    if data.subset_sha256 != run.result["subset_sha256"]:
-        raise UserError(
-            f"{run.folder} was trained on other images than {config.data} holds now: subset "
-            f"{run.result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now"
-        )
-    model = build_model(config, method, data)
-    model.load_state_dict(run.load_model())
-    fabric = launch(replace(config.machine, devices=1))
-    resident = Resident.place(data, config.train, fabric.device)
-    model.to(fabric.device)
-    evidence = gather(
-        method, model, data, lambda split: extract(model, split.inputs, resident.normalised, fabric)
-    )
-    return Job(config, method, run), data, evidence
-
-
-def evaluate(
-    run: Run | Path | str,
-    alpha: float | Literal["auto"] | None = None,
-    *,
-    data: Data | None = None,
-) -> Result:
-    """The result of a finished run at `alpha` (None: as it was trained); writes nothing.
-
-    `auto` chooses on the run's held-out data when it has some, else by the label-free rule.
-    `data` is needed for a run that was trained on a `Data` of your own making.
+    What is open is chosen on held-out data; without any, one tuning run on a part of each training
+    class comes first, and what it chose is then used on everything.
     """
-    job, data, evidence = _reopen(run, data)
-    stored = job.run.result
-    if alpha is None:
-        chosen = (stored["alpha"], stored["alpha_rule"])
-    else:
-        _needs_tde(job, evidence)
-        chosen = settle_alpha(alpha, evidence, data)
-    cost = {name: stored[name] for name in COST}
-    return make_result(job.config, data, evidence, chosen, cost)
-
-
-def sweep(
-    run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Data | None = None
-) -> dict[float, measures.Accuracy]:
-    """Accuracy of a finished run at each alpha, from one pass over the images."""
-    job, data, evidence = _reopen(run, data)
-    _needs_tde(job, evidence)
-    return measures.sweep(evidence.scores, data.counts, alphas)
-
-
-def _needs_tde(job: Job, evidence: Evidence) -> None:
-    if evidence.scores.indirect is None:
-        raise UserError(
-            f"{job.config.method} has no alpha: its head has no direction to subtract. "
-            "Methods that do: cosine, capsule, deconfound, and each with -tde"
+    choice = job.method.choice
+    if choice is None:
+        return job.method, "" if job.method.alpha is None else "fixed"
+    if features.held is None:
+        rest, held = data_sets.hold_out(data.train, TUNING_FRACTION)
+        if not len(held):
+            value = choice.grid[0]  # what changes least
+            if isinstance(head, NormalisedHead):
+                value = label_free(head, features.train)
+            return job.closed(value), "label-free"
+        logger.warning(
+            "%s auto: no held-out data, so one tuning run on %d %% of each class comes first; "
+            "--val-fraction or a fixed --%s avoids it",
+            choice.option,
+            round(100 * (1 - TUNING_FRACTION)),
+            choice.option,
         )
+        data = replace(data, train=rest, val=held, test=None)
+        tuning = replace(job, run=Run(job.run.folder / "tuning"))
+        tuning.run.begin(job.config, overwrite=False)
+        (replica,) = _train([tuning], data, fabric, progress).replicas
+        head, features = replica.model.head, collect(replica.model, data, replica.features)
+    return job.closed(choose(choice, job.closed, head, features, data)), "held-out"

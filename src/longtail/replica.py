@@ -72,16 +72,28 @@ class Resident:
 
 def build_model(config: Config, method: Method, data: Data) -> Model:
     """The model of a run, initialised from its seed alone, on the CPU."""
+    check_backbone(config, method, data)
     name = method.backbone or config.backbone
-    if data.embeddings != (name == "identity"):
-        kind = "embeddings" if data.embeddings else "images"
-        other = "--backbone identity" if data.embeddings else "a network, such as conv4"
-        raise UserError(f"{data.name} holds {kind}: it needs {other}, not --backbone {name}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(config.seed, "init"))
         backbone = backbones.build(name, data.train.inputs.shape[1])
         model = Model(backbone, method.head(backbone.dim, len(data.classes)))
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def check_backbone(config: Config, method: Method, data: Data) -> None:
+    """Images need a network, embeddings none."""
+    name = method.backbone or config.backbone
+    if data.embeddings == (name == "identity"):
+        return
+    if method.backbone:
+        raise UserError(
+            f"{config.method} works only with the backbone {name}, which needs images, and "
+            f"{data.name} holds embeddings: leave it out"
+        )
+    kind = "embeddings" if data.embeddings else "images"
+    other = "--backbone identity" if data.embeddings else "a network, such as conv4"
+    raise UserError(f"{data.name} holds {kind}: it needs {other}, not --backbone {name}")
 
 
 class Replica:

@@ -72,4 +72,5 @@ def class_names(run: Run) -> list[str]:
 def _alpha_rule(result: dict) -> str:
     how = {"fixed": "fixed before training", "held-out": "chosen on held-out data"}
     rule = how.get(result["alpha_rule"], "by the label-free rule 1 / mean cos(x, d)")
-    return f"{result['method']} {result['alpha']:g}, {rule}"
+    value = result["tau"] if result["alpha"] is None else result["alpha"]
+    return f"{result['method']} {value:g}, {rule}"

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,68 +20,98 @@ from longtail.heads import Head, NormalisedHead
 from longtail.measures import (
     Scores,
     accuracy,
-    choose_alpha,
+    best,
     cosines,
     label_free_alpha,
     score,
     sweep,
 )
-from longtail.methods import Held, Method, Model
+from longtail.methods import Choice, Held, Method, Model
 from longtail.runs import Run, versions
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class Features:
+    """What the trained backbone makes of every part; the test set is read once."""
+
+    train: Tensor
+    """(N, D)."""
+    judged: Tensor
+    """(N, D) of the part that is judged on."""
+    held: Held | None
+
+
+def collect(model: Model, data: Data, extract: Callable[[Split], Tensor]) -> Features:
+    """Extract features of every part once."""
+    held = Held(extract(data.val), data.val.labels) if data.val is not None else None
+    judged = _judged(data)
+    same = held.features if held is not None and judged is data.val else None
+    return Features(extract(data.train), extract(judged) if same is None else same, held)
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """Everything a result is made from; the test set is read once."""
+    """Everything a result is made from."""
 
     head: Head
     """The trained head, after the method's rule."""
-    train_features: Tensor
-    """(N, D)."""
-    features: Tensor
-    """(N, D) of the part that is judged on."""
+    features: Features
     scores: Scores
     held_out: Scores | None
 
 
-def gather(
-    method: Method, model: Model, data: Data, extract: Callable[[Split], Tensor]
-) -> Evidence:
-    """Extract features of every part once and score them with the method's final head."""
-    train_features = extract(data.train)
-    held = Held(extract(data.val), data.val.labels) if data.val is not None else None
-    judged = data.test if data.test is not None else data.val
-    assert judged is not None
-    features = extract(judged) if held is None or judged is data.test else held.features
-    head = model.head
-    if method.rule:
-        labels = data.train.labels.to(train_features.device)
-        head = method.rule(head, train_features, labels, held, data.counts)
+def judge(method: Method, head: Head, features: Features, data: Data) -> Evidence:
+    """Score `features` with what the method's rule makes of `head`."""
+    head = _ruled(method, head, features, data)
     return Evidence(
         head=head,
-        train_features=train_features,
         features=features,
-        scores=score(head, features, judged.labels),
-        held_out=score(head, *held) if held else None,
+        scores=score(head, features.judged, _judged(data).labels),
+        held_out=score(head, *features.held) if features.held else None,
     )
 
 
-def settle_alpha(
-    wanted: float | Literal["auto"] | None,
-    evidence: Evidence,
-    data: Data,
-) -> tuple[float | None, str]:
-    """Alpha and how it came about; `auto` looks at held-out data, else only at features."""
-    head = evidence.head
-    if not isinstance(head, NormalisedHead):
-        return None, ""
-    if wanted != "auto":
-        return wanted or 0.0, "fixed"
-    if evidence.held_out is not None:
-        return choose_alpha(evidence.held_out, data.counts), "held-out"
-    mean_cos = cosines(head, evidence.train_features).mean().item()
+def _judged(data: Data) -> Split:
+    judged = data.test if data.test is not None else data.val
+    assert judged is not None
+    return judged
+
+
+def _ruled(method: Method, head: Head, features: Features, data: Data) -> Head:
+    if not method.rule:
+        return head
+    labels = data.train.labels.to(features.train.device)
+    return method.rule(head, features.train, labels, features.held, data.counts)
+
+
+def choose(
+    choice: Choice, closed: Callable[[float], Method], head: Head, features: Features, data: Data
+) -> float:
+    """The value of the grid with the best mean class accuracy on held-out data.
+
+    Args:
+        choice: what is open.
+        closed: the method at a value.
+        head: as trained.
+        features: of the same training, with a held-out part.
+        data: what they were extracted from.
+    """
+    assert features.held is not None
+    path = {}
+    scores: Scores | None = None
+    for value in choice.grid:
+        method = closed(value)
+        if scores is None or method.rule:  # an alpha needs no other scores
+            scores = score(_ruled(method, head, features, data), *features.held)
+        path[value] = accuracy(scores.at(method.alpha or 0.0), scores.labels, data.counts)
+    return best(path)
+
+
+def label_free(head: NormalisedHead, features: Tensor) -> float:
+    """Alpha by the authors' rule, from training features alone."""
+    mean_cos = cosines(head, features).mean().item()
     alpha = label_free_alpha(mean_cos)
     if alpha == 0:
         logger.warning(
@@ -89,7 +119,7 @@ def settle_alpha(
             "centred?), so alpha is 0",
             mean_cos,
         )
-    return alpha, "label-free"
+    return alpha
 
 
 @dataclass(frozen=True)
@@ -103,7 +133,7 @@ class Result:
     seed: int
     alpha: float | None
     alpha_rule: str
-    """How alpha came about: fixed, held-out, label-free; empty for a head without it."""
+    """How alpha, or a rule's tau, came about: fixed, held-out, label-free; else empty."""
     heads: int | None
     tau: float | None
     gamma: float | None
@@ -184,7 +214,7 @@ def make_result(
     """
     head, scores, classes = evidence.head, evidence.scores, len(data.classes)
     judged = accuracy(scores.at(alpha[0] or 0.0), scores.labels, data.counts)
-    norms = evidence.features.norm(dim=1)
+    norms = evidence.features.judged.norm(dim=1)
     return Result(
         method=config.method,
         data=data.name,
@@ -220,9 +250,9 @@ def _cosine_fields(evidence: Evidence, classes: int) -> dict[str, Any]:
     head = evidence.head
     if not isinstance(head, NormalisedHead):
         return {"mean_cos": None, "class_cos": None}
-    cos = cosines(head, evidence.features)
+    cos = cosines(head, evidence.features.judged)
     return {
-        "mean_cos": cosines(head, evidence.train_features).mean().item(),
+        "mean_cos": cosines(head, evidence.features.train).mean().item(),
         "class_cos": class_means(cos, evidence.scores.labels, classes),
     }
 

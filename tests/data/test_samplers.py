@@ -72,8 +72,11 @@ def test_chances_come_from_the_full_counts_not_the_rows() -> None:
     assert torch.bincount(labels[order]).tolist() == [100, 300]
 
 
-def test_ranks_share_each_batch() -> None:
-    order = torch.randperm(103)
+@pytest.mark.parametrize("kind", ["instance", "class", "square-root", "reversed"])
+def test_ranks_share_each_batch(kind: str) -> None:
+    labels = torch.repeat_interleave(torch.arange(3), torch.tensor([80, 20, 3]))
+    counts = ClassCounts((80, 20, 3))
+    order = epoch_order(kind, labels, counts, 103, torch.Generator().manual_seed(0))
     for world in (1, 2, 4):
         shares = [rank_order(order, 20, rank, world) for rank in range(world)]
         assert all(share.shape == (5, 20 // world) for share in shares)

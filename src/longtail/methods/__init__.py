@@ -13,6 +13,7 @@ from typing import Any
 from longtail.errors import UserError, unknown
 from longtail.methods.base import (
     Batch,
+    Choice,
     Held,
     Method,
     Model,
@@ -24,6 +25,7 @@ from longtail.methods.base import (
 
 __all__ = [
     "Batch",
+    "Choice",
     "Held",
     "Method",
     "Model",
@@ -80,8 +82,8 @@ def _find(name: str) -> Callable[..., Method]:
 
 
 def _parse(method: str, option: inspect.Parameter, value: Any) -> Any:
-    """`value` as the type of the option's default; "auto" passes where alpha takes it."""
-    kind = type(option.default)
+    """`value` as the type of the option's default; "auto" passes where the option takes it."""
+    kind = float if option.default == "auto" else type(option.default)
     if value == "auto" and "auto" in str(option.annotation):
         return value
     try:

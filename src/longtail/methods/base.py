@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from longtail.backbones import Backbone
@@ -13,6 +14,8 @@ from longtail.losses import Outputs, State, cross_entropy
 
 Loss = Callable[[Outputs, Tensor, State], Tensor]
 Sampler = Literal["instance", "class", "square-root", "reversed"]
+Auto = float | Literal["auto"]
+"""A number, or `auto`: it is chosen on held-out data."""
 
 
 class Batch(NamedTuple):
@@ -32,10 +35,18 @@ class Model(nn.Module):
         self.backbone = backbone
         self.head = head
 
-    def forward(self, inputs: Tensor) -> Outputs:
-        """Features (B, D) and logits (B, C)."""
-        features = self.backbone(inputs)
-        return Outputs(features, self.head(features))
+    def forward(self, *inputs: Tensor, scale: Tensor | None = None) -> Outputs:
+        """Features (B, D) and logits (B, C).
+
+        Args:
+            inputs: one batch, or one for each branch of a backbone that has several.
+            scale: (P,) factors of the P equal parts of a feature on its way into the head.
+        """
+        features = self.backbone(*inputs)
+        if scale is None:
+            return Outputs(features, self.head(features))
+        parts = features.unflatten(1, (len(scale), -1)) * scale[:, None]  # (B, P, D/P)
+        return Outputs(features, self.head(parts.flatten(1)))
 
 
 def everything(model: Model) -> Iterable[nn.Parameter]:
@@ -46,6 +57,17 @@ def everything(model: Model) -> Iterable[nn.Parameter]:
 def head_only(model: Model) -> Iterable[nn.Parameter]:
     """The backbone stays as it is."""
     return model.head.parameters()
+
+
+def joint(model: Model) -> Iterable[nn.Parameter]:
+    """The backbone and the head's weight: what `baseline` trains, whatever else a head has."""
+    return [*model.backbone.parameters(), model.head.weight]
+
+
+def centroids(features: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Mean feature (C, D) of each class; zero for a class without any."""
+    total = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
+    return total / torch.bincount(labels, minlength=classes).clamp(min=1)[:, None]
 
 
 def plain_step(model: nn.Module, loss: Loss, batches: list[Batch], state: State) -> Tensor:
@@ -88,6 +110,37 @@ Rule = Callable[[Head, Tensor, Tensor, Held | None, ClassCounts], Head]
 
 
 @dataclass(frozen=True)
+class Choice:
+    """An option that was left `auto`: the value that does best on held-out data is taken."""
+
+    option: str
+    """Its name, and that of the field of a result that holds what was chosen."""
+    grid: tuple[float, ...]
+    """What is tried; ties go to the smallest."""
+
+
+class Paper(NamedTuple):
+    """Where a method comes from."""
+
+    authors: str
+    year: int
+    arxiv: str
+
+
+class Reading(NamedTuple):
+    """How tab:1 of the paper reads a method; empty where it does not."""
+
+    rebalances: bool = False
+    """do(D)."""
+    deconfounds: bool = False
+    """do(X)."""
+    effect: Literal["", "CDE", "NDE", "TDE"] = ""
+
+
+NOT_READ = Reading()
+
+
+@dataclass(frozen=True)
 class Method:
     """Head, stages, rule; `X` and `X-tde` are one training and two alphas."""
 
@@ -97,7 +150,29 @@ class Method:
     rule: Rule | None = None
     backbone: str | None = None
     """The only backbone it works with, if there is only one."""
-    alpha: float | Literal["auto"] | None = None
+    alpha: float | None = None
     """Strength of the total direct effect at test time; None for a head that has none."""
+    choice: Choice | None = None
+    """What is still open; the method with that option set has the rule or the alpha."""
     training: str = ""
     """The method whose training this one shares; empty for its own."""
+    post_hoc: tuple[str, ...] = ()
+    """Options that training does not see."""
+    paper: Paper | None = None
+    weighs_counts: bool = False
+    """Whether a loss or the rule reads the class counts."""
+    reading: Reading = NOT_READ
+
+    @property
+    def needs_counts(self) -> bool:
+        """Whether the class distribution must be known, by a loss, a rule or a sampler."""
+        samplers = {sampler for stage in self.stages for sampler in stage.samplers}
+        return self.weighs_counts or samplers != {"instance"}
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What it changes of the plain classifier: training, inference, both or neither."""
+        plain = Method()
+        trains = (self.head, self.stages) != (plain.head, plain.stages)
+        infers = bool(self.rule or self.choice or self.alpha)
+        return ("training",) * trains + ("inference",) * infers

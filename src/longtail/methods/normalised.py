@@ -6,46 +6,64 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead, Head
-from longtail.methods.base import Method
+from longtail.methods.base import NOT_READ, Auto, Choice, Method, Paper, Reading
 
-Alpha = float | Literal["auto"]
+ALPHAS = tuple(i * 0.25 for i in range(13))
+"""0 to 3 in steps of 0.25: where alpha is looked for."""
+GIDARIS = Paper("Gidaris & Komodakis", 2018, "1804.09458")
+LIU = Paper("Liu et al.", 2019, "1904.05160")
+TANG = Paper("Tang et al.", 2020, "2009.12991")
 
 
 def cosine(*, heads: int = 1, tau: float = 16.0) -> Method:
     """Cosine classifier, N = |x||w| (Gidaris & Komodakis 2018; Qi et al. 2018)."""
-    return _total(CosineHead, heads=heads, tau=tau)
+    reading = Reading(deconfounds=True)
+    return _total(CosineHead, GIDARIS, reading, heads=heads, tau=tau)
 
 
 def capsule(*, heads: int = 1, tau: float = 16.0) -> Method:
     """Capsule classifier, N = (|x| + 1)|w| (Liu et al. 2019, the classifier of OLTR)."""
-    return _total(CapsuleHead, heads=heads, tau=tau)
+    return _total(CapsuleHead, LIU, NOT_READ, heads=heads, tau=tau)
 
 
 def deconfound(*, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32) -> Method:
     """De-confounded training, Eq. 7 (Tang et al. 2020)."""
-    return _total(DeconfoundHead, heads=heads, tau=tau, gamma=gamma)
+    reading = Reading(deconfounds=True)
+    return _total(DeconfoundHead, TANG, reading, heads=heads, tau=tau, gamma=gamma)
 
 
-def cosine_tde(*, heads: int = 1, tau: float = 16.0, alpha: Alpha = 1.5) -> Method:
+def cosine_tde(*, heads: int = 1, tau: float = 16.0, alpha: Auto = 1.5) -> Method:
     """Cosine classifier, then the total direct effect at test time (Tang et al. 2020)."""
-    return replace(cosine(heads=heads, tau=tau), alpha=alpha, training="cosine")
+    return _tde("cosine", cosine(heads=heads, tau=tau), alpha)
 
 
-def capsule_tde(*, heads: int = 1, tau: float = 16.0, alpha: Alpha = 1.5) -> Method:
+def capsule_tde(*, heads: int = 1, tau: float = 16.0, alpha: Auto = 1.5) -> Method:
     """Capsule classifier, then the total direct effect at test time (Tang et al. 2020)."""
-    return replace(capsule(heads=heads, tau=tau), alpha=alpha, training="capsule")
+    return _tde("capsule", capsule(heads=heads, tau=tau), alpha)
 
 
 def deconfound_tde(
-    *, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32, alpha: Alpha = 1.5
+    *, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32, alpha: Auto = 1.5
 ) -> Method:
     """De-confounded training, then the total direct effect, Eq. 8 (Tang et al. 2020)."""
-    trained = deconfound(heads=heads, tau=tau, gamma=gamma)
-    return replace(trained, alpha=alpha, training="deconfound")
+    return _tde("deconfound", deconfound(heads=heads, tau=tau, gamma=gamma), alpha)
 
 
-def _total(head: Callable[..., Head], **options: float) -> Method:
-    return Method(head=partial(head, alpha=0.0, **options), alpha=0.0)
+def _total(head: Callable[..., Head], paper: Paper, reading: Reading, **options: float) -> Method:
+    made = partial(head, alpha=0.0, **options)
+    return Method(head=made, alpha=0.0, paper=paper, reading=reading)
+
+
+def _tde(name: str, trained: Method, alpha: Auto) -> Method:
+    """What `name` trained, its indirect effect removed; `auto` leaves the strength open."""
+    return replace(
+        trained,
+        alpha=None if alpha == "auto" else alpha,
+        choice=Choice("alpha", ALPHAS) if alpha == "auto" else None,
+        training=name,
+        post_hoc=("alpha",),
+        paper=TANG,
+        reading=trained.reading._replace(effect="TDE"),
+    )

@@ -1,0 +1,151 @@
+"""Features helped by a memory of class centroids (Liu et al. 2019, without its spatial attention).
+
+Symbols: v direct feature, M memory (C, D) of the centroids c_i.
+"""
+
+from functools import partial
+from typing import cast, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longtail.data.base import ClassCounts
+from longtail.heads import CapsuleHead, Head, summed_over_ranks
+from longtail.losses import Outputs, State
+from longtail.methods.base import (
+    Batch,
+    Loss,
+    Method,
+    Model,
+    Paper,
+    Reading,
+    Stage,
+    centroids,
+    everything,
+    head_only,
+    joint,
+)
+
+
+def oltr(
+    *,
+    tau: float = 16.0,
+    reach: float = 10.0,
+    attract: float = 0.1,
+    margin: float = 5.0,
+    share: float = 1.0,
+) -> Method:
+    """Memory of centroids, all weights trained on with class-aware samples (Liu et al. 2019)."""
+    step = partial(_step, attract=attract, margin=margin)
+    second = Stage(
+        samplers=("class",), trains=everything, prepare=_remember, step=step, share=share
+    )
+    return _with_memory(second, tau, reach)
+
+
+def decouple_oltr(*, tau: float = 16.0, reach: float = 10.0, share: float = 1.0) -> Method:
+    """OLTR's second stage on frozen features (Liu et al. 2019; Kang et al. 2020)."""
+    second = Stage(samplers=("class",), trains=head_only, prepare=_remember, share=share)
+    return _with_memory(second, tau, reach)
+
+
+def _with_memory(second: Stage, tau: float, reach: float) -> Method:
+    return Method(
+        head=partial(MemoryHead, tau=tau, reach=reach),
+        stages=(Stage(trains=joint), second),
+        paper=Paper("Liu et al.", 2019, "1904.05160"),
+        reading=Reading(rebalances=True, effect="NDE"),
+    )
+
+
+@final
+class MemoryHead(Head):
+    """A linear head until it has a memory, then a squashed cosine classifier of meta embeddings.
+
+        meta(v) = reach / min_i |v - c_i| * (v + tanh(selector(v)) * softmax(W v) M)
+
+    W is first the linear head; softmax(W v) then says which centroids to recall. The farther v lies
+    from every centroid, the shorter its embedding and the less certain its logits.
+
+    Args:
+        dim: length D of a feature.
+        classes: number of classes C.
+        tau: scale of the logits.
+        reach: scale of the reachability; the paper's formula has 1, its authors' code 10.
+    """
+
+    shown = ("dim", "classes", "tau", "reach")
+    memory: Tensor
+
+    def __init__(self, dim: int, classes: int, tau: float = 16.0, reach: float = 10.0) -> None:
+        super().__init__(dim, classes)
+        self.reset_parameters()
+        self.tau, self.reach = tau, reach
+        self.selector = nn.Linear(dim, dim)
+        self.classifier = CapsuleHead(dim, classes, tau=tau, alpha=0.0)
+        self.register_buffer("memory", torch.zeros(classes, dim))
+        self.remembers = False  # a host value: each stage has its own graph
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, C)."""
+        recalled = F.linear(x, self.weight)
+        if not self.remembers:
+            return recalled
+        memory = self.memory.clone()  # the step follows it before the backward pass
+        nearest = torch.cdist(x, memory).amin(1, keepdim=True)  # (B, 1)
+        meta = x + self.selector(x).tanh() * (recalled.softmax(1) @ memory)
+        return self.classifier.total(self.reach / nearest.clamp(min=1e-6) * meta)
+
+    @torch.no_grad()
+    def follow(self, features: Tensor, target: Tensor, decay: Tensor) -> None:
+        """Move the centroids of the classes in the batch, that of all ranks, toward their means."""
+        member = F.one_hot(target, self.classes).to(features)  # (B, C)
+        total = torch.cat([member.T @ features, member.sum(0)[:, None]], dim=1)
+        total = summed_over_ranks(total)  # (C, D + 1): one message
+        count = total[:, -1:]
+        moved = torch.lerp(total[:, :-1] / count.clamp(min=1), self.memory, decay)
+        self.memory.copy_(torch.where(count > 0, moved, self.memory))
+
+    def get_extra_state(self) -> Tensor:
+        """Whether there is a memory; a tensor, as every format can keep it."""
+        return torch.tensor(self.remembers)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take over what `get_extra_state` gave."""
+        self.remembers = bool(state)
+
+
+def large_margin(features: Tensor, target: Tensor, memory: Tensor, margin: float) -> Tensor:
+    """max(0, |v - c_y| - mean over others |v - c_i| + margin), the mean over the batch.
+
+    The paper sums over the others, which leaves nothing of the loss with many classes.
+    """
+    distance = torch.cdist(features, memory)  # (B, C)
+    own = distance.gather(1, target[:, None])
+    others = (distance.sum(1, keepdim=True) - own) / max(1, len(memory) - 1)
+    return F.relu(own - others + margin).mean()
+
+
+def _remember(model: Model, features: Tensor, labels: Tensor, counts: ClassCounts) -> None:
+    head = cast(MemoryHead, model.head)
+    head.memory.copy_(centroids(features, labels, len(counts)))
+    head.remembers = True
+
+
+def _step(
+    model: nn.Module,
+    loss: Loss,
+    batches: list[Batch],
+    state: State,
+    *,
+    attract: float,
+    margin: float,
+) -> Tensor:
+    """Cross-entropy and the large-margin loss; the memory follows the features as they move."""
+    (batch,) = batches
+    outputs: Outputs = model(batch.inputs)
+    head = cast(MemoryHead, model.head)
+    apart = large_margin(outputs.features, batch.target, head.memory.clone(), margin)
+    head.follow(outputs.features, batch.target, state.mu)
+    return loss(outputs, batch.target, state) + attract * apart
