@@ -50,6 +50,15 @@ def test_it_runs_what_is_missing_and_skips_what_is_done(bench, tmp_path):
     assert bench.missing(1) == []
 
 
+def test_a_finished_run_whose_result_was_not_kept_is_kept_now(bench, tmp_path):
+    run(bench, bench.missing(1))
+    for path in (tmp_path / "results").rglob("*.json"):
+        path.unlink()
+    assert len(bench.missing(1)) == 2
+    run(bench, bench.missing(1))
+    assert bench.missing(1) == []
+
+
 def test_the_table_is_made_from_the_files_with_the_papers_figure_beside(bench, tmp_path):
     empty = benches.markdown(bench)
     assert empty.count("not run") == 2 and empty.count("| 50.5 |") == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longtail import cli, methods
+from longtail import cli, commands, methods
 from longtail.errors import UserError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -45,7 +45,7 @@ def test_help_answers_without_torch_in_under_a_second(words):
         text=True,
         check=True,
     )
-    assert time.perf_counter() - began < 2.0  # the bar is 0.7 s on an idle machine
+    assert time.perf_counter() - began < 1.4  # the bar is 0.7 s, and here two tests run at once
     assert "| torch" not in done.stderr
     assert "longtail" in done.stdout
 
@@ -175,9 +175,22 @@ def test_a_recipe_sets_the_defaults_and_options_win(tmp_path):
         cli.parse_train(["--recipe", str(recipe)])
 
 
+def test_method_options_stand_anywhere_and_need_no_data_before_them(tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("data: digits-lt\nmethod: deconfound-tde\ntrain:\n  lr: 1e-1\n")
+    train = cli.parse_train(["--recipe", str(recipe), "--alpha", "1"])
+    assert train.config.data == "digits-lt" and train.config.options == {"alpha": "1"}
+    assert train.config.train.lr == 0.1
+    train = cli.parse_train(["--alpha", "1", "digits-lt", "--no-graph", "--tau=8"])
+    assert train.config.data == "digits-lt" and not train.config.machine.graph
+    assert train.config.options == {"alpha": "1", "tau": "8"}
+    train = cli.parse_train(["--list", "t.txt", "--alpha", "1"])
+    assert train.config.data == "" and str(train.config.files.list) == "t.txt"
+
+
 def test_alphas():
-    assert cli.parse_alphas("0:3:0.25") == [i * 0.25 for i in range(13)]
-    assert cli.parse_alphas("0,1.5") == [0, 1.5]
+    assert commands.parse_alphas("0:3:0.25") == [i * 0.25 for i in range(13)]
+    assert commands.parse_alphas("0,1.5") == [0, 1.5]
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the real CIFAR images of ../shared/data")

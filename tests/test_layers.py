@@ -21,6 +21,7 @@ LAYERS = [
     {"figures"},
     {"reports"},
     {"demo", "console", "bench", "speed"},
+    {"commands"},
     {"cli", "__init__", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

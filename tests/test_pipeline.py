@@ -1,6 +1,8 @@
 """The whole way from data to a run folder, on tiny data."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +10,10 @@ import torch
 import longtail as lt
 from helpers import files_in, tiny_config, tiny_data
 from longtail import methods
+from longtail.data import hold_out
 from longtail.errors import UserError
 from longtail.pipeline import fit_all
+from longtail.replica import Replica
 from longtail.results import Result
 from longtail.runs import Run
 from longtail.schedule import lay_out
@@ -132,21 +136,28 @@ def test_more_batch_than_images_is_one_batch_of_all(tmp_path):
 
 class TestAlpha:
     def test_auto_chooses_on_held_out_data(self, tmp_path):
-        data = tiny_data()
-        val = tiny_data(seed=0).test
-        from dataclasses import replace
-
-        run = fit(tmp_path, data=replace(data, val=val), alpha="auto")
+        data = tiny_data(counts=(24, 12, 6))
+        train, val = hold_out(data.train, 0.25)
+        data = replace(data, train=train, val=val)
+        run = fit(tmp_path, data=data, alpha="auto")
+        assert run.result["alpha"] == lt.evaluate(run, "auto", data=data).alpha
         assert run.result["alpha_rule"] == "held-out"
         assert run.result["alpha"] in [i * 0.25 for i in range(13)]
         assert run.metrics[0]["val"]["overall"] is not None
         assert not (run.folder / "tuning").exists()
 
+    def test_auto_is_never_chosen_on_what_is_judged(self, tmp_path, caplog):
+        """A validation part and no test part: it judges, so something else must choose."""
+        data = tiny_data()
+        run = fit(tmp_path, data=replace(data, val=data.test, test=None), alpha="auto")
+        assert run.result["judged_on"] == "val" and (run.folder / "tuning" / "last.pt").exists()
+        assert "may not be chosen on what is judged" in caplog.text
+
     def test_auto_without_held_out_data_makes_one_tuning_run(self, tmp_path, caplog):
         run = fit(tmp_path, alpha="auto")
         assert run.result["alpha_rule"] == "held-out"
         assert (run.folder / "tuning" / "last.pt").exists()
-        assert "one tuning run on 80 %" in caplog.text
+        assert "one more run on 80 %" in caplog.text
 
     def test_auto_with_nothing_to_hold_out_is_label_free(self, tmp_path):
         run = fit(tmp_path, data=tiny_data(counts=(1, 1, 1)), alpha="auto", batch_size=3)
@@ -170,8 +181,10 @@ class TestBadInput:
     def test_unknown_method_and_option(self, tmp_path):
         with pytest.raises(UserError, match="'deconfund'.*Did you mean 'deconfound'"):
             fit(tmp_path, "deconfund")
-        with pytest.raises(UserError, match="option of cosine 'head'.*'heads'"):
+        with pytest.raises(UserError, match="unknown option 'head'.*'heads'"):
             fit(tmp_path, "cosine", head=2)
+        with pytest.raises(UserError, match="unknown option 'epoch'.*'epochs'"):
+            fit(tmp_path, "cosine", epoch=2)
         with pytest.raises(UserError, match="--heads takes int, not 'two'"):
             fit(tmp_path, heads="two")
 
@@ -187,6 +200,73 @@ class TestBadInput:
         with pytest.raises(UserError, match="exists, finished, with this very configuration"):
             fit(tmp_path)
         assert run.folder.joinpath("result.json").read_bytes() == before
+
+    def test_overwrite_removes_the_run_and_nothing_beside_it(self, tmp_path):
+        run = fit(tmp_path)
+        (run.folder / "notes.txt").write_text("mine")
+        data = tiny_data()
+        (again,) = fit_all(
+            tiny_config(epochs=1),
+            ["deconfound-tde"],
+            [0],
+            out=run.folder,
+            data=data,
+            overwrite=True,
+        )
+        assert len(again.metrics) == 1 and (run.folder / "notes.txt").read_text() == "mine"
+
+    def test_overwrite_refuses_a_folder_that_only_looks_like_a_run(self, tmp_path):
+        (tmp_path / "config.yaml").write_text("my: project")
+        (tmp_path / "thesis.tex").write_text("years of work")
+        with pytest.raises(UserError, match="not empty and not a run"):
+            fit_all(tiny_config(), ["cosine"], [0], out=tmp_path, data=tiny_data(), overwrite=True)
+        assert (tmp_path / "config.yaml").read_text() == "my: project"
+
+    def test_what_cannot_be_built_touches_no_folder(self, tmp_path):
+        run = fit(tmp_path)
+        before = (run.folder / "result.json").read_bytes()
+        with pytest.raises(UserError, match="does not split into 3"):
+            fit_all(
+                *(tiny_config(heads=3), ["deconfound-tde"], [0]),
+                out=run.folder,
+                data=tiny_data(),
+                overwrite=True,
+            )
+        assert (run.folder / "result.json").read_bytes() == before
+        with pytest.raises(UserError, match="does not split into 3"):
+            fit(tmp_path / "new", heads=3)
+        assert not (tmp_path / "new").exists()
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"optimizer": "sdg"}, "unknown --optimizer 'sdg'. Did you mean 'sgd'"),
+            ({"augment": "crop-filp"}, "Did you mean 'crop-flip'"),
+            ({"epochs": 0}, "--epochs 0: it must be at least 1"),
+            ({"batch_size": -1}, "--batch-size -1: it must be at least 1"),
+            ({"lr": float("nan")}, "--lr nan: it must be above 0"),
+            ({"momentum": 1.5}, "--momentum 1.5: it must be from 0 to below 1"),
+            ({"milestones": (120.0,)}, "parts of the epochs"),
+        ],
+    )
+    def test_values_are_checked_whoever_sets_them(self, options, said, tmp_path):
+        with pytest.raises(UserError, match=re.escape(said)):
+            fit(tmp_path, **options)
+
+    def test_weights_spoilt_by_the_last_step_are_not_saved(self, tmp_path, monkeypatch):
+        """A loss is that of the weights before its step, so that it cannot tell."""
+        step = Replica.step
+
+        def spoiling(replica, size):
+            step(replica, size)
+            if replica.cursor.item() == replica.steps and replica.state.progress > 0:
+                replica.model.head.weight.data.fill_(float("inf"))
+
+        monkeypatch.setattr(Replica, "step", spoiling)
+        with pytest.raises(UserError, match="weights became infinite or NaN at step 9"):
+            fit(tmp_path)
+        saved = Run(tmp_path / "deconfound-tde").load_checkpoint()
+        assert saved["epoch"] == 1
 
     def test_a_folder_that_is_not_a_run_is_left_alone(self, tmp_path):
         (tmp_path / "deconfound-tde").mkdir()
@@ -211,8 +291,6 @@ class TestBadInput:
                 if record["epoch"] == 1:
                     poison[:] = float("nan")
 
-        from dataclasses import replace
-
         from longtail.data.base import Split
 
         poisoned = replace(data, train=Split(poison, data.train.labels))
@@ -230,8 +308,6 @@ class TestBadInput:
         assert all(torch.isfinite(t).all() for t in saved["replica"]["model"].values())
 
     def test_data_without_a_judge(self, tmp_path):
-        from dataclasses import replace
-
         with pytest.raises(UserError, match="no test and no validation part"):
             fit(tmp_path, data=replace(tiny_data(), test=None))
 

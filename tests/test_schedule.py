@@ -49,6 +49,10 @@ def test_a_stage_that_prepares_or_trains_other_weights_starts_afresh(second):
     assert legs[1].span == (200, 220) and legs[1].fresh
 
 
+def test_shares_are_rounded_together():
+    assert lay_out([Stage(share=0.5), Stage(share=0.5)], 5)[-1].stop == 5
+
+
 def test_a_stage_has_at_least_one_epoch():
     assert lay_out([Stage(share=0.01)], 2)[0].stop == 1
     assert math.isfinite(rate(PAPER, 0, 1))

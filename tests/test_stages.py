@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from helpers import tiny_config, tiny_data
 from longtail import methods
-from longtail.heads import LinearHead
+from longtail.heads import Head, LinearHead
 from longtail.methods import Method, Stage, head_only
 from longtail.pipeline import fit_all
 
@@ -83,9 +83,35 @@ def soft_halves(inputs, target, state):
     return 0.5 * (inputs + inputs[other]), 0.5 * (soft + soft[other])
 
 
+def seen_targets(outputs, target, state):
+    SEEN.setdefault("targets", []).append(target.detach().clone())
+    return F.cross_entropy(outputs.logits, target)
+
+
 def test_mix_gives_soft_targets(monkeypatch, tmp_path):
-    run = fit(monkeypatch, tmp_path, Method(stages=(Stage(mix=soft_halves),)))
-    assert run.metrics[-1]["loss"] > 0.3  # half of each target is another class
+    stage = Stage(loss=seen_targets, mix=soft_halves)
+    fit(monkeypatch, tmp_path, Method(stages=(stage,)), epochs=1)
+    targets = torch.cat(SEEN["targets"])  # (40, 3)
+    assert targets.shape == (40, 3) and torch.equal(targets.sum(1), torch.ones(40))
+    assert (targets == 0.5).any(1).sum() > 5  # mixed with another class
+
+
+def test_a_frozen_module_does_not_freeze_its_moving_children(monkeypatch, tmp_path):
+    class Scaled(Head):
+        def __init__(self, dim, classes):
+            super().__init__(dim, classes)
+            self.norm = torch.nn.BatchNorm1d(dim)
+
+        def forward(self, x):
+            return F.linear(self.norm(x), self.weight)
+
+    def all_but_weight(model):
+        return [p for p in model.parameters() if p is not model.head.weight]
+
+    run = fit(
+        monkeypatch, tmp_path, Method(head=Scaled, stages=(Stage(trains=all_but_weight),)), epochs=1
+    )
+    assert int(run.load_model()["head.norm.num_batches_tracked"]) == 5
 
 
 def halve_the_head(head, features, labels, held_out, counts):

@@ -19,7 +19,6 @@ from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.jobs import Job
 from longtail.pipeline import run_jobs
-from longtail.results import Result
 from longtail.runs import Run, replacing
 
 PAPER_ORDER = (
@@ -107,17 +106,17 @@ class Bench:
         for recipe, seed in wanted:
             by_data.setdefault(recipe.config.data, []).append((recipe, seed))
         for cells in by_data.values():
-            targets = {}
-            jobs = []
-            for recipe, seed in cells:
-                job = self._job(recipe, seed, root, machine)
-                jobs.append(job)
-                targets[job.run] = recipe.result_path(self.results, seed)
+            jobs = [self._job(recipe, seed, root, machine) for recipe, seed in cells]
+            paths = [recipe.result_path(self.results, seed) for recipe, seed in cells]
+            targets = dict(zip((job.run for job in jobs), paths, strict=True))
+            for run, path in targets.items():
+                if run.finished:  # a bench that was stopped before it could keep the result
+                    keep(run, path)
             run_jobs(
                 jobs,
                 resume=True,
                 progress=progress,
-                on_result=lambda job, result, to=targets: keep(result, to[job.run]),  # type: ignore[misc]
+                on_result=lambda job, targets=targets: keep(job.run, targets[job.run]),  # type: ignore[misc]
             )
 
     def _job(self, recipe: Recipe, seed: int, root: Path | None, machine: MachineConfig) -> Job:
@@ -158,14 +157,16 @@ def _in_paper_order(recipe: Recipe) -> tuple[Any, ...]:
     data, _, ratio = recipe.config.data.partition(":")
     return (
         (data, -float(ratio or 0), recipe.config.backbone),
-        PAPER_ORDER.index(recipe.config.method),
+        PAPER_ORDER.index(recipe.config.method)
+        if recipe.config.method in PAPER_ORDER
+        else len(PAPER_ORDER),
     )
 
 
-def keep(result: Result, path: Path) -> None:
-    """Write a result file whole."""
+def keep(run: Run, path: Path) -> None:
+    """Copy the result of a finished run to `path`."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(result.to_json()) + "\n")
+        temporary.write_text(json.dumps(run.result) + "\n")
 
 
 def markdown(bench: Bench) -> str:

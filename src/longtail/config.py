@@ -5,10 +5,11 @@ depends on the data set is a preset chosen by its name (`Config.preset`). A meth
 follow the same command line, as in `--heads 4`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 import yaml
@@ -148,6 +149,25 @@ class Config:
         nested = {part: replace(getattr(self, part), **parts[part]) for part in parts}
         return replace(self, **top, **nested, options=own)
 
+    def flat_names(self) -> set[str]:
+        """Every option that `with_options` knows the place of."""
+        parts = (self.files, self.train, self.machine)
+        return (_names(self) - {"files", "train", "machine", "options"}).union(*map(_names, parts))
+
+    def check(self) -> None:
+        """Refuse values that no training could have, whoever set them."""
+        for part in (self.files, self.train, self.machine):
+            for name, kind in get_type_hints(type(part)).items():
+                value = getattr(part, name)
+                if get_origin(kind) is Literal and value not in get_args(kind):
+                    raise unknown(_flag(name), str(value), get_args(kind), _either(get_args(kind)))
+                if name in RANGES and not RANGES[name][0] <= value < RANGES[name][1]:
+                    raise UserError(f"{_flag(name)} {value}: {_range(*RANGES[name])}")
+        if not all(0 <= part <= 1 for part in self.train.milestones):
+            raise UserError(
+                f"--milestones {self.train.milestones} are parts of the epochs, each from 0 to 1"
+            )
+
     def to_yaml(self) -> str:
         """As text that `from_yaml` reads back."""
         return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)
@@ -181,6 +201,30 @@ class Config:
         return replace(config.with_options(**flat, **tree), options=options)
 
 
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "replicas"), (1, math.inf)),
+    **dict.fromkeys(("weight_decay", "warmup", "pad", "save_seconds", "decay"), (0, math.inf)),
+    "lr": (1e-12, math.inf),
+    "momentum": (0, 1),
+    "val_fraction": (0, 1),
+}
+"""Least value, and the one it must stay below."""
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _either(values: tuple[Any, ...]) -> str:
+    return "one of " + ", ".join(map(str, values))
+
+
+def _range(least: float, below: float) -> str:
+    if below == math.inf:
+        return "it must be above 0" if 0 < least < 1 else f"it must be at least {least}"
+    return f"it must be from {least} to below {below}"
+
+
 def _names(part: Any) -> set[str]:
     return {f.name for f in fields(part)}
 
@@ -197,6 +241,13 @@ def _typed(value: Any, default: Any, name: str) -> Any:
     """YAML has no tuples and no paths."""
     if isinstance(default, tuple):
         return tuple(value)
+    if isinstance(default, float) and not isinstance(default, bool):
+        try:
+            return float(value)  # YAML reads 1e-1 as text
+        except (TypeError, ValueError):
+            raise UserError(f"{name} takes a number, not {value!r}") from None
+    if type(default) is int and type(value) is not int:
+        raise UserError(f"{name} takes a whole number, not {value!r}")
     return Path(value) if value is not None and name in _PATHS else value
 
 

@@ -42,7 +42,7 @@ class Console:
             f"  {self._epoch:>4}/{self._epochs}  loss {record['loss']:.4f}  lr {record['lr']:.2g}"
             f"  {record['images_per_second']:,.0f} images/s"
         )
-        if record.get("val"):
+        if record.get("val") and record["val"]["overall"] is not None:
             row += f"  val {record['val']['overall']:.1f}"
         self.terminal.print(row)
         if self._epoch == self._epochs:

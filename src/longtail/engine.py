@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.strategies import DDPStrategy
 from torch import Tensor
 
 from longtail.config import MachineConfig
@@ -33,6 +34,7 @@ class Progress(Protocol):
 
 def launch(machine: MachineConfig) -> Fabric:
     """Start the processes that `machine` asks for, or join those torchrun or SLURM started."""
+    per_host, hosts = _processes(machine)
     wanted = machine.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device: use --device cpu")
@@ -40,12 +42,32 @@ def launch(machine: MachineConfig) -> Fabric:
     bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
     fabric = Fabric(
         accelerator="cuda" if cuda else "cpu",
-        devices=int(os.environ.get("LOCAL_WORLD_SIZE", machine.devices)),
-        num_nodes=machine.nodes,
+        devices=per_host,
+        num_nodes=hosts,
+        # every epoch ends with rank 0's batch statistics on all ranks; in between a step may
+        # call the model twice, which a broadcast before each call would break
+        strategy=DDPStrategy(broadcast_buffers=False) if per_host * hosts > 1 else "auto",
         precision="bf16-mixed" if bf16 else "32-true",
     )
     fabric.launch()
+    if fabric.world_size != per_host * hosts:
+        raise UserError(
+            f"{per_host * hosts} processes were started and {fabric.world_size} found each other: "
+            "start them with torchrun or srun, or let --devices start them"
+        )
     return fabric
+
+
+def _processes(machine: MachineConfig) -> tuple[int, int]:
+    """Processes on each host, and hosts: torchrun's, SLURM's, or those of the options."""
+    env = os.environ
+    if "LOCAL_WORLD_SIZE" in env:
+        local = int(env["LOCAL_WORLD_SIZE"])
+        return local, int(env["WORLD_SIZE"]) // local
+    if int(env.get("SLURM_NTASKS", 1)) > 1:
+        hosts = int(env.get("SLURM_NNODES", 1))
+        return int(env["SLURM_NTASKS"]) // hosts, hosts
+    return machine.devices, machine.nodes
 
 
 def train(
@@ -81,6 +103,8 @@ def train(
                 advance(size)
                 if progress:
                     progress.step(done, len(sizes))
+            for replica in replicas:
+                replica.end_epoch()
             records = [_record(replica, epoch, began) for replica in replicas]
             after_epoch(epoch + 1, records)
     return capturing
@@ -93,12 +117,15 @@ def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any]:
         losses = cast(Tensor, replica.fabric.all_reduce(losses))
     losses = losses.cpu()
     bad = (~torch.isfinite(losses)).nonzero()
-    if len(bad):
-        step = epoch * len(losses) + int(bad[0])
+    if len(bad) or not replica.finite():
+        # a loss is that of the weights before its step: the last step may spoil them unseen
+        at = int(bad[0]) if len(bad) else len(losses) - 1
+        what = f"loss became {losses[at].item()}" if len(bad) else "weights became infinite or NaN"
         raise UserError(
-            f"the loss became {losses[bad[0]].item()} at step {step} (epoch {epoch + 1}, seed "
-            f"{replica.config.seed}). Training stopped; the checkpoint from before is kept. "
-            f"A smaller --lr (now {replica.config.train.lr}) or a longer --warmup usually cures it"
+            f"the {what} at step {epoch * len(losses) + at} (epoch {epoch + 1}, seed "
+            f"{replica.config.seed}). Training stopped, and nothing of this epoch is saved: a "
+            f"checkpoint from before stays as it is. A smaller --lr (now "
+            f"{replica.config.train.lr}) or a longer --warmup usually cures it"
         )
     seconds = time.perf_counter() - began
     return {

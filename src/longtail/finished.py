@@ -1,11 +1,11 @@
 """What can be asked of a finished run: judge it again, at any alpha, without training."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from longtail import data as data_sets
 from longtail import measures, methods
+from longtail.config import MachineConfig
 from longtail.data.base import Data
 from longtail.engine import launch
 from longtail.errors import UserError
@@ -32,7 +32,7 @@ def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Eviden
         )
     model = build_model(config, method, data)
     model.load_state_dict(run.load_model())
-    fabric = launch(replace(config.machine, devices=1))
+    fabric = launch(MachineConfig())  # where it was trained may be gone
     resident = Resident.place(data, config.train, fabric.device)
     model.to(fabric.device)
     features = collect(
@@ -49,7 +49,8 @@ def evaluate(
 ) -> Result:
     """The result of a finished run at `alpha` (None: as it was trained); writes nothing.
 
-    `auto` chooses on the run's held-out data when it has some, else by the label-free rule.
+    `auto` chooses on held-out data that is not judged on when there is some, else by the label-free
+    rule.
     `data` is needed for a run that was trained on a `Data` of your own making.
     """
     job, data, evidence = _reopen(run, data)
@@ -66,7 +67,7 @@ def evaluate(
 def _alpha(wanted: Auto, evidence: Evidence, data: Data) -> tuple[float, str]:
     if wanted != "auto":
         return wanted, "fixed"
-    if evidence.held_out is not None:
+    if evidence.held_out is not None and data.test is not None:
         return measures.choose_alpha(evidence.held_out, data.counts), "held-out"
     assert isinstance(evidence.head, NormalisedHead)
     return label_free(evidence.head, evidence.features.train), "label-free"

@@ -9,7 +9,7 @@ from pathlib import Path
 from longtail import methods
 from longtail.config import Config
 from longtail.data.base import Data
-from longtail.errors import UserError
+from longtail.errors import UserError, unknown
 from longtail.methods import Method
 from longtail.runs import Run
 from longtail.schedule import lay_out
@@ -43,16 +43,21 @@ class Job:
 
 def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) -> list[Job]:
     """The jobs; an option must belong to at least one of the methods."""
+    names = list(dict.fromkeys(names))
     if not names or not seeds:
         raise UserError("nothing to train: give at least one method and one seed")
+    config.check()
     owned = {name: set(methods.options_of(name)) for name in names}
     for option in config.options:
         if not any(option in known for known in owned.values()):
-            methods.build(names[0], {option: config.options[option]})  # says what is known
+            known = {*config.flat_names(), *(o for options in owned.values() for o in options)}
+            raise unknown("option", option, known, f"options of {names[0]}: longtail methods")
     jobs = []
     for seed in seeds:
         for name in names:
-            own = {k: v for k, v in config.options.items() if k in owned[name]}
+            own = methods.parsed(
+                name, {k: v for k, v in config.options.items() if k in owned[name]}
+            )
             method = methods.build(name, own)
             backbone = method.backbone or config.backbone
             mine = replace(config, method=name, options=own, seed=seed, backbone=backbone)

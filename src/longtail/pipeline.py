@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric import Fabric
 
 from longtail import data as data_sets
@@ -21,10 +22,9 @@ from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
 from longtail.jobs import Job, plan, schedule
 from longtail.methods import Method
-from longtail.replica import Replica, Resident, check_backbone
+from longtail.replica import Replica, Resident, check_fits
 from longtail.results import (
     Features,
-    Result,
     choose,
     collect,
     judge,
@@ -63,7 +63,7 @@ def fit(
         progress: told of steps and epochs.
         options: any field of `Config`, and the method's own options.
     """
-    name = data if isinstance(data, str) else data.name
+    name = data if isinstance(data, str) else data.full_name
     config = Config.preset(name).with_options(method=method, **options)
     runs = fit_all(
         config,
@@ -101,7 +101,7 @@ def run_jobs(
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
-    on_result: Callable[[Job, Result], None] | None = None,
+    on_result: Callable[[Job], None] | None = None,
 ) -> list[Run]:
     """Train and judge `jobs`, which share their data; `on_result` hears of each as it comes."""
     config = jobs[0].config
@@ -113,28 +113,33 @@ def run_jobs(
             f"{data.name} has no test and no validation part, so nothing could be judged: add one, "
             "or hold out a part of the training set with --val-fraction 0.2"
         )
-    for job in jobs:
-        check_backbone(job.config, job.method, data)
     fabric = launch(config.machine)
+    for job in jobs:  # what cannot be built must not touch a folder
+        check_fits(job.config, job.method, data, fabric.world_size)
     fabric.barrier()
     if fabric.global_rank == 0:
         for job in jobs:
-            job.run.begin(job.config, overwrite=overwrite)
+            if overwrite or not job.run.finished:
+                job.run.begin(job.config, overwrite=overwrite, cuda=_on_cuda(fabric))
     fabric.barrier()
     for together in schedule(jobs, data, config.machine.replicas if _side_by_side(fabric) else 1):
-        for job, result in _fit_together(together, data, fabric, progress):
+        for job in _fit_together(together, data, fabric, progress):
             if on_result and fabric.global_rank == 0:
-                on_result(job, result)
+                on_result(job)
     return [job.run for job in jobs]
 
 
+def _on_cuda(fabric: Fabric) -> bool:
+    return fabric.device.type == "cuda"
+
+
 def _side_by_side(fabric: Fabric) -> bool:
-    return fabric.device.type == "cuda" and fabric.world_size == 1
+    return _on_cuda(fabric) and fabric.world_size == 1
 
 
 def _fit_together(
     groups: list[list[Job]], data: Data, fabric: Fabric, progress: Progress | None
-) -> Iterator[tuple[Job, Result]]:
+) -> Iterator[Job]:
     """Train one job of each group, then judge every job of it."""
     training = _train([group[0] for group in groups], data, fabric, progress)
     for group, replica in zip(groups, training.replicas, strict=True):
@@ -153,7 +158,7 @@ def _fit_together(
                     job.run.write_metrics(group[0].run.metrics)
                 job.run.save_model(replica.model.state_dict())
                 write_result(job.run, result, data)
-            yield job, result
+            yield job
     fabric.barrier()
 
 
@@ -166,7 +171,7 @@ class Training:
     images: int
     """That all replicas saw."""
     seconds: float
-    """Spent on them, before an interruption too, without capture and evaluation."""
+    """Spent on them, before an interruption too, without capture and the last evaluation."""
 
     def cost(self, job: Job, data: Data, judging: float) -> dict[str, Any]:
         """The fields of a result that tell what it took, with the seconds of judging it."""
@@ -176,7 +181,7 @@ class Training:
             "capture_seconds": self.capture_seconds,
             "replicas": len(self.replicas),
             "images_per_second": self.images / self.seconds,
-            "device": environment()["device"],
+            "device": environment(cuda=_on_cuda(self.replicas[0].fabric))["device"],
         }
 
 
@@ -190,7 +195,7 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
         if saved := job.run.load_checkpoint():
             done, spent = saved["epoch"], saved["seconds"]
             replica.load_state_dict(saved["replica"])
-    if progress:
+    if progress and fabric.global_rank == 0:
         progress.begin(_title(jobs), epochs, done)
     last_save = time.perf_counter()
     began = last_save - spent
@@ -213,7 +218,9 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
         if progress:
             progress.epoch(records[0])
 
-    capturing = train(replicas, start=done, after_epoch=after_epoch, progress=progress)
+    watched = progress if fabric.global_rank == 0 else None
+    with torch.random.fork_rng(devices=[fabric.device] if _on_cuda(fabric) else []):
+        capturing = train(replicas, start=done, after_epoch=after_epoch, progress=watched)
     images = sum(replica.images_per_epoch for replica in replicas) * epochs
     seconds = time.perf_counter() - began - capturing
     return Training(replicas, capturing, images, seconds)
@@ -230,7 +237,9 @@ def _title(jobs: Sequence[Job]) -> str:
     config = jobs[0].config
     names = ", ".join(dict.fromkeys(job.method.training or job.config.method for job in jobs))
     seeds = ", ".join(dict.fromkeys(str(job.config.seed) for job in jobs))
-    return f"{names} on {config.data or config.files.list}, {config.backbone}, seed {seeds}"
+    tuning = ", tuning run" if jobs[0].run.folder.name == "tuning" else ""
+    data = config.data or config.files.list
+    return f"{names} on {data}, {config.backbone}, seed {seeds}{tuning}"
 
 
 def _settled(
@@ -238,29 +247,32 @@ def _settled(
 ) -> tuple[Method, str]:
     """The job's method with nothing left open, and how its value came about.
 
-    What is open is chosen on held-out data; without any, one tuning run on a part of each training
-    class comes first, and what it chose is then used on everything.
+    What is open is chosen on held-out data that is not judged on; without any, by one tuning run on
+    a part of each training class.
     """
     choice = job.method.choice
     if choice is None:
         return job.method, "" if job.method.alpha is None else "fixed"
-    if features.held is None:
+    if features.held is None or data.test is None:
         rest, held = data_sets.hold_out(data.train, TUNING_FRACTION)
         if not len(held):
             value = choice.grid[0]  # what changes least
             if isinstance(head, NormalisedHead):
                 value = label_free(head, features.train)
             return job.closed(value), "label-free"
-        logger.warning(
-            "%s auto: no held-out data, so one tuning run on %d %% of each class comes first; "
-            "--val-fraction or a fixed --%s avoids it",
-            choice.option,
-            round(100 * (1 - TUNING_FRACTION)),
-            choice.option,
-        )
+        if fabric.global_rank == 0:
+            logger.warning(
+                "%s auto: it may not be chosen on what is judged, so one more run on %d %% of each "
+                "class chooses it; a validation and a test part, or a fixed --%s, avoid that",
+                choice.option,
+                round(100 * (1 - TUNING_FRACTION)),
+                choice.option,
+            )
         data = replace(data, train=rest, val=held, test=None)
         tuning = replace(job, run=Run(job.run.folder / "tuning"))
-        tuning.run.begin(job.config, overwrite=False)
+        if fabric.global_rank == 0:
+            tuning.run.begin(job.config, overwrite=False, cuda=_on_cuda(fabric))
+        fabric.barrier()
         (replica,) = _train([tuning], data, fabric, progress).replicas
         head, features = replica.model.head, collect(replica.model, data, replica.features)
     return job.closed(choose(choice, job.closed, head, features, data)), "held-out"

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from longtail import backbones
 from longtail.config import Config, TrainConfig
@@ -79,6 +80,12 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
         backbone = backbones.build(name, data.train.inputs.shape[1])
         model = Model(backbone, method.head(backbone.dim, len(data.classes)))
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
+    """Refuse what could not be trained: build it once, and lay the batch on the ranks."""
+    build_model(config, method, data)
+    _batch_of_rank(config.train.batch_size, len(data.train), world)
 
 
 def check_backbone(config: Config, method: Method, data: Data) -> None:
@@ -177,6 +184,19 @@ class Replica:
         for i, kind in enumerate(self.leg.stage.samplers):
             self.orders[i].copy_(self._order(kind, epoch, i))
         self._train_mode()
+        # layers with randomness of their own, such as dropout, draw from the global generators
+        torch.manual_seed(stream(self.config.seed, "layers", epoch, rank))
+
+    def end_epoch(self) -> None:
+        """Bring rank 0's batch statistics to every rank, so that all judge one model."""
+        if self.fabric.world_size > 1:
+            for buffer in self.model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
+    def finite(self) -> bool:
+        """Whether every weight and statistic is a number."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        return bool(get_total_norm([t for t in tensors if t.is_floating_point()]).isfinite())
 
     def step(self, size: int) -> None:
         """One step on `size` images of each sampler: from indices to new weights."""
@@ -252,7 +272,7 @@ class Replica:
         for module in self.model.modules():
             own = list(module.parameters(recurse=False))
             if own and not any(p.requires_grad for p in own):
-                module.eval()
+                module.training = False  # its own flag: its children may still be moving
 
 
 def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.optim.Optimizer:

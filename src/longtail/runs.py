@@ -4,13 +4,13 @@ config.yaml env.json metrics.jsonl last.pt model.safetensors result.json per_cla
 """
 
 import errno
+import io
 import json
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,11 @@ from longtail.config import Config
 from longtail.errors import UserError
 
 CHECKPOINT_FORMAT = 1
+FILES = (
+    *("config.yaml", "env.json", "metrics.jsonl", "last.pt", "model.safetensors"),
+    *("result.json", "per_class.csv", "sweep.csv", "report.html"),
+)
+"""All that a run writes, and so all that replacing it may remove; a tuning run lies in `tuning`."""
 PACKAGES = ("longtail", "torch", "torchvision", "timm", "lightning", "numpy")
 
 
@@ -75,18 +80,29 @@ class Run:
 
     def check(self, config: Config, *, resume: bool, overwrite: bool) -> None:
         """Refuse a folder that holds something else; every rank may ask."""
-        if (self.folder / "config.yaml").exists():
+        if self.folder.is_file():
+            raise UserError(f"{self.folder} is a file: --out is the folder of the run")
+        if (self.folder / "config.yaml").exists() and (self.folder / "env.json").exists():
             if not overwrite:
                 self._check_same(config, resume)
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise UserError(f"{self.folder} is not empty and not a run: choose another --out")
 
-    def begin(self, config: Config, *, overwrite: bool) -> None:
+    def begin(self, config: Config, *, overwrite: bool, cuda: bool) -> None:
         """Make the folder for `config`; one rank does, after `check`."""
-        if overwrite and (self.folder / "config.yaml").exists():
-            shutil.rmtree(self.folder)
+        if overwrite:
+            self.remove()
         self.write("config.yaml", config.to_yaml())
-        self.write("env.json", json.dumps(environment(), indent=2) + "\n")
+        self.write("env.json", json.dumps(environment(cuda=cuda), indent=2) + "\n")
+
+    def remove(self) -> None:
+        """Delete the files of a run, and nothing else that lies beside them."""
+        if (self.folder / "tuning").is_dir():
+            Run(self.folder / "tuning").remove()
+        for name in FILES:
+            (self.folder / name).unlink(missing_ok=True)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
 
     def write(self, name: str, content: str) -> None:
         """Write a text file whole or not at all."""
@@ -95,8 +111,10 @@ class Run:
 
     def save_checkpoint(self, content: Mapping[str, Any]) -> None:
         """Replace last.pt; the one before stays until the new one is wholly on disk."""
+        whole = io.BytesIO()  # a full disk then fails in a plain write, and says so
+        torch.save({"format": CHECKPOINT_FORMAT, **content}, whole)
         with replacing(self.folder / "last.pt") as path:
-            torch.save({"format": CHECKPOINT_FORMAT, **content}, path)
+            path.write_bytes(whole.getbuffer())
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """What `save_checkpoint` wrote, or None before the first."""
@@ -124,7 +142,7 @@ class Run:
         """Write model.safetensors."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         with replacing(self.folder / "model.safetensors") as path:
-            safetensors.torch.save_file(tensors, path)
+            path.write_bytes(safetensors.torch.save(tensors))
 
     def load_model(self) -> dict[str, Tensor]:
         """Read model.safetensors."""
@@ -172,9 +190,9 @@ def differences(old: Config, new: Config) -> list[str]:
     ]
 
 
-def environment() -> dict[str, Any]:
-    """What this run is made with."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
+def environment(*, cuda: bool) -> dict[str, Any]:
+    """What this run is made with, on a CUDA device or not."""
+    device = torch.cuda.get_device_name() if cuda else _processor()
     return {"device": device, "versions": versions(), "git": _git_state()}
 
 
@@ -199,16 +217,15 @@ def replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
-            raise
-        raise UserError(
-            f"no space left for {path}. Nothing is lost: what was there before is still there. "
-            "Make room and go on with --resume"
-        ) from error
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"no space left for {path}. Nothing is lost: what was there before is still there. "
+                "Make room and go on with --resume"
+            ) from error
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

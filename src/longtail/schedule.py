@@ -26,9 +26,10 @@ class Leg:
 
 def lay_out(stages: Sequence[Stage], epochs: int) -> list[Leg]:
     """The stages end to end; a schedule spans a fresh stage and those that carry on after it."""
-    edges = [0]
+    edges, share = [0], 0.0
     for stage in stages:
-        edges.append(edges[-1] + max(1, round(stage.share * epochs)))
+        share += stage.share  # rounded together, so that halves of 5 epochs make 5
+        edges.append(max(edges[-1] + 1, round(share * epochs)))
     fresh = [
         i == 0 or stage.prepare is not None or stage.trains is not stages[i - 1].trains
         for i, stage in enumerate(stages)

@@ -128,7 +128,10 @@ def bench_speed(config: Config, data: Data, out: Path, seconds: float = 3.0) -> 
 
 def save(found: Sequence[Speed], out: Path) -> None:
     """Write the figures with the environment they were measured in."""
-    content = {**environment(), "speeds": [asdict(speed) for speed in found]}
+    content = {
+        **environment(cuda=torch.cuda.is_available()),
+        "speeds": [asdict(speed) for speed in found],
+    }
     with replacing(out) as path:
         path.write_text(json.dumps(content, indent=1) + "\n")
 

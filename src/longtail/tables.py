@@ -28,22 +28,27 @@ class Row:
         ]
 
 
+SAME = (
+    *("method", "data", "ratio", "backbone", "heads", "tau", "gamma", "momentum"),
+    *("epochs", "batch_size", "subset_sha256"),
+)
+"""What runs of one row have in common."""
 HEADER = ("method", "alpha", "seeds", *SPLITS)
 
 
 def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Group results by method, in order of first appearance."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+    """Group results that differ only in their seed, in order of first appearance."""
+    groups: dict[tuple, list[Mapping[str, Any]]] = {}
     for result in results:
-        groups.setdefault(result["method"], []).append(result)
+        groups.setdefault(tuple(result.get(name) for name in SAME), []).append(result)
     return [
         Row(
-            method=method,
+            method=group[0]["method"],
             alpha=_alphas([r["alpha"] for r in group]),
             seeds=len(group),
             figures={split: spread([r[split] for r in group]) for split in SPLITS},
         )
-        for method, group in groups.items()
+        for group in groups.values()
     ]
 
 

@@ -76,6 +76,11 @@ class Data:
     std: tuple[float, ...]
 
     @property
+    def full_name(self) -> str:
+        """With the ratio, as `load` takes it."""
+        return self.name if self.ratio is None else f"{self.name}:{self.ratio:g}"
+
+    @property
     def judged_on(self) -> str:
         """The part that results are reported on: the test set, else the validation set."""
         return "test" if self.test is not None else "val"

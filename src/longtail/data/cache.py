@@ -54,8 +54,8 @@ class Cached:
         if len(places) == len(rows):
             try:
                 with replacing(path) as temporary:
-                    safetensors.torch.save_file({"inputs": inputs}, temporary)
-            except (OSError, SafetensorError, UserError) as error:
+                    temporary.write_bytes(safetensors.torch.save({"inputs": inputs}))
+            except UserError as error:
                 log.warning("decoded images are not kept in %s: %s", path.parent, error)
         return inputs, places
 

@@ -35,6 +35,7 @@ __all__ = [
     "everything",
     "head_only",
     "options_of",
+    "parsed",
     "plain_step",
     "registry",
 ]
@@ -63,16 +64,21 @@ def describe(name: str) -> str:
     return (inspect.getdoc(_find(name)) or "").splitlines()[0]
 
 
-def build(name: str, options: Mapping[str, Any] | None = None) -> Method:
-    """The method called `name` with `options`; strings are read as the option's own type."""
+def parsed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the method called `name`, strings read as the option's own type."""
     known = options_of(name)
     values = {}
-    for key, value in (options or {}).items():
+    for key, value in options.items():
         if key not in known:
             listed = ", ".join(known) or "none"
             raise unknown(f"option of {name}", key, known, f"its options: {listed}")
         values[key] = _parse(name, known[key], value)
-    return _find(name)(**values)
+    return values
+
+
+def build(name: str, options: Mapping[str, Any] | None = None) -> Method:
+    """The method called `name` with `options`."""
+    return _find(name)(**parsed(name, options or {}))
 
 
 def _find(name: str) -> Callable[..., Method]:
