@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import longtail as lt
+from helpers import tiny_data
+from longtail import engine
+from longtail.config import MachineConfig
 from longtail.runs import Run
 
 SCRIPT = """
@@ -65,4 +69,22 @@ def test_two_ranks_equal_one(tmp_path):
             assert one.result["mean_cos"] == pytest.approx(two.result["mean_cos"], rel=1e-4)
         if name == "oltr":
             assert weights[0]["head.memory"].abs().max() > 0
-    assert Run(folders[1] / "bbn" / "s0").finished
+    # all ranks judged one model: the saved one, with rank 0's batch statistics
+    bbn = Run(folders[1] / "bbn" / "s0")
+    again = lt.evaluate(bbn, data=tiny_data())
+    assert again.feature_norm == pytest.approx(bbn.result["feature_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("env", "wanted"),
+    [
+        ({}, (1, 1)),
+        ({"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, (4, 2)),
+        ({"SLURM_NTASKS": "6", "SLURM_NNODES": "3"}, (2, 3)),
+        ({"SLURM_NTASKS": "1"}, (1, 1)),
+    ],
+)
+def test_processes_are_counted_for_you(env, wanted, monkeypatch):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert engine._processes(MachineConfig()) == wanted

@@ -178,6 +178,32 @@ def markdown(bench: Bench) -> str:
     return "\n".join(map(_line, lines)) + "\n"
 
 
+def overview(bench: Bench) -> str:
+    """One row a method and backbone, one column a data set: ours / the paper's, overall."""
+    columns = list(dict.fromkeys(recipe.config.data for recipe in bench.recipes))
+    cells = {(_row(r), r.config.data): _overview_cell(r, bench.found(r)) for r in bench.recipes}
+    rows = sorted({_row(r): _in_paper_order(r)[1] for r in bench.recipes}.items(), key=_by_value)
+    lines = [["method", *columns], ["---"] * (len(columns) + 1)]
+    lines += [[row, *(cells.get((row, data), "") for data in columns)] for row, _ in rows]
+    return "\n".join(map(_line, lines)) + "\n"
+
+
+def _row(recipe: Recipe) -> str:
+    config = recipe.config
+    return config.method + (" (64-d)" if config.backbone == "resnet32" else "")
+
+
+def _by_value(item: tuple[str, int]) -> tuple[int, str]:
+    return item[1], item[0]
+
+
+def _overview_cell(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> str:
+    row = tables.rows(results)[0] if results else None
+    ours = tables.shown(row.figures["overall"]) if row else "not run"
+    paper = "" if recipe.paper is None else f" / {recipe.paper:.1f}"
+    return f"[{ours}](../{recipe.path}){paper}"
+
+
 def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """One row, by column; empty where there is nothing to say."""
     config, paper = recipe.config, recipe.paper
@@ -203,8 +229,9 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def write_table(bench: Bench, readme: Path | None) -> Path:
-    """Write RESULTS/NAME.md, and the same between NAME's markers in the README."""
+    """Write RESULTS/NAME.md; README gets it, or its overview, between NAME's markers."""
     table = markdown(bench)
+    short = table if len({r.config.data for r in bench.recipes}) == 1 else overview(bench)
     out = bench.results.with_suffix(".md")
     with replacing(out) as path:
         path.write_text(f"# {bench.name}\n\nMade by `longtail bench {bench.name}`.\n\n{table}")
@@ -214,7 +241,7 @@ def write_table(bench: Bench, readme: Path | None) -> Path:
         if begin in text and end in text:
             head, rest = text.split(begin, 1)
             tail = rest.split(end, 1)[1]
-            here = table.replace("(../recipes", "(recipes")
+            here = short.replace("(../recipes", "(recipes")
             with replacing(readme) as path:
                 path.write_text(f"{head}{begin}\n{here}{end}{tail}")
     return out

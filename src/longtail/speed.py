@@ -16,7 +16,7 @@ from lightning.fabric import Fabric
 from torch import nn
 
 from longtail import methods
-from longtail.config import Config
+from longtail.config import Config, MachineConfig
 from longtail.data.base import Data
 from longtail.engine import launch
 from longtail.graph import stepper
@@ -31,7 +31,7 @@ class Speed:
     """One way of running the step."""
 
     mode: str
-    """eager, or graph."""
+    """eager, graph, or compiled (and captured)."""
     precision: str
     backbone: str
     batch_size: int
@@ -80,7 +80,7 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
         * (2 if fabric.device.type == "cuda" and config.machine.precision != "32" else 4)
     )
     return Speed(
-        mode="graph" if config.machine.graph else "eager",
+        mode=_mode(config.machine),
         precision=config.machine.precision,
         backbone=config.backbone,
         batch_size=size,
@@ -89,6 +89,12 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
         capture_seconds=captured,
         roofline=copy_bandwidth(fabric) / bytes_per_image,
     )
+
+
+def _mode(machine: MachineConfig) -> str:
+    if machine.compile:
+        return "compiled"
+    return "graph" if machine.graph else "eager"
 
 
 def copy_bandwidth(fabric: Fabric, megabytes: int = 1024) -> float:
@@ -111,9 +117,11 @@ def variants(config: Config, cuda: bool) -> Iterator[tuple[Config, int]]:
         for precision in ("32", "bf16") if cuda else ("32",):
             base = replace(config, backbone=backbone)
             yield base.with_options(precision=precision, graph=False), 1
-            if cuda:
-                for replicas in (1, 2, 4, 8, 16):
-                    yield base.with_options(precision=precision, graph=True), replicas
+            for replicas in (1, 2, 4, 8, 16) if cuda else ():
+                yield base.with_options(precision=precision), replicas
+        for replicas in (1, 8) if cuda else ():
+            fused = replace(config, backbone=backbone)
+            yield fused.with_options(precision="bf16", compile=True), replicas
 
 
 def bench_speed(config: Config, data: Data, out: Path, seconds: float = 3.0) -> list[Speed]:

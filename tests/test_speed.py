@@ -1,0 +1,79 @@
+"""Timings as ratios within one run, and what `longtail bench speed` writes."""
+
+import json
+import time
+
+import torch
+
+from longtail import speed
+from longtail.config import Config
+from longtail.data import load
+from longtail.data.base import ClassCounts
+from longtail.engine import launch
+from longtail.heads import DeconfoundHead
+from longtail.measures import accuracy, score, sweep
+
+
+def best_of(repeats: int, call) -> float:
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def test_a_sweep_of_13_costs_little_more_than_one_evaluation():
+    """Evaluating is features and scores; a sweep adds thirteen comparisons, and no forward."""
+    head = DeconfoundHead(128, 100)
+    head.mean_feature.copy_(torch.rand(128))
+    backbone = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(64, 128, 3, stride=2)
+    ).eval()
+    images, labels = torch.randn(1000, 3, 32, 32), torch.randint(100, (1000,))
+    counts = ClassCounts((50,) * 100)
+
+    def scores():
+        with torch.no_grad():
+            features = torch.cat([backbone(part).mean((2, 3)) for part in images.split(250)])
+        return score(head, features, labels)
+
+    def one():
+        found = scores()
+        accuracy(found.at(1.5), found.labels, counts)
+
+    assert best_of(3, lambda: sweep(scores(), counts)) <= 1.2 * best_of(3, one)
+
+
+def test_measure_and_save(tmp_path):
+    config = Config.preset("digits-lt").with_options(method="deconfound", device="cpu")
+    found = speed.measure(config, load("digits-lt"), launch(config.machine), 1, 0.05)
+    assert found.images_per_second > 0 and found.roofline > found.images_per_second
+    speed.save([found], tmp_path / "speed.json")
+    stored = json.loads((tmp_path / "speed.json").read_text())
+    assert stored["speeds"][0]["replicas"] == 1 and "torch" in stored["versions"]
+    header, rows = speed.table([found])
+    assert len(header) == len(rows[0])
+
+
+def test_activations_are_counted_by_convolution():
+    config = Config.preset("digits-lt").with_options(method="baseline", device="cpu")
+    data = load("digits-lt")
+    from longtail import methods
+    from longtail.replica import build_model
+
+    model = build_model(config, methods.build("baseline"), data)
+    assert speed._activations(model, data) == 16 * 64 + 32 * 16 + 64 * 4 + 128 * 4
+    assert data.train.inputs.shape[2:] == (8, 8)
+
+
+def test_variants_cover_eager_graph_and_replicas():
+    listed = [
+        (c.backbone, c.machine.precision, c.machine.graph, c.machine.compile, n)
+        for c, n in speed.variants(Config(), cuda=True)
+    ]
+    assert len(set(listed)) == len(listed)
+    assert {entry[0] for entry in listed} == {"resnet32", "resnet32-dual"}
+    assert ("resnet32-dual", "bf16", True, True, 8) in listed
+    assert ("resnet32-dual", "32", False, False, 1) in listed
+    assert [n for _, n in speed.variants(Config(), cuda=False)] == [1, 1]
