@@ -11,7 +11,8 @@ from longtail.data.base import Data
 from longtail.engine import launch
 from longtail.graph import stepper
 from longtail.pipeline import fit_all
-from longtail.replica import Replica, Resident
+from longtail.replica import Replica
+from longtail.resident import Resident
 from longtail.results import Result
 from longtail.schedule import lay_out
 

@@ -10,11 +10,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "longtail"
 LAYERS = [
     {"errors", "seeding"},
     {"config"},
-    {"runs", "tables"},
+    {"runs", "tables", "terminal"},
     {"data"},
     {"kernels", "backbones", "heads", "losses"},
     {"methods"},
-    {"schedule", "replica", "graph", "engine"},
+    {"schedule", "resident", "replica", "graph", "engine"},
     {"measures"},
     {"results", "jobs"},
     {"pipeline", "finished"},

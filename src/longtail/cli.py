@@ -9,9 +9,10 @@ from typing import Any
 
 import tyro
 
-from longtail.commands import COMMANDS, Train, first_process
+from longtail.commands import COMMANDS, Train
 from longtail.config import Config
 from longtail.errors import UserError, unknown
+from longtail.terminal import first_process
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,15 +4,15 @@ Nothing here imports torch before it is needed, so that help answers at once.
 """
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from longtail.config import Config, MachineConfig
 from longtail.errors import UserError
+from longtail.terminal import print_lines, print_table
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
@@ -67,7 +67,7 @@ class Train:
             )
         finally:
             console.close()
-        _print_table([run.result for run in runs])
+        print_table([run.result for run in runs])
         print(f"written to {out}")
         if len(runs) > 1:
             from longtail.reports import report
@@ -99,7 +99,7 @@ class Eval:
         if self.json:
             print(json.dumps(result))
         else:
-            _print_table([result])
+            print_table([result])
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Sweep:
             [f"{alpha:g}", *("-" if v is None else f"{v:.1f}" for v in point.splits().values())]
             for alpha, point in path.items()
         ]
-        _print_lines(["alpha", "overall", "many", "medium", "few"], lines)
+        print_lines(["alpha", "overall", "many", "medium", "few"], lines)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Demo:
             runs, page = demo(self.out, range(self.seeds), console)
         finally:
             console.close()
-        _print_table([run.result for run in runs])
+        print_table([run.result for run in runs])
         print(f"accuracy by class, head to tail: {page}")
 
 
@@ -235,7 +235,7 @@ class Bench:
         data = load("cifar100-lt:100", root=self.root)
         found = speed.bench_speed(config, data, self.results / "speed" / "speed.json")
         header, rows = speed.table(found)
-        _print_lines(header, rows)
+        print_lines(header, rows)
 
 
 @dataclass(frozen=True)
@@ -260,11 +260,11 @@ class Methods:
         if self.name:
             options = methods.options_of(self.name).values()
             print(methods.describe(self.name))
-            _print_lines(["option", "default"], [[f"--{o.name}", str(o.default)] for o in options])
+            print_lines(["option", "default"], [[f"--{o.name}", str(o.default)] for o in options])
         elif self.out:
             print(f"written to {listing.write(self.out)}")
         else:
-            _print_lines(list(listing.HEADER), [listing.row(name) for name in listing.by_year()])
+            print_lines(list(listing.HEADER), [listing.row(name) for name in listing.by_year()])
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ class DataSets:
         """Print them."""
         from longtail.data import available
 
-        _print_lines(["data", "what", "found"], [list(row) for row in available(self.root)])
+        print_lines(["data", "what", "found"], [list(row) for row in available(self.root)])
 
 
 COMMANDS: dict[str, type] = {
@@ -312,26 +312,3 @@ def _number(option: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise UserError(f"{option} takes numbers, not '{text}'") from None
-
-
-def _print_table(results: list[dict[str, Any]]) -> None:
-    from longtail import tables
-
-    _print_lines(list(tables.HEADER), [row.cells() for row in tables.rows(results)])
-
-
-def _print_lines(header: list[str], lines: list[list[str]]) -> None:
-    """A plain table, each column as wide as it needs; one of several processes prints it."""
-    if not first_process():
-        return
-    columns = list(zip(header, *lines, strict=True))
-    widths = [max(len(cell) for cell in column) for column in columns]
-    for line in (header, *lines):
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        )
-
-
-def first_process() -> bool:
-    """Whether this is the one process, of those torchrun or SLURM started, that speaks."""
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"

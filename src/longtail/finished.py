@@ -12,7 +12,8 @@ from longtail.errors import UserError
 from longtail.heads import NormalisedHead
 from longtail.jobs import Job
 from longtail.methods.base import Auto
-from longtail.replica import Resident, build_model, extract
+from longtail.replica import build_model, extract
+from longtail.resident import Resident
 from longtail.results import COST, Evidence, Result, collect, judge, label_free, make_result
 from longtail.runs import Run
 

@@ -22,7 +22,8 @@ from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
 from longtail.jobs import Job, plan, schedule
 from longtail.methods import Method
-from longtail.replica import Replica, Resident, check_fits
+from longtail.replica import Replica, check_fits
+from longtail.resident import Resident
 from longtail.results import (
     Features,
     choose,

@@ -7,7 +7,6 @@ Shapes: B images a step on this rank, N training images, T full steps an epoch.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -17,58 +16,15 @@ from torch.nn.utils import get_total_norm
 
 from longtail import backbones
 from longtail.config import Config, TrainConfig
-from longtail.data.augment import crop_flip, normalise, padded
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
 from longtail.errors import UserError
 from longtail.heads import NormalisedHead
 from longtail.losses import State
 from longtail.methods import Batch, Method, Model
+from longtail.resident import Resident
 from longtail.schedule import lay_out, mean_decay, rate
 from longtail.seeding import stream
-
-
-@dataclass(frozen=True)
-class Resident:
-    """The training set on the device, and how to make network inputs of it."""
-
-    source: Tensor
-    """(N, C, H + 2 pad, W + 2 pad) uint8, or (N, D) embeddings."""
-    labels: Tensor
-    """(N,)."""
-    mean: Tensor
-    """(C, 1, 1) on the 0..1 scale."""
-    std: Tensor
-    size: tuple[int, int]
-    """(H, W) of what is cropped out."""
-
-    @staticmethod
-    def place(data: Data, train: TrainConfig, device: torch.device) -> "Resident":
-        """Copy the training set of `data` to `device`."""
-        inputs = data.train.inputs
-        pad = 0 if data.embeddings or train.augment == "none" else train.pad
-        return Resident(
-            source=(padded(inputs, pad) if pad else inputs).to(device),
-            labels=data.train.labels.to(device),
-            mean=torch.tensor(data.mean, device=device).view(-1, 1, 1),
-            std=torch.tensor(data.std, device=device).view(-1, 1, 1),
-            size=(0, 0) if data.embeddings else (inputs.shape[2], inputs.shape[3]),
-        )
-
-    def draw(self, index: Tensor, augment: str, generator: torch.Generator) -> Tensor:
-        """Network inputs of the rows in `index`, augmented."""
-        if augment == "none" or self.source.ndim == 2:
-            return self.normalised(self.source[index])
-        flip = augment == "crop-flip"
-        images = crop_flip(self.source, index, self.size, flip=flip, generator=generator)
-        return self.normalised(images)
-
-    def normalised(self, inputs: Tensor) -> Tensor:
-        """Float inputs as the network wants them; embeddings pass."""
-        if inputs.ndim == 2:
-            return inputs
-        images = normalise(inputs, self.mean, self.std)
-        return images.contiguous(memory_format=torch.channels_last)
 
 
 def build_model(config: Config, method: Method, data: Data) -> Model:

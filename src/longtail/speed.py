@@ -20,7 +20,8 @@ from longtail.config import Config, MachineConfig
 from longtail.data.base import Data
 from longtail.engine import launch
 from longtail.graph import stepper
-from longtail.replica import Replica, Resident
+from longtail.replica import Replica
+from longtail.resident import Resident
 from longtail.runs import environment, replacing
 
 PASSES = 5
