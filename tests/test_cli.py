@@ -1,9 +1,9 @@
 """The door: help, errors and commands as a user meets them."""
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -37,17 +37,18 @@ def run(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("words", [("--help",), ("methods", "--help"), ("train", "--help")])
-def test_help_answers_without_torch_in_under_a_second(words):
-    began = time.perf_counter()
+def test_help_answers_at_once_and_without_torch(words):
+    """Processor time, so that a busy machine does not fail it."""
+    code = "import sys; from longtail.cli import main; main(sys.argv[1:])"
+    check = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {code}"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "longtail", *words],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", check, *words], capture_output=True, text=True, check=True
     )
-    assert time.perf_counter() - began < 1.4  # the bar is 0.7 s, and here two tests run at once
-    assert "| torch" not in done.stderr
-    assert "longtail" in done.stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert spent < 0.7, spent
+    assert "longtail" in done.stdout and done.stdout.rstrip().endswith("False")
 
 
 def test_help_of_train_is_grouped_and_has_examples(capsys):
