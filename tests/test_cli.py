@@ -156,6 +156,10 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("sweep", "nowhere", "--alphas", "a:b"), "--alphas takes numbers, not 'a'"),
         (("methods", "decouple"), "unknown method 'decouple'"),
         (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
+        (("train", "digits-lt", "--seeds", "0"), "--seeds 0: at least one"),
+        (("train", "digits-lt", "--alpha", "nan"), "--alpha takes float, not 'nan'"),
+        (("train", "digits-lt", "--heads", "inf"), "--heads takes int, not 'inf'"),
+        (("sweep", "nowhere", "--alphas", "nan"), "--alphas takes numbers, not 'nan'"),
     ],
 )
 def test_mistakes_are_one_paragraph(words, said, capsys, tmp_path, monkeypatch):

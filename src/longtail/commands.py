@@ -4,6 +4,7 @@ Nothing here imports torch before it is needed, so that help answers at once.
 """
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -53,7 +54,10 @@ class Train:
         names = list(methods.registry()) if asked == "all" else asked.split(",")
         source = Path(self.config.data or str(self.config.files.list)).name.replace(":", "-")
         out = self.out or Path("runs") / f"{source}-{asked}"
-        seeds = range(self.config.seed, self.config.seed + (self.seeds or 1))
+        count = 1 if self.seeds is None else self.seeds
+        if count < 1:
+            raise UserError(f"--seeds {count}: at least one seed must be trained")
+        seeds = range(self.config.seed, self.config.seed + count)
         console = Console()
         try:
             runs = fit_all(
@@ -309,6 +313,9 @@ def parse_alphas(text: str) -> list[float]:
 
 def _number(option: str, text: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise UserError(f"{option} takes numbers, not '{text}'") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{option} takes numbers, not '{text}'")
+    return value

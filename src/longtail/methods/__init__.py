@@ -5,6 +5,7 @@ Its name with hyphens is the word users type; its keyword arguments are its opti
 
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -94,9 +95,10 @@ def _parse(method: str, option: inspect.Parameter, value: Any) -> Any:
         return value
     try:
         parsed = kind(float(value)) if kind is int else kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         parsed = None
-    if parsed is None or (kind is int and float(value) != parsed):
+    whole = kind is not int or (parsed is not None and float(value) == parsed)
+    if parsed is None or not whole or not math.isfinite(parsed):
         raise UserError(
             f"{method}: --{option.name} takes {kind.__name__}, not '{value}' "
             f"(default {option.default})"
