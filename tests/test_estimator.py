@@ -189,7 +189,7 @@ def test_linear_ignores_the_scale_of_features():
 # ------------------------------------------------------------------------------------- streams
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS[:2])  # the linear one takes its scale from the first piece
 def test_pieces_of_a_stream_are_the_stream(kind):
     X, y = embeddings()
     whole = quick(kind, batch_size=32).partial_fit(X, y, classes=range(6))
@@ -197,8 +197,8 @@ def test_pieces_of_a_stream_are_the_stream(kind):
     for start in range(0, len(y), 64):
         piece = slice(start, start + 64)
         pieces.partial_fit(X[piece], y[piece], classes=range(6) if start == 0 else None)
-    tolerance = {} if kind is not LinearSoftmaxClassifier else {"rtol": 0.5, "atol": 0.2}
-    np.testing.assert_allclose(pieces.coef_, whole.coef_, **tolerance)
+
+    np.testing.assert_allclose(pieces.coef_, whole.coef_)
 
 
 def test_a_class_may_come_late_and_an_unannounced_one_is_refused():
@@ -207,7 +207,7 @@ def test_a_class_may_come_late_and_an_unannounced_one_is_refused():
     model = quick().partial_fit(X[early], y[early], classes=range(6))
     for _ in range(30):
         model.partial_fit(X, y)
-    assert model.alpha_rule_ == "label-free" and model.n_iter_ == 31
+    assert model.alpha_rule_ == "held-out" and model.n_iter_ == 31
     assert (model.predict(X[y == 5]) == 5).mean() > 0.5
     with pytest.raises(ValueError, match="label 9 was not announced"):
         model.partial_fit(X[:1], [9])
@@ -218,23 +218,21 @@ def test_a_class_may_come_late_and_an_unannounced_one_is_refused():
 
 
 def test_a_drifting_stream_against_fitting_anew():
-    """The frequent class becomes the rare one: the stream keeps up at a part of the cost."""
+    """The frequent class becomes the rare one: a stream reads each row once and keeps up."""
     test, truth = embeddings([50] * 6, seed=9)
-    stream = quick(epochs=10)
-    seen_X, seen_y, rows_read = [], [], {"stream": 0, "anew": 0}
-    for step in range(8):
-        drift = np.linspace(0, 1, 8)[step]
-        counts = (np.array(COUNTS) * (1 - drift) + np.array(COUNTS[::-1]) * drift).astype(int)
-        X, y = embeddings(counts, seed=100 + step)
-        stream.partial_fit(X, y, classes=range(6))
-        seen_X.append(X)
-        seen_y.append(y)
-        anew = quick(epochs=10, alpha=1.0).fit(np.concatenate(seen_X), np.concatenate(seen_y))
-        rows_read["stream"] += len(y)
-        rows_read["anew"] += 10 * len(np.concatenate(seen_y))
-    accuracies = [balanced_accuracy_score(truth, m.predict(test)) for m in (stream, anew)]
-    assert accuracies[0] > accuracies[1] - 0.05, accuracies
-    assert rows_read["stream"] * 20 < rows_read["anew"]
+    stream, seen, gaps = quick(batch_size=16), [], []
+    for step in range(20):
+        drift = step / 19
+        counts = np.array(COUNTS) * (1 - drift) + np.array(COUNTS[::-1]) * drift
+        seen.append(embeddings(counts.astype(int), seed=100 + step))
+        stream.partial_fit(*seen[-1], classes=range(6))
+        if step in (9, 19):  # each of these reads all that was seen 10 times, and twice for alpha
+            X, y = (np.concatenate(part) for part in zip(*seen, strict=True))
+            anew = quick(epochs=10, batch_size=32).fit(X, y)
+            scores = [balanced_accuracy_score(truth, m.predict(test)) for m in (stream, anew)]
+            gaps.append(scores[1] - scores[0])
+    assert scores[0] > 0.7 and max(gaps) < 0.1, gaps
+    assert stream.alpha_rule_ == "held-out" and len(stream.alpha_path_) == 13
 
 
 # -------------------------------------------------------------------------------------- memory

@@ -103,6 +103,8 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             self._begin(array, known)
         rows = self._rows(array, self._dtype)
         head = self._fresh() if first else self._head(self._dtype)
+        if not first:
+            self._meet(head, rows, target)
         optimizer = self._optimizer(head)
         train(head, rows, target, in_order(len(rows), self.batch_size), optimizer)
         self._remember(optimizer, head)
@@ -138,6 +140,9 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
 
     def _fitted(self, head: Head, rows: Rows, target: NDArray) -> None:
         """What a kind of classifier has to do at the end of `fit`."""
+
+    def _meet(self, head: Head, rows: Rows, target: NDArray) -> None:
+        """What a kind of classifier has to do before the next rows of a stream are learned."""
 
     def _streamed(self, head: Head, rows: Rows) -> None:
         """What a kind of classifier has to do at the end of `partial_fit`."""

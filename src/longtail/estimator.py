@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import recall_score
 from torch import Tensor
 
 from longtail.classifier import HeadClassifier, check_number
@@ -62,8 +61,9 @@ class CosineTDEClassifier(HeadClassifier):
         tau: scale of the logits.
         alpha: how much of the pull to remove. "auto" chooses in `fit`: the value of 0 to 3 in
             steps of 0.25 with the best class-balanced accuracy on a fifth of each class, then
-            trained again on everything. Where fewer than half of the classes have anything to
-            hold out (3 rows), and in a stream: min(3, 1 / mean cos(x, d)).
+            trained again on everything. In a stream the next rows are the held-out ones until
+            they are learned. While fewer than half of the classes have rows to spare (`fit`
+            spares one of three): min(3, 1 / mean cos(x, d)).
         background: label, or several, that keeps its total effect (Eq. 9).
         momentum: see `HeadClassifier`, as for the rest.
 
@@ -128,7 +128,8 @@ class CosineTDEClassifier(HeadClassifier):
     def _begin(self, array: NDArray, classes: NDArray) -> None:
         super()._begin(array, classes)
         self._exempted()  # a wrong label is refused now, not at the first prediction
-        self._seen, self.mean_cos_, self.alpha_path_, self.alpha_rule_ = 0, 0.0, {}, ""
+        self._seen, self.mean_cos_ = 0, 0.0
+        self._asked, self._right = np.zeros(len(classes)), np.zeros((len(GRID), len(classes)))
 
     def _scorer(self, head: Head) -> Callable[[Tensor], Tensor]:
         assert isinstance(head, NormalisedHead)
@@ -160,27 +161,29 @@ class CosineTDEClassifier(HeadClassifier):
         return places
 
     def _fitted(self, head: Head, rows: Rows, target: NDArray) -> None:
-        assert isinstance(head, NormalisedHead)
         self._follow(head, rows)
+        if self.alpha == "auto" and label_free_alpha(self.mean_cos_) > 0:
+            rest, held = held_out(target, self._seed)
+            if self._spared(target[held]):
+                self._ask(self._trained(rows, target, rest), rows, target, held)
         self._set_alpha()
-        if self.alpha_rule_ != "label-free":
-            return
-        rest, held = held_out(target, self._seed)
-        if 2 * len(np.unique(target[held])) < len(self.classes_):
-            return
-        trial = self._trained(rows, target, rest)
-        self.alpha_path_ = self._path(trial, rows, target, held)
-        self.alpha_ = max(self.alpha_path_, key=lambda alpha: (self.alpha_path_[alpha], -alpha))
-        self.alpha_rule_ = "held-out"
+
+    def _meet(self, head: Head, rows: Rows, target: NDArray) -> None:
+        if self.alpha == "auto":
+            kept = max(0.0, 1 - len(rows) / REMEMBERED)
+            self._asked, self._right = kept * self._asked, kept * self._right
+            self._ask(head, rows, target, np.arange(len(rows)))
 
     def _streamed(self, head: Head, rows: Rows) -> None:
-        assert isinstance(head, NormalisedHead)
         self._follow(head, rows)
-        if self.alpha_rule_ != "held-out":  # what fit chose with labels is kept
-            self._set_alpha()
+        self._set_alpha()
 
-    def _follow(self, head: NormalisedHead, rows: Rows) -> None:
+    def _spared(self, target: NDArray) -> bool:
+        return 2 * len(np.unique(target)) >= len(self.classes_)
+
+    def _follow(self, head: Head, rows: Rows) -> None:
         """Bring the mean cosine up to date, and say so where there is no common direction."""
+        assert isinstance(head, NormalisedHead)
         self._seen = min(self._seen + len(rows), REMEMBERED)
         share = min(len(rows) / self._seen, 1.0)
         self.mean_cos_ += share * (mean_cosine(head, rows) - self.mean_cos_)
@@ -195,36 +198,33 @@ class CosineTDEClassifier(HeadClassifier):
         )
 
     def _set_alpha(self) -> None:
-        """The number given, or what can be said without labels."""
+        """The number given, or the best on held-out rows, or what can be said without labels."""
+        self.alpha_path_ = {}
         if self.alpha != "auto":
             self.alpha_, self.alpha_rule_ = float(self.alpha), "given"
             return
         self.alpha_ = label_free_alpha(self.mean_cos_)
         self.alpha_rule_ = "label-free" if self.alpha_ else "no direction"
+        asked = np.flatnonzero(self._asked)
+        if self.alpha_ and self._spared(asked):
+            path = (self._right[:, asked] / self._asked[asked]).mean(1)
+            self.alpha_path_ = dict(zip(GRID, path.tolist(), strict=True))
+            self.alpha_, self.alpha_rule_ = GRID[path.argmax()], "held-out"  # ties: the smallest
 
     @torch.no_grad()
-    def _path(self, head: Head, rows: Rows, target: NDArray, held: NDArray) -> dict[float, float]:
-        """Class-balanced accuracy on the rows of `held` at every alpha of the grid."""
+    def _ask(self, head: Head, rows: Rows, target: NDArray, held: NDArray) -> None:
+        """Count, for each alpha and class, the rows of `held` that are put right."""
         assert isinstance(head, NormalisedHead)
-        exempted = self._exempted()
-        found: dict[float, list[Tensor]] = {alpha: [] for alpha in GRID}
+        exempted, count = self._exempted(), len(self.classes_)
+        self._asked = self._asked + np.bincount(target[held], minlength=count)
+        start = 0
         for batch in rows.batches(held):
+            truth = target[held[start : start + len(batch)]]
+            start += len(batch)
             total, indirect = head.total(batch), head.indirect(batch)
-            for alpha, best in found.items():
-                best.append(_logits(total, indirect, alpha, exempted).argmax(1))
-        labels = np.unique(target[held])
-        return {
-            alpha: float(
-                recall_score(
-                    target[held],
-                    torch.cat(best).numpy(force=True),
-                    labels=labels,
-                    average="macro",
-                    zero_division=0,
-                )
-            )
-            for alpha, best in found.items()
-        }
+            for row, alpha in enumerate(GRID):
+                found = _logits(total, indirect, alpha, exempted).argmax(1).numpy(force=True)
+                self._right[row] += np.bincount(truth[found == truth], minlength=count)
 
 
 class DeconfoundTDEClassifier(CosineTDEClassifier):
