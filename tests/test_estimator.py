@@ -120,6 +120,7 @@ def test_centred_features_are_noticed(alpha, after):
     with pytest.warns(UserWarning, match="no common direction"):
         model.fit(X, y)
     assert model[-1].alpha_ == after
+    model.set_params(deconfoundtdeclassifier__alpha=0).fit(X, y)  # nothing is removed: no warning
 
 
 def test_background_keeps_its_bias():

@@ -282,7 +282,8 @@ def checked_device(name: str) -> str:
 
 def _encoded(y: NDArray, classes: NDArray) -> NDArray[np.int64]:
     """The place of each label in `classes`."""
-    if unseen := [label for label in np.unique(y).tolist() if label not in classes.tolist()]:
+    known = set(classes.tolist())
+    if unseen := [label for label in np.unique(y).tolist() if label not in known]:
         raise UserError(
             f"label {unseen[0]!r} was not announced: pass every label that may come as classes= "
             f"on the first partial_fit (known: {classes.tolist()[:10]})"

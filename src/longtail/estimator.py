@@ -152,7 +152,8 @@ class CosineTDEClassifier(HeadClassifier):
         if self.background is None:
             return []
         places = []
-        for label in np.atleast_1d(np.asarray(self.background)).tolist():
+        several = isinstance(self.background, list | tuple | set | frozenset | np.ndarray)
+        for label in self.background if several else [self.background]:
             if label not in self.classes_.tolist():
                 raise UserError(f"background {label!r} is no class: {self.classes_.tolist()[:10]}")
             places.append(self.classes_.tolist().index(label))
@@ -187,7 +188,7 @@ class CosineTDEClassifier(HeadClassifier):
         self._seen = min(self._seen + len(rows), REMEMBERED)
         share = min(len(rows) / self._seen, 1.0)
         self.mean_cos_ += share * (mean_cosine(head, rows) - self.mean_cos_)
-        if label_free_alpha(self.mean_cos_) > 0:
+        if label_free_alpha(self.mean_cos_) > 0 or self.alpha == 0:
             return
         what = "it is set to 0" if self.alpha == "auto" else "choose alpha=0 or 'auto'"
         warnings.warn(
