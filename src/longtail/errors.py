@@ -8,8 +8,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-class UserError(Exception):
-    """A mistake that the user can mend; its message is all they need to read."""
+class UserError(ValueError):
+    """A mistake that the user can mend; its message is all they need to read.
+
+    A `ValueError`, as scikit-learn and its users expect of an estimator that refuses its input.
+    """
 
 
 def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
