@@ -16,6 +16,7 @@ LAYERS = [
     {"methods"},
     {"schedule", "replica", "graph", "engine"},
     {"measures"},
+    {"intervals"},
     {"results", "jobs"},
     {"pipeline", "finished"},
     {"figures"},
