@@ -2,12 +2,12 @@
 
 Eq. 8 makes the logit of every class a line in alpha. An image of class y is right where line y
 beats every other line: strictly those of lower classes, to which argmax gives a tie, and at least
-equally those of higher ones. Each of these conditions holds on a half-line of alphas, and half-lines
-meet in one interval. So an image is a first and a last position of the slider.
+equally those of higher ones. Each of these conditions holds on a half-line of alphas (or on all, or
+on none), and half-lines meet in one interval. So an image is a first and a last position.
 
-Rounding may break an interval where two lines all but coincide. The intervals are therefore read off
-the very argmax that `longtail eval --alpha` takes at each position, and an image that has two has
-two: they are disjoint, so that counting intervals still counts images.
+Rounding may break an interval where two lines all but coincide. The intervals are therefore read
+off the very argmax that `longtail eval --alpha` takes at each position, and such an image has two:
+they are disjoint, so that counting intervals still counts images.
 
 Shapes: N test images, C classes, P positions of the slider.
 """
@@ -83,8 +83,8 @@ def read(run: Run) -> Intervals:
     """What was written when `run` was judged."""
     path = run.folder / NAME
     again = (
-        f"delete {run.folder}/result.json, and the same longtail train command with --resume judges "
-        "the run again without training it"
+        f"delete {run.folder}/result.json, and the same longtail train command with --resume "
+        "judges the run again without training it"
     )
     if not path.exists():
         raise UserError(f"{run.folder} has no {NAME}, it was judged by an older version: {again}")

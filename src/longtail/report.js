@@ -377,7 +377,7 @@ function update() {
     run.figures = splitsOf(hits);
   }
   const own = state.position === null;
-  const text = own ? "each run at its own" : alphaAt(state.position).toFixed(2);
+  const text = own ? "of each run's own choice" : alphaAt(state.position).toFixed(2);
   $("alpha-shown").textContent = text;
   $("alpha").setAttribute("aria-valuetext", own ? `alpha: ${text}` : `alpha ${text}`);
   $("own").disabled = own;
@@ -414,8 +414,8 @@ function fromLink() {
 }
 
 function link() {
-  const hash = state.position === null ? " " : `#alpha=${alphaText(alphaAt(state.position))}`;
-  history.replaceState(null, "", hash === " " ? location.pathname : hash);
+  const there = state.position === null ? "" : `#alpha=${alphaText(alphaAt(state.position))}`;
+  history.replaceState(null, "", location.pathname + there);
 }
 
 function begin() {
@@ -424,7 +424,7 @@ function begin() {
     $(id).addEventListener("change", update);
   }
   for (const run of live) run.atZero = ratios(hitsAt(run, 0));
-  const best = page.runs.findLast((run) => run.alpha > 0) ?? page.runs.at(-1);
+  const best = page.runs.find((run) => run.alpha > 0) ?? page.runs.at(-1);
   const second = choices.findIndex((choice) => choice.run === best);
   const other = choices.findIndex((choice) => choice.run !== best);
   const first = other >= 0 ? other : choices.length - 1;
