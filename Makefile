@@ -17,7 +17,7 @@ check: .venv/installed
 
 # The report is tested in a real browser; where there is none and none can be had, those tests skip.
 chromium:
-	@if command -v chromium chromium-browser > /dev/null; then :; \
+	@if command -v chromium > /dev/null || command -v chromium-browser > /dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	  echo "installing chromium for the tests of the report"; \
 	  { apt-get -qq update; apt-get -qq install --yes --no-install-recommends chromium; } > /dev/null 2>&1 \

@@ -1,6 +1,6 @@
 """Runs become one page that can be sent by mail: a single file, no network.
 
-The page's own script (report.js) draws what follows the slider; everything else is written here.
+The page's own scripts draw what follows the slider; everything else is written here.
 """
 
 import csv
@@ -19,6 +19,8 @@ from longtail.intervals import POSITIONS, Intervals
 from longtail.runs import Run, replacing
 
 SPLITS = tables.SPLITS[1:]
+SCRIPTS = ("counting.js", "curves.js", "classes.js", "slider.js")
+"""In this order, as one: the last of them begins."""
 
 
 class Judged:
@@ -60,8 +62,8 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         confusions=_confusions(judged),
         runs=[_about_run(j) for j in judged],
         content=_content(judged),
-        style=_source("report.css"),
-        script=_source("report.js"),
+        style=_source("style.css"),
+        script="\n".join(_source(name) for name in SCRIPTS),
     )
     out = Path(out)
     with replacing(out) as path:
@@ -101,7 +103,7 @@ def _template() -> jinja2.Template:
 
 
 def _source(name: str) -> str:
-    return files("longtail").joinpath(name).read_text(encoding="utf-8")
+    return files("longtail").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _about_data(judged: Judged) -> dict[str, Any]:
