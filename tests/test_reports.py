@@ -156,6 +156,9 @@ class TestInBrowser:
 
     def test_keys_links_and_the_own_alpha(self, chromium, tmp_path, runs):
         page = lt.report(runs, tmp_path / "r.html")
+        for link, shown in (("99", "3.00"), ("much", "of each run's own choice")):
+            chromium.open(page, f"#alpha={link}")
+            assert chromium.run("$('alpha-shown').textContent") == shown
         chromium.open(page, "#alpha=1.25")
         assert chromium.run("$('alpha-shown').textContent") == "1.25"
         chromium.run("$('alpha').focus()")

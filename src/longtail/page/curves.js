@@ -21,8 +21,8 @@ function chart(svg, { lines, top, xTicks, xName, yName, behind, behindName }) {
       const at = { x: box.right + 6, y: y(part * top) + 4 };
       shape(svg, "text", at, String(Math.round(part * most)));
     }
-    const turned = `rotate(90 ${width - 8} ${(box.top + box.bottom) / 2})`;
-    const at = { x: width - 8, y: (box.top + box.bottom) / 2, "text-anchor": "middle" };
+    const turned = `rotate(90 ${width - 12} ${(box.top + box.bottom) / 2})`;
+    const at = { x: width - 12, y: (box.top + box.bottom) / 2, "text-anchor": "middle" };
     shape(svg, "text", { ...at, transform: turned }, behindName);
   }
   for (const part of [0, 0.25, 0.5, 0.75, 1]) {

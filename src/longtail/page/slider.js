@@ -48,10 +48,10 @@ function moveTo(position) {
 
 /** report.html#alpha=1.25 is a link to a position of the slider. */
 function fromLink() {
-  const found = /^#alpha=([\d.]+)$/.exec(location.hash);
+  const found = /^#alpha=(\d+(?:\.\d*)?)$/.exec(location.hash);
   if (!found || !live.length) return false;
   const position = Math.round(Number(found[1]) * page.perUnit);
-  moveTo(Math.min(Number($("alpha").max), position || 0));
+  moveTo(Math.min(Number($("alpha").max), position));
   return true;
 }
 
