@@ -2,18 +2,27 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test check chromium clean
 
 demo: .venv/installed
 	$(BIN)/longtail demo
 
-test: .venv/installed check
+test: .venv/installed check chromium
 	$(BIN)/python -m pytest
 
 check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The report is tested in a real browser; where there is none and none can be had, those tests skip.
+chromium:
+	@if command -v chromium > /dev/null || command -v chromium-browser > /dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  echo "installing chromium for the tests of the report"; \
+	  { apt-get -qq update; apt-get -qq install --yes --no-install-recommends chromium; } > /dev/null 2>&1 \
+	  || echo "chromium could not be installed: the tests of the report in a browser will be skipped"; \
+	else echo "no chromium (apt-get install chromium): the tests of the report in a browser will be skipped"; fi
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "longtail needs Python 3.11 or newer")'

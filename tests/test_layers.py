@@ -16,6 +16,7 @@ LAYERS = [
     {"methods"},
     {"schedule", "resident", "replica", "graph", "engine"},
     {"measures"},
+    {"intervals"},
     {"rows"},
     {"classifier"},
     {"estimator"},

@@ -1,6 +1,7 @@
 """The figures, one function each: results in, matplotlib figure out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,15 @@ COLOURS = {
 }
 """One colour a method everywhere, from the palette of Okabe and Ito that colour-blind readers can
 tell apart."""
+OTHERS = ("#cc79a7", "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#d55e00")
+DASHES = ("", "6 3", "2 3", "8 3 2 3")
+"""A second sign beside the colour, as lengths of ink and gap."""
+
+
+def styles(methods: Iterable[str]) -> list[tuple[str, str]]:
+    """Colour and dashes of each method; those without a colour of their own take one in turn."""
+    others, dashes = cycle(OTHERS), cycle(DASHES)
+    return [(COLOURS.get(name) or next(others), next(dashes)) for name in methods]
 
 
 def accuracy_by_rank(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:

@@ -20,6 +20,7 @@ from longtail.data.base import Data
 from longtail.engine import Progress, launch, train
 from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
+from longtail.intervals import intervals
 from longtail.jobs import Job, plan, schedule
 from longtail.methods import Method
 from longtail.replica import Replica, check_fits
@@ -158,7 +159,8 @@ def _fit_together(
                 if job is not group[0]:
                     job.run.write_metrics(group[0].run.metrics)
                 job.run.save_model(replica.model.state_dict())
-                write_result(job.run, result, data)
+                where_right = intervals(evidence.scores, data.counts, alpha)
+                write_result(job.run, result, where_right, data)
             yield job
     fabric.barrier()
 

@@ -1,76 +1,224 @@
-"""Runs become one page that can be sent by mail: a single file, no network."""
+"""Runs become one page that can be sent by mail: a single file, no network.
+
+The page's own scripts draw what follows the slider; everything else is written here.
+"""
 
 import csv
-import io
+import json
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import jinja2
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
-from longtail import tables
+from longtail import figures, intervals, tables
+from longtail.data.base import ClassCounts
 from longtail.errors import UserError
-from longtail.figures import accuracy_by_rank
+from longtail.intervals import POSITIONS, Intervals
 from longtail.runs import Run, replacing
+
+SPLITS = tables.SPLITS[1:]
+SCRIPTS = ("counting.js", "curves.js", "classes.js", "slider.js")
+"""In this order, as one: the last of them begins."""
+
+
+class Judged:
+    """A finished run and all that the page says of it."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.result = run.result
+        self.where_right = intervals.read(run)
+        self.names = class_names(run)
+
+    @property
+    def name(self) -> str:
+        """As in 'deconfound-tde, seed 0'."""
+        return f"{self.result['method']}, seed {self.result['seed']}"
+
+    @property
+    def data(self) -> str:
+        """With its ratio."""
+        ratio = self.result["ratio"]
+        return self.result["data"] + (f":{ratio:g}" if ratio else "")
 
 
 def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     """Write the page for `runs`, which must share their data, to `out`."""
-    opened = [Run.open(run) for run in runs]
-    if not opened:
+    judged = [Judged(Run.open(run)) for run in runs]
+    if not judged:
         raise UserError("a report needs at least one run")
-    results = [run.result for run in opened]
-    first = results[0]
-    for run, result in zip(opened, results, strict=True):
-        if result["subset_sha256"] != first["subset_sha256"]:
-            raise UserError(
-                f"{opened[0].folder} and {run.folder} were trained on different data and cannot "
-                f"share a report: {first['data']}:{first['ratio']} and "
-                f"{result['data']}:{result['ratio']}"
-            )
-    template = jinja2.Environment(autoescape=True).from_string(
-        files("longtail").joinpath("report.html.j2").read_text()
-    )
-    page = template.render(
-        data=first["data"] + (f":{first['ratio']:g}" if first["ratio"] else ""),
-        classes=len(first["counts"]),
-        images=f"{sum(first['counts']):,}",
-        most=max(first["counts"]),
-        least=min(first["counts"]),
-        judged_on={"val": "validation"}.get(first["judged_on"], first["judged_on"]),
+    for other in judged[1:]:
+        _check_same_data(judged[0], other)
+    page = _template().render(
+        **_about_data(judged[0]),
         header=tables.HEADER,
-        rows=tables.rows(results),
-        figure=jinja2.filters.Markup(as_svg(accuracy_by_rank(results, class_names(opened[0])))),
-        alpha_rules=list(dict.fromkeys(_alpha_rule(r) for r in results if r["alpha_rule"])),
-        versions=", ".join(f"{k} {v}" for k, v in first["versions"].items()),
-        device=first["device"],
-        subset=first["subset_sha256"],
+        rows=tables.rows([j.result for j in judged]),
+        splits=SPLITS,
+        last_alpha=POSITIONS[-1],
+        last_position=len(POSITIONS) - 1,
+        chosen=list(dict.fromkeys(_alpha_rule(j.result) for j in judged if j.result["alpha_rule"])),
+        confusions=_confusions(judged),
+        runs=[_about_run(j) for j in judged],
+        content=_content(judged),
+        style=_source("style.css"),
+        script="\n".join(_source(name) for name in SCRIPTS),
     )
     out = Path(out)
     with replacing(out) as path:
-        path.write_text(page)
+        path.write_text(page, encoding="utf-8")
     return out
-
-
-def as_svg(figure: Figure) -> str:
-    """The figure as an SVG element, the same text for the same figure."""
-    text = io.StringIO()
-    with rc_context({"svg.hashsalt": "longtail", "svg.fonttype": "none"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :]
 
 
 def class_names(run: Run) -> list[str]:
     """Names of the classes in the order of their labels, from per_class.csv."""
-    with (run.folder / "per_class.csv").open() as file:
+    with (run.folder / "per_class.csv").open(newline="") as file:
         return [row["class"] for row in csv.DictReader(file)]
 
 
-def _alpha_rule(result: dict) -> str:
-    how = {"fixed": "fixed before training", "held-out": "chosen on held-out data"}
-    rule = how.get(result["alpha_rule"], "by the label-free rule 1 / mean cos(x, d)")
-    value = result["tau"] if result["alpha"] is None else result["alpha"]
-    return f"{result['method']} {value:g}, {rule}"
+def _check_same_data(first: Judged, other: Judged) -> None:
+    compared = {
+        "data": (first.data, other.data),
+        "classes": (len(first.names), len(other.names)),
+        "class names": (first.names, other.names),
+        "training subset": tuple(j.result["subset_sha256"][:12] for j in (first, other)),
+        "judged on": (first.result["judged_on"], other.result["judged_on"]),
+        "test images": (sum(first.where_right.seen), sum(other.where_right.seen)),
+        "test images of each class": (first.where_right.seen, other.where_right.seen),
+    }
+    for what, (one, two) in compared.items():
+        if one != two:
+            values = "" if isinstance(one, (list, tuple)) else f": {one} and {two}"
+            raise UserError(
+                f"{first.run.folder} and {other.run.folder} were trained or judged on different "
+                f"data and cannot share a report. They differ in {what}{values}"
+            )
+
+
+def _template() -> jinja2.Template:
+    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        _source("report.html.j2")
+    )
+
+
+def _source(name: str) -> str:
+    return files("longtail").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _about_data(judged: Judged) -> dict[str, Any]:
+    result = judged.result
+    part = {"val": "validation"}.get(result["judged_on"], result["judged_on"])
+    return {
+        "data": judged.data,
+        "classes": len(result["counts"]),
+        "images": f"{sum(result['counts']):,}",
+        "most": max(result["counts"]),
+        "least": min(result["counts"]),
+        "test_images": f"{sum(judged.where_right.seen):,}",
+        "judged_on": part,
+        "subset": result["subset_sha256"],
+        "absent": judged.where_right.seen.count(0),
+    }
+
+
+def _content(judged: Sequence[Judged]) -> dict[str, Any]:
+    """What the page's script reads."""
+    first = judged[0].result
+    split_of = {
+        c: number
+        for number, classes in enumerate(ClassCounts(tuple(first["counts"])).splits.values())
+        for c in classes
+    }
+    groups = list(dict.fromkeys(tables.key(j.result) for j in judged))
+    styles = figures.styles(key[0] for key in groups)
+    shared = [j.result["training_id"] for j in judged]
+    return {
+        "data": judged[0].data,
+        "names": judged[0].names,
+        "counts": first["counts"],
+        "seen": judged[0].where_right.seen,
+        "splits": [split_of[c] for c in range(len(first["counts"]))],
+        "perUnit": round(1 / POSITIONS[1]),
+        "groups": [
+            {"method": key[0], "colour": colour, "dash": dash}
+            for key, (colour, dash) in zip(groups, styles, strict=True)
+        ],
+        "runs": [
+            {
+                "name": j.name,
+                "group": groups.index(tables.key(j.result)),
+                "alpha": j.result["alpha"],
+                # the plain half of a training that is here with its TDE too stays where it is
+                "follows": bool(j.result["alpha"]) or shared.count(j.result["training_id"]) == 1,
+                "loss": [[r["epoch"] + 1, float(f"{r['loss']:.5g}")] for r in j.run.metrics],
+                **_counted(j.where_right),
+            }
+            for j in judged
+        ],
+    }
+
+
+def _counted(where_right: Intervals) -> dict[str, Any]:
+    if where_right.positions == 1:  # nothing moves
+        return {"hits": where_right.hits}
+    return {name: getattr(where_right, name) for name in ("hits", "pieces", "starts", "stops")}
+
+
+def _confusions(judged: Sequence[Judged]) -> list[dict[str, Any]]:
+    """For each method, over its seeds: shares of a split's images that each split is given."""
+    groups: dict[tuple, list[Judged]] = {}
+    for j in judged:
+        groups.setdefault(tables.key(j.result), []).append(j)
+    tellings = []
+    for group in groups.values():
+        alphas = dict.fromkeys(j.result["alpha"] for j in group)
+        moved = any(alphas)
+        before = _shares([j.where_right.before for j in group])
+        after = _shares([j.where_right.after for j in group])
+        shown = ", ".join(f"{a:g}" for a in alphas if a is not None)
+        tables_shown = [("alpha 0" if shown else "no alpha", before)]
+        tellings.append(
+            {
+                "method": group[0].result["method"],
+                "tables": [*tables_shown, (f"alpha {shown}", after)] if moved else tables_shown,
+            }
+        )
+    return tellings
+
+
+def _shares(confusions: Sequence[intervals.Confusion]) -> list[list[float] | None]:
+    """Percent by row, None for a split without test images."""
+    shares: list[list[float] | None] = []
+    for rows in zip(*confusions, strict=True):
+        summed = [sum(cell) for cell in zip(*rows, strict=True)]
+        total = sum(summed)
+        shares.append([100 * cell / total for cell in summed] if total else None)
+    return shares
+
+
+def _about_run(judged: Judged) -> dict[str, Any]:
+    result, folder = judged.result, judged.run.folder
+    return {
+        "name": judged.name,
+        "folder": str(folder),
+        "cost": (
+            f"{result['seconds']:.1f} s, and {result['capture_seconds']:.1f} s of capture; "
+            f"{result['images_per_second']:,.0f} training images a second; trainings side by side: "
+            f"{result['replicas']}; device: {result['device']}"
+        ),
+        "training": result["training_id"],
+        "config": (folder / "config.yaml").read_text(),
+        "environment": json.dumps(json.loads((folder / "env.json").read_text()), indent=1),
+    }
+
+
+def _alpha_rule(result: dict[str, Any]) -> tuple[str, str, float, str]:
+    """Method, option, value, and how it came about."""
+    how = {
+        "fixed": "fixed before training",
+        "held-out": "chosen on held-out data for the best mean class accuracy",
+        "label-free": "set by the label-free rule 1 / mean cos(x, d)",
+    }
+    option = "tau" if result["alpha"] is None else "alpha"
+    return result["method"], option, result[option], how[result["alpha_rule"]]

@@ -17,6 +17,8 @@ from torch import Tensor
 from longtail.config import Config
 from longtail.data.base import Data, Split
 from longtail.heads import Head, NormalisedHead
+from longtail.intervals import NAME as INTERVALS
+from longtail.intervals import Intervals
 from longtail.measures import (
     Scores,
     accuracy,
@@ -257,8 +259,9 @@ def _cosine_fields(evidence: Evidence, classes: int) -> dict[str, Any]:
     }
 
 
-def write_result(run: Run, result: Result, data: Data) -> None:
-    """result.json, per_class.csv and sweep.csv; result.json last, for it says 'finished'."""
+def write_result(run: Run, result: Result, where_right: Intervals, data: Data) -> None:
+    """All that judging leaves in a run's folder; result.json last, for it says 'finished'."""
+    run.write(INTERVALS, json.dumps(where_right.to_json()) + "\n")
     rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
     run.write("per_class.csv", _csv(("class", "train_images", "accuracy"), rows))
     points = [(alpha, *splits.values()) for alpha, splits in result.sweep.items()]

@@ -1,6 +1,7 @@
 """A run leaves a self-explaining folder, and no file in it is ever half written.
 
 config.yaml env.json metrics.jsonl last.pt model.safetensors result.json per_class.csv sweep.csv
+intervals.json
 """
 
 import errno
@@ -26,7 +27,7 @@ from longtail.errors import UserError
 CHECKPOINT_FORMAT = 1
 FILES = (
     *("config.yaml", "env.json", "metrics.jsonl", "last.pt", "model.safetensors"),
-    *("result.json", "per_class.csv", "sweep.csv", "report.html"),
+    *("result.json", "per_class.csv", "sweep.csv", "intervals.json", "report.html"),
 )
 """All that a run writes, and so all that replacing it may remove; a tuning run lies in `tuning`."""
 PACKAGES = ("longtail", "torch", "torchvision", "timm", "lightning", "numpy")

@@ -40,7 +40,7 @@ def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
     """Group results that differ only in their seed, in order of first appearance."""
     groups: dict[tuple, list[Mapping[str, Any]]] = {}
     for result in results:
-        groups.setdefault(tuple(result.get(name) for name in SAME), []).append(result)
+        groups.setdefault(key(result), []).append(result)
     return [
         Row(
             method=group[0]["method"],
@@ -50,6 +50,11 @@ def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
         )
         for group in groups.values()
     ]
+
+
+def key(result: Mapping[str, Any]) -> tuple:
+    """What is equal for the results of one row, and for no others."""
+    return tuple(result.get(name) for name in SAME)
 
 
 def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:

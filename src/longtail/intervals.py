@@ -1,0 +1,134 @@
+"""On which alphas each test image is right: what a report needs of a test set, in a few bytes.
+
+Eq. 8 makes the logit of every class a line in alpha. An image of class y is right where line y
+beats every other line: strictly those of lower classes, to which argmax gives a tie, and at least
+equally those of higher ones. Each of these conditions holds on a half-line of alphas (or on all, or
+on none), and half-lines meet in one interval. So an image is a first and a last position.
+
+Rounding may break an interval where two lines all but coincide. The intervals are therefore read
+off the very argmax that `longtail eval --alpha` takes at each position, and such an image has two:
+they are disjoint, so that counting intervals still counts images.
+
+Shapes: N test images, C classes, P positions of the slider.
+"""
+
+import base64
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longtail.data.base import ClassCounts
+from longtail.errors import UserError
+from longtail.measures import Scores
+from longtail.runs import Run
+
+FORMAT = 1
+NAME = "intervals.json"
+POSITIONS = tuple(i / 20 for i in range(61))
+"""Alphas of the slider: 0 to 3 in steps of 0.05."""
+
+Confusion = tuple[tuple[int, ...], ...]
+"""Test images by split of their class (rows) and of the predicted class: many, medium, few."""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """A judged test set; the fields of intervals.json."""
+
+    positions: int
+    """P: those of the slider, or 1 for a head without alpha."""
+    seen: tuple[int, ...]
+    """Test images of each class."""
+    hits: tuple[int, ...]
+    """Of them, right at the run's own alpha."""
+    pieces: tuple[int, ...]
+    """Intervals of each class."""
+    starts: str
+    """First position of each interval, in the order of the classes: a byte each, base64."""
+    stops: str
+    """Position after its last, likewise."""
+    before: Confusion
+    """At alpha 0."""
+    after: Confusion
+    """At the run's own alpha."""
+
+    def to_json(self) -> dict[str, Any]:
+        """With the number of the format."""
+        return {"format": FORMAT, **asdict(self)}
+
+
+def intervals(scores: Scores, counts: ClassCounts, alpha: float | None) -> Intervals:
+    """Read `scores` at every position of the slider, and at the run's own `alpha`."""
+    positions = POSITIONS if scores.indirect is not None else (0.0,)
+    labels, classes = scores.labels, len(counts)
+    right = torch.stack([_predicted(scores, a) == labels for a in positions], dim=1)  # (N, P)
+    label, start, stop = _pieces(right, labels)
+    before, own = _predicted(scores, 0.0), _predicted(scores, alpha or 0.0)
+    return Intervals(
+        positions=len(positions),
+        seen=_by_class(labels, classes),
+        hits=_by_class(labels[own == labels], classes),
+        pieces=_by_class(label, classes),
+        starts=_base64(start),
+        stops=_base64(stop),
+        before=_confusion(before, labels, counts),
+        after=_confusion(own, labels, counts),
+    )
+
+
+def read(run: Run) -> Intervals:
+    """What was written when `run` was judged."""
+    path = run.folder / NAME
+    again = (
+        f"delete {run.folder}/result.json, and the same longtail train command with --resume "
+        "judges the run again without training it"
+    )
+    if not path.exists():
+        raise UserError(f"{run.folder} has no {NAME}, it was judged by an older version: {again}")
+    try:
+        content = json.loads(path.read_text())
+        written_by = content.pop("format")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise UserError(f"{path} cannot be read, it was cut short: {again}") from None
+    if written_by != FORMAT:
+        raise UserError(
+            f"{path} has format {written_by}, this version of longtail reads {FORMAT}: make the "
+            f"report with the version in {run.folder}/env.json; or {again}"
+        )
+    return Intervals(**content)
+
+
+def _predicted(scores: Scores, alpha: float) -> Tensor:
+    return scores.at(alpha).argmax(1)
+
+
+def _pieces(right: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Label, start and stop of each run of trues in the rows of `right` (N, P), by label."""
+    edge = right.new_zeros(len(right), 1)
+    steps = torch.diff(torch.cat([edge, right, edge], dim=1).char(), dim=1)  # (N, P + 1)
+    image, start = (steps == 1).nonzero(as_tuple=True)
+    _, stop = (steps == -1).nonzero(as_tuple=True)  # row by row, so the ends pair up
+    order = labels[image].argsort(stable=True)
+    return labels[image][order], start[order], stop[order]
+
+
+def _by_class(labels: Tensor, classes: int) -> tuple[int, ...]:
+    return tuple(torch.bincount(labels, minlength=classes).tolist())
+
+
+def _base64(values: Tensor) -> str:
+    return base64.b64encode(values.byte().cpu().numpy().tobytes()).decode()
+
+
+def _confusion(predicted: Tensor, labels: Tensor, counts: ClassCounts) -> Confusion:
+    splits = counts.splits.values()
+    split_of = torch.empty(len(counts), dtype=torch.long, device=labels.device)
+    for number, classes in enumerate(splits):
+        split_of[list(classes)] = number
+    size = len(splits)
+    pairs = split_of[labels] * size + split_of[predicted]
+    table = torch.bincount(pairs, minlength=size * size).view(size, size)
+    return tuple(tuple(row) for row in table.tolist())

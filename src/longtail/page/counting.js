@@ -1,0 +1,129 @@
+"use strict";
+// The live part of a report. Eq. 8 makes every logit a line in alpha, so that a test image is right
+// on an interval of the slider's positions; counting the intervals over a position gives the very
+// counts that `longtail eval --alpha` gives there (see intervals.py).
+
+const page = JSON.parse(document.getElementById("content").textContent);
+const SPLITS = ["many", "medium", "few"];
+const classes = page.names.length;
+const order = [...page.counts.keys()].sort((a, b) => page.counts[b] - page.counts[a] || a - b);
+const rankOf = [];
+order.forEach((c, rank) => { rankOf[c] = rank + 1; });
+const $ = (id) => document.getElementById(id);
+const state = { position: null, sort: "rank", down: false, search: "", all: false };
+const SHOWN = 50; // rows of the class table before it is asked for all
+
+const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+for (const run of page.runs) {
+  run.live = run.starts !== undefined;
+  if (run.live) [run.starts, run.stops] = [bytes(run.starts), bytes(run.stops)];
+}
+
+// ---- counting
+
+/** Right test images of each class at a position; null is the run's own alpha. */
+function hitsAt(run, position) {
+  if (position === null || !run.live) return run.hits;
+  const hits = new Array(classes).fill(0);
+  let i = 0;
+  for (let c = 0; c < classes; c++) {
+    for (const end = i + run.pieces[c]; i < end; i++) {
+      if (run.starts[i] <= position && position < run.stops[i]) hits[c]++;
+    }
+  }
+  return hits;
+}
+
+const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
+const ratios = (hits) => hits.map((n, c) => (page.seen[c] ? (100 * n) / page.seen[c] : null));
+
+/** Overall over images; a split's figure is the mean of its classes' accuracies. */
+function splitsOf(hits) {
+  const total = page.seen.reduce((a, b) => a + b, 0);
+  const perClass = ratios(hits);
+  const figures = { overall: total ? (100 * hits.reduce((a, b) => a + b, 0)) / total : null };
+  SPLITS.forEach((name, number) => {
+    figures[name] = mean(perClass.filter((v, c) => v !== null && page.splits[c] === number));
+  });
+  return figures;
+}
+
+function deviation(values) {
+  if (values.length < 2) return null;
+  const middle = mean(values);
+  return Math.sqrt(values.reduce((sum, v) => sum + (v - middle) ** 2, 0) / (values.length - 1));
+}
+
+/** One decimal as Python prints it: a tie, which only x.25 and x.75 can be, goes to the even digit. */
+function shown(value) {
+  if (value === null) return "-";
+  const size = Math.abs(value);
+  const text = (size % 1 === 0.25 ? size - 0.05 : size).toFixed(1);
+  return (value < 0 && text !== "0.0" ? "\u2212" : "") + text;
+}
+
+const alphaText = (alpha) => String(Number(alpha.toPrecision(6)));
+const alphaAt = (position) => position / page.perUnit;
+const positionOf = (run) => (run.live && run.follows ? state.position : null);
+
+function alphaOf(run) {
+  if (!run.live) return "-";
+  return alphaText(positionOf(run) === null ? run.alpha : alphaAt(state.position));
+}
+
+// ---- small builders
+
+function element(name, options = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(options)) {
+    if (key in made) made[key] = value;
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+function shape(parent, name, attributes, text) {
+  const made = document.createElementNS($("rank").namespaceURI, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  parent.append(made);
+  return made;
+}
+
+// ---- the table of splits
+
+const members = page.groups.map((_, g) => page.runs.filter((run) => run.group === g));
+
+function drawSplits() {
+  const said = [];
+  [...$("splits").tBodies[0].rows].forEach((row, g) => {
+    const runs = members[g];
+    const alphas = [...new Set(runs.map(alphaOf))].join(", ");
+    row.cells[1].textContent = alphas;
+    ["overall", ...SPLITS].forEach((name, i) => {
+      const values = runs.map((run) => run.figures[name]).filter((value) => value !== null);
+      const spread = deviation(values);
+      const cell = row.cells[3 + i];
+      cell.textContent = shown(mean(values)) + (spread === null ? "" : ` ± ${shown(spread)}`);
+      cell.dataset.value = mean(values);
+    });
+    const [overall, , , few] = [3, 4, 5, 6].map((i) => row.cells[i].textContent);
+    said.push(`${page.groups[g].method}, alpha ${alphas}: overall ${overall}, few ${few}`);
+  });
+  return said.join(". ");
+}
+
+function addFollowers() {
+  [...$("splits").tBodies[0].rows].forEach((row, g) => {
+    const runs = members[g];
+    if (!runs[0].live) return row.cells[7].append("no alpha");
+    const box = element("input", { type: "checkbox", checked: runs[0].follows });
+    box.setAttribute("aria-label", `${page.groups[g].method} follows the slider`);
+    box.addEventListener("change", () => {
+      for (const run of runs) run.follows = box.checked;
+      update();
+    });
+    row.cells[7].append(box);
+  });
+}

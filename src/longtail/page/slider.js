@@ -1,0 +1,101 @@
+// ---- the slider, and the beginning of everything
+
+const live = page.runs.filter((run) => run.live);
+
+function addMarks() {
+  const at = (alpha) => `calc(8px + (100% - 16px) * ${(alpha * page.perUnit) / $("alpha").max})`;
+  const place = (alpha, text, name) => {
+    const mark = element("span", { className: name }, text);
+    mark.style.left = at(alpha);
+    $("marks").append(mark);
+  };
+  const own = new Set(live.map((run) => run.alpha).filter((alpha) => alpha > 0));
+  const clear = (alpha) => [...own].every((other) => Math.abs(other - alpha) > 0.3);
+  for (const alpha of [0, 1, 2, 3].filter(clear)) place(alpha, String(alpha), "");
+  for (const alpha of own) place(alpha, `\u25b2 ${alphaText(alpha)}`, "chosen");
+}
+
+function update() {
+  for (const run of page.runs) {
+    const hits = hitsAt(run, positionOf(run));
+    run.perClass = ratios(hits);
+    run.figures = splitsOf(hits);
+  }
+  const own = state.position === null;
+  const text = own ? "of each run's own choice" : alphaAt(state.position).toFixed(2);
+  $("alpha-shown").textContent = text;
+  $("alpha").setAttribute("aria-valuetext", own ? `alpha: ${text}` : `alpha ${text}`);
+  $("own").disabled = own;
+  const said = drawSplits();
+  drawRank();
+  drawExtremes();
+  drawClasses();
+  return said;
+}
+
+/** After a pause, so that a screen reader hears where the slider stopped and not the way. */
+let pause = 0;
+function announce(said) {
+  clearTimeout(pause);
+  pause = setTimeout(() => { $("said").textContent = said; }, 400);
+}
+
+function moveTo(position) {
+  state.position = position;
+  if (position !== null) $("alpha").value = position;
+  announce(update());
+}
+
+/** report.html#alpha=1.25 is a link to a position of the slider. */
+function fromLink() {
+  const found = /^#alpha=(\d+(?:\.\d*)?)$/.exec(location.hash);
+  if (!found || !live.length) return false;
+  const position = Math.round(Number(found[1]) * page.perUnit);
+  moveTo(Math.min(Number($("alpha").max), position));
+  return true;
+}
+
+function link() {
+  const there = state.position === null ? "" : `#alpha=${alphaText(alphaAt(state.position))}`;
+  history.replaceState(null, "", location.pathname + there);
+}
+
+function begin() {
+  for (const id of ["first", "second"]) {
+    $(id).append(...choices.map(({ name }) => element("option", {}, name)));
+    $(id).addEventListener("change", update);
+  }
+  for (const run of live) run.atZero = ratios(hitsAt(run, 0));
+  const best = page.runs.find((run) => run.alpha > 0) ?? page.runs.at(-1);
+  const second = choices.findIndex((choice) => choice.run === best);
+  const other = choices.findIndex((choice) => choice.run !== best);
+  const first = other >= 0 ? other : choices.length - 1;
+  [$("first").selectedIndex, $("second").selectedIndex] = [first, second];
+  const chosen = best.alpha > 0 ? best.alpha : 0;
+  $("alpha").value = Math.round(chosen * page.perUnit);
+  document.querySelector(".slider").hidden = !live.length;
+  $("alpha").addEventListener("input", () => moveTo(Number($("alpha").value)));
+  $("alpha").addEventListener("change", link);
+  $("own").addEventListener("click", () => { moveTo(null); link(); });
+  $("search").addEventListener("input", () => { state.search = $("search").value; drawClasses(); });
+  $("more").addEventListener("click", () => { state.all = !state.all; drawClasses(); });
+  $("csv").addEventListener("click", download);
+  window.addEventListener("hashchange", fromLink);
+  window.addEventListener("resize", () => {
+    const before = width;
+    measure();
+    if (width === before) return; // a phone's address bar changes the height all the time
+    drawRank();
+    drawLoss();
+  });
+  measure();
+  if (BIN > 1) $("rank-bins").textContent = `Each point is the mean of ${BIN} classes.`;
+  addMarks();
+  addFollowers();
+  addLegends();
+  addColumns();
+  if (!fromLink()) update();
+  drawLoss();
+}
+
+begin();

@@ -1,0 +1,118 @@
+"""A headless Chromium, driven through its own DevTools protocol on a pipe: no other package."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+PATIENCE = 30.0
+
+
+class Browser:
+    """One page; what it logged and asked for is kept."""
+
+    def __init__(self, to_browser: int, from_browser: int):
+        self._to, self._from, self._rest = to_browser, from_browser, b""
+        self._number, self._session = 0, None
+        self.events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a command and wait for its answer; events on the way are kept."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != self._number:
+            self.events.append(answer)
+        assert "error" not in answer, answer["error"]
+        return answer["result"]
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            read = os.read(self._from, 1 << 20)
+            assert read, "chromium has gone"
+            self._rest += read
+        message, self._rest = self._rest.split(b"\0", 1)
+        return json.loads(message)
+
+    def run(self, script: str) -> Any:
+        """The value of an expression, promises awaited."""
+        answer = self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def open(self, path: Path, link: str = "") -> None:
+        """Load a page from disk."""
+        self.call("Page.navigate", url="about:blank")
+        self.events.clear()
+        self.call("Page.navigate", url=path.as_uri() + link)
+        until = time.monotonic() + PATIENCE
+        while self.run("document.readyState + location.protocol") != "completefile:":
+            assert time.monotonic() < until, f"{path} does not load"
+
+    def press(self, key: str) -> None:
+        """A key on what has the focus."""
+        for kind in ("keyDown", "keyUp"):
+            self.call(
+                *("Input.dispatchKeyEvent",),
+                **{"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]},
+            )
+
+    def complaints(self) -> list[dict[str, Any]]:
+        """Exceptions, console messages and log entries, refused requests among them."""
+        kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+        return [event for event in self.events if event.get("method") in kinds]
+
+    def requests(self) -> list[str]:
+        """Addresses the page asked for."""
+        sent = [e for e in self.events if e.get("method") == "Network.requestWillBeSent"]
+        return [event["params"]["request"]["url"] for event in sent]
+
+
+KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35}
+
+
+@contextmanager
+def browser(profile: Path) -> Iterator[Browser]:
+    """A Chromium with an empty `profile`, gone when the block ends."""
+    assert CHROMIUM
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    flags = (*FLAGS, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank")
+    # chromium reads the protocol on descriptor 3 and writes it on 4
+    redirect = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
+    process = subprocess.Popen(
+        ["bash", "-c", redirect, "bash", CHROMIUM, *flags],
+        pass_fds=(theirs_in, theirs_out),
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs_in)
+    os.close(theirs_out)
+    try:
+        yield Browser(ours_out, ours_in)
+    finally:
+        os.close(ours_out)  # its way of being told to go
+        os.close(ours_in)
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
