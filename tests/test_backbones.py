@@ -28,6 +28,11 @@ def test_features_are_vectors_after_relu(name, size, dim):
     assert (features >= 0).all() and (features > 0).any()
 
 
+def test_a_timm_network_with_a_head_of_its_own_says_its_true_size():
+    backbone = backbones.build("mobilenetv3_small_050", 3).eval()
+    assert backbone(torch.randn(1, 3, 32, 32)).shape == (1, backbone.dim)
+
+
 def test_the_two_branches_of_the_dual_network_differ():
     features = backbones.build("resnet32-dual", 3)(torch.randn(2, 3, 32, 32))
     assert not torch.allclose(features[:, :64], features[:, 64:])

@@ -148,7 +148,12 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("train", "digit-lt"), "unknown data 'digit-lt'. Did you mean 'digits-lt'?"),
         (("train", "digits-lt", "--backbone", "resnet32dual"), "Did you mean 'resnet32-dual'?"),
         (("train", "digits-lt", "--epoch", "3"), "unknown option '--epoch'. Did you mean"),
-        (("train", "digits-lt", "--method", "baseline", "--heads", "2"), "'--heads'"),
+        (
+            ("train", "digits-lt", "--method", "baseline", "--heads", "2"),
+            "baseline has no --heads; these do: capsule",
+        ),
+        (("train", "digits-lt", "--resume", "--overwrite"), "pass one"),
+        (("sweep", "nowhere", "--alphas", "0:1e9:0.001"), "more than 1,000 values"),
         (("train", "digits-lt", "--heads"), "--heads needs a value"),
         (("train",), "which data?"),
         (("train", "--recipe", "nowhere.yaml"), "recipe cannot be read"),
@@ -191,6 +196,36 @@ def test_method_options_stand_anywhere_and_need_no_data_before_them(tmp_path):
     assert train.config.options == {"alpha": "1", "tau": "8"}
     train = cli.parse_train(["--list", "t.txt", "--alpha", "1"])
     assert train.config.data == "" and str(train.config.files.list) == "t.txt"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train: 3\n", "train holds options, like 'epochs: 90', not 3"),
+        ("train:\n  milestones: 0.5\n", "milestones takes a list"),
+        ("method: [baseline, cosine]\n", "method takes one name"),
+        ("epochs: 3\n", "it belongs under 'train:'"),
+        ("train:\n  epochs: three\n", "epochs takes a whole number"),
+    ],
+)
+def test_recipes_are_checked(text, said, tmp_path, capsys):
+    (tmp_path / "r.yaml").write_text(text)
+    assert said in refused(capsys, "train", "digits-lt", "--recipe", str(tmp_path / "r.yaml"))
+
+
+def test_a_recipe_without_data_keeps_the_defaults_of_the_data_set(tmp_path):
+    (tmp_path / "r.yaml").write_text("options:\n  alpha: 1.0\n")
+    train = cli.parse_train(["letters-lt", "--recipe", str(tmp_path / "r.yaml")])
+    assert train.config.data == "letters-lt" and train.config.train.augment == "crop"
+    assert train.config.options == {"alpha": 1.0}
+
+
+def test_the_demo_leaves_another_run_alone(run, capsys, tmp_path):
+    import shutil
+
+    shutil.copytree(run, tmp_path / "baseline" / "s0")
+    assert "is a run of yours" in refused(capsys, "demo", "--out", str(tmp_path))
+    assert (tmp_path / "baseline" / "s0" / "result.json").exists()
 
 
 def test_alphas():

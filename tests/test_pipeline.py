@@ -223,6 +223,22 @@ class TestBadInput:
             fit_all(tiny_config(), ["cosine"], [0], out=tmp_path, data=tiny_data(), overwrite=True)
         assert (tmp_path / "config.yaml").read_text() == "my: project"
 
+    def test_a_network_of_another_image_size(self, tmp_path):
+        with pytest.raises(UserError, match="vit_tiny_patch16_224 does not take inputs of 3x8x8"):
+            fit(tmp_path, backbone="vit_tiny_patch16_224")
+        assert not (tmp_path / "deconfound-tde").exists()
+
+    def test_a_damaged_result_and_weights_of_another_model(self, tmp_path):
+        data = tiny_data()
+        run, other = fit(tmp_path, data=data), fit(tmp_path / "other", "baseline", data=data)
+        weights = (other.folder / "model.safetensors").read_bytes()
+        (run.folder / "model.safetensors").write_bytes(weights)
+        with pytest.raises(UserError, match="holds the weights of another model"):
+            lt.evaluate(run, data=data)
+        (run.folder / "result.json").write_text("{")
+        with pytest.raises(UserError, match="result.json is damaged"):
+            lt.evaluate(run, data=data)
+
     def test_what_cannot_be_built_touches_no_folder(self, tmp_path):
         run = fit(tmp_path)
         before = (run.folder / "result.json").read_bytes()

@@ -106,7 +106,8 @@ class Timm(Backbone):
 
         super().__init__()
         self.model = timm.create_model(name, num_classes=0, in_chans=channels)
-        self.dim = int(self.model.num_features)  # type: ignore[arg-type]
+        # what is left without a classifier; num_features is what its last stage had
+        self.dim = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)

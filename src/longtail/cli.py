@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if first_process():
             print(f"longtail: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("\nlongtail: interrupted; go on with --resume", file=sys.stderr)
         sys.exit(130)
@@ -61,7 +63,9 @@ def parse_train(arguments: list[str]) -> Train:
     preset = Config.preset(first.config.data)
     if first.recipe:
         try:
-            preset = Config.from_yaml(first.recipe.read_text(), str(first.recipe))
+            preset = Config.from_yaml(
+                first.recipe.read_text(), str(first.recipe), data=first.config.data
+            )
         except OSError as error:
             raise UserError(f"the recipe cannot be read: {error}") from None
     parsed = _only(*_tyro("train", Train, ours, default=Train(config=preset)))
@@ -99,6 +103,9 @@ def _check_method_options(options: dict[str, str], method: str) -> None:
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         if name not in known:
+            having = [m for m in methods.registry() if name in methods.options_of(m)]
+            if having:
+                raise UserError(f"{method} has no {flag}; these do: {', '.join(having)}")
             more = [f"--{option}" for option in sorted(known)]
             raise unknown("option", flag, [*_flags(Train), *more], "list them: add --help")
         if not value:

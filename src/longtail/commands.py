@@ -20,7 +20,10 @@ Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 @dataclass(frozen=True)
 class Train:
-    """Train methods on a data set and judge them at the last epoch."""
+    """Train methods on a data set and judge them at the last epoch.
+
+    A method's own options stand anywhere, as in --alpha 1.5 --heads 4: see longtail methods NAME.
+    """
 
     config: Config = field(default_factory=Config)
     out: Path | None = None
@@ -54,6 +57,8 @@ class Train:
         names = list(methods.registry()) if asked == "all" else asked.split(",")
         source = Path(self.config.data or str(self.config.files.list)).name.replace(":", "-")
         out = self.out or Path("runs") / f"{source}-{asked}"
+        if self.resume and self.overwrite:
+            raise UserError("--resume goes on with a run and --overwrite replaces it: pass one")
         count = 1 if self.seeds is None else self.seeds
         if count < 1:
             raise UserError(f"--seeds {count}: at least one seed must be trained")
@@ -230,6 +235,8 @@ class Bench:
             print(f"written to {bench.write_table(opened, Path('README.md'))}")
 
     def _speed(self) -> None:
+        if self.dry_run:
+            raise UserError("bench speed measures at once, for about two minutes: no --dry-run")
         from longtail import speed
         from longtail.data import load
 
@@ -308,6 +315,8 @@ def parse_alphas(text: str) -> list[float]:
     if len(parts) != 3 or parts[2] <= 0 or parts[1] < parts[0]:
         raise UserError(f"--alphas is FIRST:LAST:STEP with a positive step, not '{text}'")
     first, last, step = parts
+    if (last - first) / step > 1000:
+        raise UserError(f"--alphas {text} are more than 1,000 values: take a larger step")
     return [first + i * step for i in range(int((last - first) / step + 1e-9) + 1)]
 
 

@@ -173,10 +173,11 @@ class Config:
         return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)
 
     @staticmethod
-    def from_yaml(text: str, source: str = "config") -> "Config":
+    def from_yaml(text: str, source: str = "config", data: str = "") -> "Config":
         """Read what `to_yaml` wrote, or a recipe that names only what differs from the preset.
 
-        A recipe's `paper` and `seeds` are for the bench and are passed over here.
+        A recipe's `paper` and `seeds` are for the bench and are passed over here. `data` is for a
+        recipe that names none.
         """
         try:
             tree = yaml.safe_load(text)
@@ -185,10 +186,19 @@ class Config:
         if not isinstance(tree, dict):
             raise UserError(f"{source} must be a mapping of options, like 'method: baseline'")
         tree = {name: value for name, value in tree.items() if name not in ("paper", "seeds")}
-        config = Config.preset(tree.get("data", ""))
+        tree.setdefault("data", data)
+        for name in ("data", "method", "backbone"):
+            if not isinstance(tree.get(name, ""), str):
+                raise UserError(f"{source}: {name} takes one name, not {tree[name]!r}")
+        config = Config.preset(tree["data"])
         flat: dict[str, Any] = {}
-        for part in ("files", "train", "machine"):
+        parts = ("files", "train", "machine")
+        for part in parts:
             section = tree.pop(part, None) or {}
+            if not isinstance(section, dict):
+                raise UserError(
+                    f"{source}: {part} holds options, like 'epochs: 90', not {section!r}"
+                )
             known = _names(getattr(config, part))
             for name, value in section.items():
                 if name not in known:
@@ -197,7 +207,9 @@ class Config:
         options = tree.pop("options", None) or {}
         for name in tree:
             if name not in _names(config):
-                raise unknown(f"option in {source}", name, _names(config))
+                home = next((p for p in parts if name in _names(getattr(config, p))), "")
+                more = f"it belongs under '{home}:'" if home else ""
+                raise unknown(f"option in {source}", name, _names(config), more)
         return replace(config.with_options(**flat, **tree), options=options)
 
 
@@ -240,6 +252,8 @@ def _plain(value: Any) -> Any:
 def _typed(value: Any, default: Any, name: str) -> Any:
     """YAML has no tuples and no paths."""
     if isinstance(default, tuple):
+        if not isinstance(value, list):
+            raise UserError(f"{name} takes a list, like [0.6, 0.8], not {value!r}")
         return tuple(value)
     if isinstance(default, float) and not isinstance(default, bool):
         try:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from longtail.config import Config
 from longtail.engine import Progress
+from longtail.errors import UserError
+from longtail.jobs import plan
 from longtail.pipeline import fit_all
 from longtail.reports import report
-from longtail.runs import Run
+from longtail.runs import Run, differences
 
 METHODS = ("baseline", "deconfound", "deconfound-tde")
 ALPHA = 1.0
@@ -19,5 +21,8 @@ def demo(
 ) -> tuple[list[Run], Path]:
     """Train, judge and report; gives the runs and the page."""
     config = Config.preset("letters-lt").with_options(alpha=ALPHA)
+    for job in plan(config, METHODS, seeds, out):
+        if (job.run.folder / "config.yaml").exists() and differences(job.run.config, job.config):
+            raise UserError(f"{job.run.folder} is a run of yours: choose another --out")
     runs = fit_all(config, METHODS, seeds, out=out, overwrite=True, progress=progress)
     return runs, report(runs, out / "report.html")

@@ -24,6 +24,6 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserE
         known: the names that would have been right.
         more: where to find them all.
     """
-    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return UserError(f"unknown {kind} '{name}'.{hint}" + (f"  ({more})" if more else ""))

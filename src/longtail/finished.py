@@ -12,7 +12,7 @@ from longtail.errors import UserError
 from longtail.heads import NormalisedHead
 from longtail.jobs import Job
 from longtail.methods.base import Auto
-from longtail.replica import build_model, extract
+from longtail.replica import build_model, extract, load_weights
 from longtail.resident import Resident
 from longtail.results import COST, Evidence, Result, collect, judge, label_free, make_result
 from longtail.runs import Run
@@ -32,7 +32,7 @@ def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Eviden
             f"{run.result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now"
         )
     model = build_model(config, method, data)
-    model.load_state_dict(run.load_model())
+    load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = launch(MachineConfig())  # where it was trained may be gone
     resident = Resident.place(data, config.train, fabric.device)
     model.to(fabric.device)

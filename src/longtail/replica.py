@@ -40,7 +40,17 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
 
 def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
     """Refuse what could not be trained: build it once, and lay the batch on the ranks."""
-    build_model(config, method, data)
+    model = build_model(config, method, data).eval()
+    sample = data.train.inputs[:1].float()
+    try:
+        with torch.no_grad():
+            model.head(model.backbone(sample))
+    except Exception as error:  # whatever a network raises on a size that is not its own
+        shape = "x".join(map(str, sample.shape[1:]))
+        raise UserError(
+            f"--backbone {config.backbone} does not take inputs of {shape}: {error}. Another "
+            "--image-size or --backbone may fit"
+        ) from error
     _batch_of_rank(config.train.batch_size, len(data.train), world)
 
 
@@ -188,7 +198,7 @@ class Replica:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` gave; the optimiser gets its part when its stage begins."""
-        self.model.load_state_dict(state["model"])
+        load_weights(self.model, state["model"], "the checkpoint")
         self._saved_optimizer = state["optimizer"]
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
@@ -229,6 +239,16 @@ class Replica:
             own = list(module.parameters(recurse=False))
             if own and not any(p.requires_grad for p in own):
                 module.training = False  # its own flag: its children may still be moving
+
+
+def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Load a state that was saved from such a model, or say that it was not."""
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(
+            f"{source} holds the weights of another model: start again with --overwrite"
+        ) from error
 
 
 def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.optim.Optimizer:

@@ -46,7 +46,8 @@ class Judged:
 
 def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     """Write the page for `runs`, which must share their data, to `out`."""
-    judged = [Judged(Run.open(run)) for run in runs]
+    opened = {run.folder.resolve(): run for run in map(Run.open, runs)}  # each once
+    judged = [Judged(run) for run in opened.values()]
     if not judged:
         raise UserError("a report needs at least one run")
     for other in judged[1:]:

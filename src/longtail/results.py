@@ -261,6 +261,13 @@ def _cosine_fields(evidence: Evidence, classes: int) -> dict[str, Any]:
 
 def write_result(run: Run, result: Result, where_right: Intervals, data: Data) -> None:
     """All that judging leaves in a run's folder; result.json last, for it says 'finished'."""
+    unjudged = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
+    if unjudged:
+        logger.warning(
+            "%d of %d classes have no %s image and are not judged: %s",
+            *(len(unjudged), len(data.classes), data.judged_on),
+            ", ".join(unjudged[:10]) + (" ..." if len(unjudged) > 10 else ""),
+        )
     run.write(INTERVALS, json.dumps(where_right.to_json()) + "\n")
     rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
     run.write("per_class.csv", _csv(("class", "train_images", "accuracy"), rows))

@@ -66,7 +66,13 @@ class Run:
         """result.json, written when the run is finished."""
         if not self.finished:
             raise UserError(f"{self.folder} has not finished: go on with longtail train --resume")
-        return json.loads((self.folder / "result.json").read_text())
+        path = self.folder / "result.json"
+        try:
+            return json.loads(path.read_text())
+        except ValueError:
+            raise UserError(
+                f"{path} is damaged: delete it, and longtail train --resume judges the run again"
+            ) from None
 
     @property
     def finished(self) -> bool:

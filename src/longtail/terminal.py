@@ -9,6 +9,8 @@ def print_table(results: list[dict[str, Any]]) -> None:
     from longtail import tables
 
     print_lines(list(tables.HEADER), [row.cells() for row in tables.rows(results)])
+    if first_process() and any(result["judged_on"] == "val" for result in results):
+        print("judged on the validation part: there is no test part")
 
 
 def print_lines(header: list[str], lines: list[list[str]]) -> None:
