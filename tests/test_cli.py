@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longtail import cli, commands, methods
+from longtail import cli, methods, terminal
 from longtail.errors import UserError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -229,8 +229,8 @@ def test_the_demo_leaves_another_run_alone(run, capsys, tmp_path):
 
 
 def test_alphas():
-    assert commands.parse_alphas("0:3:0.25") == [i * 0.25 for i in range(13)]
-    assert commands.parse_alphas("0,1.5") == [0, 1.5]
+    assert terminal.parse_alphas("0:3:0.25") == [i * 0.25 for i in range(13)]
+    assert terminal.parse_alphas("0,1.5") == [0, 1.5]
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the real CIFAR images of ../shared/data")

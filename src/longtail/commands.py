@@ -4,7 +4,6 @@ Nothing here imports torch before it is needed, so that help answers at once.
 """
 
 import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ import tyro
 
 from longtail.config import Config, MachineConfig
 from longtail.errors import UserError
-from longtail.terminal import print_lines, print_table
+from longtail.terminal import number, parse_alphas, print_lines, print_table
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
@@ -103,7 +102,7 @@ class Eval:
         """Print a table row or JSON."""
         from longtail.finished import evaluate
 
-        alpha = self.alpha if self.alpha in (None, "auto") else _number("--alpha", self.alpha)
+        alpha = self.alpha if self.alpha in (None, "auto") else number("--alpha", self.alpha)
         result = evaluate(self.folder, alpha).to_json()  # type: ignore[arg-type]
         if self.json:
             print(json.dumps(result))
@@ -305,26 +304,3 @@ COMMANDS: dict[str, type] = {
     "methods": Methods,
     "data": DataSets,
 }
-
-
-def parse_alphas(text: str) -> list[float]:
-    """'0:3:0.25' from first to last, or '0,0.5,1'."""
-    if ":" not in text:
-        return [_number("--alphas", part) for part in text.split(",")]
-    parts = [_number("--alphas", part) for part in text.split(":")]
-    if len(parts) != 3 or parts[2] <= 0 or parts[1] < parts[0]:
-        raise UserError(f"--alphas is FIRST:LAST:STEP with a positive step, not '{text}'")
-    first, last, step = parts
-    if (last - first) / step > 1000:
-        raise UserError(f"--alphas {text} are more than 1,000 values: take a larger step")
-    return [first + i * step for i in range(int((last - first) / step + 1e-9) + 1)]
-
-
-def _number(option: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"{option} takes numbers, not '{text}'")
-    return value

@@ -1,7 +1,10 @@
-"""Plain tables on standard output, from one process only."""
+"""Numbers read from the command line, and plain tables on standard output."""
 
+import math
 import os
 from typing import Any
+
+from longtail.errors import UserError
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
@@ -28,3 +31,27 @@ def print_lines(header: list[str], lines: list[list[str]]) -> None:
 def first_process() -> bool:
     """Whether this is the one process, of those torchrun or SLURM started, that speaks."""
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+
+
+def parse_alphas(text: str) -> list[float]:
+    """'0:3:0.25' from first to last, or '0,0.5,1'."""
+    if ":" not in text:
+        return [number("--alphas", part) for part in text.split(",")]
+    parts = [number("--alphas", part) for part in text.split(":")]
+    if len(parts) != 3 or parts[2] <= 0 or parts[1] < parts[0]:
+        raise UserError(f"--alphas is FIRST:LAST:STEP with a positive step, not '{text}'")
+    first, last, step = parts
+    if (last - first) / step > 1000:
+        raise UserError(f"--alphas {text} are more than 1,000 values: take a larger step")
+    return [first + i * step for i in range(int((last - first) / step + 1e-9) + 1)]
+
+
+def number(option: str, text: str) -> float:
+    """The value of a numeric option."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{option} takes numbers, not '{text}'")
+    return value
