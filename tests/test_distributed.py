@@ -13,6 +13,7 @@ from helpers import tiny_data
 from longtail import engine
 from longtail.config import MachineConfig
 from longtail.runs import Run
+from longtail.terminal import print_lines
 
 SCRIPT = """
 import sys
@@ -88,3 +89,12 @@ def test_processes_are_counted_for_you(env, wanted, monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert engine._processes(MachineConfig()) == wanted
+
+
+def test_one_process_of_several_speaks(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    print_lines(["a"], [["b"]])
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("RANK", "0")
+    print_lines(["a"], [["b"]])
+    assert capsys.readouterr().out == "a\nb\n"

@@ -12,7 +12,7 @@ import tyro
 
 from longtail.config import Config, MachineConfig
 from longtail.errors import UserError
-from longtail.terminal import number, parse_alphas, print_lines, print_table
+from longtail.terminal import first_process, number, parse_alphas, print_lines, print_table
 
 Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
@@ -76,6 +76,8 @@ class Train:
         finally:
             console.close()
         print_table([run.result for run in runs])
+        if not first_process():
+            return
         print(f"written to {out}")
         if len(runs) > 1:
             from longtail.reports import report
@@ -231,7 +233,8 @@ class Bench:
             opened.run(wanted, root=self.root, machine=self.machine, progress=console)
         finally:
             console.close()
-            print(f"written to {bench.write_table(opened, Path('README.md'))}")
+            if first_process():
+                print(f"written to {bench.write_table(opened, Path('README.md'))}")
 
     def _speed(self) -> None:
         if self.dry_run:
