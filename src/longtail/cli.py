@@ -9,7 +9,8 @@ from typing import Any
 
 import tyro
 
-from longtail.commands import COMMANDS, Train
+from longtail.commands import COMMANDS
+from longtail.commands.training import Train
 from longtail.config import Config
 from longtail.errors import UserError, unknown
 from longtail.terminal import first_process

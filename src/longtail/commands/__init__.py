@@ -1,0 +1,20 @@
+"""The commands: each is a dataclass of its options, calls one library function, and prints.
+
+Nothing here imports torch before it is needed, so that help answers at once.
+"""
+
+from longtail.commands.benching import Bench
+from longtail.commands.judging import Eval, Report, Sweep
+from longtail.commands.listing import DataSets, Methods
+from longtail.commands.training import Demo, Train
+
+COMMANDS: dict[str, type] = {
+    "demo": Demo,
+    "train": Train,
+    "eval": Eval,
+    "sweep": Sweep,
+    "report": Report,
+    "bench": Bench,
+    "methods": Methods,
+    "data": DataSets,
+}
