@@ -8,8 +8,8 @@ from helpers import tiny_config, tiny_data
 from longtail import methods
 from longtail.config import Config
 from longtail.data.base import Data
-from longtail.engine import launch
-from longtail.graph import stepper
+from longtail.engine import launch, train
+from longtail.graph import stepper, steps_of_epoch
 from longtail.pipeline import fit_all
 from longtail.replica import Replica
 from longtail.resident import Resident
@@ -35,11 +35,11 @@ def losses(configs: list[Config], data: Data, steps: int = 20) -> list[list[floa
     built = [methods.build(c.method, c.options) for c in configs]
     replicas = [Replica(c, m, data, resident, fabric) for c, m in zip(configs, built, strict=True)]
     for replica in replicas:
-        replica.begin_stage(0, resumed=False)
+        replica.enter(0, resumed=False)
         replica.begin_epoch(0)
     advance = stepper(replicas)
-    for size in replicas[0].step_sizes[:steps]:
-        advance(size)
+    for sizes in steps_of_epoch(replicas)[:steps]:
+        advance(sizes)
     return [replica.losses[:steps].tolist() for replica in replicas]
 
 
@@ -104,6 +104,24 @@ def test_replicas_side_by_side_equal_each_seed_alone():
         assert beside[:3] == pytest.approx(alone[:3], rel=1e-5)
         assert beside == pytest.approx(alone, rel=2e-3)
     assert together[0] != together[1]
+
+
+def test_unlike_trainings_share_a_graph_and_each_is_what_it_is_alone():
+    kinds = [("baseline", COUNTS), ("deconfound", COUNTS[::-1]), ("ldam-drw", (24, 12, 4))]
+
+    def trained(kinds) -> list[Replica]:
+        replicas = []
+        for method, counts in kinds:
+            config, data = cuda_config(method=method, epochs=3), tiny_data(counts=counts)
+            fabric = launch(config.machine)
+            resident = Resident.place(data, config.train, fabric.device)
+            replicas.append(Replica(config, methods.build(method), data, resident, fabric))
+        train(replicas, after_epoch=lambda epoch, records: None)
+        return replicas
+
+    for kind, beside in zip(kinds, trained(kinds), strict=True):
+        (alone,) = trained([kind])
+        assert beside.losses.tolist() == pytest.approx(alone.losses.tolist(), rel=5e-2)
 
 
 def test_methods_of_equal_shape_train_together_and_short_batches_count(tmp_path):

@@ -15,11 +15,13 @@ import torch
 from torch.nn import functional as F
 from longtail import kernels
 torch.manual_seed(0)
-kernels.GROUPS = 4
-for memory_format in (torch.contiguous_format, torch.channels_last):
-    x = torch.randn(3, 16, 7, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
-    w = torch.randn(16, 16, 3, 3).contiguous(memory_format=memory_format).requires_grad_()
-    g = torch.randn(3, 16, 7, 8)
+kernels.CONVOLVE = {16: (64, 4)}
+kernels.WEIGHT_GRADIENT = {16: (64, 4, 2), 32: (64, 4, 2)}
+for c, memory_format in ((16, torch.contiguous_format), (16, torch.channels_last),
+                         (32, torch.channels_last)):
+    x = torch.randn(3, c, 7, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
+    w = torch.randn(c, c, 3, 3).contiguous(memory_format=memory_format).requires_grad_()
+    g = torch.randn(3, c, 7, 8)
     wanted = F.conv2d(x, w, padding=1)
     wanted.backward(g)
     found = kernels._FewChannels.apply(x.detach().requires_grad_(), w)
@@ -47,11 +49,11 @@ def test_on_the_cpu_it_is_a_plain_convolution():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the built kernels need a CUDA device")
-@pytest.mark.parametrize("images", [1, 5, 256])
-def test_on_cuda_it_is_as_exact_as_bf16_allows(images):
+@pytest.mark.parametrize(("images", "channels"), [(1, 16), (5, 16), (256, 16), (256, 32)])
+def test_on_cuda_it_is_as_exact_as_bf16_allows(images, channels):
     torch.manual_seed(0)
-    conv = FewChannelConv(16).cuda()
-    x = torch.randn(images, 16, 32, 32, device="cuda").bfloat16()
+    conv = FewChannelConv(channels).cuda()
+    x = torch.randn(images, channels, 32, 32, device="cuda").bfloat16()
     x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
     gradient = torch.randn_like(x)
     conv(x).backward(gradient)

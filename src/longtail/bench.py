@@ -102,22 +102,20 @@ class Bench:
         progress: Progress | None = None,
     ) -> None:
         """Run what is `wanted`, keeping each result as it comes."""
-        by_data: dict[str, list[tuple[Recipe, int]]] = {}
-        for recipe, seed in wanted:
-            by_data.setdefault(recipe.config.data, []).append((recipe, seed))
-        for cells in by_data.values():
-            jobs = [self._job(recipe, seed, root, machine) for recipe, seed in cells]
-            paths = [recipe.result_path(self.results, seed) for recipe, seed in cells]
-            targets = dict(zip((job.run for job in jobs), paths, strict=True))
-            for run, path in targets.items():
-                if run.finished:  # a bench that was stopped before it could keep the result
-                    keep(run, path)
-            run_jobs(
-                jobs,
-                resume=True,
-                progress=progress,
-                on_result=lambda job, targets=targets: keep(job.run, targets[job.run]),  # type: ignore[misc]
-            )
+        if not wanted:
+            return
+        jobs = [self._job(recipe, seed, root, machine) for recipe, seed in wanted]
+        paths = [recipe.result_path(self.results, seed) for recipe, seed in wanted]
+        targets = dict(zip((job.run for job in jobs), paths, strict=True))
+        for run, path in targets.items():
+            if run.finished:  # a bench that was stopped before it could keep the result
+                keep(run, path)
+        run_jobs(
+            jobs,
+            resume=True,
+            progress=progress,
+            on_result=lambda job: keep(job.run, targets[job.run]),
+        )
 
     def _job(self, recipe: Recipe, seed: int, root: Path | None, machine: MachineConfig) -> Job:
         config = replace(recipe.config, seed=seed, machine=machine)
@@ -140,9 +138,7 @@ class Bench:
             r["data"] + (f":{r['ratio']:g}" if r["ratio"] else ""): sum(r["counts"]) for r in known
         }
         typical = sum(images.values()) / len(images)
-        price = statistics.fmean(
-            r["seconds"] / r["replicas"] / r["epochs"] / sum(r["counts"]) for r in known
-        )
+        price = statistics.fmean(own_seconds(r) / r["epochs"] / sum(r["counts"]) for r in known)
         trainings = {}
         for recipe, seed in wanted:
             config = recipe.config
@@ -209,7 +205,7 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
     config, paper = recipe.config, recipe.paper
     row = tables.rows(results)[0] if results else None
     overall = row.figures["overall"] if row else None
-    seconds = [r["seconds"] / r["replicas"] for r in results if "CPU" not in r["device"]]
+    seconds = [own_seconds(r) for r in results if "CPU" not in r["device"]]
     return {
         "data": config.data,
         "backbone": config.backbone,
@@ -222,6 +218,13 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
         **{s: tables.shown(row.figures[s]) if row else "" for s in ("many", "medium", "few")},
         "seconds a run": tables.shown(tables.spread(seconds)) if seconds else "",
     }
+
+
+def own_seconds(result: Mapping[str, Any]) -> float:
+    """A training's share, by its images, of the seconds that several had together."""
+    if result.get("images") is None:  # files from when all side by side were alike
+        return result["seconds"] / result["replicas"]
+    return result["images"] / result["images_per_second"]
 
 
 def _line(cells: Iterable[str]) -> str:

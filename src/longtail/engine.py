@@ -1,11 +1,12 @@
 """The one loop: stage, epoch, step. Everything that varies is a value passed in.
 
-Several replicas (seeds, or methods of equal shape) advance together; one is the usual case.
+Several replicas (seeds, methods, data sets) advance together; one is the usual case.
 """
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Protocol, cast
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from longtail.config import MachineConfig
 from longtail.errors import UserError
-from longtail.graph import stepper
+from longtail.graph import stepper, steps_of_epoch
 from longtail.replica import Replica
 
 
@@ -74,40 +75,45 @@ def train(
     replicas: Sequence[Replica],
     *,
     start: int = 0,
-    after_epoch: Callable[[int, list[dict[str, Any]]], None],
+    after_epoch: Callable[[int, list[dict[str, Any] | None]], None],
     progress: Progress | None = None,
 ) -> float:
     """Train `replicas` side by side, from epoch `start` on; gives the seconds spent on capture.
 
     Args:
-        replicas: their stages lie alike on the time line, and so they take their steps together.
+        replicas: each takes its own steps and stages; the time line of epochs is common.
         start: epochs that are done already; replicas hold their state.
-        after_epoch: called with the number of epochs done and a record for each replica.
+        after_epoch: called with the number of epochs done and a record for each replica, None for
+            one that was done before.
         progress: told of every step.
     """
     capturing = 0.0
-    for position, leg in enumerate(replicas[0].legs):
-        if leg.stop <= start:
-            continue
-        for replica in replicas:
-            replica.begin_stage(position, resumed=leg.start < start)
+    for first, last in _spans(replicas, start):
+        running = [replica for replica in replicas if replica.epochs > first]
+        for replica in running:
+            replica.enter(first, resumed=first == start)
         began = time.perf_counter()
-        advance = stepper(replicas)
+        advance, steps = stepper(running), steps_of_epoch(running)
         capturing += time.perf_counter() - began
-        for epoch in range(max(leg.start, start), leg.stop):
+        for epoch in range(first, last):
             began = time.perf_counter()
-            for replica in replicas:
+            for replica in running:
                 replica.begin_epoch(epoch)
-            sizes = replicas[0].step_sizes
-            for done, size in enumerate(sizes, start=1):
-                advance(size)
+            for done, sizes in enumerate(steps, start=1):
+                advance(sizes)
                 if progress:
-                    progress.step(done, len(sizes))
-            for replica in replicas:
+                    progress.step(done, len(steps))
+            for replica in running:
                 replica.end_epoch()
-            records = [_record(replica, epoch, began) for replica in replicas]
+            records = [_record(r, epoch, began) if r in running else None for r in replicas]
             after_epoch(epoch + 1, records)
     return capturing
+
+
+def _spans(replicas: Sequence[Replica], start: int) -> Iterator[tuple[int, int]]:
+    """From `start` on, epochs between which no replica changes its stage or ends."""
+    edges = {leg.stop for replica in replicas for leg in replica.legs}
+    return pairwise([start, *sorted(edge for edge in edges if edge > start)])
 
 
 def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any]:

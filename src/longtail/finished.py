@@ -61,7 +61,7 @@ def evaluate(
     else:
         _needs_tde(job, evidence)
         chosen = _alpha(alpha, evidence, data)
-    cost = {name: stored[name] for name in COST}
+    cost = {name: stored.get(name) for name in COST}
     return make_result(job.config, data, evidence, chosen, cost)
 
 

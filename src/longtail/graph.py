@@ -4,6 +4,7 @@ Replaying launches hundreds of kernels at the price of one, and replicas fill th
 """
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -14,27 +15,38 @@ WARM_UP_STEPS = 3
 """Enough for cuDNN and the allocator to settle before the capture."""
 
 
-def stepper(replicas: Sequence[Replica]) -> Callable[[int], None]:
-    """advance(size): one step of every replica on `size` images.
+Sizes = tuple[int, ...]
+"""Images of each replica in one step; 0 for one whose epoch is over already."""
 
-    On one CUDA device every size is captured here and now; elsewhere steps run eagerly.
+
+def steps_of_epoch(replicas: Sequence[Replica]) -> list[Sizes]:
+    """The steps that `replicas` take together; an epoch lasts as long as its longest."""
+    return list(zip_longest(*(replica.step_sizes for replica in replicas), fillvalue=0))
+
+
+def stepper(replicas: Sequence[Replica]) -> Callable[[Sizes], None]:
+    """advance(sizes): one step of every replica on its number of images.
+
+    On one CUDA device every step is captured here and now; elsewhere steps run eagerly.
     """
     fabric, machine = replicas[0].fabric, replicas[0].config.machine
     if not (machine.graph and fabric.device.type == "cuda" and fabric.world_size == 1):
-        return lambda size: _step_all(replicas, size)
-    graphs = {size: capture(replicas, size) for size in set(replicas[0].step_sizes)}
-    return lambda size: graphs[size].replay()
+        return lambda sizes: _step_all(replicas, sizes)
+    graphs = {sizes: capture(replicas, sizes) for sizes in set(steps_of_epoch(replicas))}
+    return lambda sizes: graphs[sizes].replay()
 
 
-def capture(replicas: Sequence[Replica], size: int) -> torch.cuda.CUDAGraph:
+def capture(replicas: Sequence[Replica], sizes: Sizes) -> torch.cuda.CUDAGraph:
     """Record one step of every replica; their state is afterwards what it was before."""
+    pairs = [(replica, size) for replica, size in zip(replicas, sizes, strict=True) if size]
+    replicas = [replica for replica, _ in pairs]
     with torch.no_grad():  # a recorded clone would tie the gradients to this stream
         saved = [{id(t): t.clone() for t in replica.tensors()} for replica in replicas]
     seeds = [replica.state.generator.get_state() for replica in replicas]
     warm = torch.cuda.Stream()
     warm.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(warm):
-        for replica in replicas:
+        for replica, size in pairs:
             for _ in range(WARM_UP_STEPS):
                 replica.cursor.zero_()
                 replica.step(size)
@@ -45,7 +57,7 @@ def capture(replicas: Sequence[Replica], size: int) -> torch.cuda.CUDAGraph:
     streams = [torch.cuda.Stream() for _ in replicas]
     with torch.cuda.graph(graph):
         main = torch.cuda.current_stream()
-        for replica, stream in zip(replicas, streams, strict=True):
+        for (replica, size), stream in zip(pairs, streams, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
                 replica.step(size)
@@ -64,6 +76,7 @@ def _restore(replica: Replica, before: dict[int, Tensor]) -> None:
             tensor.copy_(before[id(tensor)]) if id(tensor) in before else tensor.zero_()
 
 
-def _step_all(replicas: Sequence[Replica], size: int) -> None:
-    for replica in replicas:
-        replica.step(size)
+def _step_all(replicas: Sequence[Replica], sizes: Sizes) -> None:
+    for replica, size in zip(replicas, sizes, strict=True):
+        if size:
+            replica.step(size)

@@ -1,8 +1,8 @@
-"""What is to be trained: methods times seeds, each training once, alike ones side by side."""
+"""What is to be trained: methods times seeds, each training once, several side by side."""
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -66,28 +66,33 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
     return jobs
 
 
-def schedule(jobs: Sequence[Job], data: Data, replicas: int) -> list[list[list[Job]]]:
+DataOf = Callable[[Job], Data]
+"""The data set of a job."""
+
+
+def schedule(jobs: Sequence[Job], data_of: DataOf, replicas: int) -> list[list[list[Job]]]:
     """What is left to do, as [trained side by side][sharing a training][job].
 
-    Trainings go side by side when they take their steps together: the same epochs, batches and
-    stages on the time line, and the same epochs done already.
+    Trainings that have done the same number of epochs can go side by side; those with as many steps
+    an epoch and the same stages wait least for each other, and go together first.
     """
     trainings: dict[str, list[Job]] = {}
     for job in jobs:
-        trainings.setdefault(job.training_id(data), []).append(job)
+        trainings.setdefault(job.training_id(data_of(job)), []).append(job)
     left = [group for group in trainings.values() if not all(job.run.finished for job in group)]
-    alike: dict[tuple, list[list[Job]]] = {}
+    by_epoch: dict[int, list[list[Job]]] = {}
     for group in left:
-        first = group[0]
-        train, saved = first.config.train, first.run.load_checkpoint()
-        key = (
-            tuple((leg.start, leg.stop) for leg in lay_out(first.method.stages, train.epochs)),
-            (train.batch_size, train.keep_short_batch, train.augment, train.pad),
-            saved["epoch"] if saved else 0,
-        )
-        alike.setdefault(key, []).append(group)
+        saved = group[0].run.load_checkpoint()
+        by_epoch.setdefault(saved["epoch"] if saved else 0, []).append(group)
+
+    def shape(group: list[Job]) -> tuple:
+        job = group[0]
+        stops = [leg.stop for leg in lay_out(job.method.stages, job.config.train.epochs)]
+        return len(data_of(job).train) // job.config.train.batch_size, stops[-1], stops
+
     return [
         groups[i : i + replicas]
-        for groups in alike.values()
+        for alike in by_epoch.values()
+        for groups in [sorted(alike, key=shape)]
         for i in range(0, len(groups), max(1, replicas))
     ]

@@ -2,7 +2,8 @@
 
 With 16 channels in and out a pixel is 16 numbers, and cuDNN multiplies tiles of 64 or more output
 channels: the first third of ResNet-32 took over half of a training step. Here a program owns
-BLOCK pixels and all channels, and the nine taps are nine small matrix products.
+BLOCK pixels and all channels, and the nine taps are nine small matrix products. The gradient of the
+weight has few outputs and sums over all pixels, which cuDNN does slowly with 32 channels too.
 
 Shapes: images (N, H, W, C) as they lie in memory (channels last), M = N H W pixels.
 """
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 try:
     import triton
@@ -18,9 +20,10 @@ try:
 except ImportError:  # no CUDA build of torch: the kernels below are never called
     triton = None
 
-BLOCK = 256
-GROUPS = 128
-"""Programs that share the pixels of a weight gradient; each writes a part of the sum."""
+CONVOLVE = {16: (256, 4)}
+"""Channels to pixels and warps of a program; with others cuDNN's convolution is faster."""
+WEIGHT_GRADIENT = {16: (64, 4, 264), 32: (64, 4, 264)}
+"""Channels to pixels a turn, warps, and programs; each program writes a part of the sum."""
 
 
 class FewChannelConv(nn.Conv2d):
@@ -41,31 +44,44 @@ class FewChannelConv(nn.Conv2d):
 class _FewChannels(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
-        ctx.save_for_backward(x, weight)
-        return convolve(x, weight, flipped=False)
+        x, low = x.contiguous(memory_format=torch.channels_last), weight.to(x.dtype)
+        ctx.save_for_backward(x, low)
+        ctx.dtype = weight.dtype
+        return convolve(x, low) if x.shape[1] in CONVOLVE else F.conv2d(x, low, padding=1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)
-        dx = convolve(gradient, weight, flipped=True) if ctx.needs_input_grad[0] else None
-        return dx, weight_gradient(x, gradient).to(weight) if ctx.needs_input_grad[1] else None
+        dx = input_gradient(gradient, x, weight) if ctx.needs_input_grad[0] else None
+        dw = weight_gradient(x, gradient).to(ctx.dtype) if ctx.needs_input_grad[1] else None
+        return dx, dw
 
 
-def convolve(x: Tensor, weight: Tensor, *, flipped: bool) -> Tensor:
+def input_gradient(gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Gradient of x, of its shape."""
+    if x.shape[1] in CONVOLVE:
+        return convolve(gradient, weight, flipped=True)
+    geometry = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dilation and defaults
+    wanted = [True, False, False]
+    return torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, wanted)[0]
+
+
+def convolve(x: Tensor, weight: Tensor, *, flipped: bool = False) -> Tensor:
     """Convolve x with `weight`; flipped, make the gradient of x from that of the output."""
     images, channels, height, width = x.shape
     y = torch.empty_like(x)
     pixels = images * height * width
     after, before = weight.stride()[:2] if not flipped else weight.stride()[1::-1]
-    _convolve[(triton.cdiv(pixels, BLOCK),)](
+    block, warps = CONVOLVE[channels]
+    _convolve[(triton.cdiv(pixels, block),)](
         *(x, weight, y, pixels, before, after, weight.stride(2), weight.stride(3)),
         H=height,
         W=width,
         C=channels,
         FLIPPED=flipped,
-        BLOCK=BLOCK,
+        BLOCK=block,
+        num_warps=warps,
     )
     return y
 
@@ -73,15 +89,17 @@ def convolve(x: Tensor, weight: Tensor, *, flipped: bool) -> Tensor:
 def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
     """Gradient (C, C, 3, 3) of the weight, float32."""
     images, channels, height, width = x.shape
-    parts = x.new_empty(GROUPS, 3, 3, channels, channels, dtype=torch.float32)
-    _weight_gradient[(GROUPS, 3)](
-        *(x, gradient, parts, images * height * width),
+    pixels = images * height * width
+    block, warps, groups = WEIGHT_GRADIENT[channels]
+    parts = x.new_empty(groups, 3, 3, channels, channels, dtype=torch.float32)
+    _weight_gradient[(groups,)](
+        *(x, gradient, parts, pixels),
         H=height,
         W=width,
         C=channels,
-        TURNS=triton.cdiv(images * height * width, GROUPS * BLOCK),
-        GROUPS=GROUPS,
-        BLOCK=BLOCK,
+        TURNS=triton.cdiv(pixels, groups * block),
+        BLOCK=block,
+        num_warps=warps,
     )
     return parts.sum(0).permute(3, 2, 0, 1)  # (out, in, 3, 3)
 
@@ -126,6 +144,21 @@ if triton is not None:
         tl.store(y + at, total.to(y.dtype.element_ty), mask=(m < M)[:, None])
 
     @triton.jit
+    def _row(x, m, down, M, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Three neighbours (BLOCK, 4 C) of each pixel in the row `down` of it; zeros outside.
+
+        Left, middle and right lie one after another in memory. The last quarter is zeros: widths
+        are powers of two.
+        """
+        j = tl.arange(0, 4 * C)
+        right = j // C - 1
+        row, column = (m // W) % H + down, m % W
+        inside = (row >= 0) & (row < H) & (m < M)
+        beside = column[:, None] + right[None, :]
+        inside = inside[:, None] & (beside >= 0) & (beside < W) & (right < 2)[None, :]
+        return tl.load(x + (m + down * W - 1)[:, None] * C + j[None, :], mask=inside, other=0.0)
+
+    @triton.jit
     def _weight_gradient(  # type: ignore[no-untyped-def]
         x,
         g,
@@ -135,26 +168,22 @@ if triton is not None:
         W: tl.constexpr,
         C: tl.constexpr,
         TURNS: tl.constexpr,
-        GROUPS: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
-        group, tap_row = tl.program_id(0), tl.program_id(1)
-        c = tl.arange(0, C)
-        left = tl.zeros((C, C), tl.float32)
-        middle = tl.zeros((C, C), tl.float32)
-        right = tl.zeros((C, C), tl.float32)
-        down = tap_row - 1
+        group, groups = tl.program_id(0), tl.num_programs(0)
+        c, j = tl.arange(0, C), tl.arange(0, 4 * C)
+        above = tl.zeros((4 * C, C), tl.float32)
+        level = tl.zeros((4 * C, C), tl.float32)
+        below = tl.zeros((4 * C, C), tl.float32)
         for turn in range(TURNS):
-            m = (turn * GROUPS + group) * BLOCK + tl.arange(0, BLOCK)
-            row, column = (m // W) % H, m % W
-            gradient = _tap(g, m, row, column, 0, 0, M, H, W, C)
-            seen = _tap(x, m, row, column, down, -1, M, H, W, C)
-            left = tl.dot(tl.trans(seen), gradient, left)
-            seen = _tap(x, m, row, column, down, 0, M, H, W, C)
-            middle = tl.dot(tl.trans(seen), gradient, middle)
-            seen = _tap(x, m, row, column, down, 1, M, H, W, C)
-            right = tl.dot(tl.trans(seen), gradient, right)
-        at = parts + (group * 9 + tap_row * 3) * C * C + c[:, None] * C + c[None, :]  # (in, out)
-        tl.store(at, left)
-        tl.store(at + C * C, middle)
-        tl.store(at + 2 * C * C, right)
+            m = (turn * groups + group) * BLOCK + tl.arange(0, BLOCK)
+            at = m[:, None] * C + c[None, :]
+            gradient = tl.load(g + at, mask=(m < M)[:, None], other=0.0)
+            above = tl.dot(tl.trans(_row(x, m, -1, M, H, W, C)), gradient, above)
+            level = tl.dot(tl.trans(_row(x, m, 0, M, H, W, C)), gradient, level)
+            below = tl.dot(tl.trans(_row(x, m, 1, M, H, W, C)), gradient, below)
+        at = parts + group * 9 * C * C + j[:, None] * C + c[None, :]  # (3, 3, in, out)
+        there = (j < 3 * C)[:, None]
+        tl.store(at, above, mask=there)
+        tl.store(at + 3 * C * C, level, mask=there)
+        tl.store(at + 6 * C * C, below, mask=there)

@@ -21,7 +21,7 @@ from longtail.engine import Progress, launch, train
 from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
 from longtail.intervals import intervals
-from longtail.jobs import Job, plan, schedule
+from longtail.jobs import DataOf, Job, plan, schedule
 from longtail.methods import Method
 from longtail.replica import Replica, check_fits
 from longtail.resident import Resident
@@ -105,30 +105,48 @@ def run_jobs(
     progress: Progress | None = None,
     on_result: Callable[[Job], None] | None = None,
 ) -> list[Run]:
-    """Train and judge `jobs`, which share their data; `on_result` hears of each as it comes."""
-    config = jobs[0].config
+    """Train and judge `jobs`, which share a machine; `on_result` hears of each as it comes.
+
+    Each is trained on the data its configuration names, or all on `data`.
+    """
+    machine = jobs[0].config.machine
     for job in jobs:
         job.run.check(job.config, resume=resume, overwrite=overwrite)
-    data = data if data is not None else data_sets.load(config.data, config.files)
-    if data.test is None and data.val is None:
-        raise UserError(
-            f"{data.name} has no test and no validation part, so nothing could be judged: add one, "
-            "or hold out a part of the training set with --val-fraction 0.2"
-        )
-    fabric = launch(config.machine)
+    data_of = _loaded(jobs) if data is None else lambda job: data
+    for job in jobs:
+        _check_judgeable(data_of(job))
+    fabric = launch(machine)
     for job in jobs:  # what cannot be built must not touch a folder
-        check_fits(job.config, job.method, data, fabric.world_size)
+        check_fits(job.config, job.method, data_of(job), fabric.world_size)
     fabric.barrier()
     if fabric.global_rank == 0:
         for job in jobs:
             if overwrite or not job.run.finished:
                 job.run.begin(job.config, overwrite=overwrite, cuda=_on_cuda(fabric))
     fabric.barrier()
-    for together in schedule(jobs, data, config.machine.replicas if _side_by_side(fabric) else 1):
-        for job in _fit_together(together, data, fabric, progress):
+    for together in schedule(jobs, data_of, machine.replicas if _side_by_side(fabric) else 1):
+        for job in _fit_together(together, data_of, fabric, progress):
             if on_result and fabric.global_rank == 0:
                 on_result(job)
     return [job.run for job in jobs]
+
+
+def _loaded(jobs: Sequence[Job]) -> DataOf:
+    """Load every data set that `jobs` name, once."""
+    sets: dict[Any, Data] = {}
+    for job in jobs:
+        source = (job.config.data, job.config.files)
+        if source not in sets:
+            sets[source] = data_sets.load(*source)
+    return lambda job: sets[job.config.data, job.config.files]
+
+
+def _check_judgeable(data: Data) -> None:
+    if data.test is None and data.val is None:
+        raise UserError(
+            f"{data.name} has no test and no validation part, so nothing could be judged: add one, "
+            "or hold out a part of the training set with --val-fraction 0.2"
+        )
 
 
 def _on_cuda(fabric: Fabric) -> bool:
@@ -140,11 +158,12 @@ def _side_by_side(fabric: Fabric) -> bool:
 
 
 def _fit_together(
-    groups: list[list[Job]], data: Data, fabric: Fabric, progress: Progress | None
+    groups: list[list[Job]], data_of: DataOf, fabric: Fabric, progress: Progress | None
 ) -> Iterator[Job]:
     """Train one job of each group, then judge every job of it."""
-    training = _train([group[0] for group in groups], data, fabric, progress)
+    training = _train([group[0] for group in groups], data_of, fabric, progress)
     for group, replica in zip(groups, training.replicas, strict=True):
+        data = replica.data
         began = time.perf_counter()
         head, features = replica.model.head, collect(replica.model, data, replica.features)
         extracting = time.perf_counter() - began
@@ -153,7 +172,7 @@ def _fit_together(
             method, how = _settled(job, head, features, data, fabric, progress)
             evidence = judge(method, head, features, data)
             alpha = method.alpha or 0.0 if isinstance(evidence.head, NormalisedHead) else None
-            cost = training.cost(job, data, time.perf_counter() - began)
+            cost = training.cost(job, replica, time.perf_counter() - began)
             result = make_result(job.config, data, evidence, (alpha, how), cost)
             if fabric.global_rank == 0:
                 if job is not group[0]:
@@ -171,28 +190,28 @@ class Training:
 
     replicas: list[Replica]
     capture_seconds: float
-    images: int
-    """That all replicas saw."""
     seconds: float
     """Spent on them, before an interruption too, without capture and the last evaluation."""
 
-    def cost(self, job: Job, data: Data, judging: float) -> dict[str, Any]:
+    def cost(self, job: Job, replica: Replica, judging: float) -> dict[str, Any]:
         """The fields of a result that tell what it took, with the seconds of judging it."""
         return {
-            "training_id": job.training_id(data),
+            "training_id": job.training_id(replica.data),
             "seconds": self.seconds + judging,
             "capture_seconds": self.capture_seconds,
             "replicas": len(self.replicas),
-            "images_per_second": self.images / self.seconds,
+            "images": replica.images,
+            "images_per_second": sum(r.images for r in self.replicas) / self.seconds,
             "device": environment(cuda=_on_cuda(self.replicas[0].fabric))["device"],
         }
 
 
-def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress | None) -> Training:
+def _train(
+    jobs: Sequence[Job], data_of: DataOf, fabric: Fabric, progress: Progress | None
+) -> Training:
     """Train `jobs` side by side to the last epoch, from their checkpoints if there are any."""
-    resident = Resident.place(data, jobs[0].config.train, fabric.device)
-    replicas = [Replica(job.config, job.method, data, resident, fabric) for job in jobs]
-    epochs = replicas[0].legs[-1].stop
+    replicas = _replicas(jobs, data_of, fabric)
+    epochs = max(replica.epochs for replica in replicas)
     done, spent = 0, 0.0
     for job, replica in zip(jobs, replicas, strict=True):
         if saved := job.run.load_checkpoint():
@@ -203,33 +222,47 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
     last_save = time.perf_counter()
     began = last_save - spent
 
-    def after_epoch(epoch: int, records: list[dict[str, Any]]) -> None:
+    def after_epoch(epoch: int, records: list[dict[str, Any] | None]) -> None:
         nonlocal last_save
-        for replica, record in zip(replicas, records, strict=True):
-            record["val"] = _held_out(replica, data)
-        if fabric.global_rank != 0:
-            return
         now = time.perf_counter()
-        due = now - last_save >= jobs[0].config.machine.save_seconds or epoch == epochs
+        due = now - last_save >= jobs[0].config.machine.save_seconds
         for job, replica, record in zip(jobs, replicas, records, strict=True):
+            if record is None:
+                continue
+            record["val"] = _held_out(replica)
+            if fabric.global_rank != 0:
+                continue
             job.run.append_metrics(record, epoch=epoch - 1)
-            if due:
+            if due or epoch == replica.epochs:
                 content = {"epoch": epoch, "seconds": now - began, "replica": replica.state_dict()}
                 job.run.save_checkpoint(content)
         if due:
             last_save = now
-        if progress:
-            progress.epoch(records[0])
+        if watched:
+            watched.epoch(next(record for record in records if record))
 
     watched = progress if fabric.global_rank == 0 else None
     with torch.random.fork_rng(devices=[fabric.device] if _on_cuda(fabric) else []):
         capturing = train(replicas, start=done, after_epoch=after_epoch, progress=watched)
-    images = sum(replica.images_per_epoch for replica in replicas) * epochs
     seconds = time.perf_counter() - began - capturing
-    return Training(replicas, capturing, images, seconds)
+    return Training(replicas, capturing, seconds)
 
 
-def _held_out(replica: Replica, data: Data) -> dict[str, float | None] | None:
+def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Replica]:
+    """One for each job; those on the same images, padded alike, share them on the device."""
+    placed: dict[Any, Resident] = {}
+    replicas = []
+    for job in jobs:
+        data, train = data_of(job), job.config.train
+        key = (id(data), train.augment, train.pad)
+        if key not in placed:
+            placed[key] = Resident.place(data, train, fabric.device)
+        replicas.append(Replica(job.config, job.method, data, placed[key], fabric))
+    return replicas
+
+
+def _held_out(replica: Replica) -> dict[str, float | None] | None:
+    data = replica.data
     if data.val is None:
         return None
     held = measures.score(replica.model.head, replica.features(data.val), data.val.labels)
@@ -241,8 +274,8 @@ def _title(jobs: Sequence[Job]) -> str:
     names = ", ".join(dict.fromkeys(job.method.training or job.config.method for job in jobs))
     seeds = ", ".join(dict.fromkeys(str(job.config.seed) for job in jobs))
     tuning = ", tuning run" if jobs[0].run.folder.name == "tuning" else ""
-    data = config.data or config.files.list
-    return f"{names} on {data}, {config.backbone}, seed {seeds}{tuning}"
+    sets = ", ".join(dict.fromkeys(str(j.config.data or j.config.files.list) for j in jobs))
+    return f"{names} on {sets}, {config.backbone}, seed {seeds}{tuning}"
 
 
 def _settled(
@@ -276,6 +309,6 @@ def _settled(
         if fabric.global_rank == 0:
             tuning.run.begin(job.config, overwrite=False, cuda=_on_cuda(fabric))
         fabric.barrier()
-        (replica,) = _train([tuning], data, fabric, progress).replicas
+        (replica,) = _train([tuning], lambda _: data, fabric, progress).replicas
         head, features = replica.model.head, collect(replica.model, data, replica.features)
     return job.closed(choose(choice, job.closed, head, features, data)), "held-out"

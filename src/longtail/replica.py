@@ -23,7 +23,7 @@ from longtail.heads import NormalisedHead
 from longtail.losses import State
 from longtail.methods import Batch, Method, Model
 from longtail.resident import Resident
-from longtail.schedule import lay_out, mean_decay, rate
+from longtail.schedule import Leg, lay_out, mean_decay, rate
 from longtail.seeding import stream
 
 
@@ -112,9 +112,27 @@ class Replica:
         """Over all ranks, from each sampler."""
         return sum(self.step_sizes) * self.fabric.world_size
 
-    def begin_stage(self, position: int, *, resumed: bool) -> None:
+    @property
+    def epochs(self) -> int:
+        """Of all stages."""
+        return self.legs[-1].stop
+
+    @property
+    def images(self) -> int:
+        """That a whole training sees, over all ranks and samplers."""
+        draws = sum((leg.stop - leg.start) * len(leg.stage.samplers) for leg in self.legs)
+        return draws * self.images_per_epoch
+
+    def enter(self, epoch: int, *, resumed: bool) -> None:
+        """Begin the stage that `epoch` is the first of; resumed, also one that is under way."""
+        for leg in self.legs:
+            if leg.start == epoch or (resumed and leg.start < epoch < leg.stop):
+                self.begin_stage(leg, resumed=leg.start < epoch)
+        self._train_mode()  # a capture keeps the mode it finds, and evaluation left another
+
+    def begin_stage(self, leg: Leg, *, resumed: bool) -> None:
         """Freeze what does not move, prepare, and start or keep the optimiser."""
-        self.leg = leg = self.legs[position]
+        self.leg = leg
         moving = {id(p) for p in leg.stage.trains(self.model)}
         for parameter in self.model.parameters():
             parameter.requires_grad_(id(parameter) in moving)

@@ -166,6 +166,8 @@ class Result:
     """Spent on compiling and capturing the step; next to nothing where it runs eagerly."""
     replicas: int
     """Trainings that shared the device during these seconds."""
+    images: int | None
+    """That this training saw, over all samplers and stages; None in files that do not tell."""
     images_per_second: float
     """Of training, over all replicas."""
     device: str
@@ -176,7 +178,10 @@ class Result:
         return {key: _rounded(value) for key, value in asdict(self).items()}
 
 
-COST = ("training_id", "seconds", "capture_seconds", "replicas", "images_per_second", "device")
+COST = (
+    *("training_id", "seconds", "capture_seconds", "replicas", "images", "images_per_second"),
+    "device",
+)
 """The fields of a result that evaluation cannot know."""
 
 
