@@ -147,3 +147,18 @@ def test_a_resumed_capture_starts_where_the_checkpoint_was(tmp_path):
     (resumed,) = fit_all(config, ["deconfound"], [0], out=tmp_path / "b", data=data, resume=True)
     first, second = without_clock(whole)[1], without_clock(resumed)[1]
     assert [r["loss"] for r in first] == pytest.approx([r["loss"] for r in second], rel=1e-3)
+
+
+def test_a_model_predicts_on_cuda_what_it_predicts_on_the_cpu(tmp_path):
+    data = tiny_data(counts=COUNTS)
+    (run,) = fit_all(cuda_config(epochs=2), ["deconfound-tde"], [0], out=tmp_path / "a", data=data)
+    path = lt.export(run, out=tmp_path / "m.safetensors", alpha_input=True)
+    there, here = lt.load_model(path), lt.load_model(path, device="cpu")
+    assert there._network.device.type == "cuda"
+    for alpha in (1.5, 0.5):
+        there.alpha = here.alpha = alpha
+        logits = there.logits(data.test.inputs), here.logits(data.test.inputs)
+        torch.testing.assert_close(*logits, rtol=2e-2, atol=2e-2)  # TF32
+    there.save_pretrained(tmp_path / "saved")
+    again = lt.load_model(tmp_path / "saved", device="cpu").logits(data.test.inputs)
+    torch.testing.assert_close(again, logits[1], rtol=1e-4, atol=1e-4)

@@ -28,6 +28,10 @@ _HOMES = {
     "fit": "pipeline",
     "sweep": "finished",
     "report": "reports",
+    "Prediction": "predictor",
+    "Predictor": "predictor",
+    "export": "exports",
+    "load_model": "predictor",
 }
 
 __all__ = ["__version__", *_HOMES]

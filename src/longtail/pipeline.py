@@ -3,6 +3,7 @@
 `fit` is the public call; the command line says the same words.
 """
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from lightning.fabric import Fabric
 
 from longtail import data as data_sets
 from longtail import measures
+from longtail.blueprint import Blueprint
 from longtail.config import Config
 from longtail.data.base import Data
 from longtail.engine import Progress, launch, train
@@ -178,6 +180,10 @@ def _fit_together(
                 if job is not group[0]:
                     job.run.write_metrics(group[0].run.metrics)
                 job.run.save_model(replica.model.state_dict())
+                if method.rule:
+                    job.run.save_model(evidence.head.state_dict(), "head.safetensors")
+                blueprint = Blueprint.of(job.config.backbone, evidence.head, data)
+                job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
                 where_right = intervals(evidence.scores, data.counts, alpha)
                 write_result(job.run, result, where_right, data)
             yield job

@@ -3,7 +3,6 @@
 The page's own scripts draw what follows the slider; everything else is written here.
 """
 
-import csv
 import json
 from collections.abc import Sequence
 from importlib.resources import files
@@ -30,7 +29,7 @@ class Judged:
         self.run = run
         self.result = run.result
         self.where_right = intervals.read(run)
-        self.names = class_names(run)
+        self.names = run.classes
 
     @property
     def name(self) -> str:
@@ -70,12 +69,6 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     with replacing(out) as path:
         path.write_text(page, encoding="utf-8")
     return out
-
-
-def class_names(run: Run) -> list[str]:
-    """Names of the classes in the order of their labels, from per_class.csv."""
-    with (run.folder / "per_class.csv").open(newline="") as file:
-        return [row["class"] for row in csv.DictReader(file)]
 
 
 def _check_same_data(first: Judged, other: Judged) -> None:

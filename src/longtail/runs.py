@@ -1,9 +1,10 @@
 """A run leaves a self-explaining folder, and no file in it is ever half written.
 
-config.yaml env.json metrics.jsonl last.pt model.safetensors result.json per_class.csv sweep.csv
-intervals.json
+config.yaml env.json metrics.jsonl last.pt model.safetensors model.json result.json per_class.csv
+sweep.csv intervals.json, and head.safetensors where a post-hoc rule made another head
 """
 
+import csv
 import errno
 import io
 import json
@@ -26,7 +27,8 @@ from longtail.errors import UserError
 
 CHECKPOINT_FORMAT = 1
 FILES = (
-    *("config.yaml", "env.json", "metrics.jsonl", "last.pt", "model.safetensors"),
+    *("config.yaml", "env.json", "metrics.jsonl", "last.pt"),
+    *("model.safetensors", "model.json", "head.safetensors"),
     *("result.json", "per_class.csv", "sweep.csv", "intervals.json", "report.html"),
 )
 """All that a run writes, and so all that replacing it may remove; a tuning run lies in `tuning`."""
@@ -84,6 +86,12 @@ class Run:
         """One record an epoch."""
         path = self.folder / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes in the order of their labels."""
+        with (self.folder / "per_class.csv").open(newline="") as file:
+            return [row["class"] for row in csv.DictReader(file)]
 
     def check(self, config: Config, *, resume: bool, overwrite: bool) -> None:
         """Refuse a folder that holds something else; every rank may ask."""
@@ -145,15 +153,15 @@ class Run:
             )
         return content
 
-    def save_model(self, state: Mapping[str, Tensor]) -> None:
-        """Write model.safetensors."""
+    def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> None:
+        """Write the weights as trained, or what a rule made of the head to another `name`."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        with replacing(self.folder / "model.safetensors") as path:
+        with replacing(self.folder / name) as path:
             path.write_bytes(safetensors.torch.save(tensors))
 
-    def load_model(self) -> dict[str, Tensor]:
-        """Read model.safetensors."""
-        path = self.folder / "model.safetensors"
+    def load_model(self, name: str = "model.safetensors") -> dict[str, Tensor]:
+        """Read what `save_model` wrote."""
+        path = self.folder / name
         if not path.exists():
             raise UserError(f"{self.folder} has no model yet: go on with longtail train --resume")
         try:

@@ -59,7 +59,7 @@ def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
     for name, path in sorted(_subfolders(root).items()):
         if name not in numbers:
             raise UserError(f"{path} is a class that the training folder does not have")
-        found = sorted(p for p in path.rglob("*") if _is_image(p))
+        found = images_under(path)
         paths += found
         labels += [numbers[name]] * len(found)
     if not paths:
@@ -67,6 +67,11 @@ def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
             f"no image under {root}: files ending in {', '.join(sorted(SUFFIXES))} are looked for"
         )
     return Part.whole(files(paths, config=config), torch.tensor(labels))
+
+
+def images_under(root: Path) -> list[Path]:
+    """All image files below `root`, in alphabetical order."""
+    return sorted(path for path in root.rglob("*") if _is_image(path))
 
 
 def files(paths: Sequence[Path], *, config: DataConfig) -> Images:

@@ -20,8 +20,8 @@ from longtail.errors import UserError
 
 log = logging.getLogger(__name__)
 
-Blob = bytes | Path | None
-"""An encoded image, or the file that holds it, or nothing where a store has a hole."""
+Blob = bytes | Path | Image.Image | None
+"""An encoded image, the file that holds it, an open image, or nothing where a store has a hole."""
 Decoded = NDArray[np.uint8] | str
 """Pixels (H, W, 3), or why there are none."""
 
@@ -31,21 +31,26 @@ WINDOW = 2048
 """Encoded images in memory at a time."""
 
 
-def decode(blob: Blob, *, size: int | None = None) -> NDArray[np.uint8]:
+def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """One image as RGB pixels (H, W, 3), grey ones too.
 
     Args:
         blob: the encoded image or its path.
-        size: if given, the short side is resized to it and the middle square cut out.
+        size: if given, as (height, width) or the side of a square, the image is resized until it
+            just covers it, and the middle is cut out.
     """
     if blob is None:
         raise ValueError("no image is stored")
-    with Image.open(io.BytesIO(blob) if isinstance(blob, bytes) else blob) as image:
-        if size is not None:
-            image.draft("RGB", (size, size))  # a large JPEG decodes at a fraction for free
-        pixels = _rgb(image)
-    if size is not None and pixels.size != (size, size):
-        pixels = _resized(pixels, size)
+    height, width = size if isinstance(size, tuple) else (size, size)
+    if isinstance(blob, Image.Image):
+        pixels = _rgb(blob)
+    else:
+        with Image.open(io.BytesIO(blob) if isinstance(blob, bytes) else blob) as image:
+            if width and height:
+                image.draft("RGB", (width, height))  # a large JPEG decodes at a fraction for free
+            pixels = _rgb(image)
+    if width and height and pixels.size != (width, height):
+        pixels = _resized(pixels, width, height)
     return np.asarray(pixels, dtype=np.uint8)
 
 
@@ -60,13 +65,16 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _resized(image: Image.Image, size: int) -> Image.Image:
-    """Short side to `size`, then the middle square."""
-    short = min(image.size)
-    width, height = (max(size, round(side * size / short)) for side in image.size)
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.crop((left, top, left + size, top + size))
+def _resized(image: Image.Image, width: int, height: int) -> Image.Image:
+    """As small as it can be and still cover `width` x `height`, then the middle of it."""
+    # whole numbers, as a rounded scale could leave a pixel uncovered
+    if image.width * height <= image.height * width:
+        across, down = width, max(height, round(image.height * width / image.width))
+    else:
+        across, down = max(width, round(image.width * height / image.height)), height
+    image = image.resize((across, down), Image.Resampling.BILINEAR)
+    left, top = (across - width) // 2, (down - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ class Images:
         """
         pixels: NDArray[np.uint8] | None = None  # (N, 3, H, W)
         places: list[int] = []
-        for place, image in enumerate(_decode_all(self.blobs(rows), self.image_size)):
+        for place, image in enumerate(decode_all(self.blobs(rows), self.image_size)):
             if isinstance(image, str):
                 self._broken(int(rows[place]), image)
                 continue
@@ -138,7 +146,7 @@ class Images:
         )
 
 
-def _decode_all(blobs: Iterable[Blob], size: int | None) -> Iterator[Decoded]:
+def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Iterator[Decoded]:
     """Decode in threads (Pillow frees the interpreter meanwhile), in order."""
 
     def attempt(batch: list[Blob]) -> list[Decoded]:

@@ -73,19 +73,27 @@ class MemoryHead(Head):
         classes: number of classes C.
         tau: scale of the logits.
         reach: scale of the reachability; the paper's formula has 1, its authors' code 10.
+        remembers: whether the memory is filled, as `_remember` does before the second stage.
     """
 
     shown = ("dim", "classes", "tau", "reach")
     memory: Tensor
 
-    def __init__(self, dim: int, classes: int, tau: float = 16.0, reach: float = 10.0) -> None:
+    def __init__(
+        self,
+        dim: int,
+        classes: int,
+        tau: float = 16.0,
+        reach: float = 10.0,
+        remembers: bool = False,
+    ) -> None:
         super().__init__(dim, classes)
         self.reset_parameters()
         self.tau, self.reach = tau, reach
         self.selector = nn.Linear(dim, dim)
         self.classifier = CapsuleHead(dim, classes, tau=tau, alpha=0.0)
         self.register_buffer("memory", torch.zeros(classes, dim))
-        self.remembers = False  # a host value: each stage has its own graph
+        self.remembers = remembers  # a host value: each stage has its own graph
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, C)."""
@@ -93,7 +101,9 @@ class MemoryHead(Head):
         if not self.remembers:
             return recalled
         memory = self.memory.clone()  # the step follows it before the backward pass
-        nearest = torch.cdist(x, memory).amin(1, keepdim=True)  # (B, 1)
+        # one formula for every batch size: a graph that is exported has no branch
+        distance = torch.cdist(x, memory, compute_mode="use_mm_for_euclid_dist")
+        nearest = distance.amin(1, keepdim=True)  # (B, 1)
         meta = x + self.selector(x).tanh() * (recalled.softmax(1) @ memory)
         return self.classifier.total(self.reach / nearest.clamp(min=1e-6) * meta)
 

@@ -1,0 +1,93 @@
+"""A model as plain values, and the model again: all that a file must say besides its weights."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from longtail import backbones, methods
+from longtail.data.base import Data
+from longtail.errors import UserError, unknown
+from longtail.heads import Head
+from longtail.methods import Model
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What a trained network is made of, and what it takes."""
+
+    backbone: str
+    head: Mapping[str, Any]
+    """Its class as `kind`, and the numbers it was made with."""
+    shape: tuple[int, ...]
+    """Of one input: (C, H, W) of an image, (D,) of an embedding."""
+    mean: tuple[float, ...]
+    """Of each channel on the 0..1 scale; empty for embeddings."""
+    std: tuple[float, ...]
+
+    @staticmethod
+    def of(backbone: str, head: Head, data: Data) -> "Blueprint":
+        """The blueprint of `head` on the backbone called so, trained on `data`."""
+        shape = tuple(data.train.inputs.shape[1:])
+        return Blueprint(backbone, head_values(head), shape, data.mean, data.std)
+
+    @property
+    def embeddings(self) -> bool:
+        """Whether it takes feature vectors, not images."""
+        return len(self.shape) == 1
+
+    def build(self) -> Model:
+        """The model, its weights still those of a fresh one."""
+        values = dict(self.head)
+        kind, known = values.pop("kind"), head_kinds()
+        if kind not in known:
+            raise unknown("kind of head", str(kind), known, "is its method's file installed?")
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to draw
+            backbone = backbones.build(self.backbone, self.shape[0])
+            return Model(backbone, known[kind](**values))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON that `from_json` reads back."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any], source: str) -> "Blueprint":
+        """Read what `to_json` gave; `source` is the file that an error names."""
+        try:
+            lists = {name: tuple(tree[name]) for name in ("shape", "mean", "std")}
+            blueprint = Blueprint(str(tree["backbone"]), dict(tree["head"]), **lists)
+            channels = 0 if blueprint.embeddings else blueprint.shape[0]
+            sound = len(blueprint.shape) in (1, 3) and "kind" in blueprint.head
+            sound &= all(type(size) is int and size > 0 for size in blueprint.shape)
+            sound &= len(blueprint.mean) == len(blueprint.std) == channels
+            sound &= all(type(value) is float for value in blueprint.mean + blueprint.std)
+        except (KeyError, TypeError, ValueError):
+            sound = False
+        if not sound:
+            raise UserError(f"{source} does not say which model its weights belong to")
+        return blueprint
+
+
+def head_values(head: Head) -> dict[str, Any]:
+    """The class of `head`, and those of its arguments that are numbers."""
+    arguments = {
+        name: getattr(head, name, None) for name in inspect.signature(type(head)).parameters
+    }
+    numbers = {name: value for name, value in arguments.items() if isinstance(value, (int, float))}
+    return {"kind": type(head).__name__, **numbers}
+
+
+def head_kinds() -> dict[str, type[Head]]:
+    """Every complete class of heads by its name; a method's file may bring its own."""
+    methods.registry()
+    found: dict[str, type[Head]] = {}
+    pending: list[type[Head]] = [Head]
+    while pending:
+        kind = pending.pop()
+        below = kind.__subclasses__()
+        pending += below
+        if not below:
+            found[kind.__name__] = kind
+    return found

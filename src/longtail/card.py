@@ -1,0 +1,115 @@
+"""The model card: what a shipped model is, in Markdown that lies beside it."""
+
+from longtail.methods import registry
+from longtail.shipped import MEASURED, About
+
+
+def card(about: About, name: str) -> str:
+    """The card of the model in the file or folder called `name`."""
+    return "\n".join(
+        [
+            *_front_matter(about),
+            f"# {_title(about)}",
+            "",
+            _what(about),
+            "",
+            "```python",
+            "import longtail as lt",
+            "",
+            f'model = lt.load_model("{name}")',
+            *_call(about),
+            "```",
+            "",
+            f"Input: {about.preprocessing}.",
+            *(["", _normalisation(about)] if not about.blueprint.embeddings else []),
+            "Output: logits `(batch, classes)`; their softmax is what `predict` gives.",
+            "",
+            "## Figures",
+            "",
+            *_figures(about),
+            "",
+            "## Training",
+            "",
+            *_training(about),
+            "",
+        ]
+    )
+
+
+def _front_matter(about: About) -> list[str]:
+    """What model hubs index."""
+    kind = "tabular-classification" if about.blueprint.embeddings else "image-classification"
+    return ["---", "library_name: longtail", f"pipeline_tag: {kind}", "tags:", "- long-tail", "---"]
+
+
+def _title(about: About) -> str:
+    return f"{about.training.get('method', 'model')} on {_data(about)}"
+
+
+def _data(about: About) -> str:
+    ratio = about.training.get("ratio")
+    return f"{about.training.get('data', 'unnamed data')}" + (f":{ratio:g}" if ratio else "")
+
+
+def _what(about: About) -> str:
+    size = len(about.classes)
+    told = f"A {about.blueprint.backbone} classifier of {size} classes, written by longtail "
+    told += f"{about.version}. "
+    if about.alpha is None:
+        return told + "It has no alpha."
+    if about.dial:
+        return (
+            told + f"Alpha is an input; the run that made it used {about.alpha:g}. A larger one "
+            "takes more of the frequent classes' advantage away, 0 takes nothing."
+        )
+    return (
+        told + f"Alpha {about.alpha:g} is folded into its weights: the total direct effect costs "
+        "nothing here, and cannot be turned any more."
+    )
+
+
+def _call(about: About) -> list[str]:
+    inputs = "embeddings" if about.blueprint.embeddings else '["a.jpg", "b.png"]'
+    return [f"for found in model.predict({inputs}):", "    print(found.name, found.probability)"]
+
+
+def _normalisation(about: About) -> str:
+    mean, std = (
+        ", ".join(f"{value:.4g}" for value in values)
+        for values in (about.blueprint.mean, about.blueprint.std)
+    )
+    return f"Inside it computes `(x / 255 - mean) / std` with mean ({mean}) and std ({std})."
+
+
+def _figures(about: About) -> list[str]:
+    metrics = about.metrics
+    part = {"val": "validation", "test": "test"}.get(metrics.get("judged_on", ""), "unknown")
+    values = [metrics.get(name) for name in MEASURED]
+    cells = ["-" if value is None else f"{value:.1f}" for value in values]
+    at = "" if metrics.get("alpha") is None else f", at alpha {metrics['alpha']:g}"
+    lines = [
+        "| overall | many | medium | few |",
+        "| --- | --- | --- | --- |",
+        f"| {' | '.join(cells)} |",
+        "",
+        f"Accuracy in percent on the {part} part, at the last epoch{at}. Many, medium and few are "
+        "classes with more than 100, 20 to 100 and fewer than 20 training images.",
+    ]
+    if about.alpha != metrics.get("alpha"):
+        lines.append(f"At the alpha of this file, {about.alpha:g}, it was not measured.")
+    return lines
+
+
+def _training(about: About) -> list[str]:
+    training, counts = about.training, about.counts
+    facts = [
+        f"{sum(counts):,} images of {len(counts)} classes, {max(counts):,} of the most frequent "
+        f"and {min(counts):,} of the rarest; seed {training.get('seed')}, {training.get('epochs')} "
+        f"epochs; subset SHA-256 `{training.get('subset_sha256')}`."
+    ]
+    method = registry().get(str(training.get("method")))
+    paper = method().paper if method else None
+    if paper:
+        address = f"https://arxiv.org/abs/{paper.arxiv}"
+        facts.append(f"Method: [{paper.authors} {paper.year}]({address}).")
+    return [*facts, "", f"Classes: {', '.join(about.classes)}."]

@@ -1,0 +1,196 @@
+"""Runs to files that other programs take: safetensors, ONNX, torch.export, a pretrained folder.
+
+A file is checked against the model it was made of before it is written, and a card lies beside it.
+"""
+
+import io
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from longtail.card import card
+from longtail.errors import UserError, unknown
+from longtail.loading import CONFIG, DESCRIPTION, WEIGHTS, needs, onnx_session
+from longtail.runs import FILES, Run, replacing
+from longtail.shipped import Shipped, no_dial, of_run
+
+BATCHES = (1, 2, 5)
+"""Sizes at which a graph must agree with the model."""
+TOLERANCE = 1e-4
+"""Of a logit, as a part of the largest."""
+ALPHAS = (0.0, 1.5)
+"""Where a graph with a dial must agree."""
+LARGEST_ONNX = 2**31 - 2**24
+"""Bytes of weights, with room for the graph: protobuf holds no more in one file."""
+CARD = "README.md"
+
+
+def export(
+    run: Run | Path | str,
+    to: str = "safetensors",
+    out: Path | str | None = None,
+    *,
+    alpha: float | None = None,
+    alpha_input: bool = False,
+) -> Path:
+    """Write the model of a finished run to one file, and its card beside it.
+
+    Args:
+        run: the run or its folder.
+        to: safetensors, onnx or torch-export.
+        out: the file; METHOD with the format's suffix, in this folder, by default.
+        alpha: folded into the weights; the run's own by default.
+        alpha_input: leave alpha free, as a second input of the graph, instead.
+
+    Raises:
+        UserError: if there is nothing to export, or what was made differs from the run's model.
+    """
+    if to not in WRITERS:
+        raise unknown("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
+    if alpha_input and alpha is not None:
+        raise UserError("--alpha fixes it and --alpha-input leaves it free: pass one of them")
+    trained = of_run(run)
+    if alpha_input and not trained.about.dial:
+        raise no_dial(trained.about)
+    shipped = trained if alpha_input else trained.folded(alpha)
+    suffix, write = WRITERS[to]
+    path = Path(f"{trained.about.training['method']}{suffix}" if out is None else out)
+    if path.name in FILES and (path.parent / "config.yaml").exists():
+        raise UserError(f"{path} is a file of the run itself: choose another -o")
+    _write(path, write(shipped))
+    _write(card_of(path), card(shipped.about, path.name).encode())
+    return path
+
+
+def card_of(path: Path) -> Path:
+    """Where the card of a model file lies."""
+    return path.with_name(f"{path.name}.md")
+
+
+def save_pretrained(shipped: Shipped, folder: Path | str) -> Path:
+    """Write `shipped` as a folder in the layout of model hubs, which `from_pretrained` reads."""
+    folder = Path(folder)
+    if (folder / "config.yaml").exists():
+        raise UserError(f"{folder} is the folder of a run: choose another")
+    _write(folder / WEIGHTS, _safetensors(shipped))
+    _write(folder / CONFIG, (_description(shipped, indent=2) + "\n").encode())
+    _write(folder / CARD, card(shipped.about, folder.name).encode())
+    return folder
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _description(shipped: Shipped, indent: int | None = None) -> str:
+    return json.dumps(shipped.about.to_json(), indent=indent)
+
+
+def _safetensors(shipped: Shipped) -> bytes:
+    weights = {name: w.cpu().contiguous() for name, w in shipped.state_dict().items()}
+    return safetensors.torch.save(weights, {"format": "pt", DESCRIPTION: _description(shipped)})
+
+
+def _onnx(shipped: Shipped) -> bytes:
+    needs("onnx", "onnxscript", "onnxruntime")
+    size = sum(weight.nbytes for weight in shipped.state_dict().values())
+    if size > LARGEST_ONNX:
+        raise UserError(
+            f"the weights take {size / 1e9:.1f} GB and one ONNX file holds 2: use --to safetensors"
+        )
+    names = _input_names(shipped)
+    sample, shapes = _sample(shipped, 2), _dynamic(shipped)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch about itself
+        program = torch.onnx.export(
+            shipped,
+            sample,
+            dynamo=True,
+            dynamic_shapes=shapes,
+            input_names=names,
+            output_names=["logits"],
+            verbose=False,
+        )
+    assert program is not None
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()  # stack traces, with the paths of this machine
+    program.model.metadata_props[DESCRIPTION] = _description(shipped)
+    content = program.model_proto.SerializeToString()
+    session = onnx_session(content)
+
+    def run(*inputs: Tensor) -> Tensor:
+        feed = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
+        return torch.from_numpy(session.run(None, feed)[0])
+
+    _check(shipped, run, "ONNX")
+    return content
+
+
+def _torch_export(shipped: Shipped) -> bytes:
+    content = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(
+            shipped, _sample(shipped, 2), dynamic_shapes=_dynamic(shipped)
+        )
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # it has the paths of this machine
+        _check(shipped, program.module(), "torch.export")
+        described = {f"{DESCRIPTION}.json": _description(shipped)}
+        torch.export.save(program, content, extra_files=described)
+    return content.getvalue()
+
+
+WRITERS: dict[str, tuple[str, Callable[[Shipped], bytes]]] = {
+    "safetensors": (".safetensors", _safetensors),
+    "onnx": (".onnx", _onnx),
+    "torch-export": (".pt2", _torch_export),
+}
+"""Format to its suffix and what makes the bytes of a file."""
+
+
+def _input_names(shipped: Shipped) -> list[str]:
+    inputs = "embeddings" if shipped.about.blueprint.embeddings else "images"
+    return [inputs, "alpha"] if shipped.about.dial else [inputs]
+
+
+def _dynamic(shipped: Shipped) -> tuple[dict[int, torch.export.Dim] | None, ...]:
+    batch = {0: torch.export.Dim("batch")}
+    return (batch, None) if shipped.about.dial else (batch,)
+
+
+def _sample(shipped: Shipped, batch: int, alpha: float = 1.0) -> tuple[Tensor, ...]:
+    """Inputs of a batch of noise, always the same."""
+    generator = torch.Generator().manual_seed(batch)
+    shape = (batch, *shipped.about.blueprint.shape)
+    if shipped.about.blueprint.embeddings:
+        inputs = torch.rand(shape, generator=generator)
+    else:
+        inputs = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+    return (inputs, torch.tensor(alpha)) if shipped.about.dial else (inputs,)
+
+
+@torch.no_grad()
+def _check(shipped: Shipped, graph: Callable[..., Tensor], what: str) -> None:
+    """Refuse a graph that says something else than the model."""
+    for batch in BATCHES:
+        for alpha in ALPHAS if shipped.about.dial else (0.0,):
+            inputs = _sample(shipped, batch, alpha)
+            expected, got = shipped(*inputs), graph(*inputs)
+            if got.shape != expected.shape:
+                raise UserError(
+                    f"the {what} graph gives {tuple(got.shape)} for a batch of {batch}, the model "
+                    f"{tuple(expected.shape)}: nothing was written"
+                )
+            apart = (got - expected).abs().max().item()
+            if not apart <= TOLERANCE * max(1.0, expected.abs().max().item()):
+                raise UserError(
+                    f"the {what} graph and the model differ by {apart:.2g} in a logit (batch "
+                    f"{batch}): nothing was written. --to safetensors keeps the weights as they are"
+                )
