@@ -50,7 +50,7 @@ class Bench:
         )
         wanted = opened.missing(self.seeds, self.only)
         for recipe, seed in wanted:
-            print(f"{recipe.cell}  {recipe.config.method}  seed {seed}")
+            print(f"{recipe.cell}  {recipe.name}  seed {seed}")
         seconds = opened.expected_seconds(wanted)
         about = "" if seconds is None else f", about {seconds:.0f} s on the device of the others"
         print(f"{len(wanted)} runs to do{about}")
