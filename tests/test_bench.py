@@ -108,9 +108,10 @@ def test_recipes_of_one_method_are_told_apart_by_their_names(bench, tmp_path):
     assert [len(bench.found(recipe)) for recipe in bench.recipes] == [1, 1, 0]
     table = benches.markdown(bench)
     assert "[deconfound-mu0.5](" in table and "[deconfound](" in table
-    one, two = ([(r, 5) for r in bench.recipes if r.name in names] for names in (
-        ["deconfound"], ["deconfound", "deconfound-mu0.5"]
-    ))
+    one, two = (
+        [(r, 5) for r in bench.recipes if r.name in names]
+        for names in (["deconfound"], ["deconfound", "deconfound-mu0.5"])
+    )
     assert bench.expected_seconds(two) == pytest.approx(2 * bench.expected_seconds(one))
 
 

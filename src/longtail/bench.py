@@ -111,7 +111,7 @@ class Bench:
         for recipe, seed in wanted:
             by_data.setdefault(recipe.config.data, []).append((recipe, seed))
         for cells in by_data.values():
-            jobs = [self._job(recipe, seed, root, machine) for recipe, seed in cells]
+            jobs = [self.job(recipe, seed, root, machine) for recipe, seed in cells]
             paths = [recipe.result_path(self.results, seed) for recipe, seed in cells]
             targets = dict(zip((job.run for job in jobs), paths, strict=True))
             for run, path in targets.items():
@@ -124,7 +124,8 @@ class Bench:
                 on_result=lambda job, targets=targets: keep(job.run, targets[job.run]),  # type: ignore[misc]
             )
 
-    def _job(self, recipe: Recipe, seed: int, root: Path | None, machine: MachineConfig) -> Job:
+    def job(self, recipe: Recipe, seed: int, root: Path | None, machine: MachineConfig) -> Job:
+        """What is to be trained for `recipe` and `seed`."""
         config = replace(recipe.config, seed=seed, machine=machine)
         if root is not None:
             config = config.with_options(root=root)
@@ -141,9 +142,7 @@ class Bench:
         known = [result for recipe in self.recipes for result in self.found(recipe)]
         if not known:
             return None
-        images = {
-            r["data"] + (f":{r['ratio']:g}" if r["ratio"] else ""): sum(r["counts"]) for r in known
-        }
+        images = {tables.data_name(r): sum(r["counts"]) for r in known}
         typical = sum(images.values()) / len(images)
         price = statistics.fmean(
             r["seconds"] / r["replicas"] / r["epochs"] / sum(r["counts"]) for r in known

@@ -4,6 +4,7 @@ Nothing here imports torch before it is needed, so that help answers at once.
 """
 
 from longtail.commands.benching import Bench
+from longtail.commands.drawing import Figure, Figures
 from longtail.commands.judging import Eval, Report, Sweep
 from longtail.commands.listing import DataSets, Methods
 from longtail.commands.training import Demo, Train
@@ -14,6 +15,8 @@ COMMANDS: dict[str, type] = {
     "eval": Eval,
     "sweep": Sweep,
     "report": Report,
+    "figure": Figure,
+    "figures": Figures,
     "bench": Bench,
     "methods": Methods,
     "data": DataSets,
