@@ -62,6 +62,20 @@ class TestNumbers:
                 mean, deviation = statistics.fmean(over_seeds), statistics.stdev(over_seeds)
                 assert found[c] == pytest.approx((mean, deviation))
 
+    def test_means_of_splits(self):
+        paths = committed("baseline")
+        (group,) = grouped(comparing.read_all(paths))
+        counts = values(paths[0], "counts")
+        few = [
+            v
+            for p in paths
+            for v, n in zip(values(p, "feature_norm"), counts, strict=True)
+            if n < 20
+        ]
+        found = classes.split_means(group, "feature_norm", counts)
+        assert list(found) == ["many", "medium", "few"]
+        assert found["few"] == pytest.approx(sum(few) / len(few))
+
     def test_classes_stand_from_head_to_tail(self):
         assert ranked([5, 9, 9, 1]) == [1, 2, 0, 3]
 
@@ -300,6 +314,22 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
         with pytest.raises(SystemExit):
             cli.main(wrong)
     assert "Did you mean 'alpha'?" in capsys.readouterr().err
+
+
+def test_committed_figures_are_small_and_their_commands_documented():
+    page = (ROOT / "docs/figures.md").read_text()
+    commands = re.findall(r"^longtail figure (\S+) (.*?)-o (\S+)$", page.replace("\\\n", " "), re.M)
+    drawn = {}
+    for name, words, out in commands:
+        assert name in figures.FIGURES
+        assert all(list(ROOT.glob(word)) for word in words.split() if word.startswith("results/"))
+        drawn[out] = name
+    kept = sorted((ROOT / "docs/figures").glob("*.svg"))
+    assert kept
+    for path in kept:
+        assert drawn[str(path.relative_to(ROOT))] == path.stem
+        assert path.stat().st_size < 60_000
+    assert all(f"`{name}`" in page for name in figures.FIGURES)
 
 
 def test_a_method_has_one_colour_whatever_its_company():

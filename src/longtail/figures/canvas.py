@@ -21,6 +21,7 @@ SETTINGS: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "legend.fontsize": 7,
+    "legend.title_fontsize": 7,
     "legend.frameon": False,
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -5,7 +5,7 @@ Appendix A of the paper (cosine-by-class).
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from longtail import tables
@@ -63,7 +63,7 @@ def weight_norm(sources: Sequence[Source]) -> "Figure":
 def cosine_by_class(sources: Sequence[Source]) -> "Figure":
     """Appendix A: cos(x, d) of each class; the paper says it is level after balanced training.
 
-    The classes of every data set stand in the order of the most imbalanced one.
+    The classes of every data set stand in the order and the splits of the most imbalanced one.
     """
     groups = cosine_groups(read_all(sources))
     figure = canvas.panels(1, size=(5.0, 2.8))
@@ -71,12 +71,15 @@ def cosine_by_class(sources: Sequence[Source]) -> "Figure":
     counts = groups[0].first["counts"]
     for group in groups:
         figures = [group.by_class("class_cos")[c] for c in ranked(counts)]
-        spread = unevenness(figures)
-        label = f"{tables.data_name(group.first)}, {group.label}: deviation {spread:.3f}"
+        means = _said(split_means(group, "class_cos", counts))
+        label = (
+            f"{tables.data_name(group.first)}, {group.label}: {means}; {unevenness(figures):.3f}"
+        )
         _line(axes, _ranks(counts), figures, group, label)
     axes.set(xlabel=RANK, ylabel="mean cos(x, d) of test images (0 to 1)")
     axes.set_ylim(0, 1)
-    axes.legend(loc="lower left", title="data, method: deviation over classes")
+    means = " / ".join(split_means(groups[0], "class_cos", counts))
+    axes.legend(loc="lower left", title=f"data, method: mean of {means}; deviation over classes")
     return figure
 
 
@@ -140,12 +143,27 @@ def _by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
     for group in groups:
         by_class = group.by_class(field)
         values = [by_class[c] for c in ranked(counts)]
-        _line(axes, _ranks(counts), values, group, _with_seeds(group))
+        label = f"{_with_seeds(group)}: {_said(split_means(group, field, counts))}"
+        _line(axes, _ranks(counts), values, group, label)
     axes.set(xlabel=RANK, ylabel=ylabel)
     axes.set_ylim(bottom=0)
     _mark_splits(axes, counts)
-    axes.legend()
+    axes.legend(title=f"method: mean of {' / '.join(split_means(groups[0], field, counts))}")
     return figure
+
+
+def split_means(group: Group, field: str, counts: Sequence[int]) -> dict[str, float]:
+    """Mean of `field` over the classes of each split of `counts` that has any, over all seeds."""
+    values = group.by_class(field)
+    means = {
+        name: tables.spread([None if (v := values[c]) is None else v[0] for c in classes])
+        for name, classes in ClassCounts(tuple(counts)).splits.items()
+    }
+    return {name: mean[0] for name, mean in means.items() if mean is not None}
+
+
+def _said(means: Mapping[str, float]) -> str:
+    return " / ".join(f"{mean:.3g}" for mean in means.values())
 
 
 def _line(axes: "Axes", x: list[float], values: list[Spread], group: Group, label: str) -> None:

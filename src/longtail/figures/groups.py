@@ -57,7 +57,7 @@ def _label(key: tuple, keys: Mapping[tuple, Any]) -> str:
     differing = [
         f"{name} {value}"
         for name, value, *others in zip((*tables.SAME, "lr"), key, *alike, strict=True)
-        if len(set(others)) > 1 and name != "subset_sha256"
+        if len(set(others)) > 1 and name not in ("data", "ratio", "subset_sha256")
     ]
     return ", ".join([str(key[0]), *differing])
 
