@@ -5,10 +5,11 @@ import torch
 
 import longtail as lt
 from helpers import tiny_config, tiny_data
-from longtail import methods
+from longtail import backbones, methods
 from longtail.config import Config
 from longtail.data.base import Data
 from longtail.engine import launch
+from longtail.gradcam import grad_cam
 from longtail.graph import stepper
 from longtail.pipeline import fit_all
 from longtail.replica import Replica
@@ -129,3 +130,14 @@ def test_a_resumed_capture_starts_where_the_checkpoint_was(tmp_path):
     (resumed,) = fit_all(config, ["deconfound"], [0], out=tmp_path / "b", data=data, resume=True)
     first, second = without_clock(whole)[1], without_clock(resumed)[1]
     assert [r["loss"] for r in first] == pytest.approx([r["loss"] for r in second], rel=1e-3)
+
+
+def test_maps_are_those_of_the_cpu():
+    torch.manual_seed(0)
+    backbone = backbones.build("resnet32-dual", 3).eval()
+    head = lt.DeconfoundHead(backbone.dim, 5).eval()
+    head.mean_feature.fill_(1.0)
+    inputs, target = torch.rand(4, 3, 32, 32), torch.tensor([0, 2, 4, 1])
+    on_cpu = grad_cam(backbone, head, inputs, target)
+    on_cuda = grad_cam(backbone.cuda(), head.cuda(), inputs.cuda(), target.cuda())
+    assert torch.allclose(on_cuda.cpu(), on_cpu, atol=0.02 * float(on_cpu.max()))

@@ -56,7 +56,7 @@ class TestNumbers:
         baseline, deconfound = grouped(comparing.read_all(paths))
         assert (baseline.label, deconfound.label) == ("baseline", "deconfound")
         for field in ("feature_norm", "weight_norm", "per_class"):
-            found = baseline.by_class(field)
+            found = baseline.by_class(field, range(100))
             for c in (0, 50, 99):
                 over_seeds = [values(path, field)[c] for path in paths[:3]]
                 mean, deviation = statistics.fmean(over_seeds), statistics.stdev(over_seeds)
@@ -75,6 +75,14 @@ class TestNumbers:
         found = classes.split_means(group, "feature_norm", counts)
         assert list(found) == ["many", "medium", "few"]
         assert found["few"] == pytest.approx(sum(few) / len(few))
+
+    def test_other_rates_are_other_lines_and_an_untold_rate_is_not(self, tmp_path):
+        older, *files = [committed("baseline")[0], *momentum_files(tmp_path)]
+        labels = [group.label for group in grouped(comparing.read_all([older, files[0]]))]
+        assert labels == ["baseline"]
+        labels = [group.label for group in grouped(comparing.read_all(files))]
+        differing = ["momentum 0.9, lr 0.2", "momentum 0.98, lr 0.2", "momentum 0.98, lr 0.04"]
+        assert labels == [f"baseline, {what}" for what in differing]
 
     def test_classes_stand_from_head_to_tail(self):
         assert ranked([5, 9, 9, 1]) == [1, 2, 0, 3]
@@ -126,8 +134,8 @@ class TestNumbers:
             comparing.read_all([balanced, *committed("deconfound")])
         )
         assert (first.first["ratio"], second.first["ratio"]) == (100, 1)
-        level = classes.unevenness(second.by_class("class_cos"))
-        assert level == 0 < classes.unevenness(first.by_class("class_cos"))
+        level = classes.unevenness(second.by_class("class_cos", range(100)))
+        assert level == 0 < classes.unevenness(first.by_class("class_cos", range(100)))
 
     def test_decomposition_is_orthogonal_and_complete(self, runs, data):
         opened = reopen(runs[1], data)
@@ -233,8 +241,8 @@ class TestDrawn:
             text = self.drawn(tmp_path, name, made)
             assert ">few<" not in text and (">medium<" in text) == (name == "class-rank")
         (group, *_) = grouped(comparing.read_all(made))
-        assert group.by_class("per_class")[1] is group.by_class("feature_norm")[1] is None
-        assert group.by_class("weight_norm")[1] is not None
+        assert group.by_class("per_class", [1]) == group.by_class("feature_norm", [1]) == [None]
+        assert group.by_class("weight_norm", [1]) != [None]
         self.drawn(tmp_path, "decomposition", made[2:], data=data)
         self.drawn(tmp_path, "gradcam", made, data=data)
 

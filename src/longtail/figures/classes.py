@@ -34,9 +34,9 @@ def class_rank(sources: Sequence[Source]) -> "Figure":
     (axes,) = figure.axes
     x = _ranks(counts)
     for group in groups:
-        dots = [group.by_class("per_class")[c] for c in order]
+        dots = group.by_class("per_class", order)
         smooth = smoothed(group, order, width)
-        means = [float("nan") if d is None else d[0] for d in dots]
+        means = [float("nan") if dot is None else dot[0] for dot in dots]
         axes.plot(x, means, ".", color=group.colour, alpha=0.45, ms=4, markeredgewidth=0)
         _line(axes, x, smooth, group, _with_seeds(group))
     around = f"; line: mean of {width} neighbours" if width > 1 else ""
@@ -70,7 +70,7 @@ def cosine_by_class(sources: Sequence[Source]) -> "Figure":
     (axes,) = figure.axes
     counts = groups[0].first["counts"]
     for group in groups:
-        figures = [group.by_class("class_cos")[c] for c in ranked(counts)]
+        figures = group.by_class("class_cos", ranked(counts))
         means = _said(split_means(group, "class_cos", counts))
         label = (
             f"{tables.data_name(group.first)}, {group.label}: {means}; {unevenness(figures):.3f}"
@@ -121,8 +121,7 @@ def window(classes: int) -> int:
 def smoothed(group: Group, order: Sequence[int], width: int) -> list[Spread]:
     """Accuracy at each rank as the mean of `width` ranks around it, fewer at the ends."""
     half = width // 2
-    places = range(len(order))
-    near = [[order[j] for j in places if abs(i - j) <= half] for i in places]
+    near = [order[max(0, i - half) : i + half + 1] for i in range(len(order))]
     lines = [
         [tables.spread([result["per_class"][c] for c in classes]) for classes in near]
         for result in group.results
@@ -141,8 +140,7 @@ def _by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
     figure = canvas.panels(1, size=(5.0, 2.8))
     (axes,) = figure.axes
     for group in groups:
-        by_class = group.by_class(field)
-        values = [by_class[c] for c in ranked(counts)]
+        values = group.by_class(field, ranked(counts))
         label = f"{_with_seeds(group)}: {_said(split_means(group, field, counts))}"
         _line(axes, _ranks(counts), values, group, label)
     axes.set(xlabel=RANK, ylabel=ylabel)
@@ -154,7 +152,7 @@ def _by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
 
 def split_means(group: Group, field: str, counts: Sequence[int]) -> dict[str, float]:
     """Mean of `field` over the classes of each split of `counts` that has any, over all seeds."""
-    values = group.by_class(field)
+    values = group.by_class(field, range(len(counts)))
     means = {
         name: tables.spread([None if (v := values[c]) is None else v[0] for c in classes])
         for name, classes in ClassCounts(tuple(counts)).splits.items()

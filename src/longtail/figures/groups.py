@@ -1,6 +1,6 @@
 """Results that differ only in their seed are one line of a figure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +27,15 @@ class Group:
         """For what they have in common."""
         return self.results[0]
 
-    def by_class(self, field: str) -> list[Spread]:
-        """`field` of each class over the seeds; None for a class that was not judged."""
-        judged = [value is not None for value in self.first["per_class"]]
+    def by_class(self, field: str, order: Iterable[int]) -> list[Spread]:
+        """`field` of the classes in `order` over the seeds; None for one that was not judged."""
+        judged = self.first["per_class"]
         everywhere = field == "weight_norm"  # it needs no test image
         return [
-            tables.spread([r[field][c] for r in self.results]) if there or everywhere else None
-            for c, there in enumerate(judged)
+            tables.spread([r[field][c] for r in self.results])
+            if everywhere or judged[c] is not None
+            else None
+            for c in order
         ]
 
 
@@ -41,9 +43,12 @@ def grouped(found: Sequence[Found]) -> list[Group]:
     """In order of first appearance; a label says what sets apart two groups of one method."""
     if not found:
         raise UserError("this figure needs at least one run: pass run folders or result files")
+    # an older result does not tell its rate: it goes with one that differs in nothing else
+    rates = {tables.key(i.result): i.result["lr"] for i in found if "lr" in i.result}
     groups: dict[tuple, list[Mapping[str, Any]]] = {}
     for item in found:
-        key = (*tables.key(item.result), item.result.get("lr"))
+        key = tables.key(item.result)
+        key = (*key, item.result.get("lr", rates.get(key)))
         groups.setdefault(key, []).append(item.result)
     looks = style.styles(key[0] for key in groups)
     return [
