@@ -93,6 +93,28 @@ def test_dry_run_lists_and_does_nothing(bench, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "runs").exists() and not (tmp_path / "results").exists()
 
 
+def test_recipes_of_one_method_are_told_apart_by_their_names(bench, tmp_path):
+    """As the momentum bench has them: the same method at other rates."""
+    folder = tmp_path / "recipes" / "toy" / "digits"
+    (folder / "deconfound-mu0.5.yaml").write_text(
+        RECIPE.format(method="deconfound") + "  momentum: 0.5\n  lr: 0.4\n"
+    )
+    bench = reopen(tmp_path)
+    run(bench, [cell for cell in bench.missing(1) if "tde" not in cell[0].name])
+    kept = sorted((tmp_path / "results").rglob("*.json"))
+    assert [path.name for path in kept] == ["deconfound-mu0.5-s0.json", "deconfound-s0.json"]
+    other, plain = (json.loads(path.read_text()) for path in kept)
+    assert (other["momentum"], other["lr"]) == (0.5, 0.4) and plain["momentum"] == 0.9
+    assert [len(bench.found(recipe)) for recipe in bench.recipes] == [1, 1, 0]
+    table = benches.markdown(bench)
+    assert "[deconfound-mu0.5](" in table and "[deconfound](" in table
+    one, two = (
+        [(r, 5) for r in bench.recipes if r.name in names]
+        for names in (["deconfound"], ["deconfound", "deconfound-mu0.5"])
+    )
+    assert bench.expected_seconds(two) == pytest.approx(2 * bench.expected_seconds(one))
+
+
 def test_an_unknown_bench_says_where_it_looked(tmp_path):
     with pytest.raises(UserError, match="no recipes in .*nothing.*--recipes"):
         Bench.open("nothing", recipes=tmp_path, results=tmp_path, runs=tmp_path)
@@ -111,6 +133,6 @@ def test_every_committed_recipe_is_readable_and_states_itself():
         assert all(line.startswith("# ") for line in header)
         assert str(path.relative_to(root)) in header[1]
         assert recipe.cell.parts == path.relative_to(root).parts[2:-1]
-        assert path.stem == config.method
+        assert f"{path.stem}-".startswith(f"{config.method}-")
         if recipe.paper is not None:
             assert f"paper: {recipe.paper}" in header[0]

@@ -5,10 +5,11 @@ import torch
 
 import longtail as lt
 from helpers import tiny_config, tiny_data
-from longtail import methods
+from longtail import backbones, methods
 from longtail.config import Config
 from longtail.data.base import Data
 from longtail.engine import launch, train
+from longtail.gradcam import grad_cam
 from longtail.graph import stepper, steps_of_epoch
 from longtail.pipeline import fit_all
 from longtail.replica import Replica
@@ -162,3 +163,14 @@ def test_a_model_predicts_on_cuda_what_it_predicts_on_the_cpu(tmp_path):
     there.save_pretrained(tmp_path / "saved")
     again = lt.load_model(tmp_path / "saved", device="cpu").logits(data.test.inputs)
     torch.testing.assert_close(again, logits[1], rtol=1e-4, atol=1e-4)
+
+
+def test_maps_are_those_of_the_cpu():
+    torch.manual_seed(0)
+    backbone = backbones.build("resnet32-dual", 3).eval()
+    head = lt.DeconfoundHead(backbone.dim, 5).eval()
+    head.mean_feature.fill_(1.0)
+    inputs, target = torch.rand(4, 3, 32, 32), torch.tensor([0, 2, 4, 1])
+    on_cpu = grad_cam(backbone, head, inputs, target)
+    on_cuda = grad_cam(backbone.cuda(), head.cuda(), inputs.cuda(), target.cuda())
+    assert torch.allclose(on_cuda.cpu(), on_cpu, atol=0.02 * float(on_cpu.max()))

@@ -84,6 +84,13 @@ class TestBadInput:
         (folder / "intervals.json").unlink()
         assert "judged by an older version" in self.refused(tmp_path, [folder])
 
+    def test_a_result_of_another_version(self, tmp_path, runs):
+        folder = self.copy(tmp_path, runs[1])
+        result = {name: v for name, v in runs[1].result.items() if name != "capture_seconds"}
+        (folder / "result.json").write_text(json.dumps(result))
+        said = self.refused(tmp_path, [folder])
+        assert "its result has no capture_seconds" in said and "--resume" in said
+
     def test_the_way_out_of_an_older_version_works(self, tmp_path, data):
         (run,) = make_runs(tmp_path / "x", data, ["deconfound-tde"])
         before, trained = run.result, (run.folder / "last.pt").read_bytes()

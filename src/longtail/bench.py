@@ -57,9 +57,14 @@ class Recipe:
         """DATA-RATIO/BACKBONE, where the recipe's results go."""
         return Path(self.config.data.replace(":", "-")) / self.config.backbone
 
+    @property
+    def name(self) -> str:
+        """Of its file: the method, and after it what sets a recipe apart from another of it."""
+        return self.path.stem
+
     def result_path(self, results: Path, seed: int) -> Path:
         """Where the result of `seed` is kept."""
-        return results / self.cell / f"{self.config.method}-s{seed}.json"
+        return results / self.cell / f"{self.name}-s{seed}.json"
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class Bench:
         """Run what is `wanted`, keeping each result as it comes."""
         if not wanted:
             return
-        jobs = [self._job(recipe, seed, root, machine) for recipe, seed in wanted]
+        jobs = [self.job(recipe, seed, root, machine) for recipe, seed in wanted]
         paths = [recipe.result_path(self.results, seed) for recipe, seed in wanted]
         targets = dict(zip((job.run for job in jobs), paths, strict=True))
         for run, path in targets.items():
@@ -117,16 +122,17 @@ class Bench:
             on_result=lambda job: keep(job.run, targets[job.run]),
         )
 
-    def _job(self, recipe: Recipe, seed: int, root: Path | None, machine: MachineConfig) -> Job:
+    def job(self, recipe: Recipe, seed: int, root: Path | None, machine: MachineConfig) -> Job:
+        """What is to be trained for `recipe` and `seed`."""
         config = replace(recipe.config, seed=seed, machine=machine)
         if root is not None:
             config = config.with_options(root=root)
-        folder = self.runs / recipe.cell / f"{config.method}-s{seed}"
+        folder = self.runs / recipe.cell / f"{recipe.name}-s{seed}"
         return Job(config, methods.build(config.method, config.options), Run(folder))
 
     def found(self, recipe: Recipe) -> list[dict[str, Any]]:
         """The results of `recipe` that are there."""
-        paths = (self.results / recipe.cell).glob(f"{recipe.config.method}-s*.json")
+        paths = (self.results / recipe.cell).glob(f"{recipe.name}-s[0-9]*.json")
         return [json.loads(path.read_text()) for path in sorted(paths)]
 
     def expected_seconds(self, wanted: Iterable[tuple[Recipe, int]]) -> float | None:
@@ -134,9 +140,7 @@ class Bench:
         known = [result for recipe in self.recipes for result in self.found(recipe)]
         if not known:
             return None
-        images = {
-            r["data"] + (f":{r['ratio']:g}" if r["ratio"] else ""): sum(r["counts"]) for r in known
-        }
+        images = {tables.data_name(r): sum(r["counts"]) for r in known}
         typical = sum(images.values()) / len(images)
         price = statistics.fmean(own_seconds(r) / r["epochs"] / sum(r["counts"]) for r in known)
         trainings = {}
@@ -144,7 +148,7 @@ class Bench:
             config = recipe.config
             name = methods.build(config.method, config.options).training or config.method
             size = images.get(config.data, typical) * config.train.epochs
-            trainings[recipe.cell, name, seed] = size * price
+            trainings[recipe.cell, name, config.train, seed] = size * price
         return sum(trainings.values())
 
 
@@ -185,8 +189,7 @@ def overview(bench: Bench) -> str:
 
 
 def _row(recipe: Recipe) -> str:
-    config = recipe.config
-    return config.method + (" (64-d)" if config.backbone == "resnet32" else "")
+    return recipe.name + (" (64-d)" if recipe.config.backbone == "resnet32" else "")
 
 
 def _by_value(item: tuple[str, int]) -> tuple[int, str]:
@@ -209,7 +212,7 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
     return {
         "data": config.data,
         "backbone": config.backbone,
-        "method": f"[{config.method}](../{recipe.path})",
+        "method": f"[{recipe.name}](../{recipe.path})",
         "alpha": row.alpha if row else "",
         "seeds": str(len(results)),
         "overall": tables.shown(overall) if overall else "not run",

@@ -1,7 +1,10 @@
 """What can be asked of a finished run: judge it again, at any alpha, without training."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from lightning.fabric import Fabric
 
 from longtail import data as data_sets
 from longtail import measures, methods
@@ -11,6 +14,7 @@ from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.heads import NormalisedHead
 from longtail.jobs import Job
+from longtail.methods import Model
 from longtail.methods.base import Auto
 from longtail.replica import build_model, extract, load_weights
 from longtail.resident import Resident
@@ -18,8 +22,24 @@ from longtail.results import COST, Evidence, Result, collect, judge, label_free,
 from longtail.runs import Run
 
 
-def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Evidence]:
-    """A finished run with its data, its features and its scores."""
+@dataclass(frozen=True)
+class Opened:
+    """A finished run with its data, its model, its features and its scores."""
+
+    job: Job
+    data: Data
+    model: Model
+    resident: Resident
+    fabric: Fabric
+    evidence: Evidence
+    """Its head is the one after the method's rule; of TDE, at the run's own alpha."""
+
+
+def reopen(run: Run | Path | str, data: Data | None = None) -> Opened:
+    """Bring a finished run back, in evaluation mode, on the best device there is.
+
+    `data` is needed for a run that was trained on a `Data` of your own making.
+    """
     run = Run.open(run)
     config = run.config
     job = Job(config, methods.build(config.method, config.options), run)
@@ -35,11 +55,14 @@ def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Eviden
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = launch(MachineConfig())  # where it was trained may be gone
     resident = Resident.place(data, config.train, fabric.device)
-    model.to(fabric.device)
+    model.to(fabric.device).eval()
     features = collect(
         model, data, lambda split: extract(model, split.inputs, resident.normalised, fabric)
     )
-    return job, data, judge(method, model.head, features, data)
+    evidence = judge(method, model.head, features, data)
+    if isinstance(evidence.head, NormalisedHead):
+        evidence.head.alpha = run.result["alpha"]
+    return Opened(job, data, model, resident, fabric, evidence)
 
 
 def evaluate(
@@ -54,7 +77,8 @@ def evaluate(
     rule.
     `data` is needed for a run that was trained on a `Data` of your own making.
     """
-    job, data, evidence = _reopen(run, data)
+    opened = reopen(run, data)
+    job, data, evidence = opened.job, opened.data, opened.evidence
     stored = job.run.result
     if alpha is None:
         chosen = (stored["alpha"], stored["alpha_rule"])
@@ -78,9 +102,9 @@ def sweep(
     run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Data | None = None
 ) -> dict[float, measures.Accuracy]:
     """Accuracy of a finished run at each alpha, from one pass over the images."""
-    job, data, evidence = _reopen(run, data)
-    _needs_tde(job, evidence)
-    return measures.sweep(evidence.scores, data.counts, alphas)
+    opened = reopen(run, data)
+    _needs_tde(opened.job, opened.evidence)
+    return measures.sweep(opened.evidence.scores, opened.data.counts, alphas)
 
 
 def _needs_tde(job: Job, evidence: Evidence) -> None:

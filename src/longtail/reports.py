@@ -4,22 +4,28 @@ The page's own scripts draw what follows the slider; everything else is written 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from longtail import figures, intervals, tables
+from longtail import comparing, intervals, tables
 from longtail.data.base import ClassCounts
 from longtail.errors import UserError
+from longtail.figures import style
 from longtail.intervals import POSITIONS, Intervals
 from longtail.runs import Run, replacing
 
 SPLITS = tables.SPLITS[1:]
 SCRIPTS = ("counting.js", "curves.js", "classes.js", "slider.js")
 """In this order, as one: the last of them begins."""
+NEEDS = (
+    *comparing.FIELDS,
+    *("alpha_rule", "tau", "seconds", "capture_seconds", "images_per_second", "replicas", "device"),
+)
+"""What a result must have to be reported."""
 
 
 class Judged:
@@ -27,7 +33,7 @@ class Judged:
 
     def __init__(self, run: Run):
         self.run = run
-        self.result = run.result
+        self.result = comparing.read(run, NEEDS).result
         self.where_right = intervals.read(run)
         self.names = run.classes
 
@@ -39,8 +45,7 @@ class Judged:
     @property
     def data(self) -> str:
         """With its ratio."""
-        ratio = self.result["ratio"]
-        return self.result["data"] + (f":{ratio:g}" if ratio else "")
+        return tables.data_name(self.result)
 
 
 def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
@@ -72,7 +77,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
 
 
 def _check_same_data(first: Judged, other: Judged) -> None:
-    compared = {
+    compared: dict[str, tuple[Any, ...]] = {
         "data": (first.data, other.data),
         "classes": (len(first.names), len(other.names)),
         "class names": (first.names, other.names),
@@ -81,13 +86,7 @@ def _check_same_data(first: Judged, other: Judged) -> None:
         "test images": (sum(first.where_right.seen), sum(other.where_right.seen)),
         "test images of each class": (first.where_right.seen, other.where_right.seen),
     }
-    for what, (one, two) in compared.items():
-        if one != two:
-            values = "" if isinstance(one, (list, tuple)) else f": {one} and {two}"
-            raise UserError(
-                f"{first.run.folder} and {other.run.folder} were trained or judged on different "
-                f"data and cannot share a report. They differ in {what}{values}"
-            )
+    comparing.check_equal((str(first.run.folder), str(other.run.folder)), compared)
 
 
 def _template() -> jinja2.Template:
@@ -125,7 +124,7 @@ def _content(judged: Sequence[Judged]) -> dict[str, Any]:
         for c in classes
     }
     groups = list(dict.fromkeys(tables.key(j.result) for j in judged))
-    styles = figures.styles(key[0] for key in groups)
+    styles = style.styles(key[0] for key in groups)
     shared = [j.result["training_id"] for j in judged]
     return {
         "data": judged[0].data,
@@ -207,7 +206,7 @@ def _about_run(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _alpha_rule(result: dict[str, Any]) -> tuple[str, str, float, str]:
+def _alpha_rule(result: Mapping[str, Any]) -> tuple[str, str, float, str]:
     """Method, option, value, and how it came about."""
     how = {
         "fixed": "fixed before training",

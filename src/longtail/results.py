@@ -140,6 +140,7 @@ class Result:
     tau: float | None
     gamma: float | None
     momentum: float
+    lr: float
     epochs: int
     batch_size: int
     training_id: str
@@ -234,6 +235,7 @@ def make_result(
         tau=getattr(head, "tau", None),
         gamma=getattr(head, "gamma", None),
         momentum=config.train.momentum,
+        lr=config.train.lr,
         epochs=config.train.epochs,
         batch_size=config.train.batch_size,
         subset_sha256=data.subset_sha256,

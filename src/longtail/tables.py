@@ -57,6 +57,12 @@ def key(result: Mapping[str, Any]) -> tuple:
     return tuple(result.get(name) for name in SAME)
 
 
+def data_name(result: Mapping[str, Any]) -> str:
+    """The data set with its ratio, as `longtail.load` takes it."""
+    ratio = result["ratio"]
+    return result["data"] + (f":{ratio:g}" if ratio else "")
+
+
 def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:
     """Mean and standard deviation (n - 1) of what is there."""
     present = [value for value in values if value is not None]

@@ -76,11 +76,20 @@ def test_more_than_is_stored() -> None:
 def test_smallest_ratio_is_smallest() -> None:
     for counts in ((100, 73, 31), (500, 90, 80, 5), (37, 36, 20)):
         with pytest.raises(UserError, match="allow is") as caught:
-            cut(stored(*counts), 1)
+            cut(stored(*counts), 1.01)
         least = int(str(caught.value).split("allow is ")[1])
         cut(stored(*counts), least)
         with pytest.raises(UserError):
-            cut(stored(*counts), least - 1)
+            cut(stored(*counts), least - 0.99)
+
+
+def test_ratio_1_is_balanced_at_the_size_of_the_smallest_class() -> None:
+    source = stored(5, 3, 4)
+    kept = cut(source, 1)
+    assert kept.counts().tolist() == [3, 3, 3]
+    places = [torch.nonzero(source.train.labels == c).flatten()[:3] for c in range(3)]
+    assert kept.train.rows.tolist() == torch.cat(places).sort().values.tolist()
+    assert cut(stored(6, 6), 1).counts().tolist() == [6, 6]
 
 
 def test_no_ratio_fits() -> None:

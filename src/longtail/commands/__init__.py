@@ -4,6 +4,7 @@ Nothing here imports torch before it is needed, so that help answers at once.
 """
 
 from longtail.commands.benching import Bench
+from longtail.commands.drawing import Figure, Figures
 from longtail.commands.judging import Eval, Report, Sweep
 from longtail.commands.listing import DataSets, Methods
 from longtail.commands.shipping import Export, Predict
@@ -17,6 +18,8 @@ COMMANDS: dict[str, type] = {
     "report": Report,
     "predict": Predict,
     "export": Export,
+    "figure": Figure,
+    "figures": Figures,
     "bench": Bench,
     "methods": Methods,
     "data": DataSets,

@@ -17,7 +17,7 @@ class Bench:
     """Reproduce a table of the paper: run what is missing, then write the table."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """cifar-lt, or speed."""
+    """A folder of recipes, such as cifar-lt, momentum or balanced; or compactness, or speed."""
     seeds: int | None = None
     """Seeds of every cell; each recipe's own number by default."""
     only: tuple[str, ...] = ()
@@ -37,6 +37,7 @@ class Bench:
     examples = """
       longtail bench cifar-lt --root ~/data --dry-run
       longtail bench cifar-lt --root ~/data --only cifar100-lt-100 --seeds 3
+      longtail bench compactness --root ~/data --seeds 2
       longtail bench speed --root ~/data"""
 
     def run(self) -> None:
@@ -50,7 +51,7 @@ class Bench:
         )
         wanted = opened.missing(self.seeds, self.only)
         for recipe, seed in wanted:
-            print(f"{recipe.cell}  {recipe.config.method}  seed {seed}")
+            print(f"{recipe.cell}  {recipe.name}  seed {seed}")
         seconds = opened.expected_seconds(wanted)
         about = "" if seconds is None else f", about {seconds:.0f} s on the device of the others"
         print(f"{len(wanted)} runs to do{about}")
@@ -82,5 +83,28 @@ def _speed(asked: Bench) -> None:
     print_lines(header, rows)
 
 
-MEASURED: dict[str, Callable[[Bench], None]] = {"speed": _speed}
+def _compactness(asked: Bench) -> None:
+    from longtail import bench, compactness
+    from longtail.console import Console
+
+    opened = bench.Bench.open(
+        compactness.BENCH, recipes=asked.recipes, results=asked.results, runs=asked.runs
+    )
+    cells = compactness.cells(opened, asked.only or compactness.ONLY, asked.seeds or 1)
+    for recipe, seed in cells:
+        print(f"{recipe.cell}  {recipe.name}  seed {seed}")
+    if asked.dry_run:
+        return
+    console = Console()
+    try:
+        measured = compactness.bench_compactness(
+            opened, cells, root=asked.root, machine=asked.machine, progress=console
+        )
+    finally:
+        console.close()
+    header, rows = compactness.table(measured)
+    print_lines(header, rows)
+
+
+MEASURED: dict[str, Callable[[Bench], None]] = {"speed": _speed, "compactness": _compactness}
 """Benches that are no folder of recipes."""

@@ -1,7 +1,8 @@
 """Cut a data set to a chosen imbalance: n_i = n_max * ratio^(-i / (C - 1)).
 
 Symbols: C classes, n_max training images of the largest class, n_i of the i-th largest. CIFAR
-is stored from the largest class down, so that there i is the class itself.
+is stored from the largest class down, so that there i is the class itself. Ratio 1 is balanced:
+n_max is then what the smallest class has, the most that all of them have.
 """
 
 import math
@@ -49,10 +50,11 @@ def cut(source: Source, ratio: float) -> Source:
         )
     order = torch.argsort(stored, descending=True, stable=True)  # i-th largest -> class
     wanted = torch.zeros_like(stored)
-    wanted[order] = torch.tensor(tail_counts(largest, classes, ratio))
+    first = int(stored.min()) if ratio == 1 else largest
+    wanted[order] = torch.tensor(tail_counts(first, classes, ratio))
     short = torch.nonzero(wanted > stored).flatten()
     if len(short):
-        first = int(short[0])
+        lacking = int(short[0])
         least = _least_ratio(stored[order])
         way_out = (
             f"the smallest ratio that the stored images allow is {least}"
@@ -60,8 +62,8 @@ def cut(source: Source, ratio: float) -> Source:
             else "no ratio can be cut from these images, so leave it out"
         )
         raise UserError(
-            f"ratio {ratio:g} wants {wanted[first]} images of class '{source.classes[first]}' "
-            f"and {stored[first]} are stored: {way_out}"
+            f"ratio {ratio:g} wants {wanted[lacking]} images of class '{source.classes[lacking]}' "
+            f"and {stored[lacking]} are stored: {way_out}"
         )
     kept = _rows(source.train.labels, wanted, shuffled=source.shuffled)
     return replace(source, parts={**source.parts, "train": source.train.take(kept)})

@@ -1,0 +1,92 @@
+"""The paper's claim for its Figure 5, measured: are the maps of TDE more compact?
+
+Trains the methods of that figure in the CIFAR bench, or takes its runs where they are finished, and
+measures Grad-CAM's compactness over the whole test set. Decouple-LWS has the features of the
+baseline and scales the weight of each class, so that its maps are the baseline's, scaled: equal
+compactness is what must come out.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from longtail import gradcam, tables
+from longtail.bench import Bench, Recipe
+from longtail.config import MachineConfig
+from longtail.engine import Progress
+from longtail.finished import reopen
+from longtail.pipeline import run_jobs
+from longtail.runs import Run, environment, replacing, versions
+
+BENCH = "cifar-lt"
+ONLY = ("cifar100-lt-100/resnet32-dual",)
+METHODS = ("baseline", "decouple-lws", "deconfound", "deconfound-tde")
+"""The three of Figure 5, and the training of the last at alpha 0: what is due to alpha."""
+SAME = ("method", "data", "ratio", "backbone", "seed", "alpha", "training_id", "subset_sha256")
+"""What a measurement takes over from its run's result."""
+
+
+def cells(bench: Bench, only: Sequence[str], seeds: int) -> list[tuple[Recipe, int]]:
+    """The recipes of those methods whose path holds one of the words of `only`, by seed."""
+    return [
+        (recipe, seed)
+        for recipe in bench.recipes
+        if recipe.config.method in METHODS and any(word in str(recipe.path) for word in only)
+        for seed in range(seeds)
+    ]
+
+
+def bench_compactness(
+    bench: Bench,
+    wanted: Sequence[tuple[Recipe, int]],
+    *,
+    root: Path | None,
+    machine: MachineConfig,
+    progress: Progress | None = None,
+) -> list[Mapping[str, Any]]:
+    """Measure every wanted cell that has no file yet; gives the content of all their files."""
+    folder = bench.results.with_name("compactness")
+    paths = [recipe.result_path(folder, seed) for recipe, seed in wanted]
+    missing = [
+        (bench.job(recipe, seed, root, machine), path)
+        for (recipe, seed), path in zip(wanted, paths, strict=True)
+        if not path.exists()
+    ]
+    if missing:
+        run_jobs([job for job, _ in missing], resume=True, progress=progress)
+    for job, path in missing:
+        measured = measure(job.run)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(measured) + "\n")
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def measure(run: Run) -> dict[str, Any]:
+    """Compactness of a finished run's maps, with what tells where it comes from."""
+    opened = reopen(run)
+    result = run.result
+    return {
+        **{name: result[name] for name in SAME},
+        **asdict(gradcam.measure(opened)),
+        "judged_on": opened.data.judged_on,
+        "device": environment(cuda=opened.fabric.device.type == "cuda")["device"],
+        "versions": versions(),
+    }
+
+
+def table(measured: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Percent of a map's mass in its top tenth, mean and deviation over seeds."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for item in measured:
+        groups.setdefault(f"{tables.data_name(item)} {item['method']}", []).append(item)
+    rows = [
+        [
+            name,
+            str(len(items)),
+            *(tables.shown(tables.spread([i[s] for i in items])) for s in tables.SPLITS),
+        ]
+        for name, items in groups.items()
+    ]
+    return ["compactness (%)", "seeds", *tables.SPLITS], rows

@@ -1,0 +1,128 @@
+"""Split accuracies against a dial: alpha (fig:3 of the paper) and momentum (fig:1(c))."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from longtail import tables
+from longtail.comparing import Source, check_same_data, read_all
+from longtail.errors import UserError
+from longtail.figures import canvas, style
+from longtail.figures.groups import Group, Spread, grouped
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BASIS = 0.98
+"""The momentum that fig:1(c) measures change from."""
+Path = dict[float, dict[str, Spread]]
+"""Value of the dial -> split -> mean and deviation over seeds."""
+
+
+@canvas.styled
+def alpha(sources: Sequence[Source]) -> "Figure":
+    """fig:3: split accuracies against alpha, a panel for each training."""
+    found = read_all(sources)
+    check_same_data(found)
+    groups = trainings(grouped(found))
+    figure = canvas.panels(len(groups))
+    for axes, group in zip(figure.axes, groups, strict=True):
+        path = alpha_path(group)
+        for split, (colour, dash) in style.SPLITS.items():
+            figures = [point[split] for point in path.values()]
+            if any(figure is not None for figure in figures):
+                canvas.line(axes, list(path), figures, colour=colour, dash=dash, label=split)
+        for own in sorted({r["alpha"] for r in group.results if r["alpha"]}):
+            axes.axvline(own, color="#999999", linewidth=0.8, linestyle=":")
+        axes.set(title=group.label, ylim=(0, 100))
+        axes.set(xlabel="alpha (dotted: the run's own)", ylabel="accuracy (%)")
+        axes.legend(ncols=2, loc="upper right")
+    return figure
+
+
+def trainings(groups: Sequence[Group]) -> list[Group]:
+    """Those with an alpha; `X` and `X-tde` are one training, of which the last is taken."""
+    dialled = [group for group in groups if len(group.first["sweep"]) > 1]
+    if not dialled:
+        names = ", ".join(group.label for group in groups)
+        raise UserError(f"no alpha in {names}: pass runs of deconfound, cosine or capsule")
+    return list({group.first["training_id"]: group for group in dialled}.values())
+
+
+def alpha_path(group: Group) -> Path:
+    """Split accuracies at each alpha of the sweep."""
+    sweeps = [r["sweep"] for r in group.results]
+    return {
+        float(a): {s: tables.spread([sweep[a][s] for sweep in sweeps]) for s in tables.SPLITS}
+        for a in sweeps[0]
+    }
+
+
+@canvas.styled
+def momentum(sources: Sequence[Source]) -> "Figure":
+    """fig:1(c): relative change of many, medium and few against momentum, from that at 0.98.
+
+    One panel has the rate fixed, one lr / (1 - mu), with which all weights move about as far.
+    """
+    found = read_all(sources)
+    check_same_data(found)
+    series = momentum_series([item.result for item in found])
+    figure = canvas.panels(len(series))
+    for axes, (title, path) in zip(figure.axes, series.items(), strict=True):
+        windows = [1 / (1 - mu) for mu in path]
+        for split in tables.SPLITS[1:]:
+            colour, dash = style.SPLITS[split]
+            figures = [point[split] for point in path.values()]
+            if any(figure is not None for figure in figures):
+                canvas.line(
+                    axes, windows, figures, colour=colour, dash=dash, label=split, marker="o"
+                )
+        axes.axhline(0, color="#999999", linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_xticks(windows, [f"{mu:g}" for mu in path])
+        axes.minorticks_off()
+        axes.set(title=title, xlabel="momentum mu (no unit), spaced by 1 / (1 - mu)")
+        axes.set_ylabel(f"accuracy, change from mu {BASIS} (%)")
+        axes.legend()
+    return figure
+
+
+def momentum_series(results: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
+    """Relative change of each split in percent, by what is held fixed and by momentum.
+
+    A seed is compared with itself at the basis.
+    """
+    methods = sorted({result["method"] for result in results})
+    if len(methods) > 1:
+        raise UserError(f"momentum compares one method with itself, and these are {methods}")
+    if any("lr" not in result for result in results):
+        raise UserError(
+            "these results do not tell their lr: make them with longtail bench momentum"
+        )
+    held = {
+        "lr {:g} fixed": lambda r: r["lr"],
+        "lr / (1 - mu) = {:g} fixed": lambda r: r["lr"] / (1 - r["momentum"]),
+    }
+    series = {}
+    for title, value_of in held.items():
+        for value in sorted({round(value_of(r), 6) for r in results}):
+            alike = [r for r in results if round(value_of(r), 6) == value]
+            momenta = sorted({r["momentum"] for r in alike})
+            if BASIS in momenta and len(momenta) > 1:
+                series[title.format(value)] = {mu: _change(alike, mu) for mu in momenta}
+    if not series:
+        raise UserError(
+            f"momentum needs results at {BASIS} and at other values with the same lr, or the same "
+            "lr / (1 - momentum): make them with longtail bench momentum"
+        )
+    return series
+
+
+def _change(results: Sequence[Mapping[str, Any]], mu: float) -> dict[str, Spread]:
+    basis = {r["seed"]: r for r in results if r["momentum"] == BASIS}
+    pairs = [(r, basis[r["seed"]]) for r in results if r["momentum"] == mu and r["seed"] in basis]
+    return {
+        split: tables.spread(
+            [100 * (r[split] / b[split] - 1) if b[split] else None for r, b in pairs]
+        )
+        for split in tables.SPLITS
+    }

@@ -1,0 +1,72 @@
+"""Results that differ only in their seed are one line of a figure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from longtail import tables
+from longtail.comparing import Found
+from longtail.errors import UserError
+from longtail.figures import style
+
+Spread = tuple[float, float | None] | None
+"""Mean and deviation over seeds; None for what is not there."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The results of one method, over its seeds."""
+
+    label: str
+    colour: str
+    dash: str
+    results: tuple[Mapping[str, Any], ...]
+
+    @property
+    def first(self) -> Mapping[str, Any]:
+        """For what they have in common."""
+        return self.results[0]
+
+    def by_class(self, field: str, order: Iterable[int]) -> list[Spread]:
+        """`field` of the classes in `order` over the seeds; None for one that was not judged."""
+        judged = self.first["per_class"]
+        everywhere = field == "weight_norm"  # it needs no test image
+        return [
+            tables.spread([r[field][c] for r in self.results])
+            if everywhere or judged[c] is not None
+            else None
+            for c in order
+        ]
+
+
+def grouped(found: Sequence[Found]) -> list[Group]:
+    """In order of first appearance; a label says what sets apart two groups of one method."""
+    if not found:
+        raise UserError("this figure needs at least one run: pass run folders or result files")
+    # an older result does not tell its rate: it goes with one that differs in nothing else
+    rates = {tables.key(i.result): i.result["lr"] for i in found if "lr" in i.result}
+    groups: dict[tuple, list[Mapping[str, Any]]] = {}
+    for item in found:
+        key = tables.key(item.result)
+        key = (*key, item.result.get("lr", rates.get(key)))
+        groups.setdefault(key, []).append(item.result)
+    looks = style.styles(key[0] for key in groups)
+    return [
+        Group(_label(key, groups), colour, dash, tuple(results))
+        for (key, results), (colour, dash) in zip(groups.items(), looks, strict=True)
+    ]
+
+
+def _label(key: tuple, keys: Mapping[tuple, Any]) -> str:
+    alike = [other for other in keys if other[0] == key[0]]
+    differing = [
+        f"{name} {value}"
+        for name, value, *others in zip((*tables.SAME, "lr"), key, *alike, strict=True)
+        if len(set(others)) > 1 and name not in ("data", "ratio", "subset_sha256")
+    ]
+    return ", ".join([str(key[0]), *differing])
+
+
+def ranked(counts: Sequence[int]) -> list[int]:
+    """Classes from the one with most training images to the one with fewest."""
+    return sorted(range(len(counts)), key=lambda c: -counts[c])
