@@ -62,6 +62,16 @@ def test_graph_and_eager_agree_over_20_steps(method):
     assert graph[:3] == pytest.approx(eager[:3], rel=1e-5)
 
 
+def test_the_augmentation_of_photographs_is_captured_too():
+    data = tiny_data(counts=COUNTS)
+    options = {"augment": "resized-crop", "crop_size": 12, "lr": 0.01}
+    (graph,) = losses([cuda_config(**options)], data)
+    (eager,) = losses([cuda_config(graph=False, **options)], data)
+    assert graph[:5] == pytest.approx(eager[:5], rel=1e-4)
+    (on_cpu,) = losses([cuda_config(**{**options, "device": "cpu"})], data, steps=1)
+    assert graph[0] == pytest.approx(on_cpu[0], rel=1e-2)  # the very same crops, in half precision
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_other_optimisers_are_captured_too(optimizer):
     data = tiny_data(counts=COUNTS)

@@ -69,10 +69,16 @@ class TrainConfig:
     """Parts of the epochs at which `steps` multiplies the rate by `decay`."""
     decay: float = 0.01
     """The factor of `steps`."""
-    augment: Literal["none", "crop", "crop-flip"] = "crop-flip"
-    """Random crop out of the padded image, and mirror."""
+    augment: Literal["none", "crop", "crop-flip", "resized-crop"] = "crop-flip"
+    """Random crop out of the padded image, and mirror; or, for photographs, a random part of the
+    image resized, mirror and colour jitter."""
     pad: int = 4
-    """Pixels of zeros around an image before the crop."""
+    """Pixels of zeros around an image before the crop of `crop` and `crop-flip`."""
+    crop_size: int | None = None
+    """Pixels of what the network sees with `resized-crop`, that of the images if not given. Judged
+    is the middle; images that are smaller are enlarged."""
+    jitter: float = 0.4
+    """Brightness, contrast and saturation change by up to this part with `resized-crop`."""
     keep_short_batch: bool = False
     """Also train on the short last batch of an epoch, which is dropped by default."""
 
@@ -161,7 +167,9 @@ class Config:
                 value = getattr(part, name)
                 if get_origin(kind) is Literal and value not in get_args(kind):
                     raise unknown(_flag(name), str(value), get_args(kind), _either(get_args(kind)))
-                if name in RANGES and not RANGES[name][0] <= value < RANGES[name][1]:
+                if value is None or name not in RANGES:
+                    continue
+                if not RANGES[name][0] <= value < RANGES[name][1]:
                     raise UserError(f"{_flag(name)} {value}: {_range(*RANGES[name])}")
         if not all(0 <= part <= 1 for part in self.train.milestones):
             raise UserError(
@@ -215,7 +223,10 @@ class Config:
 
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "replicas"), (1, math.inf)),
-    **dict.fromkeys(("weight_decay", "warmup", "pad", "save_seconds", "decay"), (0, math.inf)),
+    "crop_size": (1, math.inf),
+    **dict.fromkeys(
+        ("weight_decay", "warmup", "pad", "save_seconds", "decay", "jitter"), (0, math.inf)
+    ),
     "lr": (1e-12, math.inf),
     "momentum": (0, 1),
     "val_fraction": (0, 1),

@@ -13,7 +13,7 @@ from longtail.heads import NormalisedHead
 from longtail.jobs import Job
 from longtail.methods.base import Auto
 from longtail.replica import build_model, extract, load_weights
-from longtail.resident import Resident
+from longtail.resident import View
 from longtail.results import COST, Evidence, Result, collect, judge, label_free, make_result
 from longtail.runs import Run
 
@@ -34,11 +34,9 @@ def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Eviden
     model = build_model(config, method, data)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = launch(MachineConfig())  # where it was trained may be gone
-    resident = Resident.place(data, config.train, fabric.device)
+    view = View.of(data, config.train, fabric.device)
     model.to(fabric.device)
-    features = collect(
-        model, data, lambda split: extract(model, split.inputs, resident.normalised, fabric)
-    )
+    features = collect(model, data, lambda split: extract(model, split.inputs, view.judged, fabric))
     return job, data, judge(method, model.head, features, data)
 
 

@@ -83,6 +83,7 @@ def schedule(jobs: Sequence[Job], data: Data, replicas: int) -> list[list[list[J
         key = (
             tuple((leg.start, leg.stop) for leg in lay_out(first.method.stages, train.epochs)),
             (train.batch_size, train.keep_short_batch, train.augment, train.pad),
+            (train.crop_size, train.jitter),
             saved["epoch"] if saved else 0,
         )
         alike.setdefault(key, []).append(group)

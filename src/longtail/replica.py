@@ -22,7 +22,7 @@ from longtail.errors import UserError
 from longtail.heads import NormalisedHead
 from longtail.losses import State
 from longtail.methods import Batch, Method, Model
-from longtail.resident import Resident
+from longtail.resident import Resident, sample_input
 from longtail.schedule import lay_out, mean_decay, rate
 from longtail.seeding import stream
 
@@ -41,7 +41,7 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
 def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
     """Refuse what could not be trained: build it once, and lay the batch on the ranks."""
     model = build_model(config, method, data).eval()
-    sample = data.train.inputs[:1].float()
+    sample = sample_input(data, config.train)
     try:
         with torch.no_grad():
             model.head(model.backbone(sample))
@@ -98,6 +98,7 @@ class Replica:
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
         self.losses = torch.zeros(self.steps + (self.short > 0), device=device)
         self.orders: list[Tensor] = []
+        self.drawn: list[Tensor] = []
         self.wrapped: nn.Module = self.model
         self.optimizer: torch.optim.Optimizer | None = None
         self._saved_optimizer: dict[str, Any] | None = None
@@ -129,10 +130,11 @@ class Replica:
             self.wrapped = self.fabric.setup_module(self.model)
             if self._saved_optimizer and carries_on:
                 self._load_optimizer(self._saved_optimizer)
-        self.orders = [
-            torch.zeros(self.steps * self.batch + self.short, dtype=torch.long).to(self.cursor)
-            for _ in leg.stage.samplers
-        ]
+        shown = self._shown(torch.arange(len(self.data.train)))
+        kept = self.resident.augmentation.draw(len(shown), torch.Generator())
+        device = self.fabric.device
+        self.orders = [torch.zeros_like(shown, device=device) for _ in leg.stage.samplers]
+        self.drawn = [torch.zeros_like(kept, device=device) for _ in leg.stage.samplers]
 
     def begin_epoch(self, epoch: int) -> None:
         """Fill every device tensor that this epoch's steps read."""
@@ -148,7 +150,9 @@ class Replica:
         rank = self.fabric.global_rank
         self.state.generator.manual_seed(stream(self.config.seed, "step", epoch, rank))
         for i, kind in enumerate(self.leg.stage.samplers):
-            self.orders[i].copy_(self._order(kind, epoch, i))
+            order, drawn = self._epoch(kind, epoch, i)
+            self.orders[i].copy_(order)
+            self.drawn[i].copy_(drawn)
         self._train_mode()
         # layers with randomness of their own, such as dropout, draw from the global generators
         torch.manual_seed(stream(self.config.seed, "layers", epoch, rank))
@@ -169,7 +173,7 @@ class Replica:
         assert self.optimizer is not None
         arange = torch.arange(size, device=self.cursor.device)
         index = self.cursor * self.batch + arange  # (B,)
-        batches = [self._batch(order[index]) for order in self.orders]
+        batches = [self._batch(i, index) for i in range(len(self.orders))]
         self.optimizer.zero_grad(set_to_none=True)
         stage = self.leg.stage
         loss = stage.step(self.wrapped, stage.loss, batches, self.state)
@@ -180,7 +184,7 @@ class Replica:
 
     def features(self, split: Split) -> Tensor:
         """Features (N, D) of `split` in evaluation mode."""
-        return extract(self.model, split.inputs, self.resident.normalised, self.fabric)
+        return extract(self.model, split.inputs, self.resident.view.judged, self.fabric)
 
     def tensors(self) -> Iterator[Tensor]:
         """Everything that a step changes."""
@@ -207,23 +211,32 @@ class Replica:
         for group in self.optimizer.param_groups:
             group["lr"] = self.state.lr  # stays the device tensor that epochs fill
 
-    def _batch(self, index: Tensor) -> Batch:
-        generator = self.state.generator
-        inputs = self.resident.draw(index, self.config.train.augment, generator)
-        target = self.resident.labels[index]
+    def _batch(self, sampler: int, index: Tensor) -> Batch:
+        """The batch of one sampler at the places `index` of the epoch."""
+        rows = self.orders[sampler][index]
+        inputs = self.resident.draw(rows, self.drawn[sampler][index])
+        target = self.resident.labels[rows]
         if self.leg.stage.mix:
             inputs, target = self.leg.stage.mix(inputs, target, self.state)
         return Batch(inputs, target)
 
-    def _order(self, kind: str, epoch: int, position: int) -> Tensor:
-        """This rank's part of the epoch's order: the same global batches on any number of ranks."""
-        generator = torch.Generator().manual_seed(
-            stream(self.config.seed, "order", epoch, position)
-        )
-        labels = self.data.train.labels
+    def _epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, Tensor]:
+        """This rank's part of the epoch: rows of the training set, and what is drawn for each.
+
+        Both are drawn for all ranks together and then shared out, so that the global batches are
+        the same, image for image and crop for crop, on any number of ranks.
+        """
+        labels, generator = self.data.train.labels, torch.Generator()
+        generator.manual_seed(stream(self.config.seed, "order", epoch, position))
         order = epoch_order(kind, labels, self.data.counts, len(labels), generator)
+        generator.manual_seed(stream(self.config.seed, "augment", epoch, position))
+        drawn = self.resident.augmentation.draw(len(labels), generator)
+        return self._shown(order), self._shown(drawn)
+
+    def _shown(self, order: Tensor) -> Tensor:
+        """The rows of `order` (N, ...) that this rank takes, step by step."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
-        full = rank_order(order, self.batch * world, rank, world).reshape(-1)
+        full = rank_order(order, self.batch * world, rank, world).flatten(0, 1)
         rest = order[self.steps * self.batch * world :]
         return torch.cat([full, rest[rank::world][: self.short]])
 
@@ -263,7 +276,7 @@ def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.o
 
 @torch.no_grad()
 def extract(
-    model: Model, inputs: Tensor, normalised: Callable[[Tensor], Tensor], fabric: Fabric
+    model: Model, inputs: Tensor, judged: Callable[[Tensor], Tensor], fabric: Fabric
 ) -> Tensor:
     """Features (N, D) of all `inputs` in evaluation mode, float32.
 
@@ -274,7 +287,7 @@ def extract(
     rows = torch.arange(fabric.global_rank, len(inputs), fabric.world_size)
     features = torch.zeros(len(inputs), model.backbone.dim, device=fabric.device)
     for part in rows.split(EVALUATION_BATCH):
-        batch = normalised(inputs[part.to(inputs.device)].to(fabric.device))
+        batch = judged(inputs[part.to(inputs.device)].to(fabric.device))
         with fabric.autocast():
             # forward itself: a compiled backbone would compile anew for these shapes
             features[part.to(fabric.device)] = model.backbone.forward(batch).float()

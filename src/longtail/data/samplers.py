@@ -49,13 +49,16 @@ def epoch_order(
 
 
 def rank_order(order: Tensor, batch_size: int, rank: int, world: int) -> Tensor:
-    """The part of `order` that `rank` of `world` trains on, (steps, batch_size // world).
+    """The part of `order` (N, ...) that `rank` of `world` trains on.
+
+    Its shape is (steps, batch_size // world, ...).
 
     The union over ranks of step t is the global batch t, whatever the number of ranks. A short
     last batch is left out.
     """
     steps = len(order) // batch_size
-    return order[: steps * batch_size].view(steps, world, batch_size // world)[:, rank]
+    full = order[: steps * batch_size]
+    return full.view(steps, world, batch_size // world, *order.shape[1:])[:, rank]
 
 
 def _quotas(shares: Tensor, size: int, generator: torch.Generator) -> list[int]:
