@@ -14,12 +14,13 @@ from typing import Any
 import yaml
 
 from longtail import methods, tables
-from longtail.config import Config, MachineConfig
+from longtail.config import Config, DataConfig, MachineConfig
 from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.jobs import Job
 from longtail.pipeline import run_jobs
 from longtail.runs import Run, replacing
+from longtail.schedule import lay_out
 
 PAPER_ORDER = (
     *("baseline", "focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),
@@ -57,9 +58,14 @@ class Recipe:
         """DATA-RATIO/BACKBONE, where the recipe's results go."""
         return Path(self.config.data.replace(":", "-")) / self.config.backbone
 
+    @property
+    def name(self) -> str:
+        """METHOD, or METHOD+VARIANT where a method is there with several options."""
+        return self.path.stem
+
     def result_path(self, results: Path, seed: int) -> Path:
         """Where the result of `seed` is kept."""
-        return results / self.cell / f"{self.config.method}-s{seed}.json"
+        return results / self.cell / f"{self.name}-s{seed}.json"
 
 
 @dataclass(frozen=True)
@@ -102,11 +108,14 @@ class Bench:
         progress: Progress | None = None,
     ) -> None:
         """Run what is `wanted`, keeping each result as it comes."""
-        by_data: dict[str, list[tuple[Recipe, int]]] = {}
+        by_data: dict[tuple[str, DataConfig], list[tuple[Recipe, int]]] = {}
         for recipe, seed in wanted:
-            by_data.setdefault(recipe.config.data, []).append((recipe, seed))
-        for cells in by_data.values():
+            by_data.setdefault((recipe.config.data, recipe.config.files), []).append((recipe, seed))
+        seeds = range(max((seed for _, seed in wanted), default=0) + 1)
+        for (data, _), cells in by_data.items():
             jobs = [self._job(recipe, seed, root, machine) for recipe, seed in cells]
+            same = [recipe for recipe in self.recipes if recipe.config.data == data]
+            others = [self._job(recipe, seed, root, machine) for recipe in same for seed in seeds]
             paths = [recipe.result_path(self.results, seed) for recipe, seed in cells]
             targets = dict(zip((job.run for job in jobs), paths, strict=True))
             for run, path in targets.items():
@@ -116,6 +125,7 @@ class Bench:
                 jobs,
                 resume=True,
                 progress=progress,
+                others=others,
                 on_result=lambda job, targets=targets: keep(job.run, targets[job.run]),  # type: ignore[misc]
             )
 
@@ -123,12 +133,12 @@ class Bench:
         config = replace(recipe.config, seed=seed, machine=machine)
         if root is not None:
             config = config.with_options(root=root)
-        folder = self.runs / recipe.cell / f"{config.method}-s{seed}"
+        folder = self.runs / recipe.cell / f"{recipe.name}-s{seed}"
         return Job(config, methods.build(config.method, config.options), Run(folder))
 
     def found(self, recipe: Recipe) -> list[dict[str, Any]]:
         """The results of `recipe` that are there."""
-        paths = (self.results / recipe.cell).glob(f"{recipe.config.method}-s*.json")
+        paths = (self.results / recipe.cell).glob(f"{recipe.name}-s*.json")
         return [json.loads(path.read_text()) for path in sorted(paths)]
 
     def expected_seconds(self, wanted: Iterable[tuple[Recipe, int]]) -> float | None:
@@ -146,9 +156,12 @@ class Bench:
         trainings = {}
         for recipe, seed in wanted:
             config = recipe.config
-            name = methods.build(config.method, config.options).training or config.method
-            size = images.get(config.data, typical) * config.train.epochs
-            trainings[recipe.cell, name, seed] = size * price
+            method = methods.build(config.method, config.options)
+            legs = lay_out(method.stages, config.train.epochs)
+            epochs = legs[-1].stop - (legs[0].stop if method.first else 0)
+            seen = frozenset(o for o in config.options.items() if o[0] not in method.post_hoc)
+            key = (recipe.cell, method.training or config.method, seen, config.train, seed)
+            trainings[key] = images.get(config.data, typical) * epochs * price
         return sum(trainings.values())
 
 
@@ -160,6 +173,7 @@ def _in_paper_order(recipe: Recipe) -> tuple[Any, ...]:
         PAPER_ORDER.index(recipe.config.method)
         if recipe.config.method in PAPER_ORDER
         else len(PAPER_ORDER),
+        recipe.name,
     )
 
 
@@ -190,7 +204,7 @@ def overview(bench: Bench) -> str:
 
 def _row(recipe: Recipe) -> str:
     config = recipe.config
-    return config.method + (" (64-d)" if config.backbone == "resnet32" else "")
+    return recipe.name + (" (64-d)" if config.backbone == "resnet32" else "")
 
 
 def _by_value(item: tuple[str, int]) -> tuple[int, str]:
@@ -213,7 +227,7 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
     return {
         "data": config.data,
         "backbone": config.backbone,
-        "method": f"[{config.method}](../{recipe.path})",
+        "method": f"[{recipe.name}](../{recipe.path})",
         "alpha": row.alpha if row else "",
         "seeds": str(len(results)),
         "overall": tables.shown(overall) if overall else "not run",

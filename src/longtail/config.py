@@ -33,6 +33,8 @@ class DataConfig:
     """Part of each training class that is held out when the data has no validation set."""
     image_size: int | None = None
     """Pixels to which folders, lists and parquet images are resized and centre-cropped."""
+    judge: Literal["test", "val"] = "test"
+    """Part that results are reported on; `val` leaves the test part unread, to choose a recipe."""
     corrupt: Literal["stop", "skip"] = "stop"
     """What to do with an unreadable image: stop and name it, or name it and go on."""
     min_count: int = 0
@@ -137,6 +139,13 @@ class Config:
             return Config(data=data, backbone="identity", train=vectors)
         if name in ("cifar10-lt", "cifar100-lt"):
             return Config(data=data)
+        if name == "tiny-imagenet-lt":
+            small = photographs(batch_size=128, lr=0.1, epochs=60)
+            return Config(data=data, backbone="resnext50_32x4d", train=small)
+        if name in ("imagenet-lt", "places-lt", "inaturalist18"):
+            backbone = "resnet50" if name == "inaturalist18" else "resnext50_32x4d"
+            large = photographs(batch_size=512, lr=0.2, epochs=90, crop_size=224)
+            return Config(data, backbone=backbone, files=DataConfig(image_size=256), train=large)
         return Config(data=data, backbone="resnet18", train=TrainConfig(pad=8))
 
     def with_options(self, **options: Any) -> "Config":
@@ -232,6 +241,12 @@ RANGES: dict[str, tuple[float, float]] = {
     "val_fraction": (0, 1),
 }
 """Least value, and the one it must stay below."""
+
+
+def photographs(**options: Any) -> TrainConfig:
+    """The paper's recipe for ImageNet-LT but for what `options` say."""
+    cosine = TrainConfig(mean_decay="rate", schedule="cosine", warmup=0, augment="resized-crop")
+    return replace(cosine, **options)
 
 
 def _flag(name: str) -> str:

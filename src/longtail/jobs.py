@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from longtail import methods
 from longtail.config import Config
@@ -25,10 +26,16 @@ class Job:
 
     def training_id(self, data: Data) -> str:
         """Equal for jobs that share a training: `X` and `X-tde` on the same data and seed."""
-        tree = asdict(self.config)
-        tree["method"] = self.method.training or self.config.method
         seen = self.config.options.keys() - set(self.method.post_hoc)
-        tree["options"] = {name: str(self.config.options[name]) for name in seen}
+        options = {name: str(self.config.options[name]) for name in seen}
+        return self._id(data, self.method.training or self.config.method, options)
+
+    def first_id(self, data: Data) -> str:
+        """The `training_id` of those whose whole training is the first stage of this one."""
+        return self._id(data, self.method.first, {}) if self.method.first else ""
+
+    def _id(self, data: Data, method: str, options: dict[str, str]) -> str:
+        tree = {**asdict(self.config), "method": method, "options": options}
         for place in ("machine", "files", "data"):
             del tree[place]
         text = json.dumps([tree, data.subset_sha256, len(data.train)], sort_keys=True)
@@ -66,11 +73,36 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
     return jobs
 
 
-def schedule(jobs: Sequence[Job], data: Data, replicas: int) -> list[list[list[Job]]]:
+class Start(NamedTuple):
+    """A model that need not be trained from nothing."""
+
+    run: Run
+    """Finished; its model is the one after `epochs`."""
+    epochs: int
+
+
+def start(job: Job, data: Data, others: Iterable[Job]) -> Start | None:
+    """What a finished run among `others` has trained of `job`: all of it, or its first stage."""
+    legs = lay_out(job.method.stages, job.config.train.epochs)
+    epochs = {job.first_id(data): legs[0].stop, job.training_id(data): legs[-1].stop}
+    found = {other.training_id(data): other.run for other in others if other.run.has_model}
+    reached = [Start(found[name], epochs[name]) for name in epochs if name in found]
+    return max(reached, key=lambda start: start.epochs, default=None)
+
+
+def waves(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Those with a first stage that others train come after these."""
+    split = [[job for job in jobs if bool(job.method.first) is later] for later in (False, True)]
+    return [wave for wave in split if wave]
+
+
+def schedule(
+    jobs: Sequence[Job], data: Data, replicas: int, others: Sequence[Job] = ()
+) -> list[list[list[Job]]]:
     """What is left to do, as [trained side by side][sharing a training][job].
 
     Trainings go side by side when they take their steps together: the same epochs, batches and
-    stages on the time line, and the same epochs done already.
+    stages on the time line, and the same epochs done already, here or by `others`.
     """
     trainings: dict[str, list[Job]] = {}
     for job in jobs:
@@ -79,12 +111,12 @@ def schedule(jobs: Sequence[Job], data: Data, replicas: int) -> list[list[list[J
     alike: dict[tuple, list[list[Job]]] = {}
     for group in left:
         first = group[0]
-        train, saved = first.config.train, first.run.load_checkpoint()
+        train = first.config.train
         key = (
             tuple((leg.start, leg.stop) for leg in lay_out(first.method.stages, train.epochs)),
             (train.batch_size, train.keep_short_batch, train.augment, train.pad),
             (train.crop_size, train.jitter),
-            saved["epoch"] if saved else 0,
+            _epochs_done(first, data, others),
         )
         alike.setdefault(key, []).append(group)
     return [
@@ -92,3 +124,10 @@ def schedule(jobs: Sequence[Job], data: Data, replicas: int) -> list[list[list[J
         for groups in alike.values()
         for i in range(0, len(groups), max(1, replicas))
     ]
+
+
+def _epochs_done(job: Job, data: Data, others: Sequence[Job]) -> int:
+    if saved := job.run.load_checkpoint():
+        return saved["epoch"]
+    found = start(job, data, others)
+    return found.epochs if found else 0

@@ -21,7 +21,7 @@ from longtail.engine import Progress, launch, train
 from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
 from longtail.intervals import intervals
-from longtail.jobs import Job, plan, schedule
+from longtail.jobs import Job, plan, schedule, start, waves
 from longtail.methods import Method
 from longtail.replica import Replica, check_fits
 from longtail.resident import Resident
@@ -104,8 +104,12 @@ def run_jobs(
     overwrite: bool = False,
     progress: Progress | None = None,
     on_result: Callable[[Job], None] | None = None,
+    others: Sequence[Job] = (),
 ) -> list[Run]:
-    """Train and judge `jobs`, which share their data; `on_result` hears of each as it comes."""
+    """Train and judge `jobs`, which share their data; `on_result` hears of each as it comes.
+
+    What finished runs of `jobs`, or of `others`, have trained already is not trained again.
+    """
     config = jobs[0].config
     for job in jobs:
         job.run.check(job.config, resume=resume, overwrite=overwrite)
@@ -124,10 +128,13 @@ def run_jobs(
             if overwrite or not job.run.finished:
                 job.run.begin(job.config, overwrite=overwrite, cuda=_on_cuda(fabric))
     fabric.barrier()
-    for together in schedule(jobs, data, config.machine.replicas if _side_by_side(fabric) else 1):
-        for job in _fit_together(together, data, fabric, progress):
-            if on_result and fabric.global_rank == 0:
-                on_result(job)
+    others = [*others, *jobs]
+    replicas = config.machine.replicas if _side_by_side(fabric) else 1
+    for wave in waves(jobs):
+        for together in schedule(wave, data, replicas, others):
+            for job in _fit_together(together, data, fabric, progress, others):
+                if on_result and fabric.global_rank == 0:
+                    on_result(job)
     return [job.run for job in jobs]
 
 
@@ -140,10 +147,14 @@ def _side_by_side(fabric: Fabric) -> bool:
 
 
 def _fit_together(
-    groups: list[list[Job]], data: Data, fabric: Fabric, progress: Progress | None
+    groups: list[list[Job]],
+    data: Data,
+    fabric: Fabric,
+    progress: Progress | None,
+    others: Sequence[Job],
 ) -> Iterator[Job]:
     """Train one job of each group, then judge every job of it."""
-    training = _train([group[0] for group in groups], data, fabric, progress)
+    training = _train([group[0] for group in groups], data, fabric, progress, others)
     for group, replica in zip(groups, training.replicas, strict=True):
         began = time.perf_counter()
         head, features = replica.model.head, collect(replica.model, data, replica.features)
@@ -188,8 +199,14 @@ class Training:
         }
 
 
-def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress | None) -> Training:
-    """Train `jobs` side by side to the last epoch, from their checkpoints if there are any."""
+def _train(
+    jobs: Sequence[Job],
+    data: Data,
+    fabric: Fabric,
+    progress: Progress | None,
+    others: Sequence[Job] = (),
+) -> Training:
+    """Train `jobs` side by side to the last epoch, from where they or `others` have come."""
     resident = Resident.place(data, jobs[0].config.train, fabric.device)
     replicas = [Replica(job.config, job.method, data, resident, fabric) for job in jobs]
     epochs = replicas[0].legs[-1].stop
@@ -198,6 +215,12 @@ def _train(jobs: Sequence[Job], data: Data, fabric: Fabric, progress: Progress |
         if saved := job.run.load_checkpoint():
             done, spent = saved["epoch"], saved["seconds"]
             replica.load_state_dict(saved["replica"])
+        elif found := start(job, data, others):
+            done, trained = found.epochs, found.run.result
+            spent = trained["seconds"] / trained["replicas"] * len(jobs)
+            replica.take_over(found.run.load_model(), f"{found.run.folder}/model.safetensors")
+            if fabric.global_rank == 0:
+                job.run.write_metrics(found.run.metrics)
     if progress and fabric.global_rank == 0:
         progress.begin(_title(jobs), epochs, done)
     last_save = time.perf_counter()

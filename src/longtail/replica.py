@@ -205,6 +205,10 @@ class Replica:
         load_weights(self.model, state["model"], "the checkpoint")
         self._saved_optimizer = state["optimizer"]
 
+    def take_over(self, state: dict[str, Tensor], source: str) -> None:
+        """Begin with a model that others trained; what it does not have stays as it is."""
+        load_weights(self.model, {**self.model.state_dict(), **state}, source)
+
     def _load_optimizer(self, state: dict[str, Any]) -> None:
         assert self.optimizer is not None
         self.optimizer.load_state_dict(state)

@@ -17,7 +17,7 @@ class Bench:
     """Reproduce a table of the paper: run what is missing, then write the table."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """cifar-lt, or speed."""
+    """cifar-lt, tiny-imagenet-lt, imagenet-lt, any other folder of recipes, or speed."""
     seeds: int | None = None
     """Seeds of every cell; each recipe's own number by default."""
     only: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Bench:
         )
         wanted = opened.missing(self.seeds, self.only)
         for recipe, seed in wanted:
-            print(f"{recipe.cell}  {recipe.config.method}  seed {seed}")
+            print(f"{recipe.cell}  {recipe.name}  seed {seed}")
         seconds = opened.expected_seconds(wanted)
         about = "" if seconds is None else f", about {seconds:.0f} s on the device of the others"
         print(f"{len(wanted)} runs to do{about}")

@@ -1,6 +1,7 @@
 """From an unread source to data that is ready to be trained on."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -30,6 +31,9 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
         config: what to drop and to hold out.
     """
     _check_options(config)
+    if config.judge == "val":
+        kept = {part: rows for part, rows in source.parts.items() if part != "test"}
+        source = replace(source, parts=kept)
     if config.image_size is not None and isinstance(source.train.store, Memory):
         raise UserError(
             f"--image-size is for folders, lists and parquet files: {name} has its own size"
