@@ -3,7 +3,7 @@
 import io
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from longtail.errors import UserError
+from longtail.errors import UserError, some
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,9 @@ WINDOW = 2048
 
 
 def decode(blob: Blob, *, size: int | None = None) -> NDArray[np.uint8]:
-    """One image as RGB pixels (H, W, 3), grey ones too.
+    """One image as RGB pixels (H, W, 3), grey ones too, as they are stored.
+
+    A rotation in the EXIF data is not applied: the published figures were made without it.
 
     Args:
         blob: the encoded image or its path.
@@ -100,9 +102,10 @@ class Images:
         """
         pixels: NDArray[np.uint8] | None = None  # (N, 3, H, W)
         places: list[int] = []
+        broken: list[tuple[int, str]] = []  # rows, and why
         for place, image in enumerate(_decode_all(self.blobs(rows), self.image_size)):
             if isinstance(image, str):
-                self._broken(int(rows[place]), image)
+                broken.append((int(rows[place]), image))
                 continue
             planes = image.transpose(2, 0, 1)
             if pixels is None:
@@ -111,20 +114,24 @@ class Images:
                 raise self._unequal(rows[[places[0], place]].tolist(), pixels[0], planes)
             pixels[len(places)] = planes
             places.append(place)
+        if broken:
+            self._tell(broken, len(rows))
         if pixels is None:
             raise UserError(f"none of the {len(rows)} images can be read: see the log for each")
-        if len(places) < len(rows):
-            log.warning("left out %d of %d images", len(rows) - len(places), len(rows))
         return torch.from_numpy(pixels[: len(places)]), torch.tensor(places)
 
-    def _broken(self, row: int, reason: str) -> None:
-        """Stop at an image that cannot be read, or name it in the log."""
+    def _tell(self, broken: Sequence[tuple[int, str]], of: int) -> None:
+        """Stop at images that cannot be read, or name each in the log."""
         if self.corrupt == "stop":
+            (row, reason), others = broken[0], [self.where(row) for row, _ in broken[1:]]
+            more = f" Nor can {some(others)}: {len(broken):,} of {of:,} images." if others else ""
             raise UserError(
-                f"{self.where(row)} cannot be read ({reason}): mend or remove it, or pass "
-                "--corrupt skip to leave such images out"
+                f"{self.where(row)} cannot be read ({reason}).{more} Mend or remove "
+                f"{'them' if others else 'it'}, or pass --corrupt skip to leave such images out"
             )
-        log.warning("left out %s: it cannot be read (%s)", self.where(row), reason)
+        for row, reason in broken:
+            log.warning("left out %s: it cannot be read (%s)", self.where(row), reason)
+        log.warning("left out %d of %d images", len(broken), of)
 
     def _unequal(self, rows: list[int], *images: NDArray[np.uint8]) -> UserError:
         """The error for two images of different sizes."""
