@@ -33,6 +33,9 @@ class DataConfig:
     """Part of each training class that is held out when the data has no validation set."""
     image_size: int | None = None
     """Pixels to which folders, lists and parquet images are resized and centre-cropped."""
+    stream: bool = False
+    """Keep the images of folders and lists encoded on disk and decode them for each batch, as
+    happens by itself when they do not fit into memory; needs `image_size`."""
     judge: Literal["test", "val"] = "test"
     """Part that results are reported on; `val` leaves the test part unread, to choose a recipe."""
     corrupt: Literal["stop", "skip"] = "stop"
@@ -101,6 +104,13 @@ class MachineConfig:
     """On one CUDA device, capture the whole step as a CUDA graph; --no-graph runs it eagerly."""
     compile: bool = False
     """Fuse the backbone's layers with torch.compile: half a minute once, then faster steps."""
+    accumulate: int = 1
+    """Parts of a step's batch, on each device, whose gradients are added up: less memory, the same
+    step. Only batch statistics and what a loss looks up within a batch are those of each part."""
+    sync_batchnorm: bool = False
+    """On several CUDA devices, batch statistics of the whole batch instead of each device's own."""
+    workers: int | None = None
+    """Processes that decode streamed images; the cores of this host, shared out, by default."""
     replicas: int = 8
     """Trainings of equal shape (seeds, methods) side by side on one CUDA device; elsewhere they
     follow each other."""
@@ -231,8 +241,11 @@ class Config:
 
 
 RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "replicas"), (1, math.inf)),
+    **dict.fromkeys(
+        ("epochs", "batch_size", "devices", "nodes", "replicas", "accumulate"), (1, math.inf)
+    ),
     "crop_size": (1, math.inf),
+    "workers": (0, math.inf),
     **dict.fromkeys(
         ("weight_decay", "warmup", "pad", "save_seconds", "decay", "jitter"), (0, math.inf)
     ),

@@ -17,6 +17,7 @@ from longtail.config import MachineConfig
 from longtail.errors import UserError
 from longtail.graph import stepper
 from longtail.replica import Replica
+from longtail.resident import sample_input
 
 
 class Progress(Protocol):
@@ -39,6 +40,8 @@ def launch(machine: MachineConfig) -> Fabric:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device: use --device cpu")
     cuda = wanted != "cpu" and torch.cuda.is_available()
+    if machine.sync_batchnorm and not cuda:
+        raise UserError("--sync-batchnorm needs CUDA devices: on the CPU leave it out")
     bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
     fabric = Fabric(
         accelerator="cuda" if cuda else "cpu",
@@ -85,6 +88,18 @@ def train(
         after_epoch: called with the number of epochs done and a record for each replica.
         progress: told of every step.
     """
+    try:
+        return _train(replicas, start, after_epoch, progress)
+    except torch.OutOfMemoryError as error:
+        raise _too_large(replicas) from error
+
+
+def _train(
+    replicas: Sequence[Replica],
+    start: int,
+    after_epoch: Callable[[int, list[dict[str, Any]]], None],
+    progress: Progress | None,
+) -> float:
     capturing = 0.0
     for position, leg in enumerate(replicas[0].legs):
         if leg.stop <= start:
@@ -108,6 +123,26 @@ def train(
             records = [_record(replica, epoch, began) for replica in replicas]
             after_epoch(epoch + 1, records)
     return capturing
+
+
+def _too_large(replicas: Sequence[Replica]) -> UserError:
+    """The sizes of a step that the device has no memory for, and what makes it smaller."""
+    replica = replicas[0]
+    config, device = replica.config, replica.fabric.device
+    shape = "x".join(map(str, sample_input(replica.data, config.train).shape[1:]))
+    many = f", {len(replicas)} trainings side by side" if len(replicas) > 1 else ""
+    has = ""
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        has = f" and its {total / 2**30:.1f} GiB"
+    cures = [f"--replicas {len(replicas) // 2}"] if len(replicas) > 1 else []
+    cures.append(f"--accumulate {2 * config.machine.accumulate}")
+    return UserError(
+        f"a step of {replica.batch // replica.parts} inputs of {shape} through {config.backbone}"
+        f"{many} is too large for {device}{has}: {' or '.join(cures)} takes about half of that "
+        f"memory for the same step; a smaller --batch-size (now {config.train.batch_size}) is "
+        "another training. An interrupted run goes on with --resume"
+    )
 
 
 def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any]:

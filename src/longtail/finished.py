@@ -36,7 +36,8 @@ def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Eviden
     fabric = launch(MachineConfig())  # where it was trained may be gone
     view = View.of(data, config.train, fabric.device)
     model.to(fabric.device)
-    features = collect(model, data, lambda split: extract(model, split.inputs, view.judged, fabric))
+    machine = config.machine
+    features = collect(model, data, lambda split: extract(model, split, view, fabric, machine))
     return job, data, judge(method, model.head, features, data)
 
 

@@ -20,7 +20,8 @@ def stepper(replicas: Sequence[Replica]) -> Callable[[int], None]:
     On one CUDA device every size is captured here and now; elsewhere steps run eagerly.
     """
     fabric, machine = replicas[0].fabric, replicas[0].config.machine
-    if not (machine.graph and fabric.device.type == "cuda" and fabric.world_size == 1):
+    alone = fabric.device.type == "cuda" and fabric.world_size == 1
+    if not (machine.graph and alone and replicas[0].resident.captured):
         return lambda size: _step_all(replicas, size)
     graphs = {size: capture(replicas, size) for size in set(replicas[0].step_sizes)}
     return lambda size: graphs[size].replay()

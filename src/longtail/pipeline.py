@@ -24,7 +24,6 @@ from longtail.intervals import intervals
 from longtail.jobs import Job, plan, schedule, start, waves
 from longtail.methods import Method
 from longtail.replica import Replica, check_fits
-from longtail.resident import Resident
 from longtail.results import (
     Features,
     choose,
@@ -35,6 +34,7 @@ from longtail.results import (
     write_result,
 )
 from longtail.runs import Run, environment
+from longtail.streaming import place, streams
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,8 @@ def run_jobs(
                 job.run.begin(job.config, overwrite=overwrite, cuda=_on_cuda(fabric))
     fabric.barrier()
     others = [*others, *jobs]
-    replicas = config.machine.replicas if _side_by_side(fabric) else 1
+    side_by_side = _side_by_side(fabric) and not streams(data, fabric.device)
+    replicas = config.machine.replicas if side_by_side else 1
     for wave in waves(jobs):
         for together in schedule(wave, data, replicas, others):
             for job in _fit_together(together, data, fabric, progress, others):
@@ -207,7 +208,8 @@ def _train(
     others: Sequence[Job] = (),
 ) -> Training:
     """Train `jobs` side by side to the last epoch, from where they or `others` have come."""
-    resident = Resident.place(data, jobs[0].config.train, fabric.device)
+    config = jobs[0].config
+    resident = place(data, config.train, config.machine, fabric.device)
     replicas = [Replica(job.config, job.method, data, resident, fabric) for job in jobs]
     epochs = replicas[0].legs[-1].stop
     done, spent = 0, 0.0

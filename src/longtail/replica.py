@@ -6,7 +6,8 @@ numbers are device tensors and a device generator, so that it can be captured as
 Shapes: B images a step on this rank, N training images, T full steps an epoch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -15,16 +16,18 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from longtail import backbones
-from longtail.config import Config, TrainConfig
+from longtail.config import Config, MachineConfig, TrainConfig
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
+from longtail.data.streamed import Streamed
 from longtail.errors import UserError
 from longtail.heads import NormalisedHead
 from longtail.losses import State
 from longtail.methods import Batch, Method, Model
-from longtail.resident import Resident, sample_input
+from longtail.resident import Resident, View, sample_input
 from longtail.schedule import lay_out, mean_decay, rate
 from longtail.seeding import stream
+from longtail.streaming import Streaming, in_batches
 
 
 def build_model(config: Config, method: Method, data: Data) -> Model:
@@ -51,7 +54,7 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
             f"--backbone {config.backbone} does not take inputs of {shape}: {error}. Another "
             "--image-size or --backbone may fit"
         ) from error
-    _batch_of_rank(config.train.batch_size, len(data.train), world)
+    _batch_of_rank(config, len(data.train), world)
 
 
 def check_backbone(config: Config, method: Method, data: Data) -> None:
@@ -73,7 +76,12 @@ class Replica:
     """What one seed's training holds."""
 
     def __init__(
-        self, config: Config, method: Method, data: Data, resident: Resident, fabric: Fabric
+        self,
+        config: Config,
+        method: Method,
+        data: Data,
+        resident: Resident | Streaming,
+        fabric: Fabric,
     ):
         self.config = config
         self.data = data
@@ -82,9 +90,12 @@ class Replica:
         self.legs = lay_out(method.stages, config.train.epochs)
         self.leg = self.legs[0]
         self.model = build_model(config, method, data).to(fabric.device)
+        if config.machine.sync_batchnorm and fabric.world_size > 1:
+            self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        self.parts = config.machine.accumulate
         if config.machine.compile:
             self.model.backbone.compile(dynamic=False)
-        self.batch = _batch_of_rank(config.train.batch_size, len(data.train), fabric.world_size)
+        self.batch = _batch_of_rank(config, len(data.train), fabric.world_size)
         self.steps = len(data.train) // (self.batch * fabric.world_size)
         self.short = self._short_batch() if config.train.keep_short_batch else 0
         device = fabric.device
@@ -149,10 +160,12 @@ class Replica:
         self.cursor.zero_()
         rank = self.fabric.global_rank
         self.state.generator.manual_seed(stream(self.config.seed, "step", epoch, rank))
-        for i, kind in enumerate(self.leg.stage.samplers):
-            order, drawn = self._epoch(kind, epoch, i)
+        shown = [self._epoch(kind, epoch, i) for i, kind in enumerate(self.leg.stage.samplers)]
+        for i, (order, drawn) in enumerate(shown):
             self.orders[i].copy_(order)
             self.drawn[i].copy_(drawn)
+        parts = [size // self.parts for size in self.step_sizes for _ in range(self.parts)]
+        self.resident.begin([order for order, _ in shown], parts)
         self._train_mode()
         # layers with randomness of their own, such as dropout, draw from the global generators
         torch.manual_seed(stream(self.config.seed, "layers", epoch, rank))
@@ -171,20 +184,43 @@ class Replica:
     def step(self, size: int) -> None:
         """One step on `size` images of each sampler: from indices to new weights."""
         assert self.optimizer is not None
-        arange = torch.arange(size, device=self.cursor.device)
-        index = self.cursor * self.batch + arange  # (B,)
-        batches = [self._batch(i, index) for i in range(len(self.orders))]
         self.optimizer.zero_grad(set_to_none=True)
+        if self.parts == 1:
+            loss = self._gradients(0, size)
+        else:
+            loss = self._accumulated(size // self.parts)
+        self.optimizer.step()
+        self.losses.index_copy_(0, self.cursor, loss.float().view(1))
+        self.cursor += 1
+
+    def _gradients(self, start: int, stop: int) -> Tensor:
+        """The loss of images `start` to `stop` of the step, and its gradients added."""
+        places = torch.arange(start, stop, device=self.cursor.device)
+        index = self.cursor * self.batch + places  # (B,)
+        batches = [self._batch(i, index) for i in range(len(self.orders))]
         stage = self.leg.stage
         loss = stage.step(self.wrapped, stage.loss, batches, self.state)
+        loss = loss / self.parts if self.parts > 1 else loss
         self.fabric.backward(loss)
-        self.optimizer.step()
-        self.losses.index_copy_(0, self.cursor, loss.detach().float().view(1))
-        self.cursor += 1
+        return loss.detach()
+
+    def _accumulated(self, size: int) -> Tensor:
+        """The same in parts of `size` images; ranks exchange gradients at the last one."""
+        head, total = self.model.head, torch.zeros_like(self.state.lr)
+        for part in range(self.parts):
+            waits = self.fabric.world_size > 1 and part < self.parts - 1
+            with self.fabric.no_backward_sync(self.wrapped) if waits else nullcontext():  # type: ignore[arg-type]
+                total += self._gradients(part * size, (part + 1) * size)
+            if isinstance(head, NormalisedHead):
+                # the parts' means are one mean of the step: its decay comes once, with the first
+                head.momentum.fill_(1)
+        if isinstance(head, NormalisedHead):
+            head.momentum.copy_(self.state.mu)
+        return total
 
     def features(self, split: Split) -> Tensor:
         """Features (N, D) of `split` in evaluation mode."""
-        return extract(self.model, split.inputs, self.resident.view.judged, self.fabric)
+        return extract(self.model, split, self.resident.view, self.fabric, self.config.machine)
 
     def tensors(self) -> Iterator[Tensor]:
         """Everything that a step changes."""
@@ -218,7 +254,7 @@ class Replica:
     def _batch(self, sampler: int, index: Tensor) -> Batch:
         """The batch of one sampler at the places `index` of the epoch."""
         rows = self.orders[sampler][index]
-        inputs = self.resident.draw(rows, self.drawn[sampler][index])
+        inputs = self.resident.draw(rows, self.drawn[sampler][index], sampler)
         target = self.resident.labels[rows]
         if self.leg.stage.mix:
             inputs, target = self.leg.stage.mix(inputs, target, self.state)
@@ -247,7 +283,8 @@ class Replica:
     def _short_batch(self) -> int:
         """Images of the short last batch on this rank: alike on every rank, the rest is dropped."""
         world = self.fabric.world_size
-        return (len(self.data.train) - self.steps * self.batch * world) // world
+        rest = (len(self.data.train) - self.steps * self.batch * world) // world
+        return rest // self.parts * self.parts
 
     def _train_mode(self) -> None:
         """Training mode, but frozen layers keep their batch statistics."""
@@ -280,21 +317,27 @@ def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.o
 
 @torch.no_grad()
 def extract(
-    model: Model, inputs: Tensor, judged: Callable[[Tensor], Tensor], fabric: Fabric
+    model: Model, split: Split, view: View, fabric: Fabric, machine: MachineConfig
 ) -> Tensor:
-    """Features (N, D) of all `inputs` in evaluation mode, float32.
+    """Features (N, D) of all of `split` in evaluation mode, float32.
 
     Every rank computes its own rows, and the sum over ranks puts them together: each row once.
     """
     training = model.training
     model.eval()
+    inputs = split.inputs
     rows = torch.arange(fabric.global_rank, len(inputs), fabric.world_size)
     features = torch.zeros(len(inputs), model.backbone.dim, device=fabric.device)
-    for part in rows.split(EVALUATION_BATCH):
-        batch = judged(inputs[part.to(inputs.device)].to(fabric.device))
+    parts = rows.split(min(EVALUATION_BATCH, max(1, EVALUATION_SIZE // inputs.shape[1:].numel())))
+    if isinstance(inputs, Streamed):
+        batches = in_batches(inputs, parts, machine, fabric.device)
+    else:
+        batches = (inputs[part.to(inputs.device)].to(fabric.device) for part in parts)
+    for part, batch in zip(parts, batches, strict=True):
         with fabric.autocast():
             # forward itself: a compiled backbone would compile anew for these shapes
-            features[part.to(fabric.device)] = model.backbone.forward(batch).float()
+            made = model.backbone.forward(view.judged(batch)).float()
+        features[part.to(fabric.device)] = made
     model.train(training)
     if fabric.world_size > 1:
         features = cast(Tensor, fabric.all_reduce(features, reduce_op="sum"))
@@ -302,12 +345,18 @@ def extract(
 
 
 EVALUATION_BATCH = 1000
+EVALUATION_SIZE = 1000 * 3 * 96 * 96
+"""Most inputs, and most numbers in them, that are judged at a time: no more than a step takes."""
 
 
-def _batch_of_rank(batch_size: int, images: int, world: int) -> int:
-    if batch_size % world:
+def _batch_of_rank(config: Config, images: int, world: int) -> int:
+    size, parts = config.train.batch_size, config.machine.accumulate
+    if size % (world * parts):
+        fits = size // (world * parts) * world * parts or world * parts
         raise UserError(
-            f"--batch-size {batch_size} counts images over all ranks and does not divide by the "
-            f"{world} ranks of this run: use {batch_size // world * world or world}"
+            f"--batch-size {size} counts images over all ranks and does not divide by the "
+            f"{world} ranks of this run"
+            + (f" times --accumulate {parts}" if parts > 1 else "")
+            + f": use {fits}"
         )
-    return max(1, min(batch_size, images) // world)
+    return max(1, min(size, images) // (world * parts)) * parts

@@ -3,6 +3,7 @@
 Shapes: N training images, B in a batch, images (C, H, W).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +35,7 @@ def seen_size(data: Data, train: TrainConfig) -> tuple[int, int]:
 def sample_input(data: Data, train: TrainConfig) -> Tensor:
     """One input of the network, for those who ask what it makes of such."""
     if data.embeddings:
-        return data.train.inputs[:1]
+        return data.train.in_memory[:1]
     return torch.zeros(1, data.train.inputs.shape[1], *seen_size(data, train))
 
 
@@ -54,13 +55,19 @@ class Resident:
         """Copy the training set of `data` to `device`."""
         augment = augmentation(data, train)
         return Resident(
-            source=augment.ready(data.train.inputs).to(device),
+            source=augment.ready(data.train.in_memory).to(device),
             labels=data.train.labels.to(device),
             augmentation=augment,
             view=View.of(data, train, device),
         )
 
-    def draw(self, index: Tensor, drawn: Tensor) -> Tensor:
+    captured = True
+    """Whether a graph may hold `draw`."""
+
+    def begin(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        """An epoch begins; all is here already."""
+
+    def draw(self, index: Tensor, drawn: Tensor, sampler: int) -> Tensor:
         """Network inputs of the rows in `index`, augmented as their rows of `drawn` say."""
         return self.view.normalised(self.augmentation(self.source, index, drawn))
 

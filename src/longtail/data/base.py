@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longtail.data.streamed import Streamed
+
 MANY_ABOVE = 100
 FEW_BELOW = 20
 
@@ -40,15 +42,21 @@ class ClassCounts:
 
 @dataclass(frozen=True)
 class Split:
-    """One part of a data set, wholly in memory."""
+    """One part of a data set."""
 
-    inputs: Tensor
-    """Images (N, C, H, W) uint8, or embeddings (N, D) float32."""
+    inputs: Tensor | Streamed
+    """Images (N, C, H, W) uint8, in memory or streamed, or embeddings (N, D) float32."""
     labels: Tensor
     """(N,) int64."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def in_memory(self) -> Tensor:
+        """The inputs of a part that is not streamed."""
+        assert isinstance(self.inputs, Tensor), "streamed images are asked for in batches"
+        return self.inputs
 
     def take(self, index: Tensor) -> "Split":
         """The rows of `index`, in its order."""
@@ -99,7 +107,7 @@ def count(labels: Tensor, classes: int) -> ClassCounts:
 def digest(split: Split) -> str:
     """SHA-256 of the inputs and labels of `split`, in their order."""
     sha = hashlib.sha256()
-    for tensor in (split.inputs, split.labels):
+    for tensor in (split.in_memory, split.labels):
         sha.update(str(tuple(tensor.shape)).encode())
         # a view: tobytes would hold everything twice
         sha.update(tensor.contiguous().view(-1).numpy().data)

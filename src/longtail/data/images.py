@@ -31,6 +31,15 @@ WINDOW = 2048
 """Encoded images in memory at a time."""
 
 
+Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
+"""Gives an array of a shape, in memory or on disk, for a store to decode into."""
+
+
+def in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The usual `Allocate`."""
+    return np.empty(shape, dtype=np.uint8)
+
+
 def decode(blob: Blob, *, size: int | None = None) -> NDArray[np.uint8]:
     """One image as RGB pixels (H, W, 3), grey ones too, as they are stored.
 
@@ -81,6 +90,9 @@ class Images:
     """A row to the words that name it."""
     image_size: int | None
     corrupt: Literal["stop", "skip"]
+    name: Callable[[int], str] | None = None
+    """A row to its name under the root; only files have one. They can be asked for in any order,
+    and so be streamed."""
 
     def row_bytes(self) -> int:
         """Bytes of one decoded image, told from the first header that can be read."""
@@ -93,7 +105,7 @@ class Images:
                 return 0
         return 0
 
-    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Tensor, allocate: Allocate = in_memory) -> tuple[Tensor, Tensor]:
         """Decode `rows` to (M, 3, H, W) uint8; also the places (M,) in `rows` they come from.
 
         Raises:
@@ -109,7 +121,7 @@ class Images:
                 continue
             planes = image.transpose(2, 0, 1)
             if pixels is None:
-                pixels = np.empty((len(rows), *planes.shape), dtype=np.uint8)
+                pixels = allocate((len(rows), *planes.shape))
             if planes.shape != pixels.shape[1:]:
                 raise self._unequal(rows[[places[0], place]].tolist(), pixels[0], planes)
             pixels[len(places)] = planes

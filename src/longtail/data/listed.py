@@ -107,7 +107,7 @@ def source(name: str, *, root: Path | None, config: DataConfig) -> Source:
         )
     config = replace(config, val_list=paths["val"], test_list=paths.get("test"))
     found = lists.source(paths["train"], root=place, config=config, check=_checked(about, paths))
-    return replace(found, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    return replace(found, mean=IMAGENET_MEAN, std=IMAGENET_STD, published=True)
 
 
 def _wanted(name: str, place: Path) -> str:

@@ -1,14 +1,13 @@
 """Lists in the style of ImageNet-LT and Places-LT: `path label` on each line."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import torch
 
 from longtail.config import DataConfig
 from longtail.data.checks import numbered
-from longtail.data.folder import files
+from longtail.data.folder import files, kept
 from longtail.data.sources import Part, Source
 from longtail.errors import UserError, some
 
@@ -58,10 +57,13 @@ def _part(
             f"{len(paths):,} images are missing: {some([images[i] for i in missing])}): paths are "
             f"relative to --root, now {root}"
         )
-    store = replace(
-        files(paths, config=config), where=lambda row: f"{paths[row]} ({path}:{lines[row]})"
+    store = files(
+        paths,
+        config=config,
+        name=lambda row: images[row],
+        where=lambda row: f"{paths[row]} ({path}:{lines[row]})",
     )
-    return Part.whole(store, torch.tensor(labels))
+    return Part.whole(kept(store, paths), torch.tensor(labels))
 
 
 def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 from longtail.data.sources import Source
-from longtail.errors import UserError
 
 GIB = 2**30
 
@@ -15,25 +14,22 @@ def free() -> int | None:
     return min(bounds, default=None)
 
 
-def check_memory(source: Source, *, copies: float = 1.0) -> None:
-    """Refuse a source that would not fit.
+def shortage(source: Source, *, copies: float = 1.0) -> str:
+    """Why a source does not fit, with the sizes and the image size that would; empty if it does.
 
     Args:
         source: what is about to be read.
         copies: how often the training part is held at the worst moment.
-
-    Raises:
-        UserError: with the sizes, and the image size that would fit.
     """
     room = free()
     if room is None:
-        return
+        return ""
     rows = sum(len(part) for part in source.parts.values()) + (copies - 1) * len(source.train)
     each = max(part.store.row_bytes() for part in source.parts.values())
     if rows * each <= room:
-        return
+        return ""
     side = int((room / rows / 3) ** 0.5)
-    raise UserError(
+    return (
         f"{rows:,.0f} images of {each:,} bytes would take {rows * each / GIB:.1f} GiB of memory "
         f"and {room / GIB:.1f} GiB are free: pass --image-size {max(side, 1)} or less, cut the "
         "data (DATA:ratio), or use a machine with more memory"
