@@ -67,6 +67,23 @@ def test_batches_come_in_their_order_and_sizes(photos: Path, monkeypatch):
     assert torch.equal(inputs[torch.tensor([3, 1])].decoded([0, 1]).images, whole[[3, 1]])
 
 
+def test_jpegs_decoded_on_the_device_are_the_same_but_for_rounding(photos: Path, caplog):
+    smooth = np.linspace(0, 255, 60 * 80 * 3).reshape(60, 80, 3).astype(np.uint8)
+    for number, form in enumerate(("JPEG", "PNG")):  # named alike: told apart by what they are
+        Image.fromarray(smooth).save(photos / "train" / "c" / f"{90 + number}.jpg", form)
+    Image.fromarray(smooth).convert("CMYK").save(photos / "train" / "c" / "92.jpg", quality=95)
+    (photos / "train" / "c" / "93.jpg").write_bytes(b"\xff\xd8 no image")
+    inputs = load(str(photos), image_size=32, stream=True, corrupt="skip").train.inputs
+    everything = [torch.arange(len(inputs))]
+    with caplog.at_level(logging.WARNING):
+        by_workers, on_device = (
+            next(in_batches(inputs, everything, MachineConfig(workers=0, decode=decode), HERE))
+            for decode in ("workers", "device")
+        )
+    assert caplog.text.count("93.jpg is black") == 2
+    assert (by_workers.float() - on_device.float()).abs().mean() < 1
+
+
 def test_the_statistics_are_those_of_the_images(photos: Path):
     kept, streamed = (load(str(photos), image_size=10, stream=s) for s in (False, True))
     assert streamed.mean == kept.mean and streamed.std == kept.std

@@ -110,7 +110,10 @@ class MachineConfig:
     sync_batchnorm: bool = False
     """On several CUDA devices, batch statistics of the whole batch instead of each device's own."""
     workers: int | None = None
-    """Processes that decode streamed images; the cores of this host, shared out, by default."""
+    """Processes that read streamed images; the cores of this host, shared out, by default."""
+    decode: Literal["workers", "device"] = "workers"
+    """Where streamed JPEGs are decoded: by those processes, or by torchvision on the device, which
+    is nvJPEG on CUDA and differs by a grey level here and there."""
     replicas: int = 8
     """Trainings of equal shape (seeds, methods) side by side on one CUDA device; elsewhere they
     follow each other."""

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from longtail.config import MachineConfig, TrainConfig
 from longtail.data.base import Data
-from longtail.data.streamed import Batch, Streamed
+from longtail.data.streamed import Batch, Encoded, Streamed
 from longtail.errors import UserError
 from longtail.resident import Resident, View, augmentation
 
@@ -88,32 +88,50 @@ def in_batches(
     """The images at the places of each of `batches`, on `device`; workers begin at once."""
     chunks = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
     workers = _workers(machine) if chunks else 0
-    loader: DataLoader[Batch] = DataLoader(
-        _Places(inputs),
+    on_device = machine.decode == "device" and isinstance(inputs, Streamed)
+    loader: DataLoader[Any] = DataLoader(
+        _Places(inputs, encoded=on_device),
         batch_sampler=chunks,
         num_workers=workers,
         prefetch_factor=AHEAD if workers else None,
-        pin_memory=device.type == "cuda",
+        pin_memory=device.type == "cuda" and not on_device,
         collate_fn=_as_it_is,
     )
     return _joined(inputs, iter(loader), [len(batch) for batch in batches], device)
 
 
 def _joined(
-    inputs: Tensor | Streamed, arriving: Iterator[Batch], sizes: Sequence[int], device: torch.device
+    inputs: Tensor | Streamed,
+    arriving: Iterator[Batch | Encoded],
+    sizes: Sequence[int],
+    device: torch.device,
 ) -> Iterator[Tensor]:
     """Chunks put together to batches on the device."""
     for size in sizes:
-        whole = torch.empty(size, *inputs.shape[1:], dtype=torch.uint8, device=device)
+        whole = torch.zeros(size, *inputs.shape[1:], dtype=torch.uint8, device=device)
         filled = 0
         while filled < size:
-            images, broken = next(arriving)
-            if broken:
+            chunk = next(arriving)
+            if isinstance(chunk, Encoded):
+                chunk = _decoded(chunk, inputs.shape[-1], device)
+            if chunk.broken:
                 assert isinstance(inputs, Streamed)
-                _tell(inputs, broken)
-            whole[filled : filled + len(images)].copy_(images, non_blocking=True)
-            filled += len(images)
+                _tell(inputs, chunk.broken)
+            count = len(chunk.images)
+            whole[filled : filled + count].copy_(chunk.images, non_blocking=True)
+            filled += count
         yield whole
+
+
+def _decoded(chunk: Encoded, size: int, device: torch.device) -> Batch:
+    """Decode what workers only read."""
+    from longtail.data.jpeg import decode_all  # torchvision is slow to import
+
+    made = decode_all(chunk.blobs(), size, device)
+    black = torch.zeros(3, size, size, dtype=torch.uint8, device=device)
+    images = torch.stack([black if isinstance(image, str) else image for image in made])
+    rows = zip(chunk.rows, made, strict=True)
+    return Batch(images, [(row, reason) for row, reason in rows if isinstance(reason, str)])
 
 
 def _tell(inputs: Streamed, broken: Sequence[tuple[int, str]]) -> None:
@@ -128,16 +146,17 @@ def _tell(inputs: Streamed, broken: Sequence[tuple[int, str]]) -> None:
         log.warning("%s is black: it cannot be read (%s)", inputs.store.where(row), reason)
 
 
-class _Places(Dataset[Batch]):
+class _Places(Dataset[Any]):
     """What a worker holds: it is asked for a chunk of places at a time."""
 
-    def __init__(self, inputs: Tensor | Streamed):
+    def __init__(self, inputs: Tensor | Streamed, *, encoded: bool):
         self.inputs = inputs
+        self.encoded = encoded
 
-    def __getitems__(self, index: list[int]) -> Batch:
-        if isinstance(self.inputs, Streamed):
-            return self.inputs.decoded(index)
-        return Batch(self.inputs[index], [])
+    def __getitems__(self, index: list[int]) -> Batch | Encoded:
+        if not isinstance(self.inputs, Streamed):
+            return Batch(self.inputs[index], [])
+        return self.inputs.encoded(index) if self.encoded else self.inputs.decoded(index)
 
 
 def _as_it_is(made: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +19,20 @@ class Batch(NamedTuple):
     """(B, 3, H, W) uint8; black where an image cannot be read."""
     broken: list[tuple[int, str]]
     """Rows of the store that cannot be read, and why."""
+
+
+class Encoded(NamedTuple):
+    """What was asked for, as it is on disk; in one tensor, for workers hand over few best."""
+
+    joined: Tensor
+    """uint8, all files end to end; nothing of one that is not there."""
+    lengths: list[int]
+    rows: list[int]
+    """Of the store."""
+
+    def blobs(self) -> list[bytes]:
+        """The files apart."""
+        return [part.numpy().tobytes() for part in self.joined.split(self.lengths)]
 
 
 @dataclass(frozen=True)
@@ -47,18 +63,31 @@ class Streamed:
 
     def decoded(self, index: Sequence[int]) -> Batch:
         """The images at the places `index`, in its order."""
-        images = torch.zeros(len(index), *self.shape[1:], dtype=torch.uint8)
+        images = np.zeros((len(index), *self.shape[1:]), dtype=np.uint8)
         rows = self.rows[list(index)]
         broken = []
         for place, blob in enumerate(self.store.blobs(rows)):
             try:
                 pixels = decode(blob, size=self.size)
-                images[place] = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
             except MemoryError:  # no fault of the image's
                 raise
             except Exception as error:  # decoders raise anything at all on broken bytes
                 broken.append((int(rows[place]), f"{type(error).__name__}: {error}"))
-        return Batch(images, broken)
+                continue
+            images[place] = pixels.transpose(2, 0, 1)
+        return Batch(torch.from_numpy(images), broken)
+
+    def encoded(self, index: Sequence[int]) -> Encoded:
+        """The files at the places `index`, in its order."""
+        rows = self.rows[list(index)]
+        blobs = []
+        for blob in self.store.blobs(rows):
+            try:
+                blobs.append(blob.read_bytes() if isinstance(blob, Path) else blob or b"")
+            except OSError:  # decoding nothing will say so
+                blobs.append(b"")
+        joined = torch.frombuffer(bytearray(b"".join(blobs)) or bytearray(1), dtype=torch.uint8)
+        return Encoded(joined[: sum(map(len, blobs))], list(map(len, blobs)), rows.tolist())
 
     def sample(self, most: int) -> Tensor:
         """The pixels of up to `most` images spread over the whole."""
