@@ -14,6 +14,7 @@ import longtail as lt
 from helpers import tiny_data
 from longtail import cli, engine
 from longtail.config import MachineConfig
+from longtail.errors import UserError
 from longtail.runs import Run
 from longtail.terminal import print_lines
 
@@ -168,3 +169,8 @@ def test_one_process_of_several_speaks(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "0")
     print_lines(["a"], [["b"]])
     assert capsys.readouterr().out == "a\nb\n"
+
+
+def test_synchronised_statistics_need_cuda():
+    with pytest.raises(UserError, match="--sync-batchnorm needs CUDA devices"):
+        engine.launch(MachineConfig(device="cpu", sync_batchnorm=True))

@@ -24,7 +24,7 @@ LAYERS = [
     {"pipeline", "finished"},
     {"figures"},
     {"reports"},
-    {"demo", "console", "bench", "speed"},
+    {"demo", "console", "bench", "speed", "throughput"},
     {"commands"},
     {"cli", "__init__", "__main__"},
 ]

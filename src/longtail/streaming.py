@@ -87,7 +87,7 @@ def in_batches(
 ) -> Iterator[Tensor]:
     """The images at the places of each of `batches`, on `device`; workers begin at once."""
     chunks = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
-    workers = _workers(machine) if chunks else 0
+    workers = workers_of(machine) if chunks else 0
     on_device = machine.decode == "device" and isinstance(inputs, Streamed)
     loader: DataLoader[Any] = DataLoader(
         _Places(inputs, encoded=on_device),
@@ -163,7 +163,7 @@ def _as_it_is(made: Any) -> Any:
     return made
 
 
-def _workers(machine: MachineConfig) -> int:
+def workers_of(machine: MachineConfig) -> int:
     """As asked for, else the cores that are there for each process of this host."""
     if machine.workers is not None:
         return machine.workers

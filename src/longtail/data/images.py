@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 Blob = bytes | Path | None
 """An encoded image, or the file that holds it, or nothing where a store has a hole."""
 Decoded = NDArray[np.uint8] | str
-"""Pixels (H, W, 3), or why there are none."""
+"""Pixels (3, H, W), or why there are none."""
 
 BATCH = 32
 """Images a task of the thread pool, so that small images do not drown in its overhead."""
@@ -119,12 +119,11 @@ class Images:
             if isinstance(image, str):
                 broken.append((int(rows[place]), image))
                 continue
-            planes = image.transpose(2, 0, 1)
             if pixels is None:
-                pixels = allocate((len(rows), *planes.shape))
-            if planes.shape != pixels.shape[1:]:
-                raise self._unequal(rows[[places[0], place]].tolist(), pixels[0], planes)
-            pixels[len(places)] = planes
+                pixels = allocate((len(rows), *image.shape))
+            if image.shape != pixels.shape[1:]:
+                raise self._unequal(rows[[places[0], place]].tolist(), pixels[0], image)
+            pixels[len(places)] = image
             places.append(place)
         if broken:
             self._tell(broken, len(rows))
@@ -164,7 +163,7 @@ def _decode_all(blobs: Iterable[Blob], size: int | None) -> Iterator[Decoded]:
         results: list[Decoded] = []
         for blob in batch:
             try:
-                results.append(decode(blob, size=size))
+                results.append(np.ascontiguousarray(decode(blob, size=size).transpose(2, 0, 1)))
             except MemoryError:  # no fault of the image's
                 raise
             except Exception as error:  # decoders raise anything at all on broken bytes
@@ -172,7 +171,7 @@ def _decode_all(blobs: Iterable[Blob], size: int | None) -> Iterator[Decoded]:
         return results
 
     stream = iter(blobs)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
         while window := list(islice(stream, WINDOW)):
             batches = [window[i : i + BATCH] for i in range(0, len(window), BATCH)]
             for results in pool.map(attempt, batches):
