@@ -5,7 +5,8 @@ Several replicas (seeds, or methods of equal shape) advance together; one is the
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
 import torch
@@ -13,7 +14,8 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy
 from torch import Tensor
 
-from longtail.config import MachineConfig
+from longtail.config import Config, MachineConfig
+from longtail.data.base import Data
 from longtail.errors import UserError
 from longtail.graph import stepper
 from longtail.replica import Replica
@@ -88,18 +90,6 @@ def train(
         after_epoch: called with the number of epochs done and a record for each replica.
         progress: told of every step.
     """
-    try:
-        return _train(replicas, start, after_epoch, progress)
-    except torch.OutOfMemoryError as error:
-        raise _too_large(replicas) from error
-
-
-def _train(
-    replicas: Sequence[Replica],
-    start: int,
-    after_epoch: Callable[[int, list[dict[str, Any]]], None],
-    progress: Progress | None,
-) -> float:
     capturing = 0.0
     for position, leg in enumerate(replicas[0].legs):
         if leg.stop <= start:
@@ -125,24 +115,27 @@ def _train(
     return capturing
 
 
-def _too_large(replicas: Sequence[Replica]) -> UserError:
-    """The sizes of a step that the device has no memory for, and what makes it smaller."""
-    replica = replicas[0]
-    config, device = replica.config, replica.fabric.device
-    shape = "x".join(map(str, sample_input(replica.data, config.train).shape[1:]))
-    many = f", {len(replicas)} trainings side by side" if len(replicas) > 1 else ""
-    has = ""
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-        has = f" and its {total / 2**30:.1f} GiB"
-    cures = [f"--replicas {len(replicas) // 2}"] if len(replicas) > 1 else []
-    cures.append(f"--accumulate {2 * config.machine.accumulate}")
-    return UserError(
-        f"a step of {replica.batch // replica.parts} inputs of {shape} through {config.backbone}"
-        f"{many} is too large for {device}{has}: {' or '.join(cures)} takes about half of that "
-        f"memory for the same step; a smaller --batch-size (now {config.train.batch_size}) is "
-        "another training. An interrupted run goes on with --resume"
-    )
+@contextmanager
+def too_large_is_told(config: Config, data: Data, fabric: Fabric, replicas: int) -> Iterator[None]:
+    """A device without the memory is answered with the sizes and with what makes them smaller."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        parts = config.machine.accumulate
+        inputs = config.train.batch_size // (fabric.world_size * parts)
+        shape = "x".join(map(str, sample_input(data, config.train).shape[1:]))
+        beside = f", {replicas} trainings side by side," if replicas > 1 else ""
+        has = ""
+        if fabric.device.type == "cuda":
+            total = torch.cuda.get_device_properties(fabric.device).total_memory
+            has = f" and its {total / 2**30:.1f} GiB"
+        fewer = f"--replicas {replicas // 2} or " if replicas > 1 else ""
+        raise UserError(
+            f"a step of {inputs} inputs of {shape} through {config.backbone}{beside} is too large "
+            f"for {fabric.device}{has}: {fewer}--accumulate {2 * parts} takes about half of that "
+            f"memory for the same step, --stream keeps images off the device, and a smaller "
+            f"--batch-size (now {config.train.batch_size}) is another training. Go on with --resume"
+        ) from error
 
 
 def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from longtail.config import MachineConfig
 from longtail.data.base import Data
 from longtail.engine import launch
 from longtail.errors import UserError
+from longtail.features import extract
 from longtail.heads import NormalisedHead
 from longtail.jobs import Job
 from longtail.methods.base import Auto
-from longtail.replica import build_model, extract, load_weights
+from longtail.replica import build_model, load_weights
 from longtail.resident import View
 from longtail.results import COST, Evidence, Result, collect, judge, label_free, make_result
 from longtail.runs import Run

@@ -17,7 +17,7 @@ from longtail import data as data_sets
 from longtail import measures
 from longtail.config import Config
 from longtail.data.base import Data
-from longtail.engine import Progress, launch, train
+from longtail.engine import Progress, launch, too_large_is_told, train
 from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
 from longtail.intervals import intervals
@@ -133,9 +133,10 @@ def run_jobs(
     replicas = config.machine.replicas if side_by_side else 1
     for wave in waves(jobs):
         for together in schedule(wave, data, replicas, others):
-            for job in _fit_together(together, data, fabric, progress, others):
-                if on_result and fabric.global_rank == 0:
-                    on_result(job)
+            with too_large_is_told(config, data, fabric, len(together)):
+                for job in _fit_together(together, data, fabric, progress, others):
+                    if on_result and fabric.global_rank == 0:
+                        on_result(job)
     return [job.run for job in jobs]
 
 

@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from longtail import backbones
-from longtail.config import Config, MachineConfig, TrainConfig
+from longtail.config import Config, TrainConfig
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
-from longtail.data.streamed import Streamed
 from longtail.errors import UserError
+from longtail.features import extract
 from longtail.heads import NormalisedHead
 from longtail.losses import State
 from longtail.methods import Batch, Method, Model
-from longtail.resident import Resident, View, sample_input
+from longtail.resident import Resident, sample_input
 from longtail.schedule import lay_out, mean_decay, rate
 from longtail.seeding import stream
-from longtail.streaming import Streaming, in_batches
+from longtail.streaming import Streaming
 
 
 def build_model(config: Config, method: Method, data: Data) -> Model:
@@ -313,40 +313,6 @@ def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.o
         return torch.optim.SGD(moving, momentum=train.momentum, **shared)
     adam = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
     return adam(moving, betas=(train.momentum, 0.999), capturable=lr.is_cuda, **shared)
-
-
-@torch.no_grad()
-def extract(
-    model: Model, split: Split, view: View, fabric: Fabric, machine: MachineConfig
-) -> Tensor:
-    """Features (N, D) of all of `split` in evaluation mode, float32.
-
-    Every rank computes its own rows, and the sum over ranks puts them together: each row once.
-    """
-    training = model.training
-    model.eval()
-    inputs = split.inputs
-    rows = torch.arange(fabric.global_rank, len(inputs), fabric.world_size)
-    features = torch.zeros(len(inputs), model.backbone.dim, device=fabric.device)
-    parts = rows.split(min(EVALUATION_BATCH, max(1, EVALUATION_SIZE // inputs.shape[1:].numel())))
-    if isinstance(inputs, Streamed):
-        batches = in_batches(inputs, parts, machine, fabric.device)
-    else:
-        batches = (inputs[part.to(inputs.device)].to(fabric.device) for part in parts)
-    for part, batch in zip(parts, batches, strict=True):
-        with fabric.autocast():
-            # forward itself: a compiled backbone would compile anew for these shapes
-            made = model.backbone.forward(view.judged(batch)).float()
-        features[part.to(fabric.device)] = made
-    model.train(training)
-    if fabric.world_size > 1:
-        features = cast(Tensor, fabric.all_reduce(features, reduce_op="sum"))
-    return features
-
-
-EVALUATION_BATCH = 1000
-EVALUATION_SIZE = 1000 * 3 * 96 * 96
-"""Most inputs, and most numbers in them, that are judged at a time: no more than a step takes."""
 
 
 def _batch_of_rank(config: Config, images: int, world: int) -> int:

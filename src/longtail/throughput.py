@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from longtail import methods
 from longtail.config import Config
+from longtail.data import memory
 from longtail.data.base import Data, Split
 from longtail.data.generated import generate, generated
 from longtail.data.listed import LISTED
@@ -107,13 +108,13 @@ def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
     replica = _replica(config, data, fabric)
     advance = stepper([replica])
     _wait(fabric)
-    began, host = time.perf_counter(), [host_memory()]
+    began, host = time.perf_counter(), [memory.used()]
     replica.begin_epoch(0)
     sizes = replica.step_sizes
     for done, size in enumerate(sizes, start=1):
         advance(size)
         if done % max(1, len(sizes) // 8) == 0:
-            host.append(host_memory())
+            host.append(memory.used())
     _wait(fabric)
     seconds = time.perf_counter() - began
     return _measured(mode, config, sum(sizes), seconds, fabric, host)
@@ -223,7 +224,7 @@ def _steady(
         step()
     _wait(fabric)
     seconds = time.perf_counter() - began
-    return _measured(mode, config, steps * batch, seconds, fabric, [host_memory()])
+    return _measured(mode, config, steps * batch, seconds, fabric, [memory.used()])
 
 
 def _measured(
@@ -240,33 +241,6 @@ def _measured(
         device_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         host_bytes=tuple(host),
     )
-
-
-def host_memory() -> int:
-    """Bytes of this process and its children that are theirs alone or shared among them.
-
-    0 where the kernel does not tell.
-    """
-    total = 0
-    for process in (os.getpid(), *_children(os.getpid())):
-        try:
-            text = Path(f"/proc/{process}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        for line in text.splitlines():
-            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
-                total += int(line.split()[1]) * 1024
-    return total
-
-
-def _children(process: int) -> list[int]:
-    found: list[int] = []
-    for path in Path(f"/proc/{process}/task").glob("*/children"):
-        try:
-            found += [int(word) for word in path.read_text().split()]
-        except OSError:
-            continue
-    return [each for child in found for each in (child, *_children(child))]
 
 
 def _save(found: Sequence[Throughput], setting: Setting, paths: Sequence[Path], out: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether a data set fits into memory, told before it is read rather than by the kernel."""
+"""Memory of the host: whether a data set fits, told before it is read, and what is taken."""
 
 import os
 from pathlib import Path
@@ -34,6 +34,33 @@ def shortage(source: Source, *, copies: float = 1.0) -> str:
         f"and {room / GIB:.1f} GiB are free: pass --image-size {max(side, 1)} or less, cut the "
         "data (DATA:ratio), or use a machine with more memory"
     )
+
+
+def used() -> int:
+    """Bytes of this process and its children that are theirs alone or shared among them.
+
+    0 where the kernel does not tell.
+    """
+    total = 0
+    for process in (os.getpid(), *_children(os.getpid())):
+        try:
+            text = Path(f"/proc/{process}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        for line in text.splitlines():
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            found += [int(word) for word in path.read_text().split()]
+        except OSError:
+            continue
+    return [each for child in found for each in (child, *_children(child))]
 
 
 def _machine() -> int | None:
