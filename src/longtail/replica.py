@@ -8,7 +8,7 @@ Shapes: B images a step on this rank, N training images, T full steps an epoch.
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric

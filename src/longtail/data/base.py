@@ -29,7 +29,7 @@ class ClassCounts:
         """Classes of each split: many > 100, medium 20 to 100, few < 20 training images."""
         few = tuple(c for c, n in enumerate(self.images) if n < FEW_BELOW)
         many = tuple(c for c, n in enumerate(self.images) if n > MANY_ABOVE)
-        medium = tuple(c for c in range(len(self.images)) if c not in {*few, *many})
+        medium = tuple(c for c, n in enumerate(self.images) if FEW_BELOW <= n <= MANY_ABOVE)
         return {"many": many, "medium": medium, "few": few}
 
     def tensor(self) -> Tensor:

@@ -36,14 +36,11 @@ def epoch_order(
     if kind not in WEIGHTS:
         known = ("instance", *WEIGHTS)
         raise unknown("sampler", kind, known, f"they are {', '.join(known)}")
-    present = torch.bincount(labels, minlength=len(counts)) > 0
-    weights = torch.where(present, WEIGHTS[kind](counts.tensor().double().clamp(min=1)), 0.0)
+    there = torch.bincount(labels, minlength=len(counts))
+    weights = torch.where(there > 0, WEIGHTS[kind](counts.tensor().double().clamp(min=1)), 0.0)
     quotas = _quotas(weights / weights.sum(), size, generator)
-    parts = [
-        _cycle((labels == c).nonzero().squeeze(1), quota, generator)
-        for c, quota in enumerate(quotas)
-        if quota
-    ]
+    of_class = labels.argsort(stable=True).split(there.tolist())
+    parts = [_cycle(of_class[c], quota, generator) for c, quota in enumerate(quotas) if quota]
     drawn = torch.cat(parts)
     return drawn[torch.randperm(len(drawn), generator=generator)]
 
