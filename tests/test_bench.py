@@ -133,6 +133,72 @@ def test_every_committed_recipe_is_readable_and_states_itself():
         assert all(line.startswith("# ") for line in header)
         assert str(path.relative_to(root)) in header[1]
         assert recipe.cell.parts == path.relative_to(root).parts[2:-1]
-        assert f"{path.stem}-".startswith(f"{config.method}-")
+        assert path.stem.partition("+")[0] == config.method
         if recipe.paper is not None:
             assert f"paper: {recipe.paper}" in header[0]
+
+
+def test_variants_of_a_method_are_rows_of_their_own_and_share_what_they_can(bench, tmp_path):
+    folder = tmp_path / "recipes" / "toy" / "digits"
+    recipe = RECIPE.format(method="deconfound-tde") + "options:\n  alpha: 0.5\n"
+    (folder / "deconfound-tde+weak.yaml").write_text(recipe)
+    run(bench, bench.missing(1))
+    again = reopen(tmp_path)
+    wanted = again.missing(1)
+    assert [cell[0].name for cell in wanted] == ["deconfound-tde+weak"]
+    run(again, wanted)
+    results = tmp_path / "results/toy/digits-lt-20/conv4"
+    weak, strong = (
+        json.loads((results / f"deconfound-tde{name}-s0.json").read_text())
+        for name in ("+weak", "")
+    )
+    assert (weak["alpha"], strong["alpha"]) == (0.5, 1.5)
+    assert weak["training_id"] == strong["training_id"] and weak["sweep"] == strong["sweep"]
+    table = benches.markdown(again)
+    assert "[deconfound-tde+weak]" in table and "[deconfound-tde]" in table
+
+
+def test_a_recipe_judged_on_validation_does_not_read_the_test_set(tmp_path):
+    import numpy as np
+
+    from longtail.data import load
+
+    labels = np.array([0, 0, 0, 1, 1])
+    points = np.random.RandomState(0).rand(5, 4).astype(np.float32)
+    parts = {
+        f"{xy}_{part}": v
+        for part in ("train", "val", "test")
+        for xy, v in (("x", points), ("y", labels))
+    }
+    np.savez(tmp_path / "points.npz", **parts)
+    assert load(str(tmp_path / "points.npz")).judged_on == "test"
+    data = load(str(tmp_path / "points.npz"), judge="val")
+    assert data.test is None and data.judged_on == "val"
+
+
+PAPER_ROWS = {  # table: (many rows it has, one of them)
+    "tab:2": (15, "deconfound-tde", 51.8),
+    "sp-tab:2": (10, "deconfound+val-tau-8", 42.0),
+    "sp-tab:3": (6, "capsule-tde+heads-2", 51.2),
+    "sp-tab:4": (3, "deconfound", 50.0),
+}
+
+
+def test_imagenet_has_every_row_of_the_papers_tables(capsys, monkeypatch):
+    from pathlib import Path
+
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root)
+    cli.main(["bench", "imagenet-lt", "--dry-run"])
+    rows = sum(count for count, _, _ in PAPER_ROWS.values())
+    assert f"{rows} runs to do" in capsys.readouterr().out
+    recipes = [Recipe.read(path) for path in (root / "recipes/imagenet-lt").rglob("*.yaml")]
+    for table, (count, name, figure) in PAPER_ROWS.items():
+        mine = [r for r in recipes if f"({table})" in r.path.read_text().splitlines()[0]]
+        assert len(mine) == count, table
+        assert (name, figure) in [(r.name, r.paper) for r in mine]
+    large = next(r.config for r in recipes if r.cell.name == "resnext101_32x4d" and "tde" in r.name)
+    assert large.options == {"heads": 4, "gamma": 1 / 64, "alpha": 3.0}
+    assert (large.train.epochs, large.train.batch_size, large.train.lr) == (120, 512, 0.2)
+    assert (large.train.schedule, large.train.weight_decay) == ("cosine", 5e-4)
+    assert (large.files.image_size, large.train.crop_size) == (256, 224)

@@ -63,6 +63,16 @@ def test_graph_and_eager_agree_over_20_steps(method):
     assert graph[:3] == pytest.approx(eager[:3], rel=1e-5)
 
 
+def test_the_augmentation_of_photographs_is_captured_too():
+    data = tiny_data(counts=COUNTS)
+    options = {"augment": "resized-crop", "crop_size": 12, "lr": 0.01}
+    (graph,) = losses([cuda_config(**options)], data)
+    (eager,) = losses([cuda_config(graph=False, **options)], data)
+    assert graph[:5] == pytest.approx(eager[:5], rel=1e-4)
+    (on_cpu,) = losses([cuda_config(**{**options, "device": "cpu"})], data, steps=1)
+    assert graph[0] == pytest.approx(on_cpu[0], rel=1e-2)  # the very same crops, in half precision
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_other_optimisers_are_captured_too(optimizer):
     data = tiny_data(counts=COUNTS)
@@ -174,3 +184,100 @@ def test_maps_are_those_of_the_cpu():
     on_cpu = grad_cam(backbone, head, inputs, target)
     on_cuda = grad_cam(backbone.cuda(), head.cuda(), inputs.cuda(), target.cuda())
     assert torch.allclose(on_cuda.cpu(), on_cpu, atol=0.02 * float(on_cpu.max()))
+
+
+def synchronised(rank: int, folder: str) -> None:
+    """One of two ranks on one device: its half of a batch through a network with one step."""
+    store = torch.distributed.FileStore(f"{folder}/store", 2)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(network())
+    images = batch()[rank::2]
+    loss = model.backbone(images).square().sum()
+    loss.backward()
+    gradient = model.backbone.layers[0].weight.grad
+    torch.distributed.all_reduce(gradient)
+    if rank == 0:
+        torch.save((gradient.cpu(), dict(model.cpu().state_dict())), f"{folder}/rank0.pt")
+    store.set(f"done {rank}", "yes")
+    store.wait(["done 0", "done 1"])
+    torch.distributed.destroy_process_group()
+
+
+def network() -> torch.nn.Module:
+    from longtail.replica import build_model
+
+    torch.backends.cudnn.allow_tf32 = False
+    return build_model(tiny_config(), methods.build("baseline"), tiny_data()).cuda().train()
+
+
+def batch() -> torch.Tensor:
+    return torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)).cuda()
+
+
+def test_synchronised_statistics_are_those_of_the_joined_batch(tmp_path):
+    torch.multiprocessing.spawn(synchronised, (str(tmp_path),), nprocs=2)
+    gradient, state = torch.load(tmp_path / "rank0.pt", weights_only=True)
+    alone = network()
+    alone.backbone(batch()).square().sum().backward()
+    expected = alone.backbone.layers[0].weight.grad.cpu()
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)
+    for key, value in alone.cpu().state_dict().items():
+        torch.testing.assert_close(state[key], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_devices_with_synchronised_statistics_equal_one(tmp_path):
+    import subprocess
+    import sys
+
+    from longtail.runs import Run
+
+    words = [
+        *("train", "digits-lt", "--method", "deconfound", "--epochs", "2", "--precision", "32"),
+        *("--augment", "crop", "--pad", "1", "--batch-size", "64"),
+    ]
+    for devices in (1, 2):
+        more = ["--devices", str(devices), "--out", str(tmp_path / str(devices))]
+        more += ["--sync-batchnorm"] if devices > 1 else []
+        subprocess.run([sys.executable, "-m", "longtail", *words, *more], check=True)
+    one, two = ([r["loss"] for r in Run(tmp_path / n).metrics] for n in "12")
+    assert one == pytest.approx(two, rel=1e-3)
+
+
+def test_streamed_images_and_those_decoded_on_the_device_train_alike(tmp_path):
+    from longtail.config import DataConfig
+    from longtail.data.generated import generate, generated
+
+    paths = generate(tmp_path, 24, scale=0.2)
+    config = cuda_config(backbone="conv4", augment="resized-crop", crop_size=32, lr=0.01)
+    kept, streamed = (
+        generated(tmp_path, paths, 48, DataConfig(image_size=40, stream=stream))
+        for stream in (False, True)
+    )
+    (resident,) = losses([config.with_options(graph=False)], kept, steps=3)
+    (by_workers,) = stream_losses(config.with_options(workers=2), streamed)
+    (on_device,) = stream_losses(config.with_options(workers=2, decode="device"), streamed)
+    assert by_workers == pytest.approx(resident, rel=1e-4)
+    assert on_device == pytest.approx(resident, rel=5e-2)
+
+
+def stream_losses(config: Config, data: Data) -> list[list[float]]:
+    from longtail.streaming import Streaming
+
+    fabric = launch(config.machine)
+    streaming = Streaming(data, config.train, config.machine, fabric.device)
+    replica = Replica(config, methods.build(config.method), data, streaming, fabric)
+    replica.enter(0, resumed=False)
+    replica.begin_epoch(0)
+    advance = stepper([replica])
+    for sizes in steps_of_epoch([replica]):
+        advance(sizes)
+    return [replica.losses.tolist()]
+
+
+def test_gradients_in_parts_are_captured(tmp_path):
+    data = tiny_data(images=False, counts=COUNTS)
+    options = {"backbone": "identity", "method": "deconfound", "lr": 0.05}
+    (whole,) = losses([cuda_config(**options)], data)
+    (parts,) = losses([cuda_config(accumulate=4, **options)], data)
+    assert parts == pytest.approx(whole, rel=1e-4)

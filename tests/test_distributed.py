@@ -5,13 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import longtail as lt
 from helpers import tiny_data
-from longtail import engine
+from longtail import cli, engine
 from longtail.config import MachineConfig
+from longtail.errors import UserError
 from longtail.runs import Run
 from longtail.terminal import print_lines
 
@@ -43,14 +46,18 @@ def train(out: Path, ranks: int) -> Path:
     tests = str(Path(__file__).parent)
     script = out.with_suffix(".py")
     script.write_text(SCRIPT.format(tests=tests, out=str(out), names=NAMES, ranks=ranks))
+    done = torchrun(script, ranks)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def torchrun(script: Path, ranks: int) -> subprocess.CompletedProcess:
     launcher = [sys.executable]
     if ranks > 1:
         rendezvous = ["--standalone", "--nproc-per-node", str(ranks)]
         launcher += ["-m", "torch.distributed.run", *rendezvous]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launcher, str(script)], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return out
+    return subprocess.run([*launcher, str(script)], env=env, capture_output=True, text=True)
 
 
 def test_two_ranks_equal_one(tmp_path):
@@ -76,6 +83,70 @@ def test_two_ranks_equal_one(tmp_path):
     assert again.feature_norm == pytest.approx(bbn.result["feature_norm"], rel=1e-4)
 
 
+COMMAND = """
+import sys
+import torch
+torch.set_num_threads(1)
+from longtail import cli
+from longtail.console import Console
+
+words = {words!r}
+cli.main([*words, "--out", {out!r} + "/whole"])
+ends = Console.epoch
+
+def die(console, record):
+    ends(console, record)
+    if record["epoch"] == 1:
+        raise SystemExit(9)
+
+Console.epoch = die
+cli.main([*words, "--out", {out!r} + "/killed"])
+"""
+
+
+def photographs(folder: Path) -> Path:
+    """26 images of three classes, six of them for the test."""
+    random = np.random.RandomState(0)
+    for i in range(26):
+        label = (0, 0, 0, 1, 1, 2)[i % 6]
+        place = folder / ("test" if i >= 20 else "train") / "abc"[label]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = random.randint(0, 128, (36, 40, 3)) + 40 * label
+        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{i}.png")
+    return folder
+
+
+def test_the_command_on_two_ranks_equals_one_and_one_rank_goes_on_after_two(tmp_path):
+    """Group norm, photographs' augmentation, gradients in parts, images streamed by workers."""
+    images = photographs(tmp_path / "photos")
+    words = [
+        *("train", str(images), "--method", "deconfound-tde", "--backbone", "test_efficientnet_gn"),
+        *("--image-size", "36", "--crop-size", "32", "--augment", "resized-crop"),
+        *("--epochs", "3", "--batch-size", "8", "--lr", "0.02", "--warmup", "0"),
+        *("--save-seconds", "0", "--device", "cpu", "--alpha", "1"),
+    ]
+    streaming = [*words, "--stream", "--workers", "1", "--accumulate", "2"]
+    script = tmp_path / "two.py"
+    script.write_text(COMMAND.format(words=streaming, out=str(tmp_path / "two")))
+    done = torchrun(script, 2)
+    assert done.returncode != 0 and "exitcode  : 9" in done.stderr, done.stderr
+    killed = Run(tmp_path / "two" / "killed")
+    assert not killed.finished and killed.load_checkpoint()["epoch"] == 2
+
+    one, two = Run(tmp_path / "one"), Run(tmp_path / "two" / "whole")
+    cli.main([*words, "--out", str(one.folder)])
+    cli.main([*streaming, "--out", str(killed.folder), "--resume"])
+    expected = one.load_model()
+    for run, parts in ((two, 2), (killed, 2)):
+        weights = run.load_model()
+        weights["head.mean_feature"] /= parts  # as long as there are parts
+        for key in expected:
+            torch.testing.assert_close(weights[key], expected[key], rtol=1e-3, atol=1e-4)
+        losses = [[record["loss"] for record in r.metrics] for r in (one, run)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4) and len(losses[0]) == 3
+        assert run.result["per_class"] == one.result["per_class"]
+
+
 @pytest.mark.parametrize(
     ("env", "wanted"),
     [
@@ -98,3 +169,8 @@ def test_one_process_of_several_speaks(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "0")
     print_lines(["a"], [["b"]])
     assert capsys.readouterr().out == "a\nb\n"
+
+
+def test_synchronised_statistics_need_cuda():
+    with pytest.raises(UserError, match="--sync-batchnorm needs CUDA devices"):
+        engine.launch(MachineConfig(device="cpu", sync_batchnorm=True))

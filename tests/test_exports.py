@@ -42,7 +42,7 @@ def vectors(tmp_path_factory) -> dict[str, Run]:
 def judged(run: Run, alpha: float | None = None) -> tuple[Tensor, Tensor]:
     """The test inputs of a run, and the logits that its own result was made from."""
     data = tiny_data(images=run.config.backbone != "identity")
-    _, _, evidence = finished._reopen(run, data)
+    evidence = finished.reopen(run, data).evidence
     alpha = run.result["alpha"] if alpha is None else alpha
     return data.test.inputs, evidence.scores.at(alpha or 0.0)
 

@@ -198,7 +198,7 @@ def momentum_files(tmp_path: Path) -> list[Path]:
     result = json.loads(committed("baseline")[0].read_text())
     paths = []
     for mu, lr in ((0.9, 0.2), (0.98, 0.2), (0.98, 0.04)):
-        paths.append(tmp_path / f"baseline-mu{mu}-lr{lr}-s0.json")
+        paths.append(tmp_path / f"baseline+mu{mu}-lr{lr}-s0.json")
         paths[-1].write_text(json.dumps({**result, "momentum": mu, "lr": lr}))
     return paths
 

@@ -135,7 +135,8 @@ class TestStages:
     @pytest.mark.parametrize("name", ["decouple-crt", "decouple-lws", "decouple-oltr", "oltr"])
     def test_the_first_stage_is_the_baselines_weight_for_weight(self, name, tmp_path):
         config, data = tiny_config(epochs=2), tiny_data()
-        run, baseline = fit_all(config, [name, "baseline"], [0], out=tmp_path, data=data)
+        (run,) = fit_all(config, [name], [0], out=tmp_path / "two", data=data)
+        (baseline,) = fit_all(config, ["baseline"], [0], out=tmp_path / "one", data=data)
         losses = [[record["loss"] for record in r.metrics] for r in (run, baseline)]
         assert losses[0][:2] == losses[1]
         two_stage, one_stage = run.load_model(), baseline.load_model()

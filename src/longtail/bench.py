@@ -19,7 +19,9 @@ from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.jobs import Job
 from longtail.pipeline import run_jobs
+from longtail.results import own_seconds
 from longtail.runs import Run, replacing
+from longtail.schedule import lay_out
 
 PAPER_ORDER = (
     *("baseline", "focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),
@@ -59,7 +61,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Of its file: the method, and after it what sets a recipe apart from another of it."""
+        """METHOD, or METHOD+VARIANT where a method is there with several options."""
         return self.path.stem
 
     def result_path(self, results: Path, seed: int) -> Path:
@@ -110,6 +112,10 @@ class Bench:
         if not wanted:
             return
         jobs = [self.job(recipe, seed, root, machine) for recipe, seed in wanted]
+        seeds = range(max(seed for _, seed in wanted) + 1)
+        others = [
+            self.job(recipe, seed, root, machine) for recipe in self.recipes for seed in seeds
+        ]
         paths = [recipe.result_path(self.results, seed) for recipe, seed in wanted]
         targets = dict(zip((job.run for job in jobs), paths, strict=True))
         for run, path in targets.items():
@@ -119,6 +125,7 @@ class Bench:
             jobs,
             resume=True,
             progress=progress,
+            others=others,
             on_result=lambda job: keep(job.run, targets[job.run]),
         )
 
@@ -146,9 +153,12 @@ class Bench:
         trainings = {}
         for recipe, seed in wanted:
             config = recipe.config
-            name = methods.build(config.method, config.options).training or config.method
-            size = images.get(config.data, typical) * config.train.epochs
-            trainings[recipe.cell, name, config.train, seed] = size * price
+            method = methods.build(config.method, config.options)
+            legs = lay_out(method.stages, config.train.epochs)
+            epochs = legs[-1].stop - (legs[0].stop if method.first else 0)
+            seen = frozenset(o for o in config.options.items() if o[0] not in method.post_hoc)
+            key = (recipe.cell, method.training or config.method, seen, config.train, seed)
+            trainings[key] = images.get(config.data, typical) * epochs * price
         return sum(trainings.values())
 
 
@@ -160,6 +170,7 @@ def _in_paper_order(recipe: Recipe) -> tuple[Any, ...]:
         PAPER_ORDER.index(recipe.config.method)
         if recipe.config.method in PAPER_ORDER
         else len(PAPER_ORDER),
+        recipe.name,
     )
 
 
@@ -221,13 +232,6 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
         **{s: tables.shown(row.figures[s]) if row else "" for s in ("many", "medium", "few")},
         "seconds a run": tables.shown(tables.spread(seconds)) if seconds else "",
     }
-
-
-def own_seconds(result: Mapping[str, Any]) -> float:
-    """A training's share, by its images, of the seconds that several had together."""
-    if result.get("images") is None:  # files from when all side by side were alike
-        return result["seconds"] / result["replicas"]
-    return result["images"] / result["images_per_second"]
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from longtail import backbones, methods
+from longtail.config import Config
 from longtail.data.base import Data
 from longtail.errors import UserError, unknown
 from longtail.heads import Head
 from longtail.methods import Model
+from longtail.resident import seen_size
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,18 @@ class Blueprint:
     """Its class as `kind`, and the numbers it was made with."""
     shape: tuple[int, ...]
     """Of one input: (C, H, W) of an image, (D,) of an embedding."""
+    seen: tuple[int, ...]
+    """(H, W) of the middle of an image that the network sees; empty for embeddings."""
     mean: tuple[float, ...]
     """Of each channel on the 0..1 scale; empty for embeddings."""
     std: tuple[float, ...]
 
     @staticmethod
-    def of(backbone: str, head: Head, data: Data) -> "Blueprint":
-        """The blueprint of `head` on the backbone called so, trained on `data`."""
+    def of(config: Config, head: Head, data: Data) -> "Blueprint":
+        """The blueprint of `head` after a training of `config` on `data`."""
         shape = tuple(data.train.inputs.shape[1:])
-        return Blueprint(backbone, head_values(head), shape, data.mean, data.std)
+        seen = () if data.embeddings else seen_size(data, config.train)
+        return Blueprint(config.backbone, head_values(head), shape, seen, data.mean, data.std)
 
     @property
     def embeddings(self) -> bool:
@@ -56,11 +61,12 @@ class Blueprint:
     def from_json(tree: Mapping[str, Any], source: str) -> "Blueprint":
         """Read what `to_json` gave; `source` is the file that an error names."""
         try:
-            lists = {name: tuple(tree[name]) for name in ("shape", "mean", "std")}
+            lists = {name: tuple(tree[name]) for name in ("shape", "seen", "mean", "std")}
             blueprint = Blueprint(str(tree["backbone"]), dict(tree["head"]), **lists)
             channels = 0 if blueprint.embeddings else blueprint.shape[0]
             sound = len(blueprint.shape) in (1, 3) and "kind" in blueprint.head
-            sound &= all(type(size) is int and size > 0 for size in blueprint.shape)
+            sound &= len(blueprint.seen) == len(blueprint.shape[1:])
+            sound &= all(type(n) is int and n > 0 for n in blueprint.shape + blueprint.seen)
             sound &= len(blueprint.mean) == len(blueprint.std) == channels
             sound &= all(type(value) is float for value in blueprint.mean + blueprint.std)
         except (KeyError, TypeError, ValueError):

@@ -33,6 +33,11 @@ class DataConfig:
     """Part of each training class that is held out when the data has no validation set."""
     image_size: int | None = None
     """Pixels to which folders, lists and parquet images are resized and centre-cropped."""
+    stream: bool = False
+    """Keep the images of folders and lists encoded on disk and decode them for each batch, as
+    happens by itself when they do not fit into memory; needs `image_size`."""
+    judge: Literal["test", "val"] = "test"
+    """Part that results are reported on; `val` leaves the test part unread, to choose a recipe."""
     corrupt: Literal["stop", "skip"] = "stop"
     """What to do with an unreadable image: stop and name it, or name it and go on."""
     min_count: int = 0
@@ -69,10 +74,16 @@ class TrainConfig:
     """Parts of the epochs at which `steps` multiplies the rate by `decay`."""
     decay: float = 0.01
     """The factor of `steps`."""
-    augment: Literal["none", "crop", "crop-flip"] = "crop-flip"
-    """Random crop out of the padded image, and mirror."""
+    augment: Literal["none", "crop", "crop-flip", "resized-crop"] = "crop-flip"
+    """Random crop out of the padded image, and mirror; or, for photographs, a random part of the
+    image resized, mirror and colour jitter."""
     pad: int = 4
-    """Pixels of zeros around an image before the crop."""
+    """Pixels of zeros around an image before the crop of `crop` and `crop-flip`."""
+    crop_size: int | None = None
+    """Pixels of what the network sees with `resized-crop`, that of the images if not given. Judged
+    is the middle; images that are smaller are enlarged."""
+    jitter: float = 0.4
+    """Brightness, contrast and saturation change by up to this part with `resized-crop`."""
     keep_short_batch: bool = False
     """Also train on the short last batch of an epoch, which is dropped by default."""
 
@@ -93,6 +104,16 @@ class MachineConfig:
     """On one CUDA device, capture the whole step as a CUDA graph; --no-graph runs it eagerly."""
     compile: bool = False
     """Fuse the backbone's layers with torch.compile: half a minute once, then faster steps."""
+    accumulate: int = 1
+    """Parts of a step's batch, on each device, whose gradients are added up: less memory, the same
+    step. Only batch statistics and what a loss looks up within a batch are those of each part."""
+    sync_batchnorm: bool = False
+    """On several CUDA devices, batch statistics of the whole batch instead of each device's own."""
+    workers: int | None = None
+    """Processes that read streamed images; the cores of this host, shared out, by default."""
+    decode: Literal["workers", "device"] = "workers"
+    """Where streamed JPEGs are decoded: by those processes, or by torchvision on the device, which
+    is nvJPEG on CUDA and differs by a grey level here and there."""
     replicas: int = 8
     """Trainings of equal shape (seeds, methods) side by side on one CUDA device; elsewhere they
     follow each other."""
@@ -131,6 +152,13 @@ class Config:
             return Config(data=data, backbone="identity", train=vectors)
         if name in ("cifar10-lt", "cifar100-lt"):
             return Config(data=data)
+        if name == "tiny-imagenet-lt":
+            small = photographs(batch_size=128, lr=0.1, epochs=60)
+            return Config(data=data, backbone="resnext50_32x4d", train=small)
+        if name in ("imagenet-lt", "places-lt", "inaturalist18"):
+            backbone = "resnet50" if name == "inaturalist18" else "resnext50_32x4d"
+            large = photographs(batch_size=512, lr=0.2, epochs=90, crop_size=224)
+            return Config(data, backbone=backbone, files=DataConfig(image_size=256), train=large)
         return Config(data=data, backbone="resnet18", train=TrainConfig(pad=8))
 
     def with_options(self, **options: Any) -> "Config":
@@ -161,7 +189,9 @@ class Config:
                 value = getattr(part, name)
                 if get_origin(kind) is Literal and value not in get_args(kind):
                     raise unknown(_flag(name), str(value), get_args(kind), _either(get_args(kind)))
-                if name in RANGES and not RANGES[name][0] <= value < RANGES[name][1]:
+                if value is None or name not in RANGES:
+                    continue
+                if not RANGES[name][0] <= value < RANGES[name][1]:
                     raise UserError(f"{_flag(name)} {value}: {_range(*RANGES[name])}")
         if not all(0 <= part <= 1 for part in self.train.milestones):
             raise UserError(
@@ -214,13 +244,25 @@ class Config:
 
 
 RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "replicas"), (1, math.inf)),
-    **dict.fromkeys(("weight_decay", "warmup", "pad", "save_seconds", "decay"), (0, math.inf)),
+    **dict.fromkeys(
+        ("epochs", "batch_size", "devices", "nodes", "replicas", "accumulate"), (1, math.inf)
+    ),
+    "crop_size": (1, math.inf),
+    "workers": (0, math.inf),
+    **dict.fromkeys(
+        ("weight_decay", "warmup", "pad", "save_seconds", "decay", "jitter"), (0, math.inf)
+    ),
     "lr": (1e-12, math.inf),
     "momentum": (0, 1),
     "val_fraction": (0, 1),
 }
 """Least value, and the one it must stay below."""
+
+
+def photographs(**options: Any) -> TrainConfig:
+    """The paper's recipe for ImageNet-LT but for what `options` say."""
+    cosine = TrainConfig(mean_decay="rate", schedule="cosine", warmup=0, augment="resized-crop")
+    return replace(cosine, **options)
 
 
 def _flag(name: str) -> str:

@@ -6,6 +6,7 @@ Several replicas (seeds, methods, data sets) advance together; one is the usual 
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Protocol, cast
 
@@ -14,10 +15,12 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy
 from torch import Tensor
 
-from longtail.config import MachineConfig
+from longtail.config import Config, MachineConfig
+from longtail.data.base import Data
 from longtail.errors import UserError
 from longtail.graph import stepper, steps_of_epoch
 from longtail.replica import Replica
+from longtail.resident import sample_input
 
 
 class Progress(Protocol):
@@ -40,6 +43,8 @@ def launch(machine: MachineConfig) -> Fabric:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device: use --device cpu")
     cuda = wanted != "cpu" and torch.cuda.is_available()
+    if machine.sync_batchnorm and not cuda:
+        raise UserError("--sync-batchnorm needs CUDA devices: on the CPU leave it out")
     bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
     fabric = Fabric(
         accelerator="cuda" if cuda else "cpu",
@@ -114,6 +119,29 @@ def _spans(replicas: Sequence[Replica], start: int) -> Iterator[tuple[int, int]]
     """From `start` on, epochs between which no replica changes its stage or ends."""
     edges = {leg.stop for replica in replicas for leg in replica.legs}
     return pairwise([start, *sorted(edge for edge in edges if edge > start)])
+
+
+@contextmanager
+def too_large_is_told(config: Config, data: Data, fabric: Fabric, replicas: int) -> Iterator[None]:
+    """A device without the memory is answered with the sizes and with what makes them smaller."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        parts = config.machine.accumulate
+        inputs = config.train.batch_size // (fabric.world_size * parts)
+        shape = "x".join(map(str, sample_input(data, config.train).shape[1:]))
+        beside = f", {replicas} trainings side by side," if replicas > 1 else ""
+        has = ""
+        if fabric.device.type == "cuda":
+            total = torch.cuda.get_device_properties(fabric.device).total_memory
+            has = f" and its {total / 2**30:.1f} GiB"
+        fewer = f"--replicas {replicas // 2} or " if replicas > 1 else ""
+        raise UserError(
+            f"a step of {inputs} inputs of {shape} through {config.backbone}{beside} is too large "
+            f"for {fabric.device}{has}: {fewer}--accumulate {2 * parts} takes about half of that "
+            f"memory for the same step, --stream keeps images off the device, and a smaller "
+            f"--batch-size (now {config.train.batch_size}) is another training. Go on with --resume"
+        ) from error
 
 
 def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any]:

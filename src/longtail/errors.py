@@ -4,7 +4,7 @@ A `UserError` names the value, the rule and the way out. The command line prints
 with code 2; every other exception is our bug and keeps its traceback.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -27,3 +27,9 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserE
     near = get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return UserError(f"unknown {kind} '{name}'.{hint}" + (f"  ({more})" if more else ""))
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first of `names`, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

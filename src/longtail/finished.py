@@ -12,12 +12,13 @@ from longtail.config import MachineConfig
 from longtail.data.base import Data
 from longtail.engine import launch
 from longtail.errors import UserError
+from longtail.features import extract
 from longtail.heads import NormalisedHead
 from longtail.jobs import Job
 from longtail.methods import Model
 from longtail.methods.base import Auto
-from longtail.replica import build_model, extract, load_weights
-from longtail.resident import Resident
+from longtail.replica import build_model, load_weights
+from longtail.resident import View
 from longtail.results import COST, Evidence, Result, collect, judge, label_free, make_result
 from longtail.runs import Run
 
@@ -29,7 +30,7 @@ class Opened:
     job: Job
     data: Data
     model: Model
-    resident: Resident
+    view: View
     fabric: Fabric
     evidence: Evidence
     """Its head is the one after the method's rule; of TDE, at the run's own alpha."""
@@ -54,15 +55,13 @@ def reopen(run: Run | Path | str, data: Data | None = None) -> Opened:
     model = build_model(config, method, data)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = launch(MachineConfig())  # where it was trained may be gone
-    resident = Resident.place(data, config.train, fabric.device)
+    view, machine = View.of(data, config.train, fabric.device), config.machine
     model.to(fabric.device).eval()
-    features = collect(
-        model, data, lambda split: extract(model, split.inputs, resident.normalised, fabric)
-    )
+    features = collect(model, data, lambda split: extract(model, split, view, fabric, machine))
     evidence = judge(method, model.head, features, data)
     if isinstance(evidence.head, NormalisedHead):
         evidence.head.alpha = run.result["alpha"]
-    return Opened(job, data, model, resident, fabric, evidence)
+    return Opened(job, data, model, view, fabric, evidence)
 
 
 def evaluate(

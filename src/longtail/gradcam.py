@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longtail.backbones import Backbone, Conv4, ResNet32, Timm
+from longtail.data.base import Split
 from longtail.errors import UserError, unknown
 from longtail.finished import Opened
 from longtail.heads import Head
@@ -116,18 +117,18 @@ class Compactness:
     """h, w of a map."""
 
 
-def opened_maps(opened: Opened, inputs: Tensor, target: Tensor, layer: str = "") -> Tensor:
-    """Maps of stored images (B, C, H, W) uint8 under an opened run, batch by batch."""
-    rows = torch.arange(len(inputs)).split(BATCH)
+def opened_maps(opened: Opened, part: Split, layer: str = "") -> Tensor:
+    """Maps of the true classes of `part` under an opened run, batch by batch."""
+    batches = map(part.take, torch.arange(len(part)).split(BATCH))
     device = opened.fabric.device
     parts = [
         grad_cam(
             *(opened.model.backbone, opened.evidence.head),
-            opened.resident.normalised(inputs[part].to(device)),
-            target[part].to(device),
+            opened.view.judged(batch.pixels().to(device)),
+            batch.labels.to(device),
             layer,
         ).cpu()
-        for part in rows
+        for batch in batches
     ]
     return torch.cat(parts)
 
@@ -137,7 +138,7 @@ def measure(opened: Opened, layer: str = "") -> Compactness:
     data = opened.data
     test = data.test if data.test is not None else data.val
     assert test is not None
-    maps = opened_maps(opened, test.inputs, test.labels, layer)
+    maps = opened_maps(opened, test, layer)
     shares = 100 * compactness(maps)
     split_of = {c: name for name, classes in data.counts.splits.items() for c in classes}
     there = shares.isfinite()

@@ -30,7 +30,8 @@ def stepper(replicas: Sequence[Replica]) -> Callable[[Sizes], None]:
     On one CUDA device every step is captured here and now; elsewhere steps run eagerly.
     """
     fabric, machine = replicas[0].fabric, replicas[0].config.machine
-    if not (machine.graph and fabric.device.type == "cuda" and fabric.world_size == 1):
+    alone = fabric.device.type == "cuda" and fabric.world_size == 1
+    if not (machine.graph and alone and all(replica.resident.captured for replica in replicas)):
         return lambda sizes: _step_all(replicas, sizes)
     graphs = {sizes: capture(replicas, sizes) for sizes in set(steps_of_epoch(replicas))}
     return lambda sizes: graphs[sizes].replay()

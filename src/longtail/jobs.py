@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from longtail import methods
 from longtail.config import Config
@@ -25,10 +26,16 @@ class Job:
 
     def training_id(self, data: Data) -> str:
         """Equal for jobs that share a training: `X` and `X-tde` on the same data and seed."""
-        tree = asdict(self.config)
-        tree["method"] = self.method.training or self.config.method
         seen = self.config.options.keys() - set(self.method.post_hoc)
-        tree["options"] = {name: str(self.config.options[name]) for name in seen}
+        options = {name: str(self.config.options[name]) for name in seen}
+        return self._id(data, self.method.training or self.config.method, options)
+
+    def first_id(self, data: Data) -> str:
+        """The `training_id` of those whose whole training is the first stage of this one."""
+        return self._id(data, self.method.first, {}) if self.method.first else ""
+
+    def _id(self, data: Data, method: str, options: dict[str, str]) -> str:
+        tree = {**asdict(self.config), "method": method, "options": options}
         for place in ("machine", "files", "data"):
             del tree[place]
         text = json.dumps([tree, data.subset_sha256, len(data.train)], sort_keys=True)
@@ -70,11 +77,38 @@ DataOf = Callable[[Job], Data]
 """The data set of a job."""
 
 
-def schedule(jobs: Sequence[Job], data_of: DataOf, replicas: int) -> list[list[list[Job]]]:
+class Start(NamedTuple):
+    """A model that need not be trained from nothing."""
+
+    run: Run
+    """Finished; its model is the one after `epochs`."""
+    epochs: int
+
+
+def start(job: Job, data: Data, others: Iterable[Job]) -> Start | None:
+    """What a finished run among `others` has trained of `job`: all of it, or its first stage."""
+    legs = lay_out(job.method.stages, job.config.train.epochs)
+    epochs = {job.first_id(data): legs[0].stop, job.training_id(data): legs[-1].stop}
+    beside = [other for other in others if other.config.data == job.config.data]
+    found = {other.training_id(data): other.run for other in beside if other.run.has_model}
+    reached = [Start(found[name], epochs[name]) for name in epochs if name in found]
+    return max(reached, key=lambda start: start.epochs, default=None)
+
+
+def waves(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Those with a first stage that others train come after these."""
+    split = [[job for job in jobs if bool(job.method.first) is later] for later in (False, True)]
+    return [wave for wave in split if wave]
+
+
+def schedule(
+    jobs: Sequence[Job], data_of: DataOf, replicas: int, others: Sequence[Job] = ()
+) -> list[list[list[Job]]]:
     """What is left to do, as [trained side by side][sharing a training][job].
 
-    Trainings that have done the same number of epochs can go side by side; those with as many steps
-    an epoch and the same stages wait least for each other, and go together first.
+    Trainings that have done the same number of epochs, here or by `others`, can go side by side;
+    those with as many steps an epoch and the same stages wait least for each other, and go
+    together first.
     """
     trainings: dict[str, list[Job]] = {}
     for job in jobs:
@@ -82,8 +116,8 @@ def schedule(jobs: Sequence[Job], data_of: DataOf, replicas: int) -> list[list[l
     left = [group for group in trainings.values() if not all(job.run.finished for job in group)]
     by_epoch: dict[int, list[list[Job]]] = {}
     for group in left:
-        saved = group[0].run.load_checkpoint()
-        by_epoch.setdefault(saved["epoch"] if saved else 0, []).append(group)
+        done = _epochs_done(group[0], data_of(group[0]), others)
+        by_epoch.setdefault(done, []).append(group)
 
     def shape(group: list[Job]) -> tuple:
         job = group[0]
@@ -96,3 +130,10 @@ def schedule(jobs: Sequence[Job], data_of: DataOf, replicas: int) -> list[list[l
         for groups in [sorted(alike, key=shape)]
         for i in range(0, len(groups), max(1, replicas))
     ]
+
+
+def _epochs_done(job: Job, data: Data, others: Sequence[Job]) -> int:
+    if saved := job.run.load_checkpoint():
+        return saved["epoch"]
+    found = start(job, data, others)
+    return found.epochs if found else 0

@@ -6,27 +6,24 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.fabric import Fabric
 
 from longtail import data as data_sets
-from longtail import measures
 from longtail.blueprint import Blueprint
 from longtail.config import Config
 from longtail.data.base import Data
-from longtail.engine import Progress, launch, train
+from longtail.engine import Progress, launch, too_large_is_told
 from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
 from longtail.intervals import intervals
-from longtail.jobs import DataOf, Job, plan, schedule
+from longtail.jobs import DataOf, Job, plan, schedule, waves
 from longtail.methods import Method
-from longtail.replica import Replica, check_fits
-from longtail.resident import Resident
+from longtail.replica import check_fits
 from longtail.results import (
     Features,
     choose,
@@ -36,7 +33,9 @@ from longtail.results import (
     make_result,
     write_result,
 )
-from longtail.runs import Run, environment
+from longtail.runs import Run
+from longtail.streaming import streams
+from longtail.training import on_cuda, train_jobs
 
 logger = logging.getLogger(__name__)
 
@@ -106,10 +105,12 @@ def run_jobs(
     overwrite: bool = False,
     progress: Progress | None = None,
     on_result: Callable[[Job], None] | None = None,
+    others: Sequence[Job] = (),
 ) -> list[Run]:
     """Train and judge `jobs`, which share a machine; `on_result` hears of each as it comes.
 
-    Each is trained on the data its configuration names, or all on `data`.
+    Each is trained on the data its configuration names, or all on `data`. What finished runs of
+    `jobs`, or of `others`, have trained already is not trained again.
     """
     machine = jobs[0].config.machine
     for job in jobs:
@@ -124,13 +125,24 @@ def run_jobs(
     if fabric.global_rank == 0:
         for job in jobs:
             if overwrite or not job.run.finished:
-                job.run.begin(job.config, overwrite=overwrite, cuda=_on_cuda(fabric))
+                job.run.begin(job.config, overwrite=overwrite, cuda=on_cuda(fabric))
     fabric.barrier()
-    for together in schedule(jobs, data_of, machine.replicas if _side_by_side(fabric) else 1):
-        for job in _fit_together(together, data_of, fabric, progress):
-            if on_result and fabric.global_rank == 0:
-                on_result(job)
+    others = [*others, *jobs]
+    replicas = machine.replicas if _side_by_side(map(data_of, jobs), fabric) else 1
+    for wave in waves(jobs):
+        for together in schedule(wave, data_of, replicas, others):
+            first = together[0][0]
+            with too_large_is_told(first.config, data_of(first), fabric, len(together)):
+                for job in _fit_together(together, data_of, fabric, progress, others):
+                    if on_result and fabric.global_rank == 0:
+                        on_result(job)
     return [job.run for job in jobs]
+
+
+def _side_by_side(sets: Iterable[Data], fabric: Fabric) -> bool:
+    """Whether several trainings can share the device: one, with all images on it."""
+    alone = on_cuda(fabric) and fabric.world_size == 1
+    return alone and not any(streams(data, fabric.device) for data in sets)
 
 
 def _loaded(jobs: Sequence[Job]) -> DataOf:
@@ -151,19 +163,15 @@ def _check_judgeable(data: Data) -> None:
         )
 
 
-def _on_cuda(fabric: Fabric) -> bool:
-    return fabric.device.type == "cuda"
-
-
-def _side_by_side(fabric: Fabric) -> bool:
-    return _on_cuda(fabric) and fabric.world_size == 1
-
-
 def _fit_together(
-    groups: list[list[Job]], data_of: DataOf, fabric: Fabric, progress: Progress | None
+    groups: list[list[Job]],
+    data_of: DataOf,
+    fabric: Fabric,
+    progress: Progress | None,
+    others: Sequence[Job],
 ) -> Iterator[Job]:
     """Train one job of each group, then judge every job of it."""
-    training = _train([group[0] for group in groups], data_of, fabric, progress)
+    training = train_jobs([group[0] for group in groups], data_of, fabric, progress, others)
     for group, replica in zip(groups, training.replicas, strict=True):
         data = replica.data
         began = time.perf_counter()
@@ -182,106 +190,12 @@ def _fit_together(
                 job.run.save_model(replica.model.state_dict())
                 if method.rule:
                     job.run.save_model(evidence.head.state_dict(), "head.safetensors")
-                blueprint = Blueprint.of(job.config.backbone, evidence.head, data)
+                blueprint = Blueprint.of(job.config, evidence.head, data)
                 job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
                 where_right = intervals(evidence.scores, data.counts, alpha)
                 write_result(job.run, result, where_right, data)
             yield job
     fabric.barrier()
-
-
-@dataclass(frozen=True)
-class Training:
-    """Replicas at their last epoch, and what it took."""
-
-    replicas: list[Replica]
-    capture_seconds: float
-    seconds: float
-    """Spent on them, before an interruption too, without capture and the last evaluation."""
-
-    def cost(self, job: Job, replica: Replica, judging: float) -> dict[str, Any]:
-        """The fields of a result that tell what it took, with the seconds of judging it."""
-        return {
-            "training_id": job.training_id(replica.data),
-            "seconds": self.seconds + judging,
-            "capture_seconds": self.capture_seconds,
-            "replicas": len(self.replicas),
-            "images": replica.images,
-            "images_per_second": sum(r.images for r in self.replicas) / self.seconds,
-            "device": environment(cuda=_on_cuda(self.replicas[0].fabric))["device"],
-        }
-
-
-def _train(
-    jobs: Sequence[Job], data_of: DataOf, fabric: Fabric, progress: Progress | None
-) -> Training:
-    """Train `jobs` side by side to the last epoch, from their checkpoints if there are any."""
-    replicas = _replicas(jobs, data_of, fabric)
-    epochs = max(replica.epochs for replica in replicas)
-    done, spent = 0, 0.0
-    for job, replica in zip(jobs, replicas, strict=True):
-        if saved := job.run.load_checkpoint():
-            done, spent = saved["epoch"], saved["seconds"]
-            replica.load_state_dict(saved["replica"])
-    if progress and fabric.global_rank == 0:
-        progress.begin(_title(jobs), epochs, done)
-    last_save = time.perf_counter()
-    began = last_save - spent
-
-    def after_epoch(epoch: int, records: list[dict[str, Any] | None]) -> None:
-        nonlocal last_save
-        now = time.perf_counter()
-        due = now - last_save >= jobs[0].config.machine.save_seconds
-        for job, replica, record in zip(jobs, replicas, records, strict=True):
-            if record is None:
-                continue
-            record["val"] = _held_out(replica)
-            if fabric.global_rank != 0:
-                continue
-            job.run.append_metrics(record, epoch=epoch - 1)
-            if due or epoch == replica.epochs:
-                content = {"epoch": epoch, "seconds": now - began, "replica": replica.state_dict()}
-                job.run.save_checkpoint(content)
-        if due:
-            last_save = now
-        if watched:
-            watched.epoch(next(record for record in records if record))
-
-    watched = progress if fabric.global_rank == 0 else None
-    with torch.random.fork_rng(devices=[fabric.device] if _on_cuda(fabric) else []):
-        capturing = train(replicas, start=done, after_epoch=after_epoch, progress=watched)
-    seconds = time.perf_counter() - began - capturing
-    return Training(replicas, capturing, seconds)
-
-
-def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Replica]:
-    """One for each job; those on the same images, padded alike, share them on the device."""
-    placed: dict[Any, Resident] = {}
-    replicas = []
-    for job in jobs:
-        data, train = data_of(job), job.config.train
-        key = (id(data), train.augment, train.pad)
-        if key not in placed:
-            placed[key] = Resident.place(data, train, fabric.device)
-        replicas.append(Replica(job.config, job.method, data, placed[key], fabric))
-    return replicas
-
-
-def _held_out(replica: Replica) -> dict[str, float | None] | None:
-    data = replica.data
-    if data.val is None:
-        return None
-    held = measures.score(replica.model.head, replica.features(data.val), data.val.labels)
-    return measures.accuracy(held.total, held.labels, data.counts).splits()
-
-
-def _title(jobs: Sequence[Job]) -> str:
-    config = jobs[0].config
-    names = ", ".join(dict.fromkeys(job.method.training or job.config.method for job in jobs))
-    seeds = ", ".join(dict.fromkeys(str(job.config.seed) for job in jobs))
-    tuning = ", tuning run" if jobs[0].run.folder.name == "tuning" else ""
-    sets = ", ".join(dict.fromkeys(str(j.config.data or j.config.files.list) for j in jobs))
-    return f"{names} on {sets}, {config.backbone}, seed {seeds}{tuning}"
 
 
 def _settled(
@@ -313,8 +227,8 @@ def _settled(
         data = replace(data, train=rest, val=held, test=None)
         tuning = replace(job, run=Run(job.run.folder / "tuning"))
         if fabric.global_rank == 0:
-            tuning.run.begin(job.config, overwrite=False, cuda=_on_cuda(fabric))
+            tuning.run.begin(job.config, overwrite=False, cuda=on_cuda(fabric))
         fabric.barrier()
-        (replica,) = _train([tuning], lambda _: data, fabric, progress).replicas
+        (replica,) = train_jobs([tuning], lambda _: data, fabric, progress).replicas
         head, features = replica.model.head, collect(replica.model, data, replica.features)
     return job.closed(choose(choice, job.closed, head, features, data)), "held-out"

@@ -155,8 +155,9 @@ class Predictor:
         channels, height, width = self.about.blueprint.shape
         for pixels in decode_all(map(_blob, images), (height, width)):
             if not isinstance(pixels, str) and channels == 1:
-                pixels = np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
-            yield pixels if isinstance(pixels, str) else pixels.transpose(2, 0, 1)
+                colour = Image.fromarray(pixels.transpose(1, 2, 0))
+                pixels = np.asarray(colour.convert("L"))[None]
+            yield pixels
 
 
 class TorchNetwork:

@@ -6,8 +6,9 @@ numbers are device tensors and a device generator, so that it can be captured as
 Shapes: B images a step on this rank, N training images, T full steps an epoch.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -19,12 +20,14 @@ from longtail.config import Config, TrainConfig
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
 from longtail.errors import UserError
+from longtail.features import extract
 from longtail.heads import NormalisedHead
 from longtail.losses import State
 from longtail.methods import Batch, Method, Model
-from longtail.resident import Resident
+from longtail.resident import Resident, sample_input
 from longtail.schedule import Leg, lay_out, mean_decay, rate
 from longtail.seeding import stream
+from longtail.streaming import Streaming
 
 
 def build_model(config: Config, method: Method, data: Data) -> Model:
@@ -41,7 +44,7 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
 def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
     """Refuse what could not be trained: build it once, and lay the batch on the ranks."""
     model = build_model(config, method, data).eval()
-    sample = data.train.inputs[:1].float()
+    sample = sample_input(data, config.train)
     try:
         with torch.no_grad():
             model.head(model.backbone(sample))
@@ -51,7 +54,7 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
             f"--backbone {config.backbone} does not take inputs of {shape}: {error}. Another "
             "--image-size or --backbone may fit"
         ) from error
-    _batch_of_rank(config.train.batch_size, len(data.train), world)
+    _batch_of_rank(config, len(data.train), world)
 
 
 def check_backbone(config: Config, method: Method, data: Data) -> None:
@@ -73,7 +76,12 @@ class Replica:
     """What one seed's training holds."""
 
     def __init__(
-        self, config: Config, method: Method, data: Data, resident: Resident, fabric: Fabric
+        self,
+        config: Config,
+        method: Method,
+        data: Data,
+        resident: Resident | Streaming,
+        fabric: Fabric,
     ):
         self.config = config
         self.data = data
@@ -82,9 +90,12 @@ class Replica:
         self.legs = lay_out(method.stages, config.train.epochs)
         self.leg = self.legs[0]
         self.model = build_model(config, method, data).to(fabric.device)
+        if config.machine.sync_batchnorm and fabric.world_size > 1:
+            self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+        self.parts = config.machine.accumulate
         if config.machine.compile:
             self.model.backbone.compile(dynamic=False)
-        self.batch = _batch_of_rank(config.train.batch_size, len(data.train), fabric.world_size)
+        self.batch = _batch_of_rank(config, len(data.train), fabric.world_size)
         self.steps = len(data.train) // (self.batch * fabric.world_size)
         self.short = self._short_batch() if config.train.keep_short_batch else 0
         device = fabric.device
@@ -98,6 +109,7 @@ class Replica:
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
         self.losses = torch.zeros(self.steps + (self.short > 0), device=device)
         self.orders: list[Tensor] = []
+        self.drawn: list[Tensor] = []
         self.wrapped: nn.Module = self.model
         self.optimizer: torch.optim.Optimizer | None = None
         self._saved_optimizer: dict[str, Any] | None = None
@@ -147,10 +159,11 @@ class Replica:
             self.wrapped = self.fabric.setup_module(self.model)
             if self._saved_optimizer and carries_on:
                 self._load_optimizer(self._saved_optimizer)
-        self.orders = [
-            torch.zeros(self.steps * self.batch + self.short, dtype=torch.long).to(self.cursor)
-            for _ in leg.stage.samplers
-        ]
+        shown = self._shown(torch.arange(len(self.data.train)))
+        kept = self.resident.augmentation.draw(len(shown), torch.Generator())
+        device = self.fabric.device
+        self.orders = [torch.zeros_like(shown, device=device) for _ in leg.stage.samplers]
+        self.drawn = [torch.zeros_like(kept, device=device) for _ in leg.stage.samplers]
 
     def begin_epoch(self, epoch: int) -> None:
         """Fill every device tensor that this epoch's steps read."""
@@ -165,8 +178,12 @@ class Replica:
         self.cursor.zero_()
         rank = self.fabric.global_rank
         self.state.generator.manual_seed(stream(self.config.seed, "step", epoch, rank))
-        for i, kind in enumerate(self.leg.stage.samplers):
-            self.orders[i].copy_(self._order(kind, epoch, i))
+        shown = [self._epoch(kind, epoch, i) for i, kind in enumerate(self.leg.stage.samplers)]
+        for i, (order, drawn) in enumerate(shown):
+            self.orders[i].copy_(order)
+            self.drawn[i].copy_(drawn)
+        parts = [size // self.parts for size in self.step_sizes for _ in range(self.parts)]
+        self.resident.begin([order for order, _ in shown], parts)
         self._train_mode()
         # layers with randomness of their own, such as dropout, draw from the global generators
         torch.manual_seed(stream(self.config.seed, "layers", epoch, rank))
@@ -185,20 +202,43 @@ class Replica:
     def step(self, size: int) -> None:
         """One step on `size` images of each sampler: from indices to new weights."""
         assert self.optimizer is not None
-        arange = torch.arange(size, device=self.cursor.device)
-        index = self.cursor * self.batch + arange  # (B,)
-        batches = [self._batch(order[index]) for order in self.orders]
         self.optimizer.zero_grad(set_to_none=True)
+        if self.parts == 1:
+            loss = self._gradients(0, size)
+        else:
+            loss = self._accumulated(size // self.parts)
+        self.optimizer.step()
+        self.losses.index_copy_(0, self.cursor, loss.float().view(1))
+        self.cursor += 1
+
+    def _gradients(self, start: int, stop: int) -> Tensor:
+        """The loss of images `start` to `stop` of the step, and its gradients added."""
+        places = torch.arange(start, stop, device=self.cursor.device)
+        index = self.cursor * self.batch + places  # (B,)
+        batches = [self._batch(i, index) for i in range(len(self.orders))]
         stage = self.leg.stage
         loss = stage.step(self.wrapped, stage.loss, batches, self.state)
+        loss = loss / self.parts if self.parts > 1 else loss
         self.fabric.backward(loss)
-        self.optimizer.step()
-        self.losses.index_copy_(0, self.cursor, loss.detach().float().view(1))
-        self.cursor += 1
+        return loss.detach()
+
+    def _accumulated(self, size: int) -> Tensor:
+        """The same in parts of `size` images; ranks exchange gradients at the last one."""
+        head, total = self.model.head, torch.zeros_like(self.state.lr)
+        for part in range(self.parts):
+            waits = self.fabric.world_size > 1 and part < self.parts - 1
+            with self.fabric.no_backward_sync(self.wrapped) if waits else nullcontext():  # type: ignore[arg-type]
+                total += self._gradients(part * size, (part + 1) * size)
+            if isinstance(head, NormalisedHead):
+                # the parts' means are one mean of the step: its decay comes once, with the first
+                head.momentum.fill_(1)
+        if isinstance(head, NormalisedHead):
+            head.momentum.copy_(self.state.mu)
+        return total
 
     def features(self, split: Split) -> Tensor:
         """Features (N, D) of `split` in evaluation mode."""
-        return extract(self.model, split.inputs, self.resident.normalised, self.fabric)
+        return extract(self.model, split, self.resident.view, self.fabric, self.config.machine)
 
     def tensors(self) -> Iterator[Tensor]:
         """Everything that a step changes."""
@@ -219,36 +259,50 @@ class Replica:
         load_weights(self.model, state["model"], "the checkpoint")
         self._saved_optimizer = state["optimizer"]
 
+    def take_over(self, state: dict[str, Tensor], source: str) -> None:
+        """Begin with a model that others trained; what it does not have stays as it is."""
+        load_weights(self.model, {**self.model.state_dict(), **state}, source)
+
     def _load_optimizer(self, state: dict[str, Any]) -> None:
         assert self.optimizer is not None
         self.optimizer.load_state_dict(state)
         for group in self.optimizer.param_groups:
             group["lr"] = self.state.lr  # stays the device tensor that epochs fill
 
-    def _batch(self, index: Tensor) -> Batch:
-        generator = self.state.generator
-        inputs = self.resident.draw(index, self.config.train.augment, generator)
-        target = self.resident.labels[index]
+    def _batch(self, sampler: int, index: Tensor) -> Batch:
+        """The batch of one sampler at the places `index` of the epoch."""
+        rows = self.orders[sampler][index]
+        inputs = self.resident.draw(rows, self.drawn[sampler][index], sampler)
+        target = self.resident.labels[rows]
         if self.leg.stage.mix:
             inputs, target = self.leg.stage.mix(inputs, target, self.state)
         return Batch(inputs, target)
 
-    def _order(self, kind: str, epoch: int, position: int) -> Tensor:
-        """This rank's part of the epoch's order: the same global batches on any number of ranks."""
-        generator = torch.Generator().manual_seed(
-            stream(self.config.seed, "order", epoch, position)
-        )
-        labels = self.data.train.labels
+    def _epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, Tensor]:
+        """This rank's part of the epoch: rows of the training set, and what is drawn for each.
+
+        Both are drawn for all ranks together and then shared out, so that the global batches are
+        the same, image for image and crop for crop, on any number of ranks.
+        """
+        labels, generator = self.data.train.labels, torch.Generator()
+        generator.manual_seed(stream(self.config.seed, "order", epoch, position))
         order = epoch_order(kind, labels, self.data.counts, len(labels), generator)
+        generator.manual_seed(stream(self.config.seed, "augment", epoch, position))
+        drawn = self.resident.augmentation.draw(len(labels), generator)
+        return self._shown(order), self._shown(drawn)
+
+    def _shown(self, order: Tensor) -> Tensor:
+        """The rows of `order` (N, ...) that this rank takes, step by step."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
-        full = rank_order(order, self.batch * world, rank, world).reshape(-1)
+        full = rank_order(order, self.batch * world, rank, world).flatten(0, 1)
         rest = order[self.steps * self.batch * world :]
         return torch.cat([full, rest[rank::world][: self.short]])
 
     def _short_batch(self) -> int:
         """Images of the short last batch on this rank: alike on every rank, the rest is dropped."""
         world = self.fabric.world_size
-        return (len(self.data.train) - self.steps * self.batch * world) // world
+        rest = (len(self.data.train) - self.steps * self.batch * world) // world
+        return rest // self.parts * self.parts
 
     def _train_mode(self) -> None:
         """Training mode, but frozen layers keep their batch statistics."""
@@ -279,36 +333,14 @@ def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.o
     return adam(moving, betas=(train.momentum, 0.999), capturable=lr.is_cuda, **shared)
 
 
-@torch.no_grad()
-def extract(
-    model: Model, inputs: Tensor, normalised: Callable[[Tensor], Tensor], fabric: Fabric
-) -> Tensor:
-    """Features (N, D) of all `inputs` in evaluation mode, float32.
-
-    Every rank computes its own rows, and the sum over ranks puts them together: each row once.
-    """
-    training = model.training
-    model.eval()
-    rows = torch.arange(fabric.global_rank, len(inputs), fabric.world_size)
-    features = torch.zeros(len(inputs), model.backbone.dim, device=fabric.device)
-    for part in rows.split(EVALUATION_BATCH):
-        batch = normalised(inputs[part.to(inputs.device)].to(fabric.device))
-        with fabric.autocast():
-            # forward itself: a compiled backbone would compile anew for these shapes
-            features[part.to(fabric.device)] = model.backbone.forward(batch).float()
-    model.train(training)
-    if fabric.world_size > 1:
-        features = cast(Tensor, fabric.all_reduce(features, reduce_op="sum"))
-    return features
-
-
-EVALUATION_BATCH = 1000
-
-
-def _batch_of_rank(batch_size: int, images: int, world: int) -> int:
-    if batch_size % world:
+def _batch_of_rank(config: Config, images: int, world: int) -> int:
+    size, parts = config.train.batch_size, config.machine.accumulate
+    if size % (world * parts):
+        fits = size // (world * parts) * world * parts or world * parts
         raise UserError(
-            f"--batch-size {batch_size} counts images over all ranks and does not divide by the "
-            f"{world} ranks of this run: use {batch_size // world * world or world}"
+            f"--batch-size {size} counts images over all ranks and does not divide by the "
+            f"{world} ranks of this run"
+            + (f" times --accumulate {parts}" if parts > 1 else "")
+            + f": use {fits}"
         )
-    return max(1, min(batch_size, images) // world)
+    return max(1, min(size, images) // (world * parts)) * parts

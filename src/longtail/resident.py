@@ -3,14 +3,40 @@
 Shapes: N training images, B in a batch, images (C, H, W).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from longtail.config import TrainConfig
-from longtail.data.augment import crop_flip, normalise, padded
+from longtail.data.augment import Augmentation, CropFlip, Plain, normalise
 from longtail.data.base import Data
+from longtail.data.photo import ResizedCrop, middle
+
+
+def augmentation(data: Data, train: TrainConfig) -> Augmentation:
+    """What `train` asks to be done to the images of `data`."""
+    if data.embeddings or train.augment == "none":
+        return Plain()
+    stored = (data.train.inputs.shape[2], data.train.inputs.shape[3])
+    if train.augment == "resized-crop":
+        return ResizedCrop(stored, seen_size(data, train), train.jitter)
+    return CropFlip(stored, train.pad, flip=train.augment == "crop-flip")
+
+
+def seen_size(data: Data, train: TrainConfig) -> tuple[int, int]:
+    """(H, W) of what the network sees of an image."""
+    if train.augment == "resized-crop" and train.crop_size is not None:
+        return train.crop_size, train.crop_size
+    return data.train.inputs.shape[2], data.train.inputs.shape[3]
+
+
+def sample_input(data: Data, train: TrainConfig) -> Tensor:
+    """One input of the network, for those who ask what it makes of such."""
+    if data.embeddings:
+        return data.train.in_memory[:1]
+    return torch.zeros(1, data.train.inputs.shape[1], *seen_size(data, train))
 
 
 @dataclass(frozen=True)
@@ -18,39 +44,62 @@ class Resident:
     """The training set on the device, and how to make network inputs of it."""
 
     source: Tensor
-    """(N, C, H + 2 pad, W + 2 pad) uint8, or (N, D) embeddings."""
+    """(N, C, H, W) uint8 as the augmentation wants it, or (N, D) embeddings."""
     labels: Tensor
     """(N,)."""
-    mean: Tensor
-    """(C, 1, 1) on the 0..1 scale."""
-    std: Tensor
-    size: tuple[int, int]
-    """(H, W) of what is cropped out."""
+    augmentation: Augmentation
+    view: "View"
 
     @staticmethod
     def place(data: Data, train: TrainConfig, device: torch.device) -> "Resident":
         """Copy the training set of `data` to `device`."""
-        inputs = data.train.inputs
-        pad = 0 if data.embeddings or train.augment == "none" else train.pad
+        augment = augmentation(data, train)
         return Resident(
-            source=(padded(inputs, pad) if pad else inputs).to(device),
+            source=augment.ready(data.train.in_memory).to(device),
             labels=data.train.labels.to(device),
-            mean=torch.tensor(data.mean, device=device).view(-1, 1, 1),
-            std=torch.tensor(data.std, device=device).view(-1, 1, 1),
-            size=(0, 0) if data.embeddings else (inputs.shape[2], inputs.shape[3]),
+            augmentation=augment,
+            view=View.of(data, train, device),
         )
 
-    def draw(self, index: Tensor, augment: str, generator: torch.Generator) -> Tensor:
-        """Network inputs of the rows in `index`, augmented."""
-        if augment == "none" or self.source.ndim == 2:
-            return self.normalised(self.source[index])
-        flip = augment == "crop-flip"
-        images = crop_flip(self.source, index, self.size, flip=flip, generator=generator)
-        return self.normalised(images)
+    captured = True
+    """Whether a graph may hold `draw`."""
+
+    def begin(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        """An epoch begins; all is here already."""
+
+    def draw(self, index: Tensor, drawn: Tensor, sampler: int) -> Tensor:
+        """Network inputs of the rows in `index`, augmented as their rows of `drawn` say."""
+        return self.view.normalised(self.augmentation(self.source, index, drawn))
+
+
+@dataclass(frozen=True)
+class View:
+    """How the network sees images: of which size, and on which scale."""
+
+    mean: Tensor
+    """(C, 1, 1) on the 0..1 scale."""
+    std: Tensor
+    size: tuple[int, int] | None
+    """(H, W); None for embeddings."""
+
+    @staticmethod
+    def of(data: Data, train: TrainConfig, device: torch.device) -> "View":
+        """The view of `data` that `train` asks for."""
+        return View(
+            mean=torch.tensor(data.mean, device=device).view(-1, 1, 1),
+            std=torch.tensor(data.std, device=device).view(-1, 1, 1),
+            size=None if data.embeddings else seen_size(data, train),
+        )
 
     def normalised(self, inputs: Tensor) -> Tensor:
-        """Float inputs as the network wants them; embeddings pass."""
-        if inputs.ndim == 2:
+        """Images that were made for the network, on its scale; embeddings pass."""
+        if self.size is None:
             return inputs
         images = normalise(inputs, self.mean, self.std)
         return images.contiguous(memory_format=torch.channels_last)
+
+    def judged(self, inputs: Tensor) -> Tensor:
+        """Network inputs of stored images, without anything random."""
+        if self.size is None or inputs.shape[2:] == self.size:
+            return self.normalised(inputs)
+        return self.normalised(middle(inputs, self.size))

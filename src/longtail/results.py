@@ -186,6 +186,13 @@ COST = (
 """The fields of a result that evaluation cannot know."""
 
 
+def own_seconds(result: Mapping[str, Any]) -> float:
+    """A training's share, by its images, of the seconds that several had together."""
+    if result.get("images") is None:  # files from when all side by side were alike
+        return result["seconds"] / result["replicas"]
+    return result["images"] / result["images_per_second"]
+
+
 def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[float, ...]:
     """Mean of `values` (N,) over the images of each class; 0 for a class without any."""
     labels = labels.to(values.device)

@@ -139,4 +139,4 @@ def held_out(target: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], N
     """Row numbers that stay and that are held out, a fifth of each class."""
     whole = Split(torch.arange(len(target)), torch.from_numpy(target))
     rest, held = hold_out(whole, HELD_OUT, seed=seed)
-    return rest.inputs.numpy(), held.inputs.numpy()
+    return rest.in_memory.numpy(), held.in_memory.numpy()

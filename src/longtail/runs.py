@@ -82,6 +82,11 @@ class Run:
         return (self.folder / "result.json").exists()
 
     @property
+    def has_model(self) -> bool:
+        """Whether it is finished and its weights are still there."""
+        return self.finished and (self.folder / "model.safetensors").exists()
+
+    @property
     def metrics(self) -> list[dict[str, Any]]:
         """One record an epoch."""
         path = self.folder / "metrics.jsonl"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from longtail.blueprint import Blueprint, head_values
 from longtail.data.augment import normalise
+from longtail.data.photo import middle
 from longtail.errors import UserError
 from longtail.heads import NormalisedHead
 from longtail.methods import Model
@@ -53,7 +54,9 @@ class About:
         return (
             f"decode to {'RGB' if channels == 3 else 'grey'}, resize (bilinear) until the image "
             f"just covers {width}x{height} pixels, cut out the middle, pass uint8 "
-            f"(batch, {channels}, {height}, {width}); the model itself normalises"
+            f"(batch, {channels}, {height}, {width}); the model itself "
+            + ("" if self.blueprint.seen == (height, width) else "cuts out what it sees and ")
+            + "normalises"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +111,8 @@ class Shipped(nn.Module):
     def forward(self, inputs: Tensor, alpha: Tensor | None = None) -> Tensor:
         """Logits (B, classes); `alpha` () turns the dial, without it the head's own is taken."""
         if not self.about.blueprint.embeddings:
-            inputs = normalise(inputs, self.mean, self.std)
+            height, width = self.about.blueprint.seen
+            inputs = normalise(middle(inputs, (height, width)), self.mean, self.std)
         features = self.backbone(inputs).float()
         if alpha is None:
             return self.head(features)

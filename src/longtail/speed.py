@@ -21,7 +21,7 @@ from longtail.data.base import Data
 from longtail.engine import launch
 from longtail.graph import stepper
 from longtail.replica import Replica
-from longtail.resident import Resident
+from longtail.resident import Resident, sample_input
 from longtail.runs import environment, replacing
 
 PASSES = 5
@@ -77,7 +77,7 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
     rate = steps * size * replicas / run(steps)
     bytes_per_image = (
         PASSES
-        * _activations(trained[0].model, data)
+        * _activations(trained[0].model, sample_input(data, config.train))
         * (2 if fabric.device.type == "cuda" and config.machine.precision != "32" else 4)
     )
     return Speed(
@@ -160,7 +160,7 @@ def table(found: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def _activations(model: nn.Module, data: Data) -> int:
+def _activations(model: nn.Module, image: torch.Tensor) -> int:
     """Elements of all convolution outputs for one image."""
     elements = 0
 
@@ -170,7 +170,7 @@ def _activations(model: nn.Module, data: Data) -> int:
 
     layers = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
     hooks = [layer.register_forward_hook(count) for layer in layers]
-    image = data.train.inputs[:1].float().to(next(model.parameters()).device)
+    image = image.to(next(model.parameters()).device)
     training = model.training
     with torch.no_grad():
         model.eval()(image)

@@ -2,7 +2,7 @@
 
 import torch
 
-from longtail.data.augment import crop_flip, normalise, padded, take
+from longtail.data.augment import CropFlip, normalise, padded, take
 
 
 def images(n: int = 5) -> torch.Tensor:
@@ -33,9 +33,10 @@ def test_take_is_slicing() -> None:
 
 def places(flip: bool) -> list[tuple[int, int, bool]]:
     """Where each of many random crops was taken, found by looking."""
-    source = padded(images(1), 1)
-    index = torch.zeros(600, dtype=torch.long)
-    crops = crop_flip(source, index, (6, 4), flip=flip, generator=torch.Generator().manual_seed(2))
+    augment = CropFlip((6, 4), pad=1, flip=flip)
+    source = augment.ready(images(1))
+    drawn = augment.draw(600, torch.Generator().manual_seed(2))
+    crops = augment(source, torch.zeros(600, dtype=torch.long), drawn)
     found = []
     for crop in crops:
         for top in range(3):
@@ -60,9 +61,10 @@ def test_no_flip_unless_asked() -> None:
 
 
 def test_crops_follow_the_generator() -> None:
-    source, index = padded(images(), 2), torch.arange(5).repeat(4)
+    augment = CropFlip((6, 4), pad=2, flip=True)
+    source, index = augment.ready(images()), torch.arange(5).repeat(4)
     first, same, other = (
-        crop_flip(source, index, (6, 4), flip=True, generator=torch.Generator().manual_seed(s))
+        augment(source, index, augment.draw(20, torch.Generator().manual_seed(s)))
         for s in (0, 0, 1)
     )
     assert torch.equal(first, same)

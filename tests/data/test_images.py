@@ -99,7 +99,7 @@ def write(folder: Path, count: int, broken: tuple[int, ...] = ()) -> list[Path]:
 def read(
     paths: list[Path], rows: list[int], corrupt: Literal["stop", "skip"] = "stop"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return files(paths, config=DataConfig(corrupt=corrupt)).read(torch.tensor(rows))
+    return files(paths, config=DataConfig(corrupt=corrupt), name=str).read(torch.tensor(rows))
 
 
 def test_rows_come_in_order_over_many_batches(tmp_path: Path) -> None:
@@ -153,5 +153,5 @@ def test_unequal_sizes_need_image_size(tmp_path: Path) -> None:
     message = str(caught.value)
     assert f"{paths[0]} is 3x2" in message and f"{paths[2]} is 9x5" in message
     assert "--image-size" in message
-    inputs, _ = files(paths, config=DataConfig(image_size=4)).read(torch.arange(3))
+    inputs, _ = files(paths, config=DataConfig(image_size=4), name=str).read(torch.arange(3))
     assert inputs.shape == (3, 3, 4, 4)

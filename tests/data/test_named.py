@@ -172,6 +172,9 @@ def test_available(cifar: Path) -> None:
         "cifar10-lt",
         "cifar100-lt",
         "tiny-imagenet-lt",
+        "imagenet-lt",
+        "places-lt",
+        "inaturalist18",
     ]
     assert all(about for about, _ in rows.values())
     assert rows["letters-lt"][1] == "built in"

@@ -1,7 +1,7 @@
 """The command that measures, and makes the tables."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,7 @@ class Bench:
     """Reproduce a table of the paper: run what is missing, then write the table."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """A folder of recipes, such as cifar-lt, momentum or balanced; or compactness, or speed."""
+    """A folder of recipes, such as cifar-lt or momentum; or compactness, speed or images."""
     seeds: int | None = None
     """Seeds of every cell; each recipe's own number by default."""
     only: tuple[str, ...] = ()
@@ -31,6 +31,8 @@ class Bench:
     runs: Path = Path("runs")
     """Where the runs themselves go."""
     machine: MachineConfig = field(default_factory=MachineConfig)
+    images: int = 115_846
+    """Rows of the generated set that `bench images` is measured on; ImageNet-LT has as many."""
     dry_run: bool = False
     """List the runs and the expected time, and stop."""
 
@@ -38,7 +40,9 @@ class Bench:
       longtail bench cifar-lt --root ~/data --dry-run
       longtail bench cifar-lt --root ~/data --only cifar100-lt-100 --seeds 3
       longtail bench compactness --root ~/data --seeds 2
-      longtail bench speed --root ~/data"""
+      longtail bench tiny-imagenet-lt --root ~/data
+      longtail bench speed --root ~/data
+      longtail bench images"""
 
     def run(self) -> None:
         """Run and print the table."""
@@ -106,5 +110,25 @@ def _compactness(asked: Bench) -> None:
     print_lines(header, rows)
 
 
-MEASURED: dict[str, Callable[[Bench], None]] = {"speed": _speed, "compactness": _compactness}
+def _images(asked: Bench) -> None:
+    if asked.dry_run:
+        raise UserError("bench images measures at once, for about five minutes: no --dry-run")
+    from longtail import throughput
+
+    config = Config.preset("imagenet-lt").with_options(method="deconfound")
+    setting = throughput.Setting(
+        config=replace(config, machine=asked.machine),
+        folder=asked.runs / "images",
+        images=asked.images,
+        files=min(asked.images, 4096),
+    )
+    found = throughput.bench_images(setting, asked.results / "images" / "images.json")
+    print_lines(*throughput.table(found))
+
+
+MEASURED: dict[str, Callable[[Bench], None]] = {
+    "speed": _speed,
+    "images": _images,
+    "compactness": _compactness,
+}
 """Benches that are no folder of recipes."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from longtail.config import DataConfig
-from longtail.data import arrays, digits, folder, letters, lists, named, parquet
+from longtail.data import arrays, digits, folder, letters, listed, lists, named, parquet
 from longtail.data.base import ClassCounts, Data, Split, count, digest
+from longtail.data.listed import LISTED
 from longtail.data.named import NAMED, data_root, find
 from longtail.data.prepare import hold_out, prepared
 from longtail.data.sources import Source
@@ -41,8 +42,9 @@ def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Da
 
     Args:
         name: `letters-lt`, `digits-lt[:ratio]`, `cifar10-lt[:ratio]`, `cifar100-lt[:ratio]`,
-            `tiny-imagenet-lt`, or the path of class folders, of a folder with `train.parquet`,
-            or of an `.npz`; empty with `list`. A path may end in `:ratio` too.
+            `tiny-imagenet-lt`, `imagenet-lt`, `places-lt`, `inaturalist18`, or the path of class
+            folders, of a folder with `train.parquet`, or of an `.npz`; empty with `list`. A path
+            may end in `:ratio` too.
         config: where the images come from; the default is `DataConfig()`.
         options: fields of `DataConfig` that replace those of `config`.
 
@@ -51,7 +53,9 @@ def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Da
     """
     config = _configured(config or DataConfig(), options)
     base, ratio = _split_ratio(name)
-    if config.list is not None:
+    if base in LISTED:
+        source = listed.source(base, root=data_root(config), config=config)
+    elif config.list is not None:
         source = _listed(base, config)
         base = base or config.list.stem
     elif config.val_list is not None or config.test_list is not None:
@@ -73,6 +77,8 @@ def available(root: Path | None = None) -> list[tuple[str, str, str]]:
     rows = [(name, about, "built in") for name, about in EMBEDDED.items()]
     for name, about in NAMED.items():
         rows.append((name, about.description, str(find(name, found) or "")))
+    for name, known in LISTED.items():
+        rows.append((name, known.description, str(listed.find(name, found) or "")))
     return rows
 
 
@@ -94,7 +100,7 @@ def _split_ratio(name: str) -> tuple[str, float | None]:
     try:
         ratio = float(number)
     except ValueError:
-        if base not in EMBEDDED and base not in NAMED:
+        if base not in (*EMBEDDED, *NAMED, *LISTED):
             return name, None
         ratio = math.nan
     if not math.isfinite(ratio) or ratio < 1:
@@ -128,7 +134,7 @@ def _by_path(name: str, config: DataConfig) -> Source:
     if path.suffix in (".npz", ".parquet") or "/" in name or os.sep in name or name[:1] in "~.":
         what = f"{path} does not exist" if name else "no data was named"
         raise UserError(f"{what}: pass a name or a path  (list the names: longtail data)")
-    raise unknown("data", name, [*EMBEDDED, *NAMED], "list them: longtail data")
+    raise unknown("data", name, [*EMBEDDED, *NAMED, *LISTED], "list them: longtail data")
 
 
 def _listed(name: str, config: DataConfig) -> Source:

@@ -1,42 +1,76 @@
 """Augmentation of whole batches on their device: no host synchronisation, one draw per image.
 
+What happens to an image is drawn on the host, a row of numbers for each place in the epoch's
+order. So a run draws the same whether its data is resident or streams, whether its step is
+captured or not, and on any number of ranks.
+
 Shapes: N images in the source, B in the batch, images (C, H, W), pad p on each side.
 """
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 
+class Augmentation(Protocol):
+    """What training does to images at random."""
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """A row of parameters for each of `count` images, (count, P) on the host."""
+        ...
+
+    def ready(self, images: Tensor) -> Tensor:
+        """`images` (N, C, H, W) as a source to gather from: what need be done only once."""
+        ...
+
+    def __call__(self, source: Tensor, index: Tensor, drawn: Tensor) -> Tensor:
+        """The images of `index` (B,) out of a `ready` source, each with its row of `drawn`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Nothing at random."""
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        return torch.empty(count, 0)
+
+    def ready(self, images: Tensor) -> Tensor:
+        return images
+
+    def __call__(self, source: Tensor, index: Tensor, drawn: Tensor) -> Tensor:
+        return source[index]
+
+
+@dataclass(frozen=True)
+class CropFlip:
+    """A random crop out of the padded image, mirrored half of the time if `flip`."""
+
+    size: tuple[int, int]
+    """(H, W) of images and of crops."""
+    pad: int
+    flip: bool
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Columns: top, left, mirrored; (count, 3) int64."""
+        choices = torch.tensor([2 * self.pad + 1, 2 * self.pad + 1, 2 if self.flip else 1])
+        return (torch.rand(count, 3, generator=generator) * choices).long()
+
+    def ready(self, images: Tensor) -> Tensor:
+        """Zeros around every image: (N, C, H + 2p, W + 2p)."""
+        return padded(images, self.pad) if self.pad else images
+
+    def __call__(self, source: Tensor, index: Tensor, drawn: Tensor) -> Tensor:
+        top, left, mirrored = drawn.unbind(1)
+        return take(source, index, top, left, mirrored.bool(), self.size)
+
+
 def padded(images: Tensor, pad: int) -> Tensor:
     """Zeros around every image, once: (N, C, H + 2p, W + 2p)."""
     return F.pad(images, (pad, pad, pad, pad))
-
-
-def crop_flip(
-    source: Tensor,
-    index: Tensor,
-    size: tuple[int, int],
-    *,
-    flip: bool,
-    generator: torch.Generator,
-) -> Tensor:
-    """A random crop of `size` from each image of `index`, mirrored half of the time if `flip`.
-
-    Args:
-        source: (N, C, H + 2p, W + 2p), as `padded` gives it.
-        index: (B,) images to take.
-        size: (H, W).
-        flip: whether to mirror.
-        generator: on the device of `source`.
-    """
-    room = (source.shape[2] - size[0] + 1, source.shape[3] - size[1] + 1)
-
-    def draw(choices: int) -> Tensor:
-        return torch.randint(choices, index.shape, generator=generator, device=source.device)
-
-    top, left, mirrored = draw(room[0]), draw(room[1]), draw(2 if flip else 1).bool()
-    return take(source, index, top, left, mirrored, size)
 
 
 def take(
@@ -66,5 +100,5 @@ def take(
 
 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """uint8 images to float32: (x / 255 - mean) / std, with mean and std (C, 1, 1)."""
+    """Images from 0 to 255 as float32: (x / 255 - mean) / std, with mean and std (C, 1, 1)."""
     return (images.float() / 255 - mean) / std

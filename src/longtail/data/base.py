@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longtail.data.streamed import Streamed
+
 MANY_ABOVE = 100
 FEW_BELOW = 20
 
@@ -27,7 +29,7 @@ class ClassCounts:
         """Classes of each split: many > 100, medium 20 to 100, few < 20 training images."""
         few = tuple(c for c, n in enumerate(self.images) if n < FEW_BELOW)
         many = tuple(c for c, n in enumerate(self.images) if n > MANY_ABOVE)
-        medium = tuple(c for c in range(len(self.images)) if c not in {*few, *many})
+        medium = tuple(c for c, n in enumerate(self.images) if FEW_BELOW <= n <= MANY_ABOVE)
         return {"many": many, "medium": medium, "few": few}
 
     def tensor(self) -> Tensor:
@@ -40,15 +42,25 @@ class ClassCounts:
 
 @dataclass(frozen=True)
 class Split:
-    """One part of a data set, wholly in memory."""
+    """One part of a data set."""
 
-    inputs: Tensor
-    """Images (N, C, H, W) uint8, or embeddings (N, D) float32."""
+    inputs: Tensor | Streamed
+    """Images (N, C, H, W) uint8, in memory or streamed, or embeddings (N, D) float32."""
     labels: Tensor
     """(N,) int64."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def in_memory(self) -> Tensor:
+        """The inputs of a part that is not streamed."""
+        assert isinstance(self.inputs, Tensor), "streamed images are asked for in batches"
+        return self.inputs
+
+    def pixels(self) -> Tensor:
+        """All inputs, decoded here and now if they are streamed: for a few of them."""
+        return self.inputs if isinstance(self.inputs, Tensor) else self.inputs.sample(len(self))
 
     def take(self, index: Tensor) -> "Split":
         """The rows of `index`, in its order."""
@@ -99,7 +111,7 @@ def count(labels: Tensor, classes: int) -> ClassCounts:
 def digest(split: Split) -> str:
     """SHA-256 of the inputs and labels of `split`, in their order."""
     sha = hashlib.sha256()
-    for tensor in (split.inputs, split.labels):
+    for tensor in (split.in_memory, split.labels):
         sha.update(str(tuple(tensor.shape)).encode())
         # a view: tobytes would hold everything twice
         sha.update(tensor.contiguous().view(-1).numpy().data)

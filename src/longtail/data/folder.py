@@ -1,14 +1,15 @@
 """A folder per class, or train, val and test folders with a folder per class in each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from longtail.config import DataConfig
-from longtail.data.images import Blob, Images
-from longtail.data.sources import Part, Source
+from longtail.data.cache import Cached, files_hash
+from longtail.data.images import Images, Stored
+from longtail.data.sources import Part, Source, Store
 from longtail.errors import UserError
 
 SUFFIXES = frozenset(
@@ -66,7 +67,8 @@ def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
         raise UserError(
             f"no image under {root}: files ending in {', '.join(sorted(SUFFIXES))} are looked for"
         )
-    return Part.whole(files(paths, config=config), torch.tensor(labels))
+    store = files(paths, config=config, name=lambda row: paths[row].relative_to(root).as_posix())
+    return Part.whole(kept(store, paths), torch.tensor(labels))
 
 
 def images_under(root: Path) -> list[Path]:
@@ -74,13 +76,27 @@ def images_under(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if _is_image(path))
 
 
-def files(paths: Sequence[Path], *, config: DataConfig) -> Images:
-    """A store of image files."""
+def files(
+    paths: Sequence[Path],
+    *,
+    config: DataConfig,
+    name: Callable[[int], str],
+    where: Callable[[int], str] | None = None,
+) -> Images:
+    """A store of image files; `where` says where a row is, its path by default."""
 
-    def blobs(rows: Tensor) -> Iterator[Blob]:
+    def blobs(rows: Tensor) -> Iterator[Stored]:
         return (paths[row] for row in rows.tolist())
 
-    return Images(blobs, lambda row: str(paths[row]), config.image_size, config.corrupt)
+    place = where or (lambda row: str(paths[row]))
+    return Images(blobs, place, config.image_size, config.corrupt, name)
+
+
+def kept(images: Images, paths: Sequence[Path]) -> Store:
+    """The store of `paths`, its decoded images on disk if they are resized: that takes time."""
+    if images.image_size is None:
+        return images
+    return Cached(images, lambda: f"{files_hash(paths)} {images.image_size}")
 
 
 def _subfolders(root: Path) -> dict[str, Path]:

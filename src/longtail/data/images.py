@@ -3,7 +3,7 @@
 import io
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from longtail.errors import UserError
+from longtail.errors import UserError, some
 
 log = logging.getLogger(__name__)
 
-Blob = bytes | Path | Image.Image | None
+Stored = bytes | Path | None
+Blob = Stored | Image.Image
 """An encoded image, the file that holds it, an open image, or nothing where a store has a hole."""
 Decoded = NDArray[np.uint8] | str
-"""Pixels (H, W, 3), or why there are none."""
+"""Pixels (3, H, W), or why there are none."""
 
 BATCH = 32
 """Images a task of the thread pool, so that small images do not drown in its overhead."""
@@ -31,8 +32,19 @@ WINDOW = 2048
 """Encoded images in memory at a time."""
 
 
+Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
+"""Gives an array of a shape, in memory or on disk, for a store to decode into."""
+
+
+def in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The usual `Allocate`."""
+    return np.empty(shape, dtype=np.uint8)
+
+
 def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """One image as RGB pixels (H, W, 3), grey ones too.
+    """One image as RGB pixels (H, W, 3), grey ones too, as they are stored.
+
+    A rotation in the EXIF data is not applied: the published figures were made without it.
 
     Args:
         blob: the encoded image or its path.
@@ -81,12 +93,15 @@ def _resized(image: Image.Image, width: int, height: int) -> Image.Image:
 class Images:
     """A store of encoded images."""
 
-    blobs: Callable[[Tensor], Iterator[Blob]]
+    blobs: Callable[[Tensor], Iterator[Stored]]
     """Ascending rows (N,) to their encoded images, lazily and in that order."""
     where: Callable[[int], str]
     """A row to the words that name it."""
     image_size: int | None
     corrupt: Literal["stop", "skip"]
+    name: Callable[[int], str] | None = None
+    """A row to its name under the root; only files have one. They can be asked for in any order,
+    and so be streamed."""
 
     def row_bytes(self) -> int:
         """Bytes of one decoded image, told from the first header that can be read."""
@@ -99,7 +114,7 @@ class Images:
                 return 0
         return 0
 
-    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Tensor, allocate: Allocate = in_memory) -> tuple[Tensor, Tensor]:
         """Decode `rows` to (M, 3, H, W) uint8; also the places (M,) in `rows` they come from.
 
         Raises:
@@ -108,31 +123,35 @@ class Images:
         """
         pixels: NDArray[np.uint8] | None = None  # (N, 3, H, W)
         places: list[int] = []
+        broken: list[tuple[int, str]] = []  # rows, and why
         for place, image in enumerate(decode_all(self.blobs(rows), self.image_size)):
             if isinstance(image, str):
-                self._broken(int(rows[place]), image)
+                broken.append((int(rows[place]), image))
                 continue
-            planes = image.transpose(2, 0, 1)
             if pixels is None:
-                pixels = np.empty((len(rows), *planes.shape), dtype=np.uint8)
-            if planes.shape != pixels.shape[1:]:
-                raise self._unequal(rows[[places[0], place]].tolist(), pixels[0], planes)
-            pixels[len(places)] = planes
+                pixels = allocate((len(rows), *image.shape))
+            if image.shape != pixels.shape[1:]:
+                raise self._unequal(rows[[places[0], place]].tolist(), pixels[0], image)
+            pixels[len(places)] = image
             places.append(place)
+        if broken:
+            self._tell(broken, len(rows))
         if pixels is None:
             raise UserError(f"none of the {len(rows)} images can be read: see the log for each")
-        if len(places) < len(rows):
-            log.warning("left out %d of %d images", len(rows) - len(places), len(rows))
         return torch.from_numpy(pixels[: len(places)]), torch.tensor(places)
 
-    def _broken(self, row: int, reason: str) -> None:
-        """Stop at an image that cannot be read, or name it in the log."""
+    def _tell(self, broken: Sequence[tuple[int, str]], of: int) -> None:
+        """Stop at images that cannot be read, or name each in the log."""
         if self.corrupt == "stop":
+            (row, reason), others = broken[0], [self.where(row) for row, _ in broken[1:]]
+            more = f" Nor can {some(others)}: {len(broken):,} of {of:,} images." if others else ""
             raise UserError(
-                f"{self.where(row)} cannot be read ({reason}): mend or remove it, or pass "
-                "--corrupt skip to leave such images out"
+                f"{self.where(row)} cannot be read ({reason}).{more} Mend or remove "
+                f"{'them' if others else 'it'}, or pass --corrupt skip to leave such images out"
             )
-        log.warning("left out %s: it cannot be read (%s)", self.where(row), reason)
+        for row, reason in broken:
+            log.warning("left out %s: it cannot be read (%s)", self.where(row), reason)
+        log.warning("left out %d of %d images", len(broken), of)
 
     def _unequal(self, rows: list[int], *images: NDArray[np.uint8]) -> UserError:
         """The error for two images of different sizes."""
@@ -153,7 +172,7 @@ def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Ite
         results: list[Decoded] = []
         for blob in batch:
             try:
-                results.append(decode(blob, size=size))
+                results.append(np.ascontiguousarray(decode(blob, size=size).transpose(2, 0, 1)))
             except MemoryError:  # no fault of the image's
                 raise
             except Exception as error:  # decoders raise anything at all on broken bytes
@@ -161,7 +180,7 @@ def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Ite
         return results
 
     stream = iter(blobs)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
         while window := list(islice(stream, WINDOW)):
             batches = [window[i : i + BATCH] for i in range(0, len(window), BATCH)]
             for results in pool.map(attempt, batches):

@@ -1,57 +1,75 @@
 """Lists in the style of ImageNet-LT and Places-LT: `path label` on each line."""
 
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
 
 import torch
 
 from longtail.config import DataConfig
 from longtail.data.checks import numbered
-from longtail.data.folder import files
+from longtail.data.folder import files, kept
 from longtail.data.sources import Part, Source
-from longtail.errors import UserError
+from longtail.errors import UserError, some
+
+Check = Callable[[str, list[int]], None]
+"""(part, its labels): refuses what is not expected."""
 
 
-def source(train: Path, *, root: Path, config: DataConfig) -> Source:
+def source(
+    train: Path, *, root: Path, config: DataConfig, check: Check = lambda part, labels: None
+) -> Source:
     """The data set of the `train` list and of `config.val_list` and `config.test_list`.
 
-    There are as many classes as the highest label of the training list says.
+    There are as many classes as the highest label of the training list says. A class is named as
+    the folder of its images, if each has one of its own; else by its number.
 
     Args:
         train: the training list.
         root: folder that the paths in the lists are relative to.
         config: the other lists, and how images are read.
+        check: told of every part before its images are looked for.
     """
-    parts = {
-        name: _part(path, root, config)
-        for name, path in (("train", train), ("val", config.val_list), ("test", config.test_list))
-        if path is not None
-    }
+    paths = {"train": train, "val": config.val_list, "test": config.test_list}
+    parsed = {part: (path, *_parse(path)) for part, path in paths.items() if path is not None}
+    for part, (_, _, labels, _) in parsed.items():
+        check(part, labels)
+    parts = {part: _part(*entry, root, config) for part, entry in parsed.items()}
+    _, images, labels, _ = parsed["train"]
     classes = numbered(parts["train"].labels, str(train))
-    return Source(classes, parts, unit="gap in the labels")
+    return Source(_folders(images, labels, classes), parts, unit="gap in the labels")
 
 
-def _part(path: Path, root: Path, config: DataConfig) -> Part:
+def _part(
+    path: Path,
+    images: Sequence[str],
+    labels: Sequence[int],
+    lines: Sequence[int],
+    root: Path,
+    config: DataConfig,
+) -> Part:
     """One list, whose images are all there."""
-    images, labels, lines = _parse(path)
     paths = [root / image for image in images]
     missing = [i for i, image in enumerate(paths) if not image.is_file()]
     if missing:
         first = missing[0]
         raise UserError(
-            f"{path}:{lines[first]}: {paths[first]} does not exist ({len(missing)} of "
-            f"{len(paths)} images are missing): paths are relative to --root, now {root}"
+            f"{path}:{lines[first]}: {paths[first]} does not exist ({len(missing):,} of "
+            f"{len(paths):,} images are missing: {some([images[i] for i in missing])}): paths are "
+            f"relative to --root, now {root}"
         )
-    store = replace(
-        files(paths, config=config), where=lambda row: f"{paths[row]} ({path}:{lines[row]})"
+    store = files(
+        paths,
+        config=config,
+        name=lambda row: images[row],
+        where=lambda row: f"{paths[row]} ({path}:{lines[row]})",
     )
-    return Part.whole(store, torch.tensor(labels))
+    return Part.whole(kept(store, paths), torch.tensor(labels))
 
 
 def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:
     """Image paths, labels and line numbers; empty lines are passed over."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows may put a mark at the beginning
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"the list {path} cannot be read: {error}") from error
     images, labels, lines = [], [], []
@@ -69,3 +87,16 @@ def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:
     if not images:
         raise UserError(f"the list {path} is empty: 'path label' is expected on each line")
     return images, labels, lines
+
+
+def _folders(
+    images: Sequence[str], labels: Sequence[int], numbers: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The folder that all images of a class lie in, and no others; else the `numbers`."""
+    found: dict[int, set[str]] = {}
+    for image, label in zip(images, labels, strict=True):
+        found.setdefault(label, set()).add(PurePosixPath(image).parent.name)
+    names = [found.get(label, set()) for label in range(len(numbers))]
+    distinct = {name for folders in names for name in folders} - {""}
+    alone = all(len(folders) == 1 for folders in names) and len(distinct) == len(numbers)
+    return tuple(folders.pop() for folders in names) if alone else numbers

@@ -1,10 +1,9 @@
-"""Whether a data set fits into memory, told before it is read rather than by the kernel."""
+"""Memory of the host: whether a data set fits, told before it is read, and what is taken."""
 
 import os
 from pathlib import Path
 
 from longtail.data.sources import Source
-from longtail.errors import UserError
 
 GIB = 2**30
 
@@ -15,29 +14,53 @@ def free() -> int | None:
     return min(bounds, default=None)
 
 
-def check_memory(source: Source, *, copies: float = 1.0) -> None:
-    """Refuse a source that would not fit.
+def shortage(source: Source, *, copies: float = 1.0) -> str:
+    """Why a source does not fit, with the sizes and the image size that would; empty if it does.
 
     Args:
         source: what is about to be read.
         copies: how often the training part is held at the worst moment.
-
-    Raises:
-        UserError: with the sizes, and the image size that would fit.
     """
     room = free()
     if room is None:
-        return
+        return ""
     rows = sum(len(part) for part in source.parts.values()) + (copies - 1) * len(source.train)
     each = max(part.store.row_bytes() for part in source.parts.values())
     if rows * each <= room:
-        return
+        return ""
     side = int((room / rows / 3) ** 0.5)
-    raise UserError(
+    return (
         f"{rows:,.0f} images of {each:,} bytes would take {rows * each / GIB:.1f} GiB of memory "
         f"and {room / GIB:.1f} GiB are free: pass --image-size {max(side, 1)} or less, cut the "
         "data (DATA:ratio), or use a machine with more memory"
     )
+
+
+def used() -> int:
+    """Bytes of this process and its children that are theirs alone or shared among them.
+
+    0 where the kernel does not tell.
+    """
+    total = 0
+    for process in (os.getpid(), *_children(os.getpid())):
+        try:
+            text = Path(f"/proc/{process}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        for line in text.splitlines():
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            found += [int(word) for word in path.read_text().split()]
+        except OSError:
+            continue
+    return [each for child in found for each in (child, *_children(child))]
 
 
 def _machine() -> int | None:

@@ -1,21 +1,25 @@
 """From an unread source to data that is ready to be trained on."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from longtail.config import DataConfig
-from longtail.data.base import Data, Split, count, digest
+from longtail.data.base import Data, Split, count
 from longtail.data.checks import check_labels, drop_small
 from longtail.data.cut import cut
-from longtail.data.memory import check_memory
+from longtail.data.reading import read
 from longtail.data.sources import Memory, Source
+from longtail.data.streamed import Streamed
 from longtail.errors import UserError
 
 LEAST_STD = 1 / 255
 """One grey level: a channel that never changes must not be divided by nothing."""
 CHUNK = 1024
+SAMPLE = 2048
+"""Streamed images that mean and deviation are counted on."""
 
 
 def prepared(source: Source, *, name: str, ratio: float | None, config: DataConfig) -> Data:
@@ -30,6 +34,9 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
         config: what to drop and to hold out.
     """
     _check_options(config)
+    if config.judge == "val":
+        kept = {part: rows for part, rows in source.parts.items() if part != "test"}
+        source = replace(source, parts=kept)
     if config.image_size is not None and isinstance(source.train.store, Memory):
         raise UserError(
             f"--image-size is for folders, lists and parquet files: {name} has its own size"
@@ -39,13 +46,11 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
     if ratio is not None:
         source = drop_small(cut(source, ratio), config.min_count)
     holding = config.val_fraction > 0 and "val" not in source.parts
-    check_memory(source, copies=2 if holding else 1)
-    # images that could not be read may have taken a class with them, so classes are checked anew
-    source = drop_small(source.in_memory(), config.min_count)
-    parts = {part: rows.read() for part, rows in source.parts.items()}
+    found = read(source, config, copies=2 if holding else 1)
+    source, parts = found.source, found.parts
     _check_shapes(parts)
     train, val = parts["train"], parts.get("val")
-    mean, std = _statistics(train)
+    mean, std = (source.mean, source.std) if source.mean and source.std else _statistics(train)
     rest = train
     if holding:
         rest, val = hold_out(train, config.val_fraction)
@@ -62,9 +67,9 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
         val=val,
         test=parts.get("test"),
         counts=count(train.labels, len(source.classes)),
-        subset_sha256=digest(train),
-        mean=source.mean or mean,
-        std=source.std or std,
+        subset_sha256=found.subset_sha256,
+        mean=mean,
+        std=std,
     )
 
 
@@ -118,13 +123,19 @@ def _check_shapes(parts: dict[str, Split]) -> None:
 
 
 def _statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel on the 0..1 scale; none for embeddings."""
-    if train.inputs.ndim == 2:
+    """Mean and standard deviation of each channel on the 0..1 scale; none for embeddings.
+
+    Of streamed images a sample is looked at.
+    """
+    inputs = train.inputs
+    if inputs.ndim == 2:
         return (), ()
-    channels = train.inputs.shape[1]
+    if isinstance(inputs, Streamed):
+        inputs = inputs.sample(SAMPLE)
+    channels = inputs.shape[1]
     histogram = torch.zeros(channels, 256, dtype=torch.int64)
     # counting grey levels is exact, and in chunks it takes no memory to speak of
-    for chunk in train.inputs.split(CHUNK):
+    for chunk in inputs.split(CHUNK):
         for channel in range(channels):
             histogram[channel] += torch.bincount(chunk[:, channel].flatten(), minlength=256)
     share = histogram.double() / histogram[0].sum()  # (C, 256)

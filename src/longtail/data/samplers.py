@@ -36,26 +36,26 @@ def epoch_order(
     if kind not in WEIGHTS:
         known = ("instance", *WEIGHTS)
         raise unknown("sampler", kind, known, f"they are {', '.join(known)}")
-    present = torch.bincount(labels, minlength=len(counts)) > 0
-    weights = torch.where(present, WEIGHTS[kind](counts.tensor().double().clamp(min=1)), 0.0)
+    there = torch.bincount(labels, minlength=len(counts))
+    weights = torch.where(there > 0, WEIGHTS[kind](counts.tensor().double().clamp(min=1)), 0.0)
     quotas = _quotas(weights / weights.sum(), size, generator)
-    parts = [
-        _cycle((labels == c).nonzero().squeeze(1), quota, generator)
-        for c, quota in enumerate(quotas)
-        if quota
-    ]
+    of_class = labels.argsort(stable=True).split(there.tolist())
+    parts = [_cycle(of_class[c], quota, generator) for c, quota in enumerate(quotas) if quota]
     drawn = torch.cat(parts)
     return drawn[torch.randperm(len(drawn), generator=generator)]
 
 
 def rank_order(order: Tensor, batch_size: int, rank: int, world: int) -> Tensor:
-    """The part of `order` that `rank` of `world` trains on, (steps, batch_size // world).
+    """The part of `order` (N, ...) that `rank` of `world` trains on.
+
+    Its shape is (steps, batch_size // world, ...).
 
     The union over ranks of step t is the global batch t, whatever the number of ranks. A short
     last batch is left out.
     """
     steps = len(order) // batch_size
-    return order[: steps * batch_size].view(steps, world, batch_size // world)[:, rank]
+    full = order[: steps * batch_size]
+    return full.view(steps, world, batch_size // world, *order.shape[1:])[:, rank]
 
 
 def _quotas(shares: Tensor, size: int, generator: torch.Generator) -> list[int]:

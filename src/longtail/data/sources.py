@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from longtail.data.base import Split
+from longtail.data.images import Allocate, in_memory
 
 
 class Store(Protocol):
     """Where the inputs of one part lie until they are read."""
 
-    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Tensor, allocate: Allocate = ...) -> tuple[Tensor, Tensor]:
         """The inputs of the ascending `rows` that can be read, and their places in `rows`."""
         ...
 
@@ -38,7 +39,7 @@ class Memory:
     name: str
     """As in "x_train of faces.npz"."""
 
-    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Tensor, allocate: Allocate = in_memory) -> tuple[Tensor, Tensor]:
         """The inputs of `rows`; all of them are not copied."""
         places = torch.arange(len(rows))
         return self.inputs if len(rows) == len(self.inputs) else self.inputs[rows], places
@@ -98,6 +99,8 @@ class Source:
     mean: tuple[float, ...] | None = None
     """Of each channel on the 0..1 scale, where it is agreed upon; else it is computed."""
     std: tuple[float, ...] | None = None
+    published: bool = False
+    """Whether a list that everybody has says which images it holds: its names then are its hash."""
 
     @property
     def train(self) -> Part:
@@ -113,5 +116,5 @@ class Source:
         read = {}
         for name, part in self.parts.items():
             split = part.read()
-            read[name] = Part.whole(Memory(split.inputs, name), split.labels)
+            read[name] = Part.whole(Memory(split.in_memory, name), split.labels)
         return replace(self, parts=read)

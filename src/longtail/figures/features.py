@@ -122,8 +122,9 @@ def gradcam(
     rows = torch.tensor(list(images) or example_images(test.labels, opened[0].data.counts.images))
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(test):
         raise UserError(f"--images are rows of the test set, from 0 to {len(test) - 1}")
-    inputs, labels = test.inputs[rows], test.labels[rows]
-    maps = [opened_maps(run, inputs, labels, layer) for run in opened]  # (B, h, w) each
+    shown = test.take(rows)
+    inputs, labels = shown.pixels(), shown.labels
+    maps = [opened_maps(run, shown, layer) for run in opened]  # (B, h, w) each
     figure = canvas.panels(len(rows), 1 + len(opened), size=(1.05, 1.2))
     axes = np.array(figure.axes).reshape(1 + len(opened), len(rows))
     for column, (image, label) in enumerate(zip(inputs, labels.tolist(), strict=True)):

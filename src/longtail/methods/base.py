@@ -156,6 +156,9 @@ class Method:
     """What is still open; the method with that option set has the rule or the alpha."""
     training: str = ""
     """The method whose training this one shares; empty for its own."""
+    first: str = ""
+    """The method whose training is the first stage of this one, weight for weight; empty for a
+    first stage of its own."""
     post_hoc: tuple[str, ...] = ()
     """Options that training does not see."""
     paper: Paper | None = None

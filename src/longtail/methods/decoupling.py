@@ -45,7 +45,8 @@ def decouple_ncm() -> Method:
 def decouple_crt(*, share: float = 0.1) -> Method:
     """A fresh classifier on frozen features, class-balanced samples (Kang et al. 2020)."""
     second = Stage(samplers=("class",), trains=head_only, prepare=_fresh_head, share=share)
-    return Method(stages=(Stage(), second), paper=KANG, reading=TWO_STAGE)
+    stages = (Stage(), second)
+    return Method(stages=stages, first="baseline", paper=KANG, reading=TWO_STAGE)
 
 
 def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
@@ -63,8 +64,13 @@ def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
 def decouple_lws(*, share: float = 0.1) -> Method:
     """A learnt scale of each class on frozen weights, class-balanced samples (Kang et al. 2020)."""
     second = Stage(samplers=("class",), trains=_scale_only, share=share)
-    first = Stage(trains=joint)
-    return Method(head=ScaledHead, stages=(first, second), paper=KANG, reading=TWO_STAGE)
+    return Method(
+        head=ScaledHead,
+        stages=(Stage(trains=joint), second),
+        first="baseline",
+        paper=KANG,
+        reading=TWO_STAGE,
+    )
 
 
 @final

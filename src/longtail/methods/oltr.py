@@ -54,6 +54,7 @@ def _with_memory(second: Stage, tau: float, reach: float) -> Method:
     return Method(
         head=partial(MemoryHead, tau=tau, reach=reach),
         stages=(Stage(trains=joint), second),
+        first="baseline",
         paper=Paper("Liu et al.", 2019, "1904.05160"),
         reading=Reading(rebalances=True, effect="NDE"),
     )

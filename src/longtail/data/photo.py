@@ -1,0 +1,160 @@
+"""The paper's augmentation of photographs: random resized crop, mirror, colour jitter.
+
+Parameters have torchvision's distributions, and for the same parameters each image comes out as
+torchvision makes it. As there, and in the authors' code, the three colour adjustments of an image
+come in a random order of its own.
+
+Shapes: B images of a batch, stored (C, H, W), made (C, h, w).
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import permutations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+AREA = (0.08, 1.0)
+"""Part of the image that a crop covers."""
+RATIO = (3 / 4, 4 / 3)
+"""Width over height of a crop, drawn on a logarithmic scale."""
+ATTEMPTS = 10
+"""Draws of a crop until one lies inside the image; then the largest in the middle is taken."""
+GREY = (0.2989, 0.587, 0.114)
+"""Weights of red, green and blue in a grey image (ITU-R 601-2), as torchvision has them."""
+BRIGHTNESS, CONTRAST, SATURATION = range(3)
+
+
+@dataclass(frozen=True)
+class ResizedCrop:
+    """A random part of the image, resized, mirrored half of the time, its colours adjusted."""
+
+    stored: tuple[int, int]
+    """(H, W)."""
+    size: tuple[int, int]
+    """(h, w)."""
+    jitter: float
+    """Brightness, contrast and saturation each get a factor from 1 - jitter to 1 + jitter."""
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Columns: top, left, height, width, mirrored, then three times adjustment and factor."""
+        boxes = random_boxes(count, self.stored, generator)
+        mirrored = torch.randint(2, (count, 1), generator=generator)
+        if not self.jitter:
+            return torch.cat([boxes, mirrored], dim=1)
+        orders = torch.tensor(list(permutations(range(3))))  # (6, 3)
+        order = orders[torch.randint(len(orders), (count,), generator=generator)]
+        low = max(0.0, 1 - self.jitter)
+        spread = 1 + self.jitter - low
+        factors = low + spread * torch.rand(count, 3, generator=generator)
+        colours = torch.stack([order, factors], dim=2).flatten(1)  # (count, 6)
+        return torch.cat([boxes, mirrored, colours], dim=1)
+
+    def ready(self, images: Tensor) -> Tensor:
+        return images
+
+    def __call__(self, source: Tensor, index: Tensor, drawn: Tensor) -> Tensor:
+        images = source[index].to(working_type(source.device))
+        images = resized_crop(images, drawn[:, :4], drawn[:, 4], self.size)
+        if self.jitter and images.shape[1] == len(GREY):
+            images = jittered(images, drawn[:, 5:])
+        return images
+
+
+def working_type(device: torch.device) -> torch.dtype:
+    """Half precision on CUDA: a tenth of a grey level at most, for half of the traffic."""
+    return torch.float16 if device.type == "cuda" else torch.float32
+
+
+def random_boxes(count: int, image: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """Crops (count, 4) as top, left, height, width; the distribution is torchvision's."""
+    tall, wide = image
+
+    def uniform(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(count, ATTEMPTS, generator=generator)
+
+    area = tall * wide * uniform(*AREA)
+    ratio = uniform(math.log(RATIO[0]), math.log(RATIO[1])).exp()
+    width, height = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    inside = (width > 0) & (width <= wide) & (height > 0) & (height <= tall)
+    first = inside.float().argmax(dim=1, keepdim=True)  # of the attempts
+    found = inside.any(dim=1)
+    widest = min(wide, round(tall * RATIO[1]))  # that a crop in the middle may be
+    tallest = min(tall, round(wide / RATIO[0]))
+    height = torch.where(found, height.gather(1, first).squeeze(1), tallest)
+    width = torch.where(found, width.gather(1, first).squeeze(1), widest)
+    place = torch.rand(count, 2, generator=generator)
+    top = torch.where(found, place[:, 0] * (tall - height + 1), (tall - height) / 2).floor()
+    left = torch.where(found, place[:, 1] * (wide - width + 1), (wide - width) / 2).floor()
+    return torch.stack([top, left, height, width], dim=1)
+
+
+def resized_crop(images: Tensor, box: Tensor, mirrored: Tensor, size: tuple[int, int]) -> Tensor:
+    """The part of each image in its `box`, brought to `size`, mirrored where that is 1.
+
+    A resize is linear along each side, so that it is two matrix products: they have one shape
+    whatever the boxes are, and a captured step can hold them.
+
+    Args:
+        images: (B, C, H, W) of a float type.
+        box: (B, 4) top, left, height, width in whole pixels.
+        mirrored: (B,), 0 or 1.
+        size: (h, w).
+    """
+    top, left, height, width = box.unbind(1)
+    rows = _weights(top, height, images.shape[2], size[0])  # (B, h, H)
+    columns = _weights(left, width, images.shape[3], size[1])  # (B, w, W)
+    columns = torch.where(mirrored[:, None, None] > 0, columns.flip(1), columns)
+    across = images.flatten(1, 2) @ columns.to(images.dtype).mT  # (B, C * H, w)
+    across = across.unflatten(1, images.shape[1:3])  # (B, C, H, w)
+    return rows.to(images.dtype)[:, None] @ across
+
+
+def _weights(start: Tensor, length: Tensor, before: int, after: int) -> Tensor:
+    """How much each of `before` pixels counts for each of `after`, (B, after, before).
+
+    Bilinear with antialiasing: a triangle as wide as one new pixel, or one old one if that is
+    wider, cut off at the ends of the crop.
+    """
+    device = start.device
+    scale = (length / after)[:, None, None]
+    centre = (torch.arange(after, device=device) + 0.5)[:, None] * scale  # (B, after, 1)
+    pixel = torch.arange(before, device=device) - start[:, None, None]  # (B, 1, before)
+    inside = (pixel >= 0) & (pixel < length[:, None, None])
+    triangle = (1 - (pixel + 0.5 - centre).abs() / scale.clamp(min=1)).clamp(min=0) * inside
+    return triangle / triangle.sum(dim=2, keepdim=True)
+
+
+def jittered(images: Tensor, colours: Tensor) -> Tensor:
+    """Brightness, contrast and saturation adjusted, in each image's own order.
+
+    Each adjustment blends the image with another: with black, with its mean grey, or with its
+    grey version.
+
+    Args:
+        images: (B, 3, H, W) of a float type, 0 to 255.
+        colours: (B, 6), three times which adjustment and by what factor.
+    """
+    colours = colours.to(images.dtype)
+    for which, factor in zip(colours[:, 0::2].unbind(1), colours[:, 1::2].unbind(1), strict=True):
+        which, factor = which.view(-1, 1, 1, 1), factor.view(-1, 1, 1, 1)
+        red, green, blue = (images[:, c : c + 1] * GREY[c] for c in range(3))
+        grey = red + green + blue  # (B, 1, H, W)
+        other = torch.where(which == CONTRAST, grey.mean((2, 3), keepdim=True), grey)
+        other = other * (which != BRIGHTNESS)
+        images = (factor * images + (1 - factor) * other).clamp(0, 255)
+    return images
+
+
+def middle(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """What is judged of stored images (B, C, H, W): their middle, (B, C, h, w).
+
+    Images that are too small are enlarged as a whole.
+    """
+    tall, wide = images.shape[2:]
+    if tall < size[0] or wide < size[1]:
+        images = images.to(working_type(images.device))
+        return F.interpolate(images, size=size, mode="bilinear", antialias=True)
+    top, left = round((tall - size[0]) / 2), round((wide - size[1]) / 2)
+    return images[:, :, top : top + size[0], left : left + size[1]]

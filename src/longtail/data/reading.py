@@ -1,0 +1,80 @@
+"""From an unread source to its parts: read into memory, or left where they are to be streamed."""
+
+import hashlib
+import logging
+from dataclasses import dataclass
+
+from longtail.config import DataConfig
+from longtail.data.base import Split, digest
+from longtail.data.cache import Cached
+from longtail.data.checks import drop_small
+from longtail.data.images import Images
+from longtail.data.memory import shortage
+from longtail.data.sources import Part, Source
+from longtail.data.streamed import Streamed
+from longtail.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Read:
+    """The parts of a source, and what is left of it."""
+
+    source: Source
+    parts: dict[str, Split]
+    subset_sha256: str
+    """Of the training part: its pixels, or its names where it is known by them."""
+
+
+def read(source: Source, config: DataConfig, *, copies: int) -> Read:
+    """Every part of `source`; `copies` is how often the training part is held at the worst moment.
+
+    Raises:
+        UserError: if it neither fits into memory nor can be streamed.
+    """
+    lacking = "" if config.stream else shortage(source, copies=copies)
+    if config.stream or lacking:
+        return _streamed(source, config, lacking)
+    names = _names_digest(source.train) if source.published else ""
+    # images that could not be read may have taken a class with them, so classes are checked anew
+    left = drop_small(source.in_memory(), config.min_count)
+    parts = {name: part.read() for name, part in left.parts.items()}
+    whole = len(parts["train"]) == len(source.train)
+    return Read(left, parts, names if names and whole else digest(parts["train"]))
+
+
+def _streamed(source: Source, config: DataConfig, lacking: str) -> Read:
+    """Parts whose images stay encoded on disk."""
+    stores = {name: _files(part) for name, part in source.parts.items()}
+    size = config.image_size
+    if size is None or not all(stores.values()):
+        raise UserError(
+            lacking
+            or "--stream is for images of folders and lists, and needs --image-size, as in "
+            "--image-size 256"
+        )
+    if lacking:
+        log.warning("images are decoded for each batch (--stream): %s", lacking.partition(":")[0])
+    parts = {}
+    for name, part in source.parts.items():
+        store = stores[name]
+        assert store is not None
+        parts[name] = Split(Streamed(store, part.rows, size), part.labels)
+    return Read(source, parts, _names_digest(source.train))
+
+
+def _files(part: Part) -> Images | None:
+    """The part's store, if it is one of files."""
+    store = part.store.store if isinstance(part.store, Cached) else part.store
+    return store if isinstance(store, Images) and store.name is not None else None
+
+
+def _names_digest(part: Part) -> str:
+    """SHA-256 of the names and labels of the images, in their order."""
+    store = _files(part)
+    assert store is not None and store.name is not None
+    sha = hashlib.sha256()
+    for row, label in zip(part.rows.tolist(), part.labels.tolist(), strict=True):
+        sha.update(f"{store.name(row)} {label}\n".encode())
+    return sha.hexdigest()

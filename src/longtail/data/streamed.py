@@ -1,0 +1,96 @@
+"""Images that stay encoded on disk and are decoded whenever they are asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail.data.images import Images, decode
+
+
+class Batch(NamedTuple):
+    """What was asked for, decoded."""
+
+    images: Tensor
+    """(B, 3, H, W) uint8; black where an image cannot be read."""
+    broken: list[tuple[int, str]]
+    """Rows of the store that cannot be read, and why."""
+
+
+class Encoded(NamedTuple):
+    """What was asked for, as it is on disk; in one tensor, for workers hand over few best."""
+
+    joined: Tensor
+    """uint8, all files end to end; nothing of one that is not there."""
+    lengths: list[int]
+    rows: list[int]
+    """Of the store."""
+
+    def blobs(self) -> list[bytes]:
+        """The files apart."""
+        return [part.numpy().tobytes() for part in self.joined.split(self.lengths)]
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Stands where a tensor of images (N, 3, H, W) would; `decoded` gives the pixels."""
+
+    store: Images
+    rows: Tensor
+    """(N,) of the store."""
+    size: int
+    """H and W."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """As the tensor would have it."""
+        return torch.Size((len(self.rows), 3, self.size, self.size))
+
+    @property
+    def ndim(self) -> int:
+        """As the tensor would have it."""
+        return 4
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Tensor) -> "Streamed":
+        return replace(self, rows=self.rows[index])
+
+    def decoded(self, index: Sequence[int]) -> Batch:
+        """The images at the places `index`, in its order."""
+        images = np.zeros((len(index), *self.shape[1:]), dtype=np.uint8)
+        rows = self.rows[list(index)]
+        broken = []
+        for place, blob in enumerate(self.store.blobs(rows)):
+            try:
+                pixels = decode(blob, size=self.size)
+            except MemoryError:  # no fault of the image's
+                raise
+            except Exception as error:  # decoders raise anything at all on broken bytes
+                broken.append((int(rows[place]), f"{type(error).__name__}: {error}"))
+                continue
+            images[place] = pixels.transpose(2, 0, 1)
+        return Batch(torch.from_numpy(images), broken)
+
+    def encoded(self, index: Sequence[int]) -> Encoded:
+        """The files at the places `index`, in its order."""
+        rows = self.rows[list(index)]
+        blobs = []
+        for blob in self.store.blobs(rows):
+            try:
+                blobs.append(blob.read_bytes() if isinstance(blob, Path) else blob or b"")
+            except OSError:  # decoding nothing will say so
+                blobs.append(b"")
+        joined = torch.frombuffer(bytearray(b"".join(blobs)) or bytearray(1), dtype=torch.uint8)
+        return Encoded(joined[: sum(map(len, blobs))], list(map(len, blobs)), rows.tolist())
+
+    def sample(self, most: int) -> Tensor:
+        """The pixels of up to `most` images spread over the whole."""
+        spread = torch.linspace(0, len(self) - 1, min(most, len(self))).long()
+        images, _ = self.store.read(self.rows[spread])
+        return images

@@ -1,0 +1,171 @@
+"""Images that do not fit the device: workers read them, pinned memory carries them over.
+
+On the device they take the same batched functions as resident images, and come out the same.
+Shapes: B images in a batch, stored (C, H, W).
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from longtail.config import MachineConfig, TrainConfig
+from longtail.data.base import Data
+from longtail.data.streamed import Batch, Encoded, Streamed
+from longtail.errors import UserError
+from longtail.resident import Resident, View, augmentation
+
+log = logging.getLogger(__name__)
+
+CHUNK = 64
+"""Images that a worker makes at a time: small enough for the shared memory of a container."""
+AHEAD = 4
+"""Chunks that each worker may be ahead."""
+SHARE = 0.6
+"""Of the free device memory that resident images may take; the rest is the network's."""
+
+
+def place(
+    data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device
+) -> "Resident | Streaming":
+    """The training set on the device if it fits there, else streaming to it."""
+    if streams(data, device):
+        return Streaming(data, train, machine, device)
+    return Resident.place(data, train, device)
+
+
+def streams(data: Data, device: torch.device) -> bool:
+    """Whether the training images cannot stay on `device`."""
+    inputs = data.train.inputs
+    if isinstance(inputs, Streamed):
+        return True
+    if device.type != "cuda":
+        return False
+    return inputs.numel() * inputs.element_size() > SHARE * torch.cuda.mem_get_info(device)[0]
+
+
+class Streaming:
+    """Takes the place of `Resident`."""
+
+    captured = False
+    """A graph cannot wait for workers."""
+
+    def __init__(
+        self, data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device
+    ):
+        self.inputs = data.train.inputs
+        self.labels = data.train.labels.to(device)
+        self.augmentation = augmentation(data, train)
+        self.view = View.of(data, train, device)
+        self.machine = machine
+        self.device = device
+        self._feeds: list[Iterator[Tensor]] = []
+
+    def begin(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        """Start the workers on an epoch: rows of each sampler, in batches of `sizes`."""
+        self._feeds = [
+            in_batches(self.inputs, list(order.split(list(sizes))), self.machine, self.device)
+            for order in orders
+        ]
+
+    def draw(self, index: Tensor, drawn: Tensor, sampler: int) -> Tensor:
+        """Network inputs of the sampler's next batch, which holds the rows in `index`."""
+        source = self.augmentation.ready(next(self._feeds[sampler]))
+        places = torch.arange(len(index), device=self.device)
+        return self.view.normalised(self.augmentation(source, places, drawn))
+
+
+def in_batches(
+    inputs: Tensor | Streamed,
+    batches: Sequence[Tensor],
+    machine: MachineConfig,
+    device: torch.device,
+) -> Iterator[Tensor]:
+    """The images at the places of each of `batches`, on `device`; workers begin at once."""
+    chunks = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
+    workers = workers_of(machine) if chunks else 0
+    on_device = machine.decode == "device" and isinstance(inputs, Streamed)
+    loader: DataLoader[Any] = DataLoader(
+        _Places(inputs, encoded=on_device),
+        batch_sampler=chunks,
+        num_workers=workers,
+        prefetch_factor=AHEAD if workers else None,
+        pin_memory=device.type == "cuda" and not on_device,
+        collate_fn=_as_it_is,
+    )
+    return _joined(inputs, iter(loader), [len(batch) for batch in batches], device)
+
+
+def _joined(
+    inputs: Tensor | Streamed,
+    arriving: Iterator[Batch | Encoded],
+    sizes: Sequence[int],
+    device: torch.device,
+) -> Iterator[Tensor]:
+    """Chunks put together to batches on the device."""
+    for size in sizes:
+        whole = torch.zeros(size, *inputs.shape[1:], dtype=torch.uint8, device=device)
+        filled = 0
+        while filled < size:
+            chunk = next(arriving)
+            if isinstance(chunk, Encoded):
+                chunk = _decoded(chunk, inputs.shape[-1], device)
+            if chunk.broken:
+                assert isinstance(inputs, Streamed)
+                _tell(inputs, chunk.broken)
+            count = len(chunk.images)
+            whole[filled : filled + count].copy_(chunk.images, non_blocking=True)
+            filled += count
+        yield whole
+
+
+def _decoded(chunk: Encoded, size: int, device: torch.device) -> Batch:
+    """Decode what workers only read."""
+    from longtail.data.jpeg import decode_all  # torchvision is slow to import
+
+    made = decode_all(chunk.blobs(), size, device)
+    black = torch.zeros(3, size, size, dtype=torch.uint8, device=device)
+    images = torch.stack([black if isinstance(image, str) else image for image in made])
+    rows = zip(chunk.rows, made, strict=True)
+    return Batch(images, [(row, reason) for row, reason in rows if isinstance(reason, str)])
+
+
+def _tell(inputs: Streamed, broken: Sequence[tuple[int, str]]) -> None:
+    """Stop at a streamed image that cannot be read, or name it and go on with a black one."""
+    row, reason = broken[0]
+    if inputs.store.corrupt == "stop":
+        raise UserError(
+            f"{inputs.store.where(row)} cannot be read ({reason}). Mend or remove it, or pass "
+            "--corrupt skip: streamed, such an image is black"
+        )
+    for row, reason in broken:
+        log.warning("%s is black: it cannot be read (%s)", inputs.store.where(row), reason)
+
+
+class _Places(Dataset[Any]):
+    """What a worker holds: it is asked for a chunk of places at a time."""
+
+    def __init__(self, inputs: Tensor | Streamed, *, encoded: bool):
+        self.inputs = inputs
+        self.encoded = encoded
+
+    def __getitems__(self, index: list[int]) -> Batch | Encoded:
+        if not isinstance(self.inputs, Streamed):
+            return Batch(self.inputs[index], [])
+        return self.inputs.encoded(index) if self.encoded else self.inputs.decoded(index)
+
+
+def _as_it_is(made: Any) -> Any:
+    return made
+
+
+def workers_of(machine: MachineConfig) -> int:
+    """As asked for, else the cores that are there for each process of this host."""
+    if machine.workers is not None:
+        return machine.workers
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", machine.devices))
+    return max(1, len(os.sched_getaffinity(0)) // processes)

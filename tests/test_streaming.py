@@ -1,0 +1,174 @@
+"""Streamed images train the very same model as resident ones; workers' troubles are told."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from helpers import tiny_config
+from longtail import streaming
+from longtail.config import MachineConfig
+from longtail.data import load, memory
+from longtail.data.streamed import Streamed
+from longtail.errors import UserError
+from longtail.finished import evaluate
+from longtail.pipeline import fit_all
+from longtail.streaming import in_batches
+
+HERE = torch.device("cpu")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """22 photographs of three classes, of several sizes."""
+    random = np.random.RandomState(0)
+    for i in range(22):
+        label = (0, 0, 0, 1, 1, 2)[i % 6]
+        folder = tmp_path / "photos" / ("test" if i >= 16 else "train") / "abc"[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = random.randint(0, 256, (12 + i % 3, 14, 3)).astype(np.uint8) // 2 + 40 * label
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize(("name", "workers"), [("deconfound", 2), ("bbn", 0)])
+def test_streamed_and_resident_images_train_the_same_model(photos, tmp_path: Path, name, workers):
+    options = {"image_size": 10}
+    config = tiny_config(augment="resized-crop", crop_size=8, epochs=1, batch_size=4, **options)
+    config = config.with_options(workers=workers, accumulate=2, keep_short_batch=True)
+    runs = []
+    for stream in (False, True):
+        data = load(str(photos), stream=stream, **options)
+        asked = config.with_options(stream=stream)
+        runs += fit_all(asked, [name], [0], out=tmp_path / str(stream), data=data)
+    weights = [run.load_model() for run in runs]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert runs[0].result["per_class"] == runs[1].result["per_class"]
+    again = evaluate(runs[1], data=data)
+    assert again.overall == pytest.approx(runs[1].result["overall"], abs=1e-3)
+
+
+def test_batches_come_in_their_order_and_sizes(photos: Path, monkeypatch):
+    monkeypatch.setattr(streaming, "CHUNK", 3)
+    whole = load(str(photos), image_size=10).train.in_memory
+    inputs = load(str(photos), image_size=10, stream=True).train.inputs
+    assert isinstance(inputs, Streamed) and inputs.shape == whole.shape and inputs.ndim == 4
+    order = torch.tensor([5, 3, 15, 0, 0, 9, 1]).split([4, 3])
+    for machine in (MachineConfig(workers=0), MachineConfig(workers=2)):
+        for source in (inputs, whole):
+            made = list(in_batches(source, order, machine, HERE))
+            assert [torch.equal(a, whole[b]) for a, b in zip(made, order, strict=True)] == [
+                True
+            ] * 2
+    assert torch.equal(inputs[torch.tensor([3, 1])].decoded([0, 1]).images, whole[[3, 1]])
+
+
+def test_jpegs_decoded_on_the_device_are_the_same_but_for_rounding(photos: Path, caplog):
+    smooth = np.linspace(0, 255, 60 * 80 * 3).reshape(60, 80, 3).astype(np.uint8)
+    for number, form in enumerate(("JPEG", "PNG")):  # named alike: told apart by what they are
+        Image.fromarray(smooth).save(photos / "train" / "c" / f"{90 + number}.jpg", form)
+    Image.fromarray(smooth).convert("CMYK").save(photos / "train" / "c" / "92.jpg", quality=95)
+    (photos / "train" / "c" / "93.jpg").write_bytes(b"\xff\xd8 no image")
+    inputs = load(str(photos), image_size=32, stream=True, corrupt="skip").train.inputs
+    everything = [torch.arange(len(inputs))]
+    with caplog.at_level(logging.WARNING):
+        by_workers, on_device = (
+            next(in_batches(inputs, everything, MachineConfig(workers=0, decode=decode), HERE))
+            for decode in ("workers", "device")
+        )
+    assert caplog.text.count("93.jpg is black") == 2
+    assert (by_workers.float() - on_device.float()).abs().mean() < 1
+
+
+def test_the_statistics_are_those_of_the_images(photos: Path):
+    kept, streamed = (load(str(photos), image_size=10, stream=s) for s in (False, True))
+    assert streamed.mean == kept.mean and streamed.std == kept.std
+    assert streamed.counts == kept.counts and streamed.classes == kept.classes
+
+
+def test_what_does_not_fit_into_memory_is_streamed(photos: Path, monkeypatch, caplog):
+    monkeypatch.setattr(memory, "free", lambda: 10)
+    with caplog.at_level(logging.WARNING):
+        data = load(str(photos), image_size=10)
+    assert isinstance(data.train.inputs, Streamed)
+    assert "decoded for each batch (--stream): 22 images of 300 bytes would take" in caplog.text
+    with pytest.raises(UserError, match="--image-size"):
+        load(str(photos))
+
+
+def test_streaming_needs_files_and_a_size(photos: Path):
+    for name, options in ((str(photos), {}), ("letters-lt", {})):
+        with pytest.raises(UserError, match="--stream is for images of folders and lists"):
+            load(name, stream=True, **options)
+
+
+def test_a_streamed_image_that_cannot_be_read_is_named(photos: Path, caplog):
+    path = photos / "train" / "b" / "3.png"
+    path.write_bytes(path.read_bytes()[:60])
+    inputs = load(str(photos), image_size=10, stream=True, corrupt="skip").train.inputs
+    everything = [torch.arange(len(inputs))]
+    with caplog.at_level(logging.WARNING):
+        (made,) = in_batches(inputs, everything, MachineConfig(workers=0), HERE)
+    assert f"{path} is black: it cannot be read" in caplog.text
+    assert (made.flatten(1).amax(1) == 0).sum() == 1
+    inputs = replace(inputs, store=replace(inputs.store, corrupt="stop"))
+    with pytest.raises(UserError, match=r"b/3\.png cannot be read \(.*--corrupt skip"):
+        list(in_batches(inputs, everything, MachineConfig(workers=2), HERE))
+
+
+def test_a_decode_is_kept_and_found_again(photos: Path, tmp_path: Path):
+    first = load(str(photos), image_size=10)
+    one = next((photos / "train" / "a").iterdir())
+    stamp = one.stat().st_mtime_ns
+    again = load(str(photos), image_size=10)
+    assert torch.equal(first.train.in_memory, again.train.in_memory)
+    Image.new("RGB", (20, 20), (1, 2, 3)).save(one)
+    assert one.stat().st_mtime_ns != stamp
+    changed = load(str(photos), image_size=10)
+    assert changed.subset_sha256 != first.subset_sha256
+
+
+def test_a_small_card_gets_the_same_model_in_parts(tmp_path: Path):
+    from helpers import tiny_data
+
+    data = tiny_data(images=False, counts=(24, 12, 5))
+    config = tiny_config(backbone="identity", heads=2)
+    runs = [
+        fit_all(
+            config.with_options(accumulate=parts),
+            ["deconfound"],
+            [0],
+            out=tmp_path / str(parts),
+            data=data,
+        )[0]
+        for parts in (1, 4)
+    ]
+    whole, parts = (run.load_model() for run in runs)
+    torch.testing.assert_close(whole["head.weight"], parts["head.weight"])
+    # four times as long, for four means are added where one was: only the direction is used
+    torch.testing.assert_close(4 * whole["head.mean_feature"], parts["head.mean_feature"])
+    losses = [[record["loss"] for record in run.metrics] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert runs[0].result["sweep"] == runs[1].result["sweep"]
+    with pytest.raises(
+        UserError, match=r"--batch-size 8 .* 1 ranks of this run times --accumulate 3: use 6"
+    ):
+        fit_all(config.with_options(accumulate=3), ["cosine"], [0], out=tmp_path / "x", data=data)
+
+
+def test_out_of_memory_says_the_sizes_and_the_cure(tmp_path: Path, monkeypatch):
+    from helpers import tiny_data
+    from longtail.replica import Replica
+
+    def full(self, size):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Replica, "step", full)
+    with pytest.raises(UserError) as caught:
+        fit_all(tiny_config(accumulate=2), ["cosine"], [0], out=tmp_path / "x", data=tiny_data())
+    assert "a step of 4 inputs of 3x8x8 through conv4 is too large" in str(caught.value)
+    assert "--accumulate 4" in str(caught.value) and "--batch-size (now 8)" in str(caught.value)

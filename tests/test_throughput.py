@@ -1,0 +1,56 @@
+"""The bench of photographs in small: every way is measured and written down."""
+
+import json
+
+import numpy as np
+from PIL import Image
+
+from longtail import throughput
+from longtail.config import Config
+from longtail.data import memory
+from longtail.data.generated import SIZES, generate
+from longtail.throughput import Setting, bench_images
+
+
+def test_every_way_is_measured_and_written(tmp_path):
+    config = Config.preset("imagenet-lt").with_options(
+        **{"method": "deconfound", "backbone": "conv4", "device": "cpu", "workers": 1},
+        **{"image_size": 20, "crop_size": 16, "batch_size": 4},
+    )
+    setting = Setting(config, tmp_path / "images", images=17, files=6, scale=0.06, steps=2)
+    found = bench_images(setting, tmp_path / "images.json")
+    modes = ["ceiling", "resident", "streaming", "streaming-device", "dataloader"]
+    assert [way.mode for way in found] == modes
+    assert all(way.images_per_second > 0 and max(way.host_bytes) > 2**20 for way in found)
+    assert [way.images for way in found] == [8, 16, 16, 16, 8]
+    assert len(found[2].host_bytes) == 5  # at the beginning and after each of four steps
+    stored = json.loads((tmp_path / "images.json").read_text())
+    assert [way["mode"] for way in stored["throughputs"]] == modes
+    way = stored["throughputs"][1]
+    hours = 90 * 115_846 / way["images_per_second"] / 3600
+    assert abs(way["hours_of_90_epochs"] / hours - 1) < 1e-6
+    assert any("8 such devices" in key for key in stored["extrapolated"])
+    header, rows = throughput.table(found)
+    assert all(len(row) == len(header) for row in rows) and rows[0][2] == "100 %"
+
+
+def load_image(path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def test_generated_images_have_the_sizes_they_should(tmp_path):
+    paths = generate(tmp_path, 40, scale=0.1)
+    images = [load_image(path) for path in paths]
+    sizes = [image.shape[1::-1] for image in images]
+    assert set(sizes) <= {(round(w * 0.1), round(h * 0.1)) for (w, h), _ in SIZES}
+    assert len(set(sizes)) > 2
+    before = [path.stat().st_mtime_ns for path in paths]
+    assert [path.stat().st_mtime_ns for path in generate(tmp_path, 40, scale=0.1)] == before
+    assert all(image.std() > 20 for image in images)
+
+
+def test_memory_of_this_process_is_seen():
+    before = memory.used()
+    taken = np.ones(2**25, dtype=np.uint8)
+    assert memory.used() - before > 2**24 and taken.any()
