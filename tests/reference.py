@@ -232,11 +232,21 @@ def effective_weights(counts, beta):
 
 
 def class_balanced(logits, target, counts, beta, gamma):
-    """Cui et al. 2019: the focal loss of each image times its class's weight."""
+    """Cui et al. 2019: each image's loss times its class's weight.
+
+    Their focal loss: p_i = sigmoid(z_i), z~_i = z_i for the true class and -z_i for the others,
+    -sum_i (1 - p~_i)^gamma log p~_i; logits start at -log(C - 1). Gamma 0: softmax instead.
+    """
     weights = effective_weights(counts, beta)
     total = 0.0
     for z, y in zip(logits, target, strict=True):
-        total += weights[y] * focal([z], [y], gamma)
+        if gamma == 0:
+            total += weights[y] * cross_entropy([z], [y])
+            continue
+        for i, value in enumerate(z):
+            shifted = value - math.log(len(z) - 1)
+            p = 1 / (1 + math.exp(-shifted if i == y else shifted))
+            total += weights[y] * -((1 - p) ** gamma) * math.log(p)
     return total / len(target)
 
 

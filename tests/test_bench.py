@@ -1,11 +1,12 @@
 """A bench runs what is missing, keeps results as they come, and makes its table from files."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from longtail import bench as benches
-from longtail import cli
+from longtail import cli, tables
 from longtail.bench import Bench, Recipe
 from longtail.config import MachineConfig
 from longtail.errors import UserError
@@ -120,9 +121,51 @@ def test_an_unknown_bench_says_where_it_looked(tmp_path):
         Bench.open("nothing", recipes=tmp_path, results=tmp_path, runs=tmp_path)
 
 
-def test_every_committed_recipe_is_readable_and_states_itself():
-    from pathlib import Path
+def test_seeds_that_chose_another_tau_are_one_row():
+    results = [
+        {"method": "m", "alpha": None, "tau": tau, "overall": value, "many": None, "medium": None}
+        | {"few": None}
+        for tau, value in ((0.6, 40.0), (0.7, 50.0))
+    ]
+    row = tables.row(results)
+    assert row.seeds == 2 and row.figures["overall"][0] == 45.0
 
+
+def test_a_result_of_another_recipe_is_not_taken_for_this_one(bench, tmp_path):
+    run(bench, bench.missing(1))
+    path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"
+    path.write_text(path.read_text().replace("epochs: 1", "epochs: 2"))
+    with pytest.raises(UserError, match="deconfound-s0.json was made by another recipe .* train"):
+        reopen(tmp_path).missing(1)
+
+
+def test_the_price_counts_samplers_second_stages_and_tuning(bench, tmp_path):
+    run(bench, bench.missing(1))
+    folder = tmp_path / "recipes" / "toy" / "digits"
+    for method in ("baseline", "bbn", "decouple-crt", "decouple-tau-norm"):
+        text = RECIPE.format(method=method).replace("epochs: 1", "epochs: 10")
+        (folder / f"{method}.yaml").write_text(text)
+    again = reopen(tmp_path)
+    price = {
+        r.config.method: again.expected_seconds([(r, 0)]) for r in again.recipes if r.paper == 50.5
+    }
+    assert price["bbn"] == pytest.approx(2 * price["baseline"])
+    assert price["decouple-crt"] == pytest.approx(price["baseline"] / 10)
+    assert price["decouple-tau-norm"] == pytest.approx(1.8 * price["baseline"])
+
+
+@pytest.mark.parametrize("name", ["cifar-lt", "letters-lt"])
+def test_the_committed_tables_are_those_of_the_committed_files(name, monkeypatch):
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root)
+    folders = {"recipes": Path("recipes"), "results": Path("results"), "runs": Path("runs")}
+    bench = Bench.open(name, **folders)
+    assert Path(f"results/{name}.md").read_text() == benches.page(bench)
+    short = benches.markdown(bench) if name == "letters-lt" else benches.overview(bench)
+    assert short.replace("(../recipes", "(recipes") in Path("README.md").read_text()
+
+
+def test_every_committed_recipe_is_readable_and_states_itself():
     root = Path(__file__).parents[1]
     paths = sorted((root / "recipes").rglob("*.yaml"))
     assert paths

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longtail.errors import unknown
-from longtail.kernels import FewChannelConv
+from longtail.kernels import WEIGHT_GRADIENT, FewChannelConv
 
 
 class Backbone(nn.Module):
@@ -115,16 +115,13 @@ class Timm(Backbone):
 
 def convolution(before: int, after: int, stride: int = 1) -> nn.Conv2d:
     """A 3x3 convolution without bias, Kaiming normal."""
-    if before == after and before in FEW and stride == 1:
+    if before == after and before in WEIGHT_GRADIENT and stride == 1:
         conv: nn.Conv2d = FewChannelConv(before)
     else:
         conv = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
     nn.init.kaiming_normal_(conv.weight)
     return conv
 
-
-FEW = (16, 32)
-"""Channels for which our own convolution beats cuDNN's."""
 
 OURS: dict[str, Callable[[int], Backbone]] = {
     "identity": Identity,

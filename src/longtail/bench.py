@@ -18,16 +18,16 @@ from longtail.config import Config, MachineConfig
 from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.jobs import Job
-from longtail.pipeline import run_jobs
-from longtail.results import own_seconds
+from longtail.pipeline import TUNING_FRACTION, run_jobs
+from longtail.results import TRAINED, own_seconds, trained_with
 from longtail.runs import Run, replacing
 from longtail.schedule import lay_out
 
 PAPER_ORDER = (
-    *("baseline", "focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),
+    *("focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),
     *("decouple-joint", "decouple-ncm", "decouple-crt", "decouple-tau-norm", "decouple-lws"),
-    *("eql", "cosine", "capsule", "deconfound", "cosine-tde", "capsule-tde", "deconfound-tde"),
-    *("balanced-softmax", "logit-adjustment"),
+    *("eql", "baseline", "cosine", "capsule", "deconfound"),
+    *("cosine-tde", "capsule-tde", "deconfound-tde", "balanced-softmax", "logit-adjustment"),
 )
 """Methods as the paper's tables list them, then those it does not have."""
 
@@ -92,13 +92,29 @@ class Bench:
 
     def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[Recipe, int]]:
         """Recipes and seeds without a result file, those of one data set together."""
-        return [
+        asked = [
             (recipe, seed)
             for recipe in self.recipes
             if not only or any(word in str(recipe.path) for word in only)
             for seed in range(seeds or recipe.seeds)
-            if not recipe.result_path(self.results, seed).exists()
         ]
+        return [(recipe, seed) for recipe, seed in asked if not self._done(recipe, seed)]
+
+    def _done(self, recipe: Recipe, seed: int) -> bool:
+        """Whether the result is there; one that another recipe made is not taken for it."""
+        path = recipe.result_path(self.results, seed)
+        if not path.exists():
+            return False
+        found = json.loads(path.read_text())
+        made = {name: found[name] for name in TRAINED if name in found}  # early files do not tell
+        wanted = trained_with(recipe.config)
+        other = sorted(name for name in made if made[name] != wanted[name])
+        if other:
+            raise UserError(
+                f"{path} was made by another recipe than {recipe.path} is now (they differ in "
+                f"{' and '.join(other)}): delete it, or bring the recipe back"
+            )
+        return True
 
     def run(
         self,
@@ -149,16 +165,20 @@ class Bench:
             return None
         images = {tables.data_name(r): sum(r["counts"]) for r in known}
         typical = sum(images.values()) / len(images)
-        price = statistics.fmean(own_seconds(r) / r["epochs"] / sum(r["counts"]) for r in known)
-        trainings = {}
+        price = statistics.fmean(
+            own_seconds(r) / (r.get("images") or r["epochs"] * sum(r["counts"])) for r in known
+        )
+        trainings: dict[tuple, float] = {}
         for recipe, seed in wanted:
             config = recipe.config
             method = methods.build(config.method, config.options)
-            legs = lay_out(method.stages, config.train.epochs)
-            epochs = legs[-1].stop - (legs[0].stop if method.first else 0)
+            legs = lay_out(method.stages, config.train.epochs)[1 if method.first else 0 :]
+            epochs = sum((leg.stop - leg.start) * len(leg.stage.samplers) for leg in legs)
             seen = frozenset(o for o in config.options.items() if o[0] not in method.post_hoc)
             key = (recipe.cell, method.training or config.method, seen, config.train, seed)
             trainings[key] = images.get(config.data, typical) * epochs * price
+            if method.choice:  # where there is no validation part, another training tells
+                trainings[(*key, method.choice.option)] = trainings[key] * (1 - TUNING_FRACTION)
         return sum(trainings.values())
 
 
@@ -208,7 +228,7 @@ def _by_value(item: tuple[str, int]) -> tuple[int, str]:
 
 
 def _overview_cell(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> str:
-    row = tables.rows(results)[0] if results else None
+    row = tables.row(results) if results else None
     ours = tables.shown(row.figures["overall"]) if row else "not run"
     paper = "" if recipe.paper is None else f" / {recipe.paper:.1f}"
     return f"[{ours}](../{recipe.path}){paper}"
@@ -217,7 +237,7 @@ def _overview_cell(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> str:
 def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """One row, by column; empty where there is nothing to say."""
     config, paper = recipe.config, recipe.paper
-    row = tables.rows(results)[0] if results else None
+    row = tables.row(results) if results else None
     overall = row.figures["overall"] if row else None
     seconds = [own_seconds(r) for r in results if "CPU" not in r["device"]]
     return {
@@ -238,13 +258,30 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+BELOW = 1.3
+"""Points under the paper's figure from which a cell is named."""
+
+
+def page(bench: Bench) -> str:
+    """What RESULTS/NAME.md holds: the table, and the cells where we lose."""
+    lost = []
+    for recipe in bench.recipes:
+        results = bench.found(recipe)
+        overall = tables.row(results).figures["overall"] if results else None
+        if overall and recipe.paper is not None and overall[0] < recipe.paper - BELOW:
+            apart = overall[0] - recipe.paper
+            lost.append(f"- {recipe.name} on {recipe.config.data}: {apart:+.1f}\n")
+    below = f"\nMore than {BELOW} points below the paper:\n\n{''.join(lost)}" if lost else ""
+    return f"# {bench.name}\n\nMade by `longtail bench {bench.name}`.\n\n{markdown(bench)}{below}"
+
+
 def write_table(bench: Bench, readme: Path | None) -> Path:
     """Write RESULTS/NAME.md; README gets it, or its overview, between NAME's markers."""
     table = markdown(bench)
     short = table if len({r.config.data for r in bench.recipes}) == 1 else overview(bench)
     out = bench.results.with_suffix(".md")
     with replacing(out) as path:
-        path.write_text(f"# {bench.name}\n\nMade by `longtail bench {bench.name}`.\n\n{table}")
+        path.write_text(page(bench))
     if readme and readme.exists():
         text = readme.read_text()
         begin, end = f"<!-- {bench.name} -->", f"<!-- /{bench.name} -->"

@@ -115,7 +115,7 @@ class MachineConfig:
     """Where streamed JPEGs are decoded: by those processes, or by torchvision on the device, which
     is nvJPEG on CUDA and differs by a grey level here and there."""
     replicas: int = 8
-    """Trainings of equal shape (seeds, methods) side by side on one CUDA device; elsewhere they
+    """Trainings (seeds, methods, data sets) side by side on one CUDA device; elsewhere they
     follow each other."""
     save_seconds: float = 30.0
     """A checkpoint at the end of the first epoch after this long; 0 saves every epoch."""

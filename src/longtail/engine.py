@@ -82,24 +82,30 @@ def train(
     start: int = 0,
     after_epoch: Callable[[int, list[dict[str, Any] | None]], None],
     progress: Progress | None = None,
-) -> float:
-    """Train `replicas` side by side, from epoch `start` on; gives the seconds spent on capture.
+    clock: "Stopwatch | None" = None,
+) -> dict[Replica, UserError]:
+    """Train `replicas` side by side, from epoch `start` on; gives the errors of those that failed.
 
     Args:
         replicas: each takes its own steps and stages; the time line of epochs is common.
         start: epochs that are done already; replicas hold their state.
         after_epoch: called with the number of epochs done and a record for each replica, None for
-            one that was done before.
+            one that was done before or has failed.
         progress: told of every step.
+        clock: stopped while steps are captured.
+
+    A replica whose loss or weights are no numbers has failed. The others go on without it.
     """
-    capturing = 0.0
+    clock = clock or Stopwatch()
+    failed: dict[Replica, UserError] = {}
     for first, last in _spans(replicas, start):
-        running = [replica for replica in replicas if replica.epochs > first]
+        running = [r for r in replicas if r.epochs > first and r not in failed]
+        if not running:
+            break
         for replica in running:
             replica.enter(first, resumed=first == start)
-        began = time.perf_counter()
-        advance, steps = stepper(running), steps_of_epoch(running)
-        capturing += time.perf_counter() - began
+        with clock.stopped():
+            advance, steps = stepper(running), steps_of_epoch(running)
         for epoch in range(first, last):
             began = time.perf_counter()
             for replica in running:
@@ -110,9 +116,42 @@ def train(
                     progress.step(done, len(steps))
             for replica in running:
                 replica.end_epoch()
-            records = [_record(r, epoch, began) if r in running else None for r in replicas]
-            after_epoch(epoch + 1, records)
-    return capturing
+            records = {replica: _record(replica, epoch, began) for replica in running}
+            new = {r: record for r, record in records.items() if isinstance(record, UserError)}
+            failed = new | failed  # why it failed first
+            if failed.keys() >= set(running):
+                break
+            told = [None if r in failed else records.get(r) for r in replicas]
+            after_epoch(epoch + 1, cast(list[dict[str, Any] | None], told))
+    return failed
+
+
+class Stopwatch:
+    """Seconds, without those in which it was stopped."""
+
+    def __init__(self, seconds: float = 0.0, away: float = 0.0):
+        self._before, self._began = seconds, time.perf_counter()
+        self._running = True
+        self.away = away
+        """Seconds in which it stood still for someone."""
+
+    @property
+    def seconds(self) -> float:
+        """Since it was made, and what it was made with."""
+        return self._before + (time.perf_counter() - self._began if self._running else 0.0)
+
+    def stop(self) -> None:
+        """Stand still from now on."""
+        self._before, self._running = self.seconds, False
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stand still meanwhile."""
+        self.stop()
+        began = time.perf_counter()
+        yield
+        self._began, self._running = time.perf_counter(), True
+        self.away += self._began - began
 
 
 def _spans(replicas: Sequence[Replica], start: int) -> Iterator[tuple[int, int]]:
@@ -144,8 +183,8 @@ def too_large_is_told(config: Config, data: Data, fabric: Fabric, replicas: int)
         ) from error
 
 
-def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any]:
-    """The epoch in numbers: the only place where training reads from the device."""
+def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any] | UserError:
+    """The epoch in numbers, or why there are none: the only place that reads from the device."""
     losses = replica.losses
     if replica.fabric.world_size > 1:
         losses = cast(Tensor, replica.fabric.all_reduce(losses))
@@ -155,7 +194,7 @@ def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any]:
         # a loss is that of the weights before its step: the last step may spoil them unseen
         at = int(bad[0]) if len(bad) else len(losses) - 1
         what = f"loss became {losses[at].item()}" if len(bad) else "weights became infinite or NaN"
-        raise UserError(
+        return UserError(
             f"the {what} at step {epoch * len(losses) + at} (epoch {epoch + 1}, seed "
             f"{replica.config.seed}). Training stopped, and nothing of this epoch is saved: a "
             f"checkpoint from before stays as it is. A smaller --lr (now "
@@ -168,5 +207,5 @@ def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any]:
         "lr": replica.state.lr.item(),
         "mu": replica.state.mu.item(),
         "seconds": seconds,
-        "images_per_second": replica.images_per_epoch / seconds,
+        "images_per_second": replica.images_per_epoch * len(replica.orders) / seconds,
     }

@@ -54,7 +54,7 @@ class LinearHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
-        return F.linear(x, self.weight)
+        return product(precise(x), precise(self.weight))
 
 
 class NormalisedHead(Head):
@@ -138,7 +138,7 @@ class NormalisedHead(Head):
         whose shares may be unequal or empty; empty on all of them, it changes nothing. `keep`
         (...) says which features count, as a detector's foreground. A CUDA graph can hold this.
         """
-        x = _precise(x).reshape(-1, self.dim)
+        x = precise(x).reshape(-1, self.dim)
         count = x.new_full((1,), x.shape[0])
         if keep is not None:
             x, count = torch.where(keep.reshape(-1, 1), x, 0.0), keep.sum().to(x.dtype).reshape(1)
@@ -166,7 +166,7 @@ class NormalisedHead(Head):
         return _normalise(self.weight, self.heads, self.gamma)  # (C, K, D/K)
 
     def _logits(self, x: Tensor, v: Tensor) -> Tensor:
-        return self.tau / self.heads * _product(x, v)
+        return self.tau / self.heads * product(x, v)
 
 
 @final
@@ -219,7 +219,7 @@ class FoldedHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
-        return _product(_normalise(x, self.heads, self.squash).flatten(-2), _precise(self.weight))
+        return product(_normalise(x, self.heads, self.squash).flatten(-2), precise(self.weight))
 
 
 @final
@@ -269,10 +269,10 @@ def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int
     exempt = torch.zeros_like(index, dtype=torch.bool)
     for i in exempted:  # a comparison on the device; an index list would be copied to it
         exempt = exempt | (index == i)
-    p = _precise(total).softmax(-1)
+    p = precise(total).softmax(-1)
     # a sum where Eq. 9 has 1 - p_0, and class 0 left out of q where it has 1 - q_0: none cancels
     rest = p.masked_fill(exempt, 0.0).sum(-1, keepdim=True)
-    q = _precise(tde).masked_fill(exempt, -torch.inf).softmax(-1)
+    q = precise(tde).masked_fill(exempt, -torch.inf).softmax(-1)
     return torch.where(exempt, p, rest * q)
 
 
@@ -288,12 +288,12 @@ def _normalise(v: Tensor, heads: int, offset: float) -> Tensor:
 
     A group of no length stays zero with a gradient of order one, where an epsilon gives 1/epsilon.
     """
-    v = _precise(v).unflatten(-1, (heads, -1))
+    v = precise(v).unflatten(-1, (heads, -1))
     length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) + offset
     return v / torch.where(length > 1e-12, length, 1.0)
 
 
-def _product(x: Tensor, v: Tensor) -> Tensor:
+def product(x: Tensor, v: Tensor) -> Tensor:
     """The matrix product x v^T, kept from autocast, whose rounding tau would enlarge."""
     kind = x.device.type
     cast = kind != "meta" and torch.is_autocast_enabled(kind)
@@ -301,7 +301,8 @@ def _product(x: Tensor, v: Tensor) -> Tensor:
         return F.linear(x, v)
 
 
-def _precise(x: Tensor) -> Tensor:
+def precise(x: Tensor) -> Tensor:
+    """At least float32."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 

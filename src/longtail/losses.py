@@ -47,12 +47,20 @@ def focal(outputs: Outputs, target: Tensor, state: State, *, gamma: float = 2.0)
 def class_balanced(
     outputs: Outputs, target: Tensor, state: State, *, beta: float = 0.9999, gamma: float = 1.0
 ) -> Tensor:
-    """Focal loss over the effective number of images (Cui et al. 2019).
+    """The loss of an image over the effective number of its class (Cui et al. 2019).
 
-    Gamma 0 is the form with softmax cross-entropy; beta 0 weighs every class alike.
+    The loss is that paper's focal one: every class is a question of its own, p = sigmoid(z), and
+    its answers are added up. Gamma 0 is the form with softmax cross-entropy instead; beta 0 weighs
+    every class alike.
     """
-    weights = effective_weights(state.counts, beta)
-    return _expected(weights * _focal(outputs.logits, gamma), target)
+    truth = _soft(target, outputs.logits)  # (B, C)
+    weights = (effective_weights(state.counts, beta) * truth).sum(1)  # (B,)
+    if not gamma:
+        return (weights * -(truth * F.log_softmax(outputs.logits, dim=1)).sum(1)).mean()
+    # each class starts at a chance of 1 in C, as that paper's bias does
+    z = outputs.logits - math.log(max(1, outputs.logits.shape[1] - 1))
+    values = truth * _binary_focal(z, gamma) + (1 - truth) * _binary_focal(-z, gamma)
+    return (weights * values.sum(1)).mean()
 
 
 def ldam(
@@ -128,6 +136,12 @@ def _focal(logits: Tensor, gamma: float) -> Tensor:
     rest = -torch.expm1(log_p)  # 1 - p without cancellation
     # below gamma 1 the slope of a power is infinite at 0
     return -(rest.clamp(min=torch.finfo(rest.dtype).tiny) ** gamma) * log_p
+
+
+def _binary_focal(z: Tensor, gamma: float) -> Tensor:
+    """-(1 - p)^gamma log p with p = sigmoid(z)."""
+    tiny = torch.finfo(z.dtype).tiny  # below gamma 1 the slope of a power is infinite at 0
+    return torch.sigmoid(-z).clamp(min=tiny) ** gamma * F.softplus(-z)
 
 
 def _soft(target: Tensor, logits: Tensor) -> Tensor:

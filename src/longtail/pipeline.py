@@ -173,6 +173,8 @@ def _fit_together(
     """Train one job of each group, then judge every job of it."""
     training = train_jobs([group[0] for group in groups], data_of, fabric, progress, others)
     for group, replica in zip(groups, training.replicas, strict=True):
+        if replica in training.failed:
+            continue
         data = replica.data
         began = time.perf_counter()
         head, features = replica.model.head, collect(replica.model, data, replica.features)
@@ -196,6 +198,8 @@ def _fit_together(
                 write_result(job.run, result, where_right, data)
             yield job
     fabric.barrier()
+    for error in training.failed.values():
+        raise error
 
 
 def _settled(
@@ -229,6 +233,9 @@ def _settled(
         if fabric.global_rank == 0:
             tuning.run.begin(job.config, overwrite=False, cuda=on_cuda(fabric))
         fabric.barrier()
-        (replica,) = train_jobs([tuning], lambda _: data, fabric, progress).replicas
+        training = train_jobs([tuning], lambda _: data, fabric, progress)
+        for error in training.failed.values():
+            raise error
+        (replica,) = training.replicas
         head, features = replica.model.head, collect(replica.model, data, replica.features)
     return job.closed(choose(choice, job.closed, head, features, data)), "held-out"

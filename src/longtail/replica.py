@@ -132,7 +132,14 @@ class Replica:
     @property
     def images(self) -> int:
         """That a whole training sees, over all ranks and samplers."""
-        draws = sum((leg.stop - leg.start) * len(leg.stage.samplers) for leg in self.legs)
+        return self.images_in(0, self.epochs)
+
+    def images_in(self, first: int, last: int) -> int:
+        """Of them, those of the epochs from `first` to below `last`."""
+        draws = sum(
+            max(0, min(last, leg.stop) - max(first, leg.start)) * len(leg.stage.samplers)
+            for leg in self.legs
+        )
         return draws * self.images_per_epoch
 
     def enter(self, epoch: int, *, resumed: bool) -> None:
@@ -168,7 +175,7 @@ class Replica:
     def begin_epoch(self, epoch: int) -> None:
         """Fill every device tensor that this epoch's steps read."""
         train, (first, last) = self.config.train, self.leg.span
-        lr = rate(train, epoch - first, last - first)
+        lr = rate(train, epoch, self.leg.span)
         mu = mean_decay(train, lr)
         self.state.lr.fill_(lr)
         self.state.mu.fill_(mu)

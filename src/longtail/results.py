@@ -172,6 +172,10 @@ class Result:
     images_per_second: float
     """Of training, over all replicas."""
     device: str
+    options: Mapping[str, str]
+    """The method's own."""
+    train: Mapping[str, Any]
+    """All options of training."""
     versions: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
@@ -191,6 +195,15 @@ def own_seconds(result: Mapping[str, Any]) -> float:
     if result.get("images") is None:  # files from when all side by side were alike
         return result["seconds"] / result["replicas"]
     return result["images"] / result["images_per_second"]
+
+
+TRAINED = ("options", "train")
+
+
+def trained_with(config: Config) -> dict[str, Any]:
+    """The fields that tell one recipe from another, as a result file has them."""
+    options = {name: str(value) for name, value in sorted(config.options.items())}
+    return {"options": options, "train": json.loads(json.dumps(asdict(config.train)))}
 
 
 def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[float, ...]:
@@ -257,6 +270,7 @@ def make_result(
         **_cosine_fields(evidence, classes),
         feature_norm=class_means(norms, scores.labels, classes),
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
+        **trained_with(config),
         versions=versions(),
         **cost,
     )

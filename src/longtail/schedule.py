@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from longtail.config import TrainConfig
 from longtail.methods import Stage
@@ -26,14 +27,17 @@ class Leg:
 
 def lay_out(stages: Sequence[Stage], epochs: int) -> list[Leg]:
     """The stages end to end; a schedule spans a fresh stage and those that carry on after it."""
-    edges, share = [0], 0.0
-    for stage in stages:
-        share += stage.share  # rounded together, so that halves of 5 epochs make 5
-        edges.append(max(edges[-1] + 1, round(share * epochs)))
     fresh = [
         i == 0 or stage.prepare is not None or stage.trains is not stages[i - 1].trains
         for i, stage in enumerate(stages)
     ]
+    shares = list(accumulate(stage.share for stage in stages))
+    edges = [0]
+    for i, share in enumerate(shares):
+        # rounded together, so that halves of 5 epochs make 5, and each has an epoch at least
+        end = next((j for j in range(i + 1, len(stages)) if fresh[j]), len(stages))
+        latest = round(shares[end - 1] * epochs) - (end - 1 - i)
+        edges.append(max(edges[-1] + 1, min(latest, round(share * epochs))))
     legs = []
     for i, stage in enumerate(stages):
         first = max(j for j in range(i + 1) if fresh[j])
@@ -42,10 +46,15 @@ def lay_out(stages: Sequence[Stage], epochs: int) -> list[Leg]:
     return legs
 
 
-def rate(train: TrainConfig, epoch: int, epochs: int) -> float:
-    """Learning rate of `epoch` of `epochs`: a linear warm-up, then steps or a cosine to 0."""
-    if epoch < train.warmup:
-        return train.lr * (epoch + 1) / train.warmup
+def rate(train: TrainConfig, epoch: int, span: tuple[int, int]) -> float:
+    """Learning rate of `epoch` in a schedule from span[0] to span[1]: warm-up, steps or cosine.
+
+    A later stage starts from trained weights: at most a tenth of it warms up.
+    """
+    epoch, epochs = epoch - span[0], span[1] - span[0]
+    warmup = train.warmup if span[0] == 0 else min(train.warmup, epochs // 10)
+    if epoch < warmup:
+        return train.lr * (epoch + 1) / warmup
     if train.schedule == "cosine":
         return train.lr * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
     passed = sum(epoch >= round(part * epochs) for part in train.milestones)

@@ -41,15 +41,17 @@ def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
     groups: dict[tuple, list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault(key(result), []).append(result)
-    return [
-        Row(
-            method=group[0]["method"],
-            alpha=_alphas([r["alpha"] for r in group]),
-            seeds=len(group),
-            figures={split: spread([r[split] for r in group]) for split in SPLITS},
-        )
-        for group in groups.values()
-    ]
+    return [row(group) for group in groups.values()]
+
+
+def row(results: Sequence[Mapping[str, Any]]) -> Row:
+    """All `results` as one row."""
+    return Row(
+        method=results[0]["method"],
+        alpha=_alphas([r["alpha"] for r in results]),
+        seeds=len(results),
+        figures={split: spread([r[split] for r in results]) for split in SPLITS},
+    )
 
 
 def key(result: Mapping[str, Any]) -> tuple:

@@ -1,15 +1,15 @@
 """Jobs trained side by side to their last epoch, saved on the way, and what that took."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric import Fabric
 
 from longtail import measures
-from longtail.engine import Progress, train
+from longtail.engine import Progress, Stopwatch, train
+from longtail.errors import UserError
 from longtail.jobs import DataOf, Job, start
 from longtail.replica import Replica
 from longtail.resident import Resident
@@ -28,19 +28,22 @@ class Training:
     """Replicas at their last epoch, and what it took."""
 
     replicas: list[Replica]
-    capture_seconds: float
-    seconds: float
-    """Spent on them, before an interruption too, without capture and the last evaluation."""
+    failed: dict[Replica, UserError]
+    """Those that came to no end, and why."""
+    images_per_second: float
+    """Of all replicas together."""
+    clock: Stopwatch
+    """What was spent on them, before an interruption too, without the last evaluation."""
 
     def cost(self, job: Job, replica: Replica, judging: float) -> dict[str, Any]:
         """The fields of a result that tell what it took, with the seconds of judging it."""
         return {
             "training_id": job.training_id(replica.data),
-            "seconds": self.seconds + judging,
-            "capture_seconds": self.capture_seconds,
+            "seconds": self.clock.seconds + judging,
+            "capture_seconds": self.clock.away,
             "replicas": len(self.replicas),
             "images": replica.images,
-            "images_per_second": sum(r.images for r in self.replicas) / self.seconds,
+            "images_per_second": self.images_per_second,
             "device": environment(cuda=on_cuda(self.replicas[0].fabric))["device"],
         }
 
@@ -54,26 +57,21 @@ def train_jobs(
 ) -> Training:
     """Train `jobs` side by side to the last epoch, from where they or `others` have come."""
     replicas = _replicas(jobs, data_of, fabric)
-    epochs = max(replica.epochs for replica in replicas)
-    done, spent = 0, 0.0
-    for job, replica in zip(jobs, replicas, strict=True):
-        if saved := job.run.load_checkpoint():
-            done, spent = saved["epoch"], saved["seconds"]
-            replica.load_state_dict(saved["replica"])
-        elif found := start(job, replica.data, others):
-            done, spent = found.epochs, spent + own_seconds(found.run.result)
-            replica.take_over(found.run.load_model(), f"{found.run.folder}/model.safetensors")
-            if fabric.global_rank == 0:
-                job.run.write_metrics(found.run.metrics)
-    if progress and fabric.global_rank == 0:
-        progress.begin(_title(jobs), epochs, done)
-    last_save = time.perf_counter()
-    began = last_save - spent
+    before = _take_up(jobs, replicas, fabric, others)
+    watched = progress if fabric.global_rank == 0 else None
+    if watched:
+        watched.begin(_title(jobs), max(replica.epochs for replica in replicas), before.epoch)
+    clock = Stopwatch(before.seconds, before.capture_seconds)
+    last_save = before.seconds
+
+    def rate(epoch: int) -> float:
+        seen = sum(replica.images_in(before.epoch, epoch) for replica in replicas)
+        return seen / (clock.seconds - before.seconds) if seen else before.images_per_second
 
     def after_epoch(epoch: int, records: list[dict[str, Any] | None]) -> None:
         nonlocal last_save
-        now = time.perf_counter()
-        due = now - last_save >= jobs[0].config.machine.save_seconds
+        due = clock.seconds - last_save >= jobs[0].config.machine.save_seconds
+        reached = Reached(epoch, clock.seconds, clock.away, rate(epoch))
         for job, replica, record in zip(jobs, replicas, records, strict=True):
             if record is None:
                 continue
@@ -82,18 +80,47 @@ def train_jobs(
                 continue
             job.run.append_metrics(record, epoch=epoch - 1)
             if due or epoch == replica.epochs:
-                content = {"epoch": epoch, "seconds": now - began, "replica": replica.state_dict()}
+                content = {**reached._asdict(), "replica": replica.state_dict()}
                 job.run.save_checkpoint(content)
         if due:
-            last_save = now
+            last_save = clock.seconds
         if watched:
             watched.epoch(next(record for record in records if record))
 
-    watched = progress if fabric.global_rank == 0 else None
     with torch.random.fork_rng(devices=[fabric.device] if on_cuda(fabric) else []):
-        capturing = train(replicas, start=done, after_epoch=after_epoch, progress=watched)
-    seconds = time.perf_counter() - began - capturing
-    return Training(replicas, capturing, seconds)
+        failed = train(
+            replicas, start=before.epoch, after_epoch=after_epoch, progress=watched, clock=clock
+        )
+    clock.stop()
+    return Training(replicas, failed, rate(max(r.epochs for r in replicas)), clock)
+
+
+class Reached(NamedTuple):
+    """How far a training has come, and what that took."""
+
+    epoch: int = 0
+    seconds: float = 0.0
+    capture_seconds: float = 0.0
+    images_per_second: float = 0.0
+
+
+def _take_up(
+    jobs: Sequence[Job], replicas: Sequence[Replica], fabric: Fabric, others: Sequence[Job]
+) -> Reached:
+    """Bring every replica to where its checkpoint, or a run of `others`, has come."""
+    reached = Reached()
+    for job, replica in zip(jobs, replicas, strict=True):
+        if saved := job.run.load_checkpoint():
+            reached = Reached(*(saved[name] for name in Reached._fields))
+            replica.load_state_dict(saved["replica"])
+        elif found := start(job, replica.data, others):
+            result = found.run.result
+            seconds = reached.seconds + own_seconds(result)
+            reached = Reached(found.epochs, seconds, 0.0, result["images_per_second"])
+            replica.take_over(found.run.load_model(), f"{found.run.folder}/model.safetensors")
+            if fabric.global_rank == 0:
+                job.run.write_metrics(found.run.metrics)
+    return reached
 
 
 def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Replica]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longtail.data.base import ClassCounts
-from longtail.heads import AffineHead, Head
+from longtail.heads import AffineHead, Head, precise, product
 from longtail.methods.base import (
     Auto,
     Choice,
@@ -84,7 +84,7 @@ class ScaledHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
-        return F.linear(x, self.weight) * self.scale
+        return product(precise(x), precise(self.weight)) * self.scale
 
 
 def _scale_only(model: Model) -> list[nn.Parameter]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longtail.data.base import ClassCounts
-from longtail.heads import CapsuleHead, Head, summed_over_ranks
+from longtail.heads import CapsuleHead, Head, precise, product, summed_over_ranks
 from longtail.losses import Outputs, State
 from longtail.methods.base import (
     Batch,
@@ -98,7 +98,8 @@ class MemoryHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, C)."""
-        recalled = F.linear(x, self.weight)
+        x = precise(x)
+        recalled = product(x, precise(self.weight))
         if not self.remembers:
             return recalled
         memory = self.memory.clone()  # the step follows it before the backward pass

@@ -14,7 +14,7 @@ def focal(*, gamma: float = 2.0) -> Method:
 
 
 def class_balanced(*, beta: float = 0.9999, gamma: float = 1.0) -> Method:
-    """Focal loss over the effective number of images; gamma 0: softmax (Cui et al. 2019)."""
+    """Sigmoid focal loss over effective numbers of images; gamma 0: softmax (Cui et al. 2019)."""
     if not 0 <= beta < 1:
         raise UserError(f"class-balanced: --beta {beta} must lie in 0 to below 1 (0.9999 is usual)")
     loss = partial(losses.class_balanced, beta=beta, gamma=gamma)
