@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.config import DataConfig
-from longtail.data import arrays, digits, folder, letters, lists, named, parquet
+from longtail.data import arrays, boxes, digits, folder, letters, lists, named, parquet
 from longtail.data.base import ClassCounts, Data, Split, count, digest
 from longtail.data.named import NAMED, data_root, find
 from longtail.data.prepare import hold_out, prepared
@@ -41,8 +41,9 @@ def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Da
 
     Args:
         name: `letters-lt`, `digits-lt[:ratio]`, `cifar10-lt[:ratio]`, `cifar100-lt[:ratio]`,
-            `tiny-imagenet-lt`, or the path of class folders, of a folder with `train.parquet`,
-            or of an `.npz`; empty with `list`. A path may end in `:ratio` too.
+            `tiny-imagenet-lt`, or the path of class folders, of a folder with `train.parquet`
+            or `instances_train.json`, or of an `.npz`; empty with `list`. A path may end in
+            `:ratio` too.
         config: where the images come from; the default is `DataConfig()`.
         options: fields of `DataConfig` that replace those of `config`.
 
@@ -119,6 +120,8 @@ def _by_path(name: str, config: DataConfig) -> Source:
     if name and path.is_dir():
         if (path / "train.parquet").is_file():
             return parquet.source(path, config=config)
+        if (path / boxes.TRAIN).is_file():
+            return boxes.source(path, config=config)
         return folder.source(path, config=config)
     if path.is_file():
         if path.suffix == ".npz":

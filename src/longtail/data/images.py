@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,17 @@ from longtail.errors import UserError
 
 log = logging.getLogger(__name__)
 
-Blob = bytes | Path | None
+
+
+class Crop(NamedTuple):
+    """A part of an image file."""
+
+    path: Path
+    box: tuple[int, int, int, int]
+    """Left, top, right, bottom, in pixels."""
+
+
+Blob = bytes | Path | Crop | None
 """An encoded image, or the file that holds it, or nothing where a store has a hole."""
 Decoded = NDArray[np.uint8] | str
 """Pixels (H, W, 3), or why there are none."""
@@ -40,10 +50,14 @@ def decode(blob: Blob, *, size: int | None = None) -> NDArray[np.uint8]:
     """
     if blob is None:
         raise ValueError("no image is stored")
-    with Image.open(io.BytesIO(blob) if isinstance(blob, bytes) else blob) as image:
-        if size is not None:
-            image.draft("RGB", (size, size))  # a large JPEG decodes at a fraction for free
-        pixels = _rgb(image)
+    if isinstance(blob, Crop):
+        with Image.open(blob.path) as image:
+            pixels = _rgb(image.crop(blob.box))
+    else:
+        with Image.open(io.BytesIO(blob) if isinstance(blob, bytes) else blob) as image:
+            if size is not None:
+                image.draft("RGB", (size, size))  # a large JPEG decodes at a fraction for free
+            pixels = _rgb(image)
     if size is not None and pixels.size != (size, size):
         pixels = _resized(pixels, size)
     return np.asarray(pixels, dtype=np.uint8)

@@ -1,0 +1,202 @@
+"""What a head costs at prediction: folded TDE beside a plain cosine head and `nn.Linear`.
+
+Folding makes TDE a change of weights, so that the folded head should cost what a cosine head costs
+whose weights are normalised once. All heads of a cell take turns, many times, and a ratio is the
+median over the turns: a machine that slows down slows all of them.
+Shapes: B rows, C classes, D features, K heads.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longtail import tables
+from longtail.benches import read_all, write_json, write_page
+from longtail.heads import CosineHead, DeconfoundHead
+from longtail.runs import environment
+
+BATCHES = (1, 16, 256, 4096)
+CLASSES = (100, 1_000, 10_000, 100_000)
+DIMS = (128, 512, 2048)
+MOST_ON_CPU = 10**10
+"""Multiplications of a call above which a cell is left to the GPU."""
+TURN_SECONDS = 0.002
+"""A turn repeats a short call for this long, so that the clock is fine enough."""
+ALPHA = 1.5
+RATIOS = {
+    "folded/cosine": ("folded K=1", "cosine K=1"),
+    "folded/cosine, K=2": ("folded K=2", "cosine K=2"),
+    "folded/linear": ("folded K=1", "linear"),
+    "unfolded/folded, K=2": ("unfolded K=2", "folded K=2"),
+}
+BAR = 1.02
+"""What folded/cosine may be at most."""
+
+
+class PlainCosine(nn.Module):
+    """The textbook's cosine head of K groups, its weights normalised beforehand."""
+
+    def __init__(self, weight: Tensor, heads: int, tau: float):
+        super().__init__()
+        self.heads = heads
+        units = F.normalize(weight.unflatten(-1, (heads, -1)), dim=-1).flatten(-2)
+        self.weight = nn.Parameter(tau / heads * units, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, C)."""
+        if self.heads == 1:
+            return F.linear(F.normalize(x, dim=-1), self.weight)
+        units = F.normalize(x.unflatten(-1, (self.heads, -1)), dim=-1).flatten(-2)
+        return F.linear(units, self.weight)
+
+
+def heads_of(classes: int, dim: int, device: str) -> dict[str, nn.Module]:
+    """All that is measured, with a mean feature as post-ReLU features have it."""
+    with torch.device(device):
+        cosine, deconfound = CosineHead(dim, classes), DeconfoundHead(dim, classes, alpha=ALPHA)
+        for head in (cosine, deconfound):
+            head.mean_feature.copy_(torch.rand(dim))
+        return {
+            "linear": nn.Linear(dim, classes, bias=False).eval(),
+            "cosine K=1": PlainCosine(cosine.weight, 1, cosine.tau).eval(),
+            "folded K=1": cosine.folded(ALPHA),
+            "cosine K=2": PlainCosine(deconfound.weight, 2, deconfound.tau).eval(),
+            "folded K=2": deconfound.folded(),
+            "unfolded K=2": deconfound.eval(),
+        }
+
+
+@torch.inference_mode()
+def measure(
+    batch: int, classes: int, dim: int, *, device: str, seconds: float = 1.5
+) -> dict[str, Any]:
+    """Microseconds of a call of each head, and the ratios of their turns."""
+    x = torch.rand(batch, dim, device=device)
+    heads = heads_of(classes, dim, device)
+    turns = {name: _turn(head, x) for name, head in heads.items()}
+    once = sum(turn() for turn in turns.values())  # a first round warms up and tells the price
+    repeats = max(5, min(200, int(seconds / max(once, len(turns) * TURN_SECONDS))))
+    taken: dict[str, list[float]] = {name: [] for name in turns}
+    for _ in range(repeats):
+        for name, turn in turns.items():
+            taken[name].append(turn())
+    return {
+        **{"batch": batch, "classes": classes, "dim": dim, "repeats": repeats},
+        "microseconds": {name: 1e6 * statistics.median(times) for name, times in taken.items()},
+        "ratios": {
+            ratio: statistics.median(a / b for a, b in zip(taken[one], taken[other], strict=True))
+            for ratio, (one, other) in RATIOS.items()
+        },
+    }
+
+
+def _turn(head: nn.Module, x: Tensor) -> Callable[[], float]:
+    """A function that gives the seconds of one call, over as many as fill a turn."""
+
+    def run(calls: int) -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            head(x)
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        return (time.perf_counter() - began) / calls
+
+    run(3)
+    calls = max(1, int(TURN_SECONDS / run(3)))
+    return lambda: run(calls)
+
+
+def cells(device: str) -> Iterator[tuple[int, int, int]]:
+    """(batch, classes, dim) that are measured on `device`."""
+    for dim, classes, batch in product(DIMS, CLASSES, BATCHES):
+        if device != "cpu" or batch * classes * dim <= MOST_ON_CPU:
+            yield batch, classes, dim
+
+
+def bench_cost(results: Path, device: str) -> Path:
+    """Measure every cell, writing RESULTS/cost/DEVICE.json anew after each, then the table."""
+    content: dict[str, Any] = {
+        **environment(cuda=device == "cuda"),
+        "threads": torch.get_num_threads(),
+        "dtype": "float32",
+        "cells": [],
+    }
+    for cell in cells(device):
+        content["cells"].append(measure(*cell, device=device))
+        write_json(results / "cost" / f"{device}.json", content)
+    return write_table(results)
+
+
+def write_table(results: Path) -> Path:
+    """RESULTS/cost.md from the files that are there."""
+    parts = []
+    for found in read_all(results / "cost"):
+        parts.append(f"## {found['device']}, {found['threads']} threads, {found['dtype']}")
+        parts.append(summary(found["cells"]))
+        parts.append(tables.markdown(*rows(found["cells"])))
+    return write_page(results, "cost", parts)
+
+
+def rows(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: microseconds of a call, then ratios."""
+    names = list(found[0]["microseconds"])
+    header = ["batch", "classes", "D", *(f"{name}, us" for name in names), *RATIOS]
+    lines = [
+        [
+            *(f"{cell['batch']:,}", f"{cell['classes']:,}", f"{cell['dim']:,}"),
+            *(f"{cell['microseconds'][name]:,.0f}" for name in names),
+            *(f"{cell['ratios'][ratio]:.2f}" for ratio in RATIOS),
+        ]
+        for cell in found
+    ]
+    return header, lines
+
+
+def summary(found: Sequence[Mapping[str, Any]]) -> str:
+    """The worst ratio beside the bar, and how cost grows with C and with D."""
+    told = []
+    for ratio in list(RATIOS)[:2]:
+        worst = max(found, key=lambda cell: cell["ratios"][ratio])
+        over = sum(cell["ratios"][ratio] > BAR for cell in found)
+        told.append(
+            f"{ratio} is {worst['ratios'][ratio]:.3f} at worst (batch {worst['batch']:,}, "
+            f"{worst['classes']:,} classes, D {worst['dim']:,}); {over} of {len(found)} cells are "
+            f"above {BAR}."
+        )
+    for axis, name in (("classes", "C"), ("dim", "D")):
+        power = growth(found, axis)
+        if power is not None:
+            told.append(
+                f"Between the two largest {name} at the largest batch that has both, the folded "
+                f"head's time grows as {name}^{power:.2f}."
+            )
+    return " ".join(told)
+
+
+def growth(found: Sequence[Mapping[str, Any]], axis: str) -> float | None:
+    """p in time ~ axis^p between the two largest values, all else equal, at the largest batch."""
+    values = sorted({cell[axis] for cell in found})[-2:]
+    if len(values) < 2:
+        return None
+    times: dict[tuple, float] = {}
+    for cell in found:
+        rest = tuple(cell[name] for name in ("batch", "classes", "dim") if name != axis)
+        times[rest, cell[axis]] = cell["microseconds"]["folded K=1"]
+    pairs = {
+        rest: times[rest, values[1]] / times[rest, values[0]]
+        for rest, value in times
+        if value == values[1] and (rest, values[0]) in times
+    }
+    if not pairs:
+        return None
+    largest = max(rest[0] for rest in pairs)
+    ratios = [ratio for rest, ratio in pairs.items() if rest[0] == largest]
+    return math.log(statistics.median(ratios)) / math.log(values[1] / values[0])
