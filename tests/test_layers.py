@@ -22,9 +22,11 @@ LAYERS = [
     {"estimator"},
     {"results", "jobs"},
     {"pipeline", "finished"},
+    {"embeddings", "networks"},
+    {"retrofits"},
     {"figures"},
     {"reports"},
-    {"demo", "console", "bench", "speed"},
+    {"demo", "console", "bench", "benches", "speed"},
     {"commands"},
     {"cli", "__init__", "__main__"},
 ]

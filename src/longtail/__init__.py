@@ -24,10 +24,12 @@ _HOMES = {
     "CosineTDEClassifier": "estimator",
     "DeconfoundTDEClassifier": "estimator",
     "LinearSoftmaxClassifier": "estimator",
+    "embed": "embeddings",
     "evaluate": "finished",
     "fit": "pipeline",
     "sweep": "finished",
     "report": "reports",
+    "retrofit": "retrofits",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -1,16 +1,20 @@
 """What can be asked of a finished run: judge it again, at any alpha, without training."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from torch import Tensor
 
 from longtail import data as data_sets
 from longtail import measures, methods
 from longtail.config import MachineConfig
-from longtail.data.base import Data
+from longtail.data.base import Data, Split
 from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.heads import NormalisedHead
 from longtail.jobs import Job
+from longtail.methods import Method, Model
 from longtail.methods.base import Auto
 from longtail.replica import build_model, extract, load_weights
 from longtail.resident import Resident
@@ -18,14 +22,40 @@ from longtail.results import COST, Evidence, Result, collect, judge, label_free,
 from longtail.runs import Run
 
 
-def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Evidence]:
-    """A finished run with its data, its features and its scores."""
+@dataclass(frozen=True)
+class Reopened:
+    """A finished run with its data and its network, which features can be asked of."""
+
+    job: Job
+    method: Method
+    """With nothing left open."""
+    data: Data
+    model: Model
+    features: Callable[[Split], Tensor]
+    """Features (N, D) of any images of that kind, prepared as those it was trained on."""
+
+    def judged(self) -> Evidence:
+        """Features and scores of every part of its data."""
+        features = collect(self.model, self.data, self.features)
+        return judge(self.method, self.model.head, features, self.data)
+
+
+def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = None) -> Reopened:
+    """A finished run on its own data, which must be what it was trained on.
+
+    Args:
+        run: the run or its folder.
+        data: for a run that was trained on a `Data` of your own making.
+        root: where its data set lies now; else where it lay.
+    """
     run = Run.open(run)
     config = run.config
     job = Job(config, methods.build(config.method, config.options), run)
     choice = job.method.choice
     method = job.closed(run.result[choice.option]) if choice else job.method
-    data = data if data is not None else data_sets.load(config.data, config.files)
+    if data is None:
+        files = config.files if root is None else replace(config.files, root=root)
+        data = data_sets.load(config.data, files)
     if data.subset_sha256 != run.result["subset_sha256"]:
         raise UserError(
             f"{run.folder} was trained on other images than {config.data} holds now: subset "
@@ -36,10 +66,10 @@ def _reopen(run: Run | Path | str, data: Data | None) -> tuple[Job, Data, Eviden
     fabric = launch(MachineConfig())  # where it was trained may be gone
     resident = Resident.place(data, config.train, fabric.device)
     model.to(fabric.device)
-    features = collect(
-        model, data, lambda split: extract(model, split.inputs, resident.normalised, fabric)
+    return Reopened(
+        *(job, method, data, model),
+        lambda split: extract(model, split.inputs, resident.normalised, fabric),
     )
-    return job, data, judge(method, model.head, features, data)
 
 
 def evaluate(
@@ -54,7 +84,8 @@ def evaluate(
     rule.
     `data` is needed for a run that was trained on a `Data` of your own making.
     """
-    job, data, evidence = _reopen(run, data)
+    opened = reopen(run, data)
+    job, data, evidence = opened.job, opened.data, opened.judged()
     stored = job.run.result
     if alpha is None:
         chosen = (stored["alpha"], stored["alpha_rule"])
@@ -78,9 +109,10 @@ def sweep(
     run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Data | None = None
 ) -> dict[float, measures.Accuracy]:
     """Accuracy of a finished run at each alpha, from one pass over the images."""
-    job, data, evidence = _reopen(run, data)
-    _needs_tde(job, evidence)
-    return measures.sweep(evidence.scores, data.counts, alphas)
+    opened = reopen(run, data)
+    evidence = opened.judged()
+    _needs_tde(opened.job, evidence)
+    return measures.sweep(evidence.scores, opened.data.counts, alphas)
 
 
 def _needs_tde(job: Job, evidence: Evidence) -> None:

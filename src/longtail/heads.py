@@ -295,7 +295,7 @@ def _normalise(v: Tensor, heads: int, offset: float) -> Tensor:
 
 
 def _shortened(v: Tensor, offset: float) -> Tensor:
-    """v / (|v| + offset) over the last axis, in no more operations than a cosine needs."""
+    """The vectors v / (|v| + offset), in no more operations than a cosine needs."""
     length = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
     return v / torch.threshold(length + offset if offset else length, 1e-12, 1.0)
 

@@ -182,7 +182,7 @@ def summary(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def growth(found: Sequence[Mapping[str, Any]], axis: str) -> float | None:
-    """p in time ~ axis^p between the two largest values, all else equal, at the largest batch."""
+    """The p of time ~ axis^p between its two largest values, at the largest batch."""
     values = sorted({cell[axis] for cell in found})[-2:]
     if len(values) < 2:
         return None

@@ -6,6 +6,7 @@ Nothing here imports torch before it is needed, so that help answers at once.
 from longtail.commands.benching import Bench
 from longtail.commands.judging import Eval, Report, Sweep
 from longtail.commands.listing import DataSets, Methods
+from longtail.commands.reusing import Embed, Retrofit
 from longtail.commands.training import Demo, Train
 
 COMMANDS: dict[str, type] = {
@@ -14,6 +15,8 @@ COMMANDS: dict[str, type] = {
     "eval": Eval,
     "sweep": Sweep,
     "report": Report,
+    "embed": Embed,
+    "retrofit": Retrofit,
     "bench": Bench,
     "methods": Methods,
     "data": DataSets,

@@ -40,8 +40,7 @@ def source(root: Path, *, config: DataConfig) -> Source:
         categories = sorted(read["train"]["categories"], key=lambda category: category["id"])
         numbers = {category["id"]: number for number, category in enumerate(categories)}
         parts = {
-            part: _part(content, numbers, root / "images", config)
-            for part, content in read.items()
+            part: _part(content, numbers, root / "images", config) for part, content in read.items()
         }
         return Source(tuple(category["name"] for category in categories), parts, unit="category")
     except (KeyError, TypeError, ValueError) as error:

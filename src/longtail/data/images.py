@@ -21,7 +21,6 @@ from longtail.errors import UserError
 log = logging.getLogger(__name__)
 
 
-
 class Crop(NamedTuple):
     """A part of an image file."""
 
