@@ -62,10 +62,10 @@ def origin(opened: Reopened, data: Data) -> dict[str, Any]:
     """Which network, trained on what, made features of which images."""
     config, stored = opened.job.config, opened.job.run.result
     return {
-        "images": data.full_name,
+        "images": Path(data.full_name).name,
         "images_sha256": data.subset_sha256,
         "network": config.backbone,
-        "trained_on": opened.data.full_name,
+        "trained_on": Path(opened.data.full_name).name,
         "method": config.method,
         "seed": config.seed,
         "epochs": config.train.epochs,

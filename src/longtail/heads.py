@@ -219,10 +219,8 @@ class FoldedHead(Head):
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
         if self.heads == 1:  # nothing to group: the price of grouping shows at a batch of one
-            x = _shortened(_precise(x), self.squash)
-        else:
-            x = _normalise(x, self.heads, self.squash).flatten(-2)
-        return _product(x, _precise(self.weight))
+            return _product(_shortened(_precise(x), self.squash), _precise(self.weight))
+        return _product(_normalise(x, self.heads, self.squash).flatten(-2), _precise(self.weight))
 
 
 @final

@@ -149,7 +149,7 @@ def retrofit(
         about = {
             "checkpoint": Path(checkpoint).name,
             "model": model or None,
-            "data": data.full_name,
+            "data": Path(data.full_name).name,
             "subset_sha256": data.subset_sha256,
             "counts": data.counts.images,
             **environment(cuda=torch.cuda.is_available()),
