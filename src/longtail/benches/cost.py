@@ -2,7 +2,8 @@
 
 Folding makes TDE a change of weights, so that the folded head should cost what a cosine head costs
 whose weights are normalised once. All heads of a cell take turns, many times and in changing order,
-and the best turn of each counts: other work on the machine can only make a turn longer.
+and the best turn of each counts: other work on the machine can only make a turn longer. On the CPU
+it is one thread's processor time, which does not run while others have the core.
 Shapes: B rows, C classes, D features, K heads.
 """
 
@@ -107,14 +108,15 @@ def measure(
 
 def _turn(head: nn.Module, x: Tensor) -> Callable[[], float]:
     """A function that gives the seconds of one call, over as many as fill a turn."""
+    clock = time.perf_counter if x.is_cuda else time.process_time
 
     def run(calls: int) -> float:
-        began = time.perf_counter()
+        began = clock()
         for _ in range(calls):
             head(x)
         if x.is_cuda:
             torch.cuda.synchronize()
-        return (time.perf_counter() - began) / calls
+        return (clock() - began) / calls
 
     run(1)  # warms up
     calls = max(1, int(TURN_SECONDS / run(1)))
@@ -132,13 +134,18 @@ def bench_cost(results: Path, device: str) -> Path:
     """Measure every cell, writing RESULTS/cost/DEVICE.json anew after each, then the table."""
     content: dict[str, Any] = {
         **environment(cuda=device == "cuda"),
-        "threads": torch.get_num_threads(),
+        "timed": "wall clock" if device == "cuda" else "processor time of one thread",
         "dtype": "float32",
         "cells": [],
     }
-    for cell in cells(device):
-        content["cells"].append(measure(*cell, device=device))
-        write_json(results / "cost" / f"{device}.json", content)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for cell in cells(device):
+            content["cells"].append(measure(*cell, device=device))
+            write_json(results / "cost" / f"{device}.json", content)
+    finally:
+        torch.set_num_threads(threads)
     return write_table(results)
 
 
@@ -146,7 +153,7 @@ def write_table(results: Path) -> Path:
     """RESULTS/cost.md from the files that are there."""
     parts = []
     for found in read_all(results / "cost"):
-        parts.append(f"## {found['device']}, {found['threads']} threads, {found['dtype']}")
+        parts.append(f"## {found['device']}, {found['dtype']}, {found['timed']}")
         parts.append(summary(found["cells"]))
         parts.append(tables.markdown(*rows(found["cells"])))
     return write_page(results, "cost", parts)
