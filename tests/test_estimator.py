@@ -298,10 +298,44 @@ def test_bad_data_is_refused(data, words):
         quick().fit(*data)
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (spoiled(np.nan), "contains NaN"),
+        (spoiled(-np.inf), "contains infinity"),
+        ((np.ones((4, 18)), [0, 1, 1]), "inconsistent numbers of samples"),
+        ((np.ones((1, 18)), [9]), "label 9 was not announced"),
+        ((np.ones((1, 18)), ["cat"]), "label 'cat' was not announced"),
+        ((np.ones((1, 17)), [0]), "17 features"),
+    ],
+)
+def test_bad_rows_of_a_stream_change_nothing(data, words):
+    X, y = embeddings()
+    model = quick().partial_fit(X, y, classes=range(6))
+    before = pickle.dumps(vars(model))
+    with pytest.raises(ValueError, match=words):
+        model.partial_fit(*data)
+    if len(data[0]) == len(X):
+        with pytest.raises(ValueError, match=words):
+            model.predict(data[0])
+    assert pickle.dumps(vars(model)) == before
+
+
+def test_a_stream_of_one_announced_class_or_of_centred_features():
+    X, y = embeddings()
+    with pytest.raises(ValueError, match="only one class"):
+        quick().partial_fit(X, np.zeros_like(y), classes=[0])
+    with pytest.warns(UserWarning, match="no common direction"):
+        model = quick().partial_fit(X - X.mean(0), y, classes=range(6))
+    assert model.alpha_ == 0 and model.alpha_rule_ == "no direction"
+
+
 def test_sparse_is_refused():
     X, y = embeddings()
     with pytest.raises(TypeError, match="dense data is required"):
         quick().fit(csr_matrix(X), y)
+    with pytest.raises(TypeError, match="dense data is required"):
+        quick(alpha=1.0).fit(X, y).predict(csr_matrix(X))
 
 
 def test_a_class_of_one_row_is_the_tail_and_no_mistake():

@@ -24,6 +24,7 @@ _HOMES = {
     "CosineTDEClassifier": "estimator",
     "DeconfoundTDEClassifier": "estimator",
     "LinearSoftmaxClassifier": "estimator",
+    "embed": "embeddings",
     "evaluate": "finished",
     "fit": "pipeline",
     "sweep": "finished",
@@ -32,6 +33,7 @@ _HOMES = {
     "Predictor": "predictor",
     "export": "exports",
     "load_model": "predictor",
+    "retrofit": "retrofits",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -205,8 +205,7 @@ def markdown(bench: Bench) -> str:
     rows = [_cells(recipe, bench.found(recipe)) for recipe in bench.recipes]
     # the paper has not every bench, and seconds of a CPU are nobody else's
     columns = [c for c in rows[0] if any(row[c] for row in rows)]
-    lines = [columns, ["---"] * len(columns), *([row[c] for c in columns] for row in rows)]
-    return "\n".join(map(_line, lines)) + "\n"
+    return tables.markdown(columns, ([row[c] for c in columns] for row in rows))
 
 
 def overview(bench: Bench) -> str:
@@ -214,9 +213,8 @@ def overview(bench: Bench) -> str:
     columns = list(dict.fromkeys(recipe.config.data for recipe in bench.recipes))
     cells = {(_row(r), r.config.data): _overview_cell(r, bench.found(r)) for r in bench.recipes}
     rows = sorted({_row(r): _in_paper_order(r)[1] for r in bench.recipes}.items(), key=_by_value)
-    lines = [["method", *columns], ["---"] * (len(columns) + 1)]
-    lines += [[row, *(cells.get((row, data), "") for data in columns)] for row, _ in rows]
-    return "\n".join(map(_line, lines)) + "\n"
+    lines = [[row, *(cells.get((row, data), "") for data in columns)] for row, _ in rows]
+    return tables.markdown(["method", *columns], lines)
 
 
 def _row(recipe: Recipe) -> str:

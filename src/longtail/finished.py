@@ -1,21 +1,23 @@
 """What can be asked of a finished run: judge it again, at any alpha, without training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from lightning.fabric import Fabric
+from torch import Tensor
 
 from longtail import data as data_sets
 from longtail import measures, methods
 from longtail.config import MachineConfig
-from longtail.data.base import Data
+from longtail.data.base import Data, Split
 from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.features import extract
 from longtail.heads import NormalisedHead
 from longtail.jobs import Job
-from longtail.methods import Model
+from longtail.methods import Method, Model
 from longtail.methods.base import Auto
 from longtail.replica import build_model, load_weights
 from longtail.resident import View
@@ -25,28 +27,49 @@ from longtail.runs import Run
 
 @dataclass(frozen=True)
 class Opened:
-    """A finished run with its data, its model, its features and its scores."""
+    """A finished run with its data and its network, which features can be asked of."""
 
     job: Job
+    method: Method
+    """With nothing left open."""
     data: Data
     model: Model
     view: View
     fabric: Fabric
-    evidence: Evidence
-    """Its head is the one after the method's rule; of TDE, at the run's own alpha."""
+
+    def features(self, split: Split) -> Tensor:
+        """Features (N, D) of any images of that kind, prepared as those it was trained on."""
+        return extract(self.model, split, self.view, self.fabric, self.job.config.machine)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Features and scores of every part of its data.
+
+        The head is the one after the method's rule; of TDE, at the run's own alpha.
+        """
+        features = collect(self.model, self.data, self.features)
+        evidence = judge(self.method, self.model.head, features, self.data)
+        if isinstance(evidence.head, NormalisedHead):
+            evidence.head.alpha = self.job.run.result["alpha"]
+        return evidence
 
 
-def reopen(run: Run | Path | str, data: Data | None = None) -> Opened:
-    """Bring a finished run back, in evaluation mode, on the best device there is.
+def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = None) -> Opened:
+    """A finished run on its own data, which must be what it was trained on.
 
-    `data` is needed for a run that was trained on a `Data` of your own making.
+    Args:
+        run: the run or its folder.
+        data: for a run that was trained on a `Data` of your own making.
+        root: where its data set lies now; else where it lay.
     """
     run = Run.open(run)
     config = run.config
     job = Job(config, methods.build(config.method, config.options), run)
     choice = job.method.choice
     method = job.closed(run.result[choice.option]) if choice else job.method
-    data = data if data is not None else data_sets.load(config.data, config.files)
+    if data is None:
+        files = config.files if root is None else replace(config.files, root=root)
+        data = data_sets.load(config.data, files)
     if data.subset_sha256 != run.result["subset_sha256"]:
         raise UserError(
             f"{run.folder} was trained on other images than {config.data} holds now: subset "
@@ -55,13 +78,8 @@ def reopen(run: Run | Path | str, data: Data | None = None) -> Opened:
     model = build_model(config, method, data)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = launch(MachineConfig())  # where it was trained may be gone
-    view, machine = View.of(data, config.train, fabric.device), config.machine
-    model.to(fabric.device).eval()
-    features = collect(model, data, lambda split: extract(model, split, view, fabric, machine))
-    evidence = judge(method, model.head, features, data)
-    if isinstance(evidence.head, NormalisedHead):
-        evidence.head.alpha = run.result["alpha"]
-    return Opened(job, data, model, view, fabric, evidence)
+    view = View.of(data, config.train, fabric.device)
+    return Opened(job, method, data, model.to(fabric.device).eval(), view, fabric)
 
 
 def evaluate(

@@ -12,7 +12,6 @@ As N is a product, the logits are one matrix product of normalised features and 
 
 import operator
 from collections.abc import Iterable
-from contextlib import nullcontext
 from typing import final
 
 import torch
@@ -219,6 +218,8 @@ class FoldedHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
+        if self.heads == 1:  # nothing to group: the price of grouping shows at a batch of one
+            return product(_shortened(precise(x), self.squash), precise(self.weight))
         return product(_normalise(x, self.heads, self.squash).flatten(-2), precise(self.weight))
 
 
@@ -288,16 +289,21 @@ def _normalise(v: Tensor, heads: int, offset: float) -> Tensor:
 
     A group of no length stays zero with a gradient of order one, where an epsilon gives 1/epsilon.
     """
-    v = precise(v).unflatten(-1, (heads, -1))
-    length = torch.linalg.vector_norm(v, dim=-1, keepdim=True) + offset
-    return v / torch.where(length > 1e-12, length, 1.0)
+    return _shortened(precise(v).unflatten(-1, (heads, -1)), offset)
+
+
+def _shortened(v: Tensor, offset: float) -> Tensor:
+    """The vectors v / (|v| + offset), in no more operations than a cosine needs."""
+    length = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+    return v / torch.threshold(length + offset if offset else length, 1e-12, 1.0)
 
 
 def product(x: Tensor, v: Tensor) -> Tensor:
     """The matrix product x v^T, kept from autocast, whose rounding tau would enlarge."""
     kind = x.device.type
-    cast = kind != "meta" and torch.is_autocast_enabled(kind)
-    with torch.autocast(kind, enabled=False) if cast else nullcontext():
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return F.linear(x, v)
+    with torch.autocast(kind, enabled=False):
         return F.linear(x, v)
 
 

@@ -74,12 +74,18 @@ def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:
     return statistics.fmean(present), deviation
 
 
-def shown(figure: tuple[float, float | None] | None) -> str:
+def shown(figure: tuple[float, float | None] | None, digits: int = 1) -> str:
     """As in 71.9 ± 0.3; a dash for nothing."""
     if figure is None:
         return "-"
     mean, deviation = figure
-    return f"{mean:.1f}" + (f" ± {deviation:.1f}" if deviation is not None else "")
+    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if deviation is not None else "")
+
+
+def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    whole = [header, ["---"] * len(header), *lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in whole)
 
 
 def _alphas(values: Sequence[float | None]) -> str:

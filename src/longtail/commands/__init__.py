@@ -7,6 +7,7 @@ from longtail.commands.benching import Bench
 from longtail.commands.drawing import Figure, Figures
 from longtail.commands.judging import Eval, Report, Sweep
 from longtail.commands.listing import DataSets, Methods
+from longtail.commands.reusing import Embed, Retrofit
 from longtail.commands.shipping import Export, Predict
 from longtail.commands.training import Demo, Train
 
@@ -20,6 +21,8 @@ COMMANDS: dict[str, type] = {
     "export": Export,
     "figure": Figure,
     "figures": Figures,
+    "embed": Embed,
+    "retrofit": Retrofit,
     "bench": Bench,
     "methods": Methods,
     "data": DataSets,

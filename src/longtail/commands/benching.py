@@ -17,13 +17,14 @@ class Bench:
     """Reproduce a table of the paper: run what is missing, then write the table."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """A folder of recipes, such as cifar-lt or momentum; or compactness, speed or images."""
+    """A folder of recipes, such as cifar-lt or momentum; or what is measured without any: speed,
+    images, compactness, embeddings, stream, cost, scale."""
     seeds: int | None = None
     """Seeds of every cell; each recipe's own number by default."""
     only: tuple[str, ...] = ()
     """Run only recipes whose path holds one of these words."""
     root: Path | None = None
-    """Folder of the data sets; else $LONGTAIL_DATA."""
+    """Folder of the data sets; else $LONGTAIL_DATA. For embeddings and stream, of .npz files."""
     recipes: Path = Path("recipes")
     """Where the recipes are."""
     results: Path = Path("results")
@@ -33,6 +34,8 @@ class Bench:
     machine: MachineConfig = field(default_factory=MachineConfig)
     images: int = 115_846
     """Rows of the generated set that `bench images` is measured on; ImageNet-LT has as many."""
+    rows: int = 1_000_000
+    """Of the array that scale makes and fits on."""
     dry_run: bool = False
     """List the runs and the expected time, and stop."""
 
@@ -42,7 +45,9 @@ class Bench:
       longtail bench compactness --root ~/data --seeds 2
       longtail bench tiny-imagenet-lt --root ~/data
       longtail bench speed --root ~/data
-      longtail bench images"""
+      longtail bench images
+      longtail bench embeddings --root features --seeds 3
+      longtail bench cost --device cpu"""
 
     def run(self) -> None:
         """Run and print the table."""
@@ -73,8 +78,7 @@ class Bench:
 
 
 def _speed(asked: Bench) -> None:
-    if asked.dry_run:
-        raise UserError("bench speed measures at once, for about two minutes: no --dry-run")
+    _measures_at_once(asked)
     from longtail import speed
     from longtail.data import load
 
@@ -126,9 +130,64 @@ def _images(asked: Bench) -> None:
     print_lines(*throughput.table(found))
 
 
+def _embeddings(asked: Bench) -> None:
+    from longtail.benches import embedded
+
+    if asked.root is None:
+        raise UserError("bench embeddings needs --root, a folder of .npz files of longtail embed")
+    cells = embedded.missing(asked.root, asked.results, asked.seeds or 3, asked.only)
+    if not embedded.has_imbalanced_learn():
+        print("imbalanced-learn is not installed: oversampling is left out")
+    print(f"{len(cells)} fits to do")
+    if asked.dry_run:
+        return
+    device = "cuda" if asked.machine.device == "cuda" else "cpu"  # times of one kind by default
+    for cell in embedded.bench_embeddings(cells, asked.results, device):
+        print(f"{cell.file.stem}  {cell.classifier}  seed {cell.seed}")
+    print(f"written to {embedded.write_table(asked.results)}")
+
+
+def _stream(asked: Bench) -> None:
+    _measures_at_once(asked)
+    from longtail.benches import stream
+
+    files = sorted(asked.root.glob("*.npz")) if asked.root else []
+    pools = [stream.Pool.of(file) for file in files] or [stream.Pool.digits()]
+    for path in stream.bench_stream(pools, asked.seeds or 3, asked.results):
+        print(path)
+    print(f"written to {stream.write_table(asked.results)}")
+
+
+def _cost(asked: Bench) -> None:
+    _measures_at_once(asked)
+    from longtail.benches import cost
+    from longtail.engine import launch
+
+    device = launch(asked.machine).device.type
+    print(f"written to {cost.bench_cost(asked.results, device)}")
+
+
+def _scale(asked: Bench) -> None:
+    _measures_at_once(asked)
+    from longtail.benches import scale
+
+    if asked.rows < 1000:
+        raise UserError(f"--rows {asked.rows}: scale begins at 1,000 rows")
+    print(f"written to {scale.bench_scale(asked.results, asked.rows)}")
+
+
+def _measures_at_once(asked: Bench) -> None:
+    if asked.dry_run:
+        raise UserError(f"bench {asked.name} measures at once, for some minutes: no --dry-run")
+
+
 MEASURED: dict[str, Callable[[Bench], None]] = {
     "speed": _speed,
     "images": _images,
     "compactness": _compactness,
+    "embeddings": _embeddings,
+    "stream": _stream,
+    "cost": _cost,
+    "scale": _scale,
 }
 """Benches that are no folder of recipes."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.config import DataConfig
-from longtail.data import arrays, digits, folder, letters, listed, lists, named, parquet
+from longtail.data import arrays, boxes, digits, folder, letters, listed, lists, named, parquet
 from longtail.data.base import ClassCounts, Data, Split, count, digest
 from longtail.data.listed import LISTED
 from longtail.data.named import NAMED, data_root, find
@@ -43,8 +43,8 @@ def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Da
     Args:
         name: `letters-lt`, `digits-lt[:ratio]`, `cifar10-lt[:ratio]`, `cifar100-lt[:ratio]`,
             `tiny-imagenet-lt`, `imagenet-lt`, `places-lt`, `inaturalist18`, or the path of class
-            folders, of a folder with `train.parquet`, or of an `.npz`; empty with `list`. A path
-            may end in `:ratio` too.
+            folders, of a folder with `train.parquet` or `instances_train.json`, or of an `.npz`;
+            empty with `list`. A path may end in `:ratio` too.
         config: where the images come from; the default is `DataConfig()`.
         options: fields of `DataConfig` that replace those of `config`.
 
@@ -125,6 +125,8 @@ def _by_path(name: str, config: DataConfig) -> Source:
     if name and path.is_dir():
         if (path / "train.parquet").is_file():
             return parquet.source(path, config=config)
+        if (path / boxes.TRAIN).is_file():
+            return boxes.source(path, config=config)
         return folder.source(path, config=config)
     if path.is_file():
         if path.suffix == ".npz":

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,9 +20,19 @@ from longtail.errors import UserError, some
 
 log = logging.getLogger(__name__)
 
-Stored = bytes | Path | None
+
+class Crop(NamedTuple):
+    """A part of an image file."""
+
+    path: Path
+    box: tuple[int, int, int, int]
+    """Left, top, right, bottom, in pixels."""
+
+
+Stored = bytes | Path | Crop | None
 Blob = Stored | Image.Image
-"""An encoded image, the file that holds it, an open image, or nothing where a store has a hole."""
+"""An encoded image, the file that holds it or a part of it, an open image, or nothing where a store
+has a hole."""
 Decoded = NDArray[np.uint8] | str
 """Pixels (3, H, W), or why there are none."""
 
@@ -56,6 +66,9 @@ def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[
     height, width = size if isinstance(size, tuple) else (size, size)
     if isinstance(blob, Image.Image):
         pixels = _rgb(blob)
+    elif isinstance(blob, Crop):
+        with Image.open(blob.path) as image:
+            pixels = _rgb(image.crop(blob.box))
     else:
         with Image.open(io.BytesIO(blob) if isinstance(blob, bytes) else blob) as image:
             if width and height:

@@ -83,7 +83,8 @@ class Streamed:
         blobs = []
         for blob in self.store.blobs(rows):
             try:
-                blobs.append(blob.read_bytes() if isinstance(blob, Path) else blob or b"")
+                content = blob.read_bytes() if isinstance(blob, Path) else blob
+                blobs.append(content if isinstance(content, bytes) else b"")
             except OSError:  # decoding nothing will say so
                 blobs.append(b"")
         joined = torch.frombuffer(bytearray(b"".join(blobs)) or bytearray(1), dtype=torch.uint8)

@@ -1,0 +1,39 @@
+"""Benches that measure something other than a folder of recipes, one file each.
+
+Each writes its figures as JSON the moment they exist, and makes its Markdown table from the files
+alone, so that a table never holds a figure that no file has.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from longtail import tables
+from longtail.runs import replacing
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write `content` whole or not at all, figures to six digits."""
+    rounded = json.loads(json.dumps(content), parse_float=lambda text: float(f"{float(text):.6g}"))
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(rounded, indent=1) + "\n")
+
+
+def read_all(folder: Path) -> list[dict[str, Any]]:
+    """Every JSON file under `folder`, in the order of their names."""
+    return [json.loads(path.read_text()) for path in sorted(folder.rglob("*.json"))]
+
+
+def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:
+    """RESULTS/NAME.md: paragraphs and tables under the command that made them."""
+    out = results / f"{name}.md"
+    with replacing(out) as path:
+        head = f"# {name}\n\nMade by `longtail bench {name}`."
+        path.write_text("\n\n".join([head, *(part.strip() for part in parts)]) + "\n")
+    return out
+
+
+def figure(values: Iterable[float | None], digits: int = 1) -> str:
+    """Mean and deviation of what is there, as in 71.9 ± 0.3; a dash for nothing."""
+    return tables.shown(tables.spread(list(values)), digits)

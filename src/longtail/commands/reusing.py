@@ -1,0 +1,86 @@
+"""Commands that make something else of what was trained."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from longtail.config import DataConfig
+from longtail.errors import UserError
+from longtail.terminal import print_lines
+
+
+def _options(files: DataConfig) -> dict[str, Any]:
+    """What of `files` was asked for, as `load` takes it."""
+    return {name: value for name, value in vars(files).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Write the features of a trained network as an .npz, for any classifier to start from."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of a finished run."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features.npz")
+    """The file."""
+    data: str = ""
+    """Images to take the features of; those it was trained on by default."""
+    files: DataConfig = field(default_factory=DataConfig)
+
+    examples = """
+      longtail embed runs/cifar100-lt-100-baseline -o features/cifar100-lt.npz
+      longtail embed runs/tiny --data ~/data/coco-small --image-size 64 -o features/boxes.npz
+      longtail train features/boxes.npz --method deconfound-tde"""
+
+    def run(self) -> None:
+        """Write the file."""
+        from longtail.embeddings import embed
+
+        out = embed(self.folder, self.out, data=self.data or None, **_options(self.files))
+        print(f"written to {out}")
+
+
+@dataclass(frozen=True)
+class Retrofit:
+    """Give a trained timm or torchvision classifier its TDE version, without training."""
+
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+    """Its weights: a state dict as .pt, .pth or .safetensors."""
+    data: str = ""
+    """What it was trained on: images, or an .npz of the features that its last layer takes."""
+    model: str = ""
+    """The network's name in timm or torchvision; not needed with features."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/retrofit")
+    """Folder for the new checkpoint and the result."""
+    pixels: Literal["imagenet", "data"] = "imagenet"
+    """How pixels were normalised in training: ImageNet's mean and deviation, or the data's own."""
+    files: DataConfig = field(default_factory=DataConfig)
+
+    examples = """
+      longtail retrofit resnet50.pth --model resnet50 --data photos/ --image-size 224
+      longtail retrofit head.safetensors --data features.npz -o runs/tde"""
+
+    def run(self) -> None:
+        """Print both heads and the verdict."""
+        from longtail.retrofits import retrofit
+
+        if not self.data:
+            raise UserError("which images was it trained on? Pass them as --data")
+        made = retrofit(
+            self.checkpoint,
+            self.data,
+            model=self.model,
+            out=self.out,
+            pixels=self.pixels,
+            **_options(self.files),
+        )
+        told = made.to_json()
+        rows = {"original": told["before"], f"TDE, alpha {told['alpha']:g}": told["after"]}
+        lines = [
+            [name, *("-" if value is None else f"{value:.1f}" for value in figures.values())]
+            for name, figures in rows.items()
+        ]
+        print_lines(["head", "overall", "many", "medium", "few", "class mean"], lines)
+        print(made.verdict)
+        print(f"written to {self.out}")

@@ -1,0 +1,95 @@
+"""Features of a trained network as a file: what its head saw, for any classifier to start from.
+
+    longtail embed runs/x -o features.npz
+
+The file is a data set itself (`longtail train features.npz`), and what the classifiers of
+`estimator.py` take.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longtail import data as data_sets
+from longtail.data.base import Data
+from longtail.errors import UserError
+from longtail.finished import Opened, reopen
+from longtail.runs import Run, replacing
+
+
+def embed(
+    run: Run | Path | str, out: Path | str, *, data: str | Data | None = None, **options: Any
+) -> Path:
+    """Write the penultimate features of `run`'s network as an `.npz`; gives its path.
+
+    Args:
+        run: a finished run.
+        out: the file; it holds x_train, y_train, x_val, y_val, x_test, y_test as far as there are
+            such parts, the names of the classes, and which network made it.
+        data: images to take the features of, prepared as the network's own; by default those it
+            was trained on.
+        options: fields of `DataConfig` for `data`; `root` is where the run's own data is looked
+            for, too.
+    """
+    out = Path(out)
+    if out.suffix != ".npz":
+        raise UserError(f"{out} must end in .npz: that is how it is told apart when it is loaded")
+    root = options.get("root")
+    opened = reopen(run, root=None if root is None else Path(root))
+    if isinstance(data, str):
+        data = data_sets.load(data, **options)
+    wanted = opened.data if data is None else data
+    _check_same_kind(opened, wanted)
+    arrays: dict[str, NDArray] = {}
+    for part in ("train", "val", "test"):
+        split = getattr(wanted, part)
+        if split is not None:
+            arrays[f"x_{part}"] = _small(opened.features(split))
+            arrays[f"y_{part}"] = split.labels.numpy()
+    arrays["classes"] = np.array(wanted.classes, dtype=str)
+    arrays["made_by"] = np.array(json.dumps(origin(opened, wanted)))
+    with replacing(out) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+    return out
+
+
+def origin(opened: Opened, data: Data) -> dict[str, Any]:
+    """Which network, trained on what, made features of which images."""
+    config, stored = opened.job.config, opened.job.run.result
+    return {
+        "images": Path(data.full_name).name,
+        "images_sha256": data.subset_sha256,
+        "network": config.backbone,
+        "trained_on": Path(opened.data.full_name).name,
+        "method": config.method,
+        "seed": config.seed,
+        "epochs": config.train.epochs,
+        "training_id": stored["training_id"],
+    }
+
+
+def read_origin(path: Path) -> dict[str, Any]:
+    """What `embed` said of the features in `path`; empty for a file of other making."""
+    with np.load(path, allow_pickle=False) as file:
+        return json.loads(str(file["made_by"])) if "made_by" in file.files else {}
+
+
+def _check_same_kind(opened: Opened, data: Data) -> None:
+    own, other = (tuple(d.train.inputs.shape[1:]) for d in (opened.data, data))
+    if len(own) != len(other) or own[0] != other[0]:
+        raise UserError(
+            f"{opened.job.run.folder} was trained on inputs of shape {own}, and {data.name} has "
+            f"{other}: other heights and widths would do, other channels do not"
+        )
+
+
+def _small(features: Tensor) -> NDArray:
+    """As float16, whose three digits are more than bf16 computes with, where its range does."""
+    half = features.half()
+    kept = half if bool(torch.isfinite(half).all()) else features
+    return kept.numpy(force=True)

@@ -1,0 +1,175 @@
+"""Trained classifiers of timm and torchvision: a checkpoint read, its last layer set apart.
+
+Nothing of a file is ever executed: safetensors hold tensors alone, and a `.pt` is read with
+`weights_only`.
+Shapes: C classes, D features.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from longtail.backbones import Backbone
+from longtail.errors import UserError, unknown
+
+State = dict[str, Tensor]
+WRAPPERS = ("state_dict", "model", "model_state_dict", "model_state", "state_dict_ema")
+"""Under which training scripts put the weights in their checkpoints."""
+PREFIXES = ("module.", "_orig_mod.")
+"""That DataParallel and torch.compile put before every name."""
+
+
+def read_state(path: Path) -> State:
+    """The weights in a checkpoint, by name.
+
+    Raises:
+        UserError: if the file cannot be read without executing code, or holds no weights.
+    """
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: a .pt, .pth or .safetensors file is expected")
+    try:
+        if path.suffix == ".safetensors":
+            content: Any = safetensors.torch.load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read, it may be cut short: {error}") from None
+    except Exception as error:  # the unpickler raises anything at all on what it refuses
+        raise UserError(
+            f"{path} cannot be read as plain weights ({type(error).__name__}): it is cut short, or "
+            "holds objects whose loading would execute code. Save the weights alone, with "
+            "torch.save(model.state_dict(), path)"
+        ) from None
+    for wrapper in WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    if not isinstance(content, Mapping) or not any(isinstance(v, Tensor) for v in content.values()):
+        raise UserError(f"{path} holds no weights: a state dict, name to tensor, is expected")
+    return {_bare(name): value for name, value in content.items() if isinstance(value, Tensor)}
+
+
+def _bare(name: str) -> str:
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The last linear layer of a checkpoint."""
+
+    name: str
+    """Of the layer, as in fc."""
+    weight: Tensor
+    """(C, D)."""
+    bias: Tensor | None
+    """(C,)."""
+
+    def replaced(self, state: State, weight: Tensor) -> State:
+        """The checkpoint with another `weight` (C, D) in this layer, and no bias."""
+        changed = {**state, f"{self.name}.weight": weight.to(self.weight)}
+        if self.bias is not None:
+            changed[f"{self.name}.bias"] = torch.zeros_like(self.bias)
+        return changed
+
+
+def classifier_in(state: State, classes: int, dim: int) -> Classifier:
+    """The layer of a checkpoint that takes features of size `dim` to `classes`."""
+    names = [n for n, v in state.items() if n.endswith("weight") and v.shape == (classes, dim)]
+    if not names:
+        raise UserError(
+            f"the checkpoint has no linear layer from {dim} features to {classes} classes: the "
+            "features must be those its last layer was trained on, and the classes the same"
+        )
+    return _layer(state, names[-1].removesuffix(".weight"))
+
+
+def _layer(state: State, name: str) -> Classifier:
+    return Classifier(name, state[f"{name}.weight"].float(), state.get(f"{name}.bias"))
+
+
+class Penultimate(Backbone):
+    """A network without its last layer: images to the features that the layer saw."""
+
+    def __init__(self, network: nn.Module, name: str, dim: int):
+        super().__init__()
+        network.set_submodule(name, nn.Identity())
+        self.network, self.dim = network, dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+
+def build(name: str, state: State, classes: int, sample: Tensor) -> tuple[Penultimate, Classifier]:
+    """The network called `name` with the weights of `state`, and its classifier.
+
+    Args:
+        name: of timm or torchvision; where both have it, whichever the weights fit.
+        state: the checkpoint.
+        classes: C.
+        sample: a batch of images (B, channels, H, W), on which the parts must agree with the whole.
+    """
+    complaint = ""
+    for network in _candidates(name, classes, channels=sample.shape[1]):
+        layers = [n for n, m in network.named_modules() if _is_classifier(m, classes)]
+        if not layers:
+            complaint = f"its classifier is no linear layer of {classes} outputs"
+            continue
+        own = state.get(f"{layers[-1]}.weight")
+        if own is not None and len(own) != classes:
+            complaint = f"its classifier knows {len(own)} classes, the data has {classes}"
+            continue
+        try:
+            network.load_state_dict(state)
+        except RuntimeError as error:
+            complaint = " ".join(str(error).split())[:300]
+            continue
+        return _apart(name, network.eval(), _layer(state, layers[-1]), sample)
+    raise UserError(f"the checkpoint does not fit {name}: {complaint}")
+
+
+def _is_classifier(module: nn.Module, classes: int) -> bool:
+    return isinstance(module, nn.Linear) and module.out_features == classes
+
+
+def _candidates(name: str, classes: int, channels: int) -> Iterator[nn.Module]:
+    """Networks of that name, with random weights."""
+    import timm
+    from torchvision import models
+
+    theirs = models.list_models(module=models)
+    if not timm.is_model(name) and name not in theirs:
+        raise unknown("network", name, [*timm.list_models(), *theirs], "any of timm or torchvision")
+    if timm.is_model(name):
+        yield timm.create_model(name, num_classes=classes, in_chans=channels)
+    if name in theirs:
+        yield models.get_model(name, weights=None, num_classes=classes)
+
+
+@torch.no_grad()
+def _apart(
+    name: str, network: nn.Module, layer: Classifier, sample: Tensor
+) -> tuple[Penultimate, Classifier]:
+    """The network cut before its last layer, if the two together still give its logits."""
+    try:
+        whole = network(sample)
+        cut = Penultimate(network, layer.name, layer.weight.shape[1])
+        features = cut(sample)
+        logits = nn.functional.linear(features, layer.weight, layer.bias)
+    except Exception as error:  # whatever a network raises on a size that is not its own
+        shape = "x".join(map(str, sample.shape[1:]))
+        raise UserError(
+            f"{name} does not take images of {shape}: {error}. Another --image-size may fit"
+        ) from error
+    if logits.shape != whole.shape or not torch.allclose(logits, whole, rtol=1e-3, atol=1e-3):
+        raise UserError(
+            f"{name} does more after its last linear layer, so that another layer in its place "
+            "would not be what is measured here"
+        )
+    return cut, layer

@@ -1,0 +1,67 @@
+"""Features of a run as a file, and the file as a data set."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import longtail as lt
+from helpers import tiny_data
+from longtail import cli, embeddings
+from longtail.errors import UserError
+from longtail.finished import reopen
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("embed") / "digits"
+    return lt.fit("digits-lt", "baseline", out=out, epochs=1, device="cpu")
+
+
+def test_features_are_what_the_head_saw(run, tmp_path):
+    path = lt.embed(run, tmp_path / "f.npz")
+    opened = reopen(run)
+    stored, data = np.load(path), lt.load("digits-lt")
+    head, test = opened.model.head, torch.from_numpy(stored["x_test"]).float()
+    assert stored["x_train"].dtype == np.float16 and stored["x_train"].shape == (
+        len(data.train),
+        128,
+    )
+    right = 100 * (head(test).argmax(1).numpy() == stored["y_test"]).mean()
+    assert right == pytest.approx(run.result["overall"], abs=0.5)  # float16 may turn a close call
+    assert (stored["y_train"] == data.train.labels.numpy()).all()
+    made_by = embeddings.read_origin(path)
+    assert made_by["network"] == "conv4" and made_by["trained_on"] == "digits-lt:20"
+
+
+def test_the_file_is_a_data_set(run, tmp_path):
+    path = lt.embed(run, tmp_path / "f.npz")
+    data = lt.load(str(path))
+    assert data.embeddings and data.classes == lt.load("digits-lt").classes
+    trained = lt.fit(str(path), "deconfound-tde", out=tmp_path / "run", epochs=2, device="cpu")
+    assert trained.result["overall"] > 10
+
+
+def test_other_images_of_the_same_kind(run, tmp_path, capsys):
+    images = np.random.RandomState(0).randint(255, size=(9, 12, 12), dtype=np.uint8)
+    np.savez(tmp_path / "other.npz", x=images, y=np.repeat([0, 1, 2], 3))
+    words = ["embed", str(run.folder), "--data", str(tmp_path / "other.npz")]
+    cli.main([*words, "-o", str(tmp_path / "f.npz")])
+    assert "written to" in capsys.readouterr().out
+    stored = np.load(tmp_path / "f.npz")
+    assert stored["x_train"].shape == (9, 128) and "x_test" not in stored.files
+    assert json.loads(str(stored["made_by"]))["images"] == "other.npz"
+
+
+def test_mistakes(run, tmp_path):
+    with pytest.raises(UserError, match="must end in .npz"):
+        lt.embed(run, tmp_path / "f.npy")
+    with pytest.raises(UserError, match="other channels do not"):
+        lt.embed(run, tmp_path / "f.npz", data=tiny_data())
+    assert not (tmp_path / "f.npz").exists()
+
+
+def test_features_beyond_float16_stay_float32():
+    assert embeddings._small(torch.tensor([[1e6, 1.0]])).dtype == np.float32
+    assert embeddings._small(torch.tensor([[1e3, 1.0]])).dtype == np.float16

@@ -1,0 +1,249 @@
+"""A trained classifier in its TDE version: direction, alpha, the drop-in checkpoint, honesty."""
+
+import json
+import os
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import longtail as lt
+from helpers import tiny_data
+from longtail import cli, networks
+from longtail.data.base import Data, Split, count, digest
+from longtail.errors import UserError
+
+COUNTS = (200, 60, 12, 4)
+
+
+def features(counts, seed: int, pull: float = 1.5, noise: float = 1.2) -> Split:
+    """Classes around patterns, all shifted by a common mean."""
+    random = np.random.RandomState(seed)
+    patterns = np.random.RandomState(7).randn(len(counts), 12)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    x = patterns[labels] + noise * random.randn(len(labels), 12) + pull
+    return Split(torch.tensor(x, dtype=torch.float32), torch.from_numpy(labels))
+
+
+def data_of(train: Split, val: Split | None, test: Split | None) -> Data:
+    return Data(
+        name="made",
+        ratio=None,
+        classes=tuple("abcd"),
+        train=train,
+        val=val,
+        test=test,
+        counts=count(train.labels, 4),
+        subset_sha256=digest(train),
+        mean=(),
+        std=(),
+    )
+
+
+def linear(train: Split, path) -> nn.Linear:
+    """A layer trained as always, and saved."""
+    torch.manual_seed(0)
+    layer = nn.Linear(12, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(layer(train.inputs), train.labels).backward()
+        optimizer.step()
+    torch.save({"state_dict": {f"module.head.{k}": v for k, v in layer.state_dict().items()}}, path)
+    return layer
+
+
+@pytest.fixture
+def made(tmp_path):
+    train, val, test = features(COUNTS, 0), features((30,) * 4, 1), features((50,) * 4, 2)
+    layer = linear(train, tmp_path / "head.pt")
+    return data_of(train, val, test), layer, tmp_path
+
+
+def test_alpha_is_chosen_on_validation_data_and_helps(made):
+    data, layer, folder = made
+    found = lt.retrofit(folder / "head.pt", data, out=folder / "tde")
+    assert (found.chosen_on, found.judged_on, found.rule) == ("val", "test", "held-out")
+    best = max(point.class_mean for point in found.path.values())
+    assert found.head.alpha == min(a for a, p in found.path.items() if p.class_mean == best) > 0
+    assert found.gain > 0 and found.verdict.startswith("It helps")
+    worse = replace(found, before=found.after, after=found.before)
+    assert worse.verdict.startswith("It does not help; keep the original")
+    before = (layer(data.test.inputs).argmax(1) == data.test.labels).double().mean()
+    assert found.before.overall == pytest.approx(100 * before.item())
+
+    mean = data.train.inputs.mean(0)
+    d = mean / mean.norm()
+    for x in data.test.inputs[:20]:  # Eq. 8 with K = 1 and gamma = 0, a class at a time
+        scores = []
+        for w in layer.weight.detach():
+            pull = found.head.alpha * (x @ d) / x.norm() * (w @ d) / w.norm()
+            scores.append(16 * ((w @ x) / (w.norm() * x.norm()) - pull))
+        torch.testing.assert_close(found.head(x).detach(), torch.stack(scores), atol=1e-4, rtol=0)
+
+    stored = json.loads((folder / "tde" / "result.json").read_text())
+    assert stored["alpha"] == found.head.alpha and len(stored["sweep"]) == 13
+    with pytest.raises(UserError, match="not empty"):
+        lt.retrofit(folder / "head.pt", data, out=folder / "tde")
+
+
+def test_the_new_checkpoint_is_the_same_network(made):
+    data, layer, folder = made
+    found = lt.retrofit(folder / "head.pt", data, out=folder / "tde")
+    state = safetensors.torch.load_file(folder / "tde" / "model.safetensors")
+    layer.load_state_dict({k.removeprefix("head."): v for k, v in state.items()})
+    logits = layer(data.test.inputs)
+    assert (logits.argmax(1) == found.head(data.test.inputs).argmax(1)).all()
+    assert 1 < logits.std() < 16
+    kept = safetensors.torch.load_file(folder / "tde" / "head.safetensors")
+    assert torch.equal(kept["mean_feature"], data.train.inputs.mean(0))
+
+
+def test_without_validation_data_a_part_of_training_chooses_and_that_is_said(made):
+    data, _, folder = made
+    found = lt.retrofit(folder / "head.pt", replace(data, val=None))
+    assert (found.chosen_on, found.judged_on) == ("train", "test")
+    assert "which the network has seen" in found.verdict
+    alone = lt.retrofit(folder / "head.pt", replace(data, val=None, test=None))
+    assert alone.judged_on == "train" and alone.head.alpha == found.head.alpha
+
+
+def test_the_test_part_chooses_nothing(made):
+    data, _, folder = made
+    found = lt.retrofit(folder / "head.pt", data)
+    spoiled = replace(data, test=Split(data.test.inputs, data.test.labels.flip(0)))
+    assert lt.retrofit(folder / "head.pt", spoiled).head.alpha == found.head.alpha
+
+
+def test_it_says_when_it_does_not_help(tmp_path):
+    balanced = [features((40,) * 4, seed, noise=0.01) for seed in range(3)]
+    linear(balanced[0], tmp_path / "head.pt")
+    found = lt.retrofit(tmp_path / "head.pt", data_of(*balanced))
+    assert found.head.alpha == 0 and found.gain == 0  # all is right already: ties to the smallest
+    assert found.verdict.startswith("It does not help: alpha 0 is best on the val part")
+    centred = [Split(s.inputs - s.inputs.mean(0), s.labels) for s in balanced]
+    found = lt.retrofit(tmp_path / "head.pt", data_of(*centred))
+    assert found.rule == "no direction" and found.head.alpha == 0
+    assert "no common direction" in found.verdict
+
+
+# ------------------------------------------------------------------------------------ networks
+
+
+class Small(nn.Module):
+    """Stands in for a network of timm or torchvision."""
+
+    def __init__(self, after: bool = False):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+        self.fc = nn.Linear(6, 3)
+        self.after = after
+
+    def forward(self, x):
+        logits = self.fc(self.stem(x).flatten(1))
+        return logits + 1 if self.after else logits
+
+
+@pytest.mark.parametrize("pixels", ["imagenet", "data"])
+def test_features_of_a_network_are_those_before_its_last_layer(tmp_path, monkeypatch, pixels):
+    torch.manual_seed(0)
+    network, data = Small().eval(), tiny_data()
+    safetensors.torch.save_file(network.state_dict(), tmp_path / "n.safetensors")
+    monkeypatch.setattr(networks, "_candidates", lambda *_, **__: iter([Small()]))
+    found = lt.retrofit(tmp_path / "n.safetensors", data, model="small", pixels=pixels)
+    mean, std = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    if pixels == "data":
+        mean, std = data.mean, data.std
+    mean, std = torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)
+    logits = network((data.test.inputs / 255 - mean) / std)
+    right = 100 * (logits.argmax(1) == data.test.labels).double().mean().item()
+    assert found.before.overall == pytest.approx(right)
+    assert set(found.state) == set(network.state_dict())
+
+
+def test_a_network_that_does_more_after_its_last_layer_is_refused(tmp_path, monkeypatch):
+    torch.save(Small().state_dict(), tmp_path / "n.pt")
+    monkeypatch.setattr(networks, "_candidates", lambda *_, **__: iter([Small(after=True)]))
+    with pytest.raises(UserError, match="more after its last linear layer"):
+        lt.retrofit(tmp_path / "n.pt", tiny_data(), model="small")
+
+
+@pytest.mark.parametrize("home", ["timm", "torchvision"])
+def test_real_names_through_the_door(home, tmp_path, capsys):
+    """Where both have a name, the weights tell whose it is."""
+    import timm
+    import torchvision
+
+    name = "resnet10t" if home == "timm" else "shufflenet_v2_x0_5"
+    make = timm.create_model if home == "timm" else torchvision.models.get_model
+    torch.save(make(name, num_classes=3).state_dict(), tmp_path / "n.pth")
+    images = np.random.RandomState(0).randint(255, size=(24, 32, 32, 3), dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", x=images, y=np.repeat([0, 1, 2], [16, 5, 3]))
+    words = ["retrofit", str(tmp_path / "n.pth"), "--data", str(tmp_path / "x.npz")]
+    cli.main([*words, "--model", name, "-o", str(tmp_path / "tde")])
+    said = capsys.readouterr().out
+    assert "original" in said and "TDE, alpha" in said and "which the network has seen" in said
+    assert sorted(os.listdir(tmp_path / "tde")) == [
+        "head.safetensors",
+        "model.safetensors",
+        "result.json",
+    ]
+
+
+# ----------------------------------------------------------------------------------- bad files
+
+
+class Evil:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return (open, (str(self.target), "w"))
+
+
+def test_a_checkpoint_never_runs_code(tmp_path):
+    for name, save in (("evil.pt", torch.save), ("evil.pth", _pickled)):
+        save({"weight": Evil(tmp_path / "written")}, tmp_path / name)
+        with pytest.raises(UserError, match="would execute code"):
+            lt.retrofit(tmp_path / name, tiny_data(images=False))
+    assert not (tmp_path / "written").exists()
+
+
+def _pickled(content, path):
+    path.write_bytes(pickle.dumps(content))
+
+
+def test_mistakes(made):
+    data, _, folder = made
+    whole = (folder / "head.pt").read_bytes()
+    (folder / "short.pt").write_bytes(whole[: len(whole) // 2])
+    (folder / "short.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
+    torch.save({"epoch": 3}, folder / "empty.pt")
+    for name, said in (
+        ("nowhere.pt", "does not exist"),
+        ("short.pt", "cut short"),
+        ("short.safetensors", "cut short"),
+        ("empty.pt", "holds no weights"),
+    ):
+        with pytest.raises(UserError, match=said):
+            lt.retrofit(folder / name, data)
+    narrow = replace(data, train=Split(data.train.inputs[:, :8], data.train.labels))
+    with pytest.raises(UserError, match="no linear layer from 8 features to 4 classes"):
+        lt.retrofit(folder / "head.pt", narrow)
+    with pytest.raises(UserError, match="which network"):
+        lt.retrofit(folder / "head.pt", tiny_data())
+    with pytest.raises(UserError, match="unknown network 'resnet5'. Did you mean"):
+        lt.retrofit(folder / "head.pt", tiny_data(), model="resnet5")
+    with pytest.raises(UserError, match="does not fit resnet10t"):
+        lt.retrofit(folder / "head.pt", tiny_data(), model="resnet10t")
+
+
+def test_the_command_needs_data(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["retrofit", "x.pt"])
+    assert "Pass them as --data" in capsys.readouterr().err
