@@ -84,6 +84,13 @@ def test_jpegs_decoded_on_the_device_are_the_same_but_for_rounding(photos: Path,
     assert (by_workers.float() - on_device.float()).abs().mean() < 1
 
 
+def test_a_torchvision_that_cannot_decode_there_is_told(photos: Path, monkeypatch):
+    monkeypatch.setattr(streaming, "can_decode", lambda device: False)
+    inputs = load(str(photos), image_size=10, stream=True).train.inputs
+    with pytest.raises(UserError, match="cannot decode JPEGs on cpu: leave --decode device out"):
+        in_batches(inputs, [torch.arange(2)], MachineConfig(workers=0, decode="device"), HERE)
+
+
 def test_the_statistics_are_those_of_the_images(photos: Path):
     kept, streamed = (load(str(photos), image_size=10, stream=s) for s in (False, True))
     assert streamed.mean == kept.mean and streamed.std == kept.std

@@ -89,6 +89,10 @@ def in_batches(
     chunks = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
     workers = workers_of(machine) if chunks else 0
     on_device = machine.decode == "device" and isinstance(inputs, Streamed)
+    if on_device and not can_decode(device):
+        raise UserError(
+            f"this torchvision cannot decode JPEGs on {device}: leave --decode device out"
+        )
     loader: DataLoader[Any] = DataLoader(
         _Places(inputs, encoded=on_device),
         batch_sampler=chunks,
@@ -123,9 +127,16 @@ def _joined(
         yield whole
 
 
+def can_decode(device: torch.device) -> bool:
+    """Whether `--decode device` is possible there."""
+    from longtail.data.jpeg import usable  # torchvision is slow to import
+
+    return usable(device)
+
+
 def _decoded(chunk: Encoded, size: int, device: torch.device) -> Batch:
     """Decode what workers only read."""
-    from longtail.data.jpeg import decode_all  # torchvision is slow to import
+    from longtail.data.jpeg import decode_all
 
     made = decode_all(chunk.blobs(), size, device)
     black = torch.zeros(3, size, size, dtype=torch.uint8, device=device)
