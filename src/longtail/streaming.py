@@ -115,7 +115,7 @@ def _joined(
         whole = torch.zeros(size, *inputs.shape[1:], dtype=torch.uint8, device=device)
         filled = 0
         while filled < size:
-            chunk = next(arriving)
+            chunk = _next(arriving)
             if isinstance(chunk, Encoded):
                 chunk = _decoded(chunk, inputs.shape[-1], device)
             if chunk.broken:
@@ -125,6 +125,18 @@ def _joined(
             whole[filled : filled + count].copy_(chunk.images, non_blocking=True)
             filled += count
         yield whole
+
+
+def _next(arriving: Iterator[Batch | Encoded]) -> Batch | Encoded:
+    try:
+        return next(arriving)
+    except RuntimeError as error:
+        if "shared memory" not in str(error):
+            raise
+        raise UserError(
+            "a worker found no room in shared memory: give the container more, as in --shm-size "
+            "2g, or pass a smaller --workers; 0 decodes without any"
+        ) from error
 
 
 def can_decode(device: torch.device) -> bool:
@@ -179,4 +191,6 @@ def workers_of(machine: MachineConfig) -> int:
     if machine.workers is not None:
         return machine.workers
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", machine.devices))
-    return max(1, len(os.sched_getaffinity(0)) // processes)
+    here = hasattr(os, "sched_getaffinity")  # a container may have fewer cores than the machine
+    cores = len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1
+    return max(1, cores // processes)

@@ -155,3 +155,30 @@ def test_many_names_in_one_buffer() -> None:
     assert packed[-1] == "last" and packed[1:3] == names[1:3]
     with pytest.raises(IndexError):
         packed[4]
+
+
+SHAPES = [(500, 375), (333, 500), (300, 250), (256, 256), (257, 700), (41, 40), (1300, 999)]
+
+
+@pytest.mark.parametrize(("width", "height"), SHAPES)
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_resize_and_centre_crop_are_torchvisions(width: int, height: int, form: str) -> None:
+    from torchvision.transforms import v2
+
+    smooth = np.linspace(0, 255, width * height * 3).reshape(height, width, 3)
+    image = Image.fromarray(((smooth + noise(smooth.shape) // 4) % 256).astype(np.uint8))
+    blob = encode(image, form)
+    with Image.open(io.BytesIO(blob)) as stored:
+        expected = np.asarray(v2.Compose([v2.Resize(64), v2.CenterCrop(64)])(stored))
+    got = decode(blob, size=64).astype(int)
+    if form == "PNG":
+        assert np.array_equal(got, expected)
+    else:  # a large one is decoded at a fraction of its size
+        assert np.abs(got - expected).mean() < (0.1 if min(width, height) < 128 else 8)
+
+
+def test_a_truncated_photograph_cannot_be_read_at_any_size() -> None:
+    blob = encode(Image.fromarray(noise((64, 64, 3))), "JPEG")[:1500]
+    for size in (None, 20, 60):
+        with pytest.raises((OSError, RuntimeError)):
+            decode(blob, size=size)

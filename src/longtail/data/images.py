@@ -51,13 +51,32 @@ def decode(blob: Blob, *, size: int | None = None) -> NDArray[np.uint8]:
     """
     if blob is None:
         raise ValueError("no image is stored")
-    with Image.open(io.BytesIO(blob) if isinstance(blob, bytes) else blob) as image:
+    encoded = blob if isinstance(blob, bytes) else blob.read_bytes()
+    with Image.open(io.BytesIO(encoded)) as image:
+        if size is not None and _is_plain_jpeg(image) and min(image.size) < 2 * size:
+            return _photograph(encoded, size)
         if size is not None:
             image.draft("RGB", (size, size))  # a large JPEG decodes at a fraction for free
         pixels = _rgb(image)
     if size is not None and pixels.size != (size, size):
         pixels = _resized(pixels, size)
     return np.asarray(pixels, dtype=np.uint8)
+
+
+def _is_plain_jpeg(image: Image.Image) -> bool:
+    return image.format == "JPEG" and image.mode == "RGB"
+
+
+def _photograph(encoded: bytes, size: int) -> NDArray[np.uint8]:
+    """The usual JPEG by torchvision, which gives what Pillow gives in little over half the time."""
+    from torchvision.io import ImageReadMode, decode_jpeg  # slow to import, and only needed here
+    from torchvision.transforms.v2 import functional as F
+
+    image = decode_jpeg(
+        torch.frombuffer(bytearray(encoded), dtype=torch.uint8), mode=ImageReadMode.RGB
+    )
+    middle = F.center_crop(F.resize(image, [size], antialias=True), [size, size])
+    return middle.permute(1, 2, 0).numpy()
 
 
 def _rgb(image: Image.Image) -> Image.Image:
@@ -72,11 +91,11 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _resized(image: Image.Image, size: int) -> Image.Image:
-    """Short side to `size`, then the middle square."""
+    """Short side to `size`, then the middle square; to the pixel as torchvision does it."""
     short = min(image.size)
-    width, height = (max(size, round(side * size / short)) for side in image.size)
+    width, height = (int(size * side / short) for side in image.size)
     image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = (width - size) // 2, (height - size) // 2
+    left, top = round((width - size) / 2), round((height - size) / 2)
     return image.crop((left, top, left + size, top + size))
 
 
