@@ -24,7 +24,7 @@ from longtail.features import extract
 from longtail.heads import NormalisedHead
 from longtail.losses import State
 from longtail.methods import Batch, Method, Model
-from longtail.resident import Resident, sample_input
+from longtail.resident import Resident, augmentation, sample_input
 from longtail.schedule import lay_out, mean_decay, rate
 from longtail.seeding import stream
 from longtail.streaming import Streaming
@@ -43,6 +43,7 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
 
 def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
     """Refuse what could not be trained: build it once, and lay the batch on the ranks."""
+    augmentation(data, config.train)
     model = build_model(config, method, data).eval()
     sample = sample_input(data, config.train)
     try:
