@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from longtail.config import MachineConfig, TrainConfig
 from longtail.data.base import Data
-from longtail.data.streamed import Batch, Encoded, Streamed
+from longtail.data.streamed import Encoded, Pixels, Streamed
 from longtail.errors import UserError
 from longtail.resident import Resident, View, augmentation
 
@@ -25,8 +25,8 @@ CHUNK = 64
 """Images that a worker makes at a time: small enough for the shared memory of a container."""
 AHEAD = 4
 """Chunks that each worker may be ahead."""
-SHARE = 0.6
-"""Of the free device memory that resident images may take; the rest is the network's."""
+SHARE = 0.5
+"""Of the device's memory that resident images may take; the rest is the network's."""
 
 
 def place(
@@ -45,7 +45,8 @@ def streams(data: Data, device: torch.device) -> bool:
         return True
     if device.type != "cuda":
         return False
-    return inputs.numel() * inputs.element_size() > SHARE * torch.cuda.mem_get_info(device)[0]
+    room = SHARE * torch.cuda.get_device_properties(device).total_memory
+    return inputs.numel() * inputs.element_size() > room
 
 
 class Streaming:
@@ -106,7 +107,7 @@ def in_batches(
 
 def _joined(
     inputs: Tensor | Streamed,
-    arriving: Iterator[Batch | Encoded],
+    arriving: Iterator[Pixels | Encoded],
     sizes: Sequence[int],
     device: torch.device,
 ) -> Iterator[Tensor]:
@@ -127,7 +128,7 @@ def _joined(
         yield whole
 
 
-def _next(arriving: Iterator[Batch | Encoded]) -> Batch | Encoded:
+def _next(arriving: Iterator[Pixels | Encoded]) -> Pixels | Encoded:
     try:
         return next(arriving)
     except RuntimeError as error:
@@ -146,7 +147,7 @@ def can_decode(device: torch.device) -> bool:
     return usable(device)
 
 
-def _decoded(chunk: Encoded, size: int, device: torch.device) -> Batch:
+def _decoded(chunk: Encoded, size: int, device: torch.device) -> Pixels:
     """Decode what workers only read."""
     from longtail.data.jpeg import decode_all
 
@@ -154,7 +155,7 @@ def _decoded(chunk: Encoded, size: int, device: torch.device) -> Batch:
     black = torch.zeros(3, size, size, dtype=torch.uint8, device=device)
     images = torch.stack([black if isinstance(image, str) else image for image in made])
     rows = zip(chunk.rows, made, strict=True)
-    return Batch(images, [(row, reason) for row, reason in rows if isinstance(reason, str)])
+    return Pixels(images, [(row, reason) for row, reason in rows if isinstance(reason, str)])
 
 
 def _tell(inputs: Streamed, broken: Sequence[tuple[int, str]]) -> None:
@@ -176,9 +177,9 @@ class _Places(Dataset[Any]):
         self.inputs = inputs
         self.encoded = encoded
 
-    def __getitems__(self, index: list[int]) -> Batch | Encoded:
+    def __getitems__(self, index: list[int]) -> Pixels | Encoded:
         if not isinstance(self.inputs, Streamed):
-            return Batch(self.inputs[index], [])
+            return Pixels(self.inputs[index], [])
         return self.inputs.encoded(index) if self.encoded else self.inputs.decoded(index)
 
 
