@@ -14,7 +14,7 @@ LAYERS = [
     {"data"},
     {"kernels", "backbones", "heads", "losses"},
     {"methods"},
-    {"schedule", "resident", "streaming", "features", "replica", "graph", "engine"},
+    {"schedule", "resident", "streaming", "features", "models", "replica", "graph", "engine"},
     {"measures"},
     {"intervals"},
     {"rows"},

@@ -23,7 +23,8 @@ from longtail.heads import Head, NormalisedHead
 from longtail.intervals import intervals
 from longtail.jobs import Job, plan, schedule, start, waves
 from longtail.methods import Method
-from longtail.replica import Replica, check_fits
+from longtail.models import check_fits
+from longtail.replica import Replica
 from longtail.results import (
     Features,
     choose,
