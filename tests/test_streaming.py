@@ -58,7 +58,10 @@ def test_batches_come_in_their_order_and_sizes(photos: Path, monkeypatch):
     inputs = load(str(photos), image_size=10, stream=True).train.inputs
     assert isinstance(inputs, Streamed) and inputs.shape == whole.shape and inputs.ndim == 4
     order = torch.tensor([5, 3, 15, 0, 0, 9, 1]).split([4, 3])
+    points = torch.rand(len(whole), 5)  # embeddings may be too many for a device as well
     for machine in (MachineConfig(workers=0), MachineConfig(workers=2)):
+        (made,) = in_batches(points, order[:1], machine, HERE)
+        assert torch.equal(made, points[order[0]])
         for source in (inputs, whole):
             made = list(in_batches(source, order, machine, HERE))
             assert [torch.equal(a, whole[b]) for a, b in zip(made, order, strict=True)] == [

@@ -112,8 +112,9 @@ def _joined(
     device: torch.device,
 ) -> Iterator[Tensor]:
     """Chunks put together to batches on the device."""
+    dtype = inputs.dtype if isinstance(inputs, Tensor) else torch.uint8
     for size in sizes:
-        whole = torch.zeros(size, *inputs.shape[1:], dtype=torch.uint8, device=device)
+        whole = torch.empty(size, *inputs.shape[1:], dtype=dtype, device=device)
         filled = 0
         while filled < size:
             chunk = _next(arriving)
