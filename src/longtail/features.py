@@ -39,7 +39,7 @@ def extract(
     for part, batch in zip(parts, batches, strict=True):
         with fabric.autocast():
             # forward itself: a compiled backbone would compile anew for these shapes
-            made = model.backbone.forward(view.seen(batch)).float()
+            made = model.backbone.forward(view.judged(batch)).float()
         features[part.to(fabric.device)] = made
     model.train(training)
     if fabric.world_size > 1:

@@ -80,7 +80,7 @@ class Resident:
 
     def draw(self, index: Tensor, drawn: Tensor, sampler: int) -> Tensor:
         """Network inputs of the rows in `index`, augmented as their rows of `drawn` say."""
-        return self.view.seen(self.augmentation(self.source, index, drawn))
+        return self.view.judged(self.augmentation(self.source, index, drawn))
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class View:
             size=None if data.embeddings else seen_size(data, train),
         )
 
-    def seen(self, inputs: Tensor) -> Tensor:
+    def judged(self, inputs: Tensor) -> Tensor:
         """Network inputs of images, their middles where they are too large; embeddings pass."""
         if self.size is None:
             return inputs

@@ -77,7 +77,7 @@ class Streaming:
         """Network inputs of the sampler's next batch, which holds the rows in `index`."""
         source = self.augmentation.ready(next(self._feeds[sampler]))
         places = torch.arange(len(index), device=self.device)
-        return self.view.seen(self.augmentation(source, places, drawn))
+        return self.view.judged(self.augmentation(source, places, drawn))
 
 
 def in_batches(

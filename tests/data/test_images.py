@@ -72,6 +72,20 @@ def test_resized_to_the_middle_square(width: int, height: int) -> None:
     assert (got[..., 1] > 90).all()  # hardly any of the red beside the square
 
 
+@pytest.mark.parametrize(("width", "height"), [(60, 60), (90, 30), (40, 80), (36, 12)])
+@pytest.mark.parametrize("size", [(10, 30), (30, 10)])
+def test_resized_to_the_middle_of_any_shape(width: int, height: int, size: tuple[int, int]) -> None:
+    down, across = size
+    kept = min((width, width * down // across), (height * across // down, height))
+    image = Image.new("RGB", (width, height), (255, 0, 0))
+    place = ((width - kept[0]) // 2, (height - kept[1]) // 2)
+    image.paste(Image.new("RGB", kept, (0, 255, 0)), place)
+    got = decode(image, size=size)
+    assert got.shape == (*size, 3)
+    assert (got[2:-2, 2:-2] == [0, 255, 0]).all()
+    assert (got[..., 1] > 90).all()  # hardly any of the red beside it
+
+
 def test_a_large_jpeg_is_resized() -> None:
     got = decode(encode(Image.new("RGB", (300, 200), (200, 100, 50)), "JPEG"), size=16)
     assert got.shape == (16, 16, 3)

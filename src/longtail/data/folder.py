@@ -8,7 +8,7 @@ from torch import Tensor
 
 from longtail.config import DataConfig
 from longtail.data.cache import Cached, files_hash
-from longtail.data.images import Blob, Images
+from longtail.data.images import Images, Stored
 from longtail.data.names import Names
 from longtail.data.sources import Part, Source, Store
 from longtail.errors import UserError
@@ -61,7 +61,7 @@ def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
     for name, path in sorted(_subfolders(root).items()):
         if name not in numbers:
             raise UserError(f"{path} is a class that the training folder does not have")
-        found = sorted(p for p in path.rglob("*") if _is_image(p))
+        found = images_under(path)
         paths += found
         labels += [numbers[name]] * len(found)
     if not paths:
@@ -70,6 +70,11 @@ def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
         )
     names = Names(path.relative_to(root).as_posix() for path in paths)
     return Part.whole(files(root, names, config=config), torch.tensor(labels))
+
+
+def images_under(root: Path) -> list[Path]:
+    """All image files below `root`, in alphabetical order."""
+    return sorted(path for path in root.rglob("*") if _is_image(path))
 
 
 def files(
@@ -83,7 +88,7 @@ def files(
     def path(row: int) -> Path:
         return root / names[row]
 
-    def blobs(rows: Tensor) -> Iterator[Blob]:
+    def blobs(rows: Tensor) -> Iterator[Stored]:
         return (path(row) for row in rows.tolist())
 
     place = where or (lambda row: str(path(row)))

@@ -20,8 +20,9 @@ from longtail.errors import UserError, some
 
 log = logging.getLogger(__name__)
 
-Blob = bytes | Path | None
-"""An encoded image, or the file that holds it, or nothing where a store has a hole."""
+Stored = bytes | Path | None
+Blob = Stored | Image.Image
+"""An encoded image, the file that holds it, an open image, or nothing where a store has a hole."""
 Decoded = NDArray[np.uint8] | str
 """Pixels (3, H, W), or why there are none."""
 
@@ -40,26 +41,31 @@ def in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return np.empty(shape, dtype=np.uint8)
 
 
-def decode(blob: Blob, *, size: int | None = None) -> NDArray[np.uint8]:
+def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """One image as RGB pixels (H, W, 3), grey ones too, as they are stored.
 
     A rotation in the EXIF data is not applied: the published figures were made without it.
 
     Args:
         blob: the encoded image or its path.
-        size: if given, the short side is resized to it and the middle square cut out.
+        size: if given, as (height, width) or the side of a square, the image is resized until it
+            just covers it, and the middle is cut out; to the pixel as torchvision does it.
     """
     if blob is None:
         raise ValueError("no image is stored")
-    encoded = blob if isinstance(blob, bytes) else blob.read_bytes()
-    with Image.open(io.BytesIO(encoded)) as image:
-        if size is not None and _is_plain_jpeg(image) and min(image.size) < 2 * size:
-            return _photograph(encoded, size)
-        if size is not None:
-            image.draft("RGB", (size, size))  # a large JPEG decodes at a fraction for free
-        pixels = _rgb(image)
-    if size is not None and pixels.size != (size, size):
-        pixels = _resized(pixels, size)
+    height, width = size if isinstance(size, tuple) else (size, size)
+    if isinstance(blob, Image.Image):
+        pixels = _rgb(blob)
+    else:
+        encoded = blob if isinstance(blob, bytes) else blob.read_bytes()
+        with Image.open(io.BytesIO(encoded)) as image:
+            if width and height:
+                if _is_plain_jpeg(image) and min(image.size) < 2 * max(width, height):
+                    return _photograph(encoded, width, height)
+                image.draft("RGB", (width, height))  # a large JPEG decodes at a fraction for free
+            pixels = _rgb(image)
+    if width and height and pixels.size != (width, height):
+        pixels = _resized(pixels, width, height)
     return np.asarray(pixels, dtype=np.uint8)
 
 
@@ -67,16 +73,16 @@ def _is_plain_jpeg(image: Image.Image) -> bool:
     return image.format == "JPEG" and image.mode == "RGB"
 
 
-def _photograph(encoded: bytes, size: int) -> NDArray[np.uint8]:
+def _photograph(encoded: bytes, width: int, height: int) -> NDArray[np.uint8]:
     """The usual JPEG by torchvision, which gives what Pillow gives in little over half the time."""
     from torchvision.io import ImageReadMode, decode_jpeg  # slow to import, and only needed here
     from torchvision.transforms.v2 import functional as F
 
-    image = decode_jpeg(
-        torch.frombuffer(bytearray(encoded), dtype=torch.uint8), mode=ImageReadMode.RGB
-    )
-    middle = F.center_crop(F.resize(image, [size], antialias=True), [size, size])
-    return middle.permute(1, 2, 0).numpy()
+    stored = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+    image = decode_jpeg(stored, mode=ImageReadMode.RGB)
+    across, down = _covering(image.shape[2], image.shape[1], width, height)
+    image = F.resize(image, [down, across], antialias=True)
+    return F.center_crop(image, [height, width]).permute(1, 2, 0).numpy()
 
 
 def _rgb(image: Image.Image) -> Image.Image:
@@ -90,20 +96,27 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _resized(image: Image.Image, size: int) -> Image.Image:
-    """Short side to `size`, then the middle square; to the pixel as torchvision does it."""
-    short = min(image.size)
-    width, height = (int(size * side / short) for side in image.size)
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    return image.crop((left, top, left + size, top + size))
+def _resized(image: Image.Image, width: int, height: int) -> Image.Image:
+    """As small as it can be and still cover `width` x `height`, then the middle of it."""
+    across, down = _covering(*image.size, width, height)
+    image = image.resize((across, down), Image.Resampling.BILINEAR)
+    left, top = round((across - width) / 2), round((down - height) / 2)
+    return image.crop((left, top, left + width, top + height))
+
+
+def _covering(wide: int, tall: int, width: int, height: int) -> tuple[int, int]:
+    """Width and height of an image `wide` x `tall` that just covers `width` x `height`."""
+    # whole numbers, as a rounded scale could leave a pixel uncovered
+    if wide * height <= tall * width:
+        return width, tall * width // wide
+    return wide * height // tall, height
 
 
 @dataclass(frozen=True)
 class Images:
     """A store of encoded images."""
 
-    blobs: Callable[[Tensor], Iterator[Blob]]
+    blobs: Callable[[Tensor], Iterator[Stored]]
     """Ascending rows (N,) to their encoded images, lazily and in that order."""
     where: Callable[[int], str]
     """A row to the words that name it."""
@@ -134,7 +147,7 @@ class Images:
         pixels: NDArray[np.uint8] | None = None  # (N, 3, H, W)
         places: list[int] = []
         broken: list[tuple[int, str]] = []  # rows, and why
-        for place, image in enumerate(_decode_all(self.blobs(rows), self.image_size)):
+        for place, image in enumerate(decode_all(self.blobs(rows), self.image_size)):
             if isinstance(image, str):
                 broken.append((int(rows[place]), image))
                 continue
@@ -175,7 +188,7 @@ class Images:
         )
 
 
-def _decode_all(blobs: Iterable[Blob], size: int | None) -> Iterator[Decoded]:
+def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Iterator[Decoded]:
     """Decode in threads (Pillow frees the interpreter meanwhile), in order."""
 
     def attempt(batch: list[Blob]) -> list[Decoded]:

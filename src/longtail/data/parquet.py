@@ -18,7 +18,7 @@ from torch import Tensor
 from longtail.config import DataConfig
 from longtail.data.cache import Cached, file_hash
 from longtail.data.checks import numbered
-from longtail.data.images import Blob, Images
+from longtail.data.images import Images, Stored
 from longtail.data.sources import Part, Source
 from longtail.errors import UserError
 
@@ -99,7 +99,7 @@ def _names(path: Path, schema: Any) -> tuple[str, ...]:
     return tuple(label.get("names", ()))
 
 
-def _blobs(path: Path, rows: Tensor) -> Iterator[Blob]:
+def _blobs(path: Path, rows: Tensor) -> Iterator[Stored]:
     """Encoded images of ascending `rows`, one row group in memory at a time."""
     start = 0
     with pq.ParquetFile(path) as file:
