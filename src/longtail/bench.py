@@ -192,25 +192,6 @@ def markdown(bench: Bench) -> str:
     return "\n".join(map(_line, lines)) + "\n"
 
 
-def by_alpha(bench: Bench) -> str:
-    """Splits of De-confound-TDE against alpha, fig:3 of the paper, for each cell that was run."""
-    sections = []
-    for recipe in bench.recipes:
-        results = bench.found(recipe)
-        if recipe.name != "deconfound-tde" or not results:
-            continue
-        lines = [["alpha", *tables.SPLITS], ["---"] * (1 + len(tables.SPLITS))]
-        for alpha in results[0]["sweep"]:
-            points = [result["sweep"][alpha] for result in results]
-            figures = [tables.spread([point[s] for point in points]) for s in tables.SPLITS]
-            lines.append([alpha, *map(tables.shown, figures)])
-        config = recipe.config
-        title = f"## Alpha: {config.data}, {config.backbone} (fig:3 of the paper)"
-        said = "De-confound-TDE at every alpha of one training a seed; chosen is the table's."
-        sections.append("\n".join([title, "", said, "", *map(_line, lines)]) + "\n")
-    return "\n".join(["", *sections]) if sections else ""
-
-
 def overview(bench: Bench) -> str:
     """One row a method and backbone, one column a data set: ours / the paper's, overall."""
     columns = list(dict.fromkeys(recipe.config.data for recipe in bench.recipes))
@@ -267,8 +248,7 @@ def write_table(bench: Bench, readme: Path | None) -> Path:
     short = table if len({r.config.data for r in bench.recipes}) == 1 else overview(bench)
     out = bench.results.with_suffix(".md")
     with replacing(out) as path:
-        head = f"# {bench.name}\n\nMade by `longtail bench {bench.name}`.\n\n"
-        path.write_text(head + table + by_alpha(bench))
+        path.write_text(f"# {bench.name}\n\nMade by `longtail bench {bench.name}`.\n\n{table}")
     if readme and readme.exists():
         text = readme.read_text()
         begin, end = f"<!-- {bench.name} -->", f"<!-- /{bench.name} -->"
