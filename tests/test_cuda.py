@@ -204,7 +204,7 @@ def synchronised(rank: int, folder: str) -> None:
 
 
 def network() -> torch.nn.Module:
-    from longtail.replica import build_model
+    from longtail.models import build_model
 
     torch.backends.cudnn.allow_tf32 = False
     return build_model(tiny_config(), methods.build("baseline"), tiny_data()).cuda().train()

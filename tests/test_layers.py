@@ -15,7 +15,7 @@ LAYERS = [
     {"data"},
     {"kernels", "backbones", "heads", "losses"},
     {"methods"},
-    {"schedule", "resident", "streaming", "features", "replica", "graph", "engine"},
+    {"schedule", "resident", "streaming", "features", "models", "replica", "graph", "engine"},
     {"blueprint"},
     {"measures"},
     {"intervals"},

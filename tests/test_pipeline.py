@@ -351,3 +351,27 @@ def test_result_json_stays_small_for_a_hundred_classes(tmp_path):
     a_class = len(json.dumps(lists)) / 8
     the_rest = len(json.dumps(run.result)) - len(json.dumps(lists))
     assert the_rest + 100 * a_class < 20_000
+
+
+@pytest.mark.parametrize("augment", ["none", "crop-flip", "resized-crop"])
+def test_the_network_sees_crops_of_the_size_that_is_asked_for(augment, tmp_path, monkeypatch):
+    from longtail.backbones import Conv4
+
+    seen = set()
+    forward = Conv4.forward
+    monkeypatch.setattr(
+        Conv4, "forward", lambda s, x: (seen.add(tuple(x.shape[2:])), forward(s, x))[1]
+    )
+    config = tiny_config(augment=augment, crop_size=6, epochs=1)
+    (run,) = fit_all(config, ["cosine"], [0], out=tmp_path, data=tiny_data())
+    assert seen == {(6, 6)} and run.finished
+
+
+def test_a_crop_that_is_larger_than_the_image_is_refused_or_enlarged(tmp_path):
+    large = tiny_config(augment="crop-flip", crop_size=12, epochs=1)
+    with pytest.raises(UserError, match=r"--crop-size 12 is larger .* 8x8 .*resized-crop enlarges"):
+        fit_all(large, ["cosine"], [0], out=tmp_path / "a", data=tiny_data())
+    assert not (tmp_path / "a").exists()
+    larger = large.with_options(augment="resized-crop")
+    (run,) = fit_all(larger, ["cosine"], [0], out=tmp_path / "b", data=tiny_data())
+    assert run.finished

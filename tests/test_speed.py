@@ -56,7 +56,7 @@ def test_activations_are_counted_by_convolution():
     config = Config.preset("digits-lt").with_options(method="baseline", device="cpu")
     data = load("digits-lt")
     from longtail import methods
-    from longtail.replica import build_model
+    from longtail.models import build_model
 
     model = build_model(config, methods.build("baseline"), data)
     assert (

@@ -58,7 +58,10 @@ def test_batches_come_in_their_order_and_sizes(photos: Path, monkeypatch):
     inputs = load(str(photos), image_size=10, stream=True).train.inputs
     assert isinstance(inputs, Streamed) and inputs.shape == whole.shape and inputs.ndim == 4
     order = torch.tensor([5, 3, 15, 0, 0, 9, 1]).split([4, 3])
+    points = torch.rand(len(whole), 5)  # embeddings may be too many for a device as well
     for machine in (MachineConfig(workers=0), MachineConfig(workers=2)):
+        (made,) = in_batches(points, order[:1], machine, HERE)
+        assert torch.equal(made, points[order[0]])
         for source in (inputs, whole):
             made = list(in_batches(source, order, machine, HERE))
             assert [torch.equal(a, whole[b]) for a, b in zip(made, order, strict=True)] == [
@@ -82,6 +85,13 @@ def test_jpegs_decoded_on_the_device_are_the_same_but_for_rounding(photos: Path,
         )
     assert caplog.text.count("93.jpg is black") == 2
     assert (by_workers.float() - on_device.float()).abs().mean() < 1
+
+
+def test_a_torchvision_that_cannot_decode_there_is_told(photos: Path, monkeypatch):
+    monkeypatch.setattr(streaming, "can_decode", lambda device: False)
+    inputs = load(str(photos), image_size=10, stream=True).train.inputs
+    with pytest.raises(UserError, match="cannot decode JPEGs on cpu: leave --decode device out"):
+        in_batches(inputs, [torch.arange(2)], MachineConfig(workers=0, decode="device"), HERE)
 
 
 def test_the_statistics_are_those_of_the_images(photos: Path):

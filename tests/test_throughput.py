@@ -1,11 +1,12 @@
 """The bench of photographs in small: every way is measured and written down."""
 
 import json
+import mmap
 
 import numpy as np
 from PIL import Image
 
-from longtail import throughput
+from longtail import cli, throughput
 from longtail.config import Config
 from longtail.data import memory
 from longtail.data.generated import SIZES, generate
@@ -52,5 +53,19 @@ def test_generated_images_have_the_sizes_they_should(tmp_path):
 
 def test_memory_of_this_process_is_seen():
     before = memory.used()
-    taken = np.ones(2**25, dtype=np.uint8)
-    assert memory.used() - before > 2**24 and taken.any()
+    with mmap.mmap(-1, 2**25) as taken:
+        taken.write(b"x" * 2**25)
+        assert memory.used() - before > 2**24
+
+
+def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
+    asked = []
+    way = throughput.Throughput("ceiling", "resnext50_32x4d", 512, 1024, 0, 2500.0, 2**31, (2**30,))
+    monkeypatch.setattr(throughput, "bench_images", lambda *args: (asked.append(args), [way])[1])
+    cli.main(["bench", "images", "--images", "600", "--results", str(tmp_path), "--workers", "3"])
+    ((setting, out),) = asked
+    assert out == tmp_path / "images" / "images.json"
+    assert (setting.images, setting.files, setting.config.machine.workers) == (600, 600, 3)
+    assert setting.config.backbone == "resnext50_32x4d" and setting.config.method == "deconfound"
+    line = capsys.readouterr().out.splitlines()[1]
+    assert " ".join(line.split()) == "ceiling 2,500 100 % 2.0 1.0 1.2"

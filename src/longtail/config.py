@@ -80,8 +80,8 @@ class TrainConfig:
     pad: int = 4
     """Pixels of zeros around an image before the crop of `crop` and `crop-flip`."""
     crop_size: int | None = None
-    """Pixels of what the network sees with `resized-crop`, that of the images if not given. Judged
-    is the middle; images that are smaller are enlarged."""
+    """Pixels of what the network sees; all of the image if not given. Judged is its middle, or all
+    of it, enlarged, if it is smaller."""
     jitter: float = 0.4
     """Brightness, contrast and saturation change by up to this part with `resized-crop`."""
     keep_short_batch: bool = False

@@ -19,7 +19,7 @@ from longtail.heads import NormalisedHead
 from longtail.jobs import Job
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
-from longtail.replica import build_model, load_weights
+from longtail.models import build_model, load_weights
 from longtail.resident import View
 from longtail.results import COST, Evidence, Result, collect, judge, label_free, make_result
 from longtail.runs import Run

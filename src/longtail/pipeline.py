@@ -23,7 +23,7 @@ from longtail.heads import Head, NormalisedHead
 from longtail.intervals import intervals
 from longtail.jobs import DataOf, Job, plan, schedule, waves
 from longtail.methods import Method
-from longtail.replica import check_fits
+from longtail.models import check_fits
 from longtail.results import (
     Features,
     choose,

@@ -15,61 +15,18 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from longtail import backbones
 from longtail.config import Config, TrainConfig
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
-from longtail.errors import UserError
 from longtail.features import extract
 from longtail.heads import NormalisedHead
 from longtail.losses import State
-from longtail.methods import Batch, Method, Model
-from longtail.resident import Resident, sample_input
+from longtail.methods import Batch, Method
+from longtail.models import batch_of_rank, build_model, load_weights
+from longtail.resident import Resident
 from longtail.schedule import Leg, lay_out, mean_decay, rate
 from longtail.seeding import stream
 from longtail.streaming import Streaming
-
-
-def build_model(config: Config, method: Method, data: Data) -> Model:
-    """The model of a run, initialised from its seed alone, on the CPU."""
-    check_backbone(config, method, data)
-    name = method.backbone or config.backbone
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(config.seed, "init"))
-        backbone = backbones.build(name, data.train.inputs.shape[1])
-        model = Model(backbone, method.head(backbone.dim, len(data.classes)))
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
-    """Refuse what could not be trained: build it once, and lay the batch on the ranks."""
-    model = build_model(config, method, data).eval()
-    sample = sample_input(data, config.train)
-    try:
-        with torch.no_grad():
-            model.head(model.backbone(sample))
-    except Exception as error:  # whatever a network raises on a size that is not its own
-        shape = "x".join(map(str, sample.shape[1:]))
-        raise UserError(
-            f"--backbone {config.backbone} does not take inputs of {shape}: {error}. Another "
-            "--image-size or --backbone may fit"
-        ) from error
-    _batch_of_rank(config, len(data.train), world)
-
-
-def check_backbone(config: Config, method: Method, data: Data) -> None:
-    """Images need a network, embeddings none."""
-    name = method.backbone or config.backbone
-    if data.embeddings == (name == "identity"):
-        return
-    if method.backbone:
-        raise UserError(
-            f"{config.method} works only with the backbone {name}, which needs images, and "
-            f"{data.name} holds embeddings: leave it out"
-        )
-    kind = "embeddings" if data.embeddings else "images"
-    other = "--backbone identity" if data.embeddings else "a network, such as conv4"
-    raise UserError(f"{data.name} holds {kind}: it needs {other}, not --backbone {name}")
 
 
 class Replica:
@@ -95,7 +52,7 @@ class Replica:
         self.parts = config.machine.accumulate
         if config.machine.compile:
             self.model.backbone.compile(dynamic=False)
-        self.batch = _batch_of_rank(config, len(data.train), fabric.world_size)
+        self.batch = batch_of_rank(config, len(data.train), fabric.world_size)
         self.steps = len(data.train) // (self.batch * fabric.world_size)
         self.short = self._short_batch() if config.train.keep_short_batch else 0
         device = fabric.device
@@ -320,16 +277,6 @@ class Replica:
                 module.training = False  # its own flag: its children may still be moving
 
 
-def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """Load a state that was saved from such a model, or say that it was not."""
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise UserError(
-            f"{source} holds the weights of another model: start again with --overwrite"
-        ) from error
-
-
 def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.optim.Optimizer:
     """The optimiser over what moves. Its rate is a device tensor; Adam's beta1 is `momentum`."""
     moving = [p for p in model.parameters() if p.requires_grad]
@@ -338,16 +285,3 @@ def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.o
         return torch.optim.SGD(moving, momentum=train.momentum, **shared)
     adam = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
     return adam(moving, betas=(train.momentum, 0.999), capturable=lr.is_cuda, **shared)
-
-
-def _batch_of_rank(config: Config, images: int, world: int) -> int:
-    size, parts = config.train.batch_size, config.machine.accumulate
-    if size % (world * parts):
-        fits = size // (world * parts) * world * parts or world * parts
-        raise UserError(
-            f"--batch-size {size} counts images over all ranks and does not divide by the "
-            f"{world} ranks of this run"
-            + (f" times --accumulate {parts}" if parts > 1 else "")
-            + f": use {fits}"
-        )
-    return max(1, min(size, images) // (world * parts)) * parts

@@ -13,22 +13,33 @@ from longtail.config import TrainConfig
 from longtail.data.augment import Augmentation, CropFlip, Plain, normalise
 from longtail.data.base import Data
 from longtail.data.photo import ResizedCrop, middle
+from longtail.errors import UserError
 
 
 def augmentation(data: Data, train: TrainConfig) -> Augmentation:
     """What `train` asks to be done to the images of `data`."""
     if data.embeddings or train.augment == "none":
         return Plain()
-    stored = (data.train.inputs.shape[2], data.train.inputs.shape[3])
+    stored, seen = stored_size(data), seen_size(data, train)
     if train.augment == "resized-crop":
-        return ResizedCrop(stored, seen_size(data, train), train.jitter)
-    return CropFlip(stored, train.pad, flip=train.augment == "crop-flip")
+        return ResizedCrop(stored, seen, train.jitter)
+    if max(seen[side] - stored[side] for side in (0, 1)) > 2 * train.pad:
+        raise UserError(
+            f"--crop-size {train.crop_size} is larger than the padded image of "
+            f"{stored[0]}x{stored[1]} pixels: --augment resized-crop enlarges images"
+        )
+    return CropFlip(stored, seen, train.pad, flip=train.augment == "crop-flip")
 
 
 def seen_size(data: Data, train: TrainConfig) -> tuple[int, int]:
     """(H, W) of what the network sees of an image."""
-    if train.augment == "resized-crop" and train.crop_size is not None:
+    if train.crop_size is not None:
         return train.crop_size, train.crop_size
+    return stored_size(data)
+
+
+def stored_size(data: Data) -> tuple[int, int]:
+    """(H, W) of the images."""
     return data.train.inputs.shape[2], data.train.inputs.shape[3]
 
 
@@ -69,7 +80,7 @@ class Resident:
 
     def draw(self, index: Tensor, drawn: Tensor, sampler: int) -> Tensor:
         """Network inputs of the rows in `index`, augmented as their rows of `drawn` say."""
-        return self.view.normalised(self.augmentation(self.source, index, drawn))
+        return self.view.judged(self.augmentation(self.source, index, drawn))
 
 
 @dataclass(frozen=True)
@@ -91,15 +102,11 @@ class View:
             size=None if data.embeddings else seen_size(data, train),
         )
 
-    def normalised(self, inputs: Tensor) -> Tensor:
-        """Images that were made for the network, on its scale; embeddings pass."""
+    def judged(self, inputs: Tensor) -> Tensor:
+        """Network inputs of images, their middles where they are too large; embeddings pass."""
         if self.size is None:
             return inputs
+        if inputs.shape[2:] != self.size:
+            inputs = middle(inputs, self.size)
         images = normalise(inputs, self.mean, self.std)
         return images.contiguous(memory_format=torch.channels_last)
-
-    def judged(self, inputs: Tensor) -> Tensor:
-        """Network inputs of stored images, without anything random."""
-        if self.size is None or inputs.shape[2:] == self.size:
-            return self.normalised(inputs)
-        return self.normalised(middle(inputs, self.size))

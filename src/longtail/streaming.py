@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from longtail.config import MachineConfig, TrainConfig
 from longtail.data.base import Data
-from longtail.data.streamed import Batch, Encoded, Streamed
+from longtail.data.streamed import Encoded, Pixels, Streamed
 from longtail.errors import UserError
 from longtail.resident import Resident, View, augmentation
 
@@ -25,8 +25,8 @@ CHUNK = 64
 """Images that a worker makes at a time: small enough for the shared memory of a container."""
 AHEAD = 4
 """Chunks that each worker may be ahead."""
-SHARE = 0.6
-"""Of the free device memory that resident images may take; the rest is the network's."""
+SHARE = 0.5
+"""Of the device's memory that resident images may take; the rest is the network's."""
 
 
 def place(
@@ -45,7 +45,8 @@ def streams(data: Data, device: torch.device) -> bool:
         return True
     if device.type != "cuda":
         return False
-    return inputs.numel() * inputs.element_size() > SHARE * torch.cuda.mem_get_info(device)[0]
+    room = SHARE * torch.cuda.get_device_properties(device).total_memory
+    return inputs.numel() * inputs.element_size() > room
 
 
 class Streaming:
@@ -76,7 +77,7 @@ class Streaming:
         """Network inputs of the sampler's next batch, which holds the rows in `index`."""
         source = self.augmentation.ready(next(self._feeds[sampler]))
         places = torch.arange(len(index), device=self.device)
-        return self.view.normalised(self.augmentation(source, places, drawn))
+        return self.view.judged(self.augmentation(source, places, drawn))
 
 
 def in_batches(
@@ -89,6 +90,10 @@ def in_batches(
     chunks = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
     workers = workers_of(machine) if chunks else 0
     on_device = machine.decode == "device" and isinstance(inputs, Streamed)
+    if on_device and not can_decode(device):
+        raise UserError(
+            f"this torchvision cannot decode JPEGs on {device}: leave --decode device out"
+        )
     loader: DataLoader[Any] = DataLoader(
         _Places(inputs, encoded=on_device),
         batch_sampler=chunks,
@@ -102,16 +107,17 @@ def in_batches(
 
 def _joined(
     inputs: Tensor | Streamed,
-    arriving: Iterator[Batch | Encoded],
+    arriving: Iterator[Pixels | Encoded],
     sizes: Sequence[int],
     device: torch.device,
 ) -> Iterator[Tensor]:
     """Chunks put together to batches on the device."""
+    dtype = inputs.dtype if isinstance(inputs, Tensor) else torch.uint8
     for size in sizes:
-        whole = torch.zeros(size, *inputs.shape[1:], dtype=torch.uint8, device=device)
+        whole = torch.empty(size, *inputs.shape[1:], dtype=dtype, device=device)
         filled = 0
         while filled < size:
-            chunk = next(arriving)
+            chunk = _next(arriving)
             if isinstance(chunk, Encoded):
                 chunk = _decoded(chunk, inputs.shape[-1], device)
             if chunk.broken:
@@ -123,15 +129,34 @@ def _joined(
         yield whole
 
 
-def _decoded(chunk: Encoded, size: int, device: torch.device) -> Batch:
+def _next(arriving: Iterator[Pixels | Encoded]) -> Pixels | Encoded:
+    try:
+        return next(arriving)
+    except RuntimeError as error:
+        if "shared memory" not in str(error):
+            raise
+        raise UserError(
+            "a worker found no room in shared memory: give the container more, as in --shm-size "
+            "2g, or pass a smaller --workers; 0 decodes without any"
+        ) from error
+
+
+def can_decode(device: torch.device) -> bool:
+    """Whether `--decode device` is possible there."""
+    from longtail.data.jpeg import usable  # torchvision is slow to import
+
+    return usable(device)
+
+
+def _decoded(chunk: Encoded, size: int, device: torch.device) -> Pixels:
     """Decode what workers only read."""
-    from longtail.data.jpeg import decode_all  # torchvision is slow to import
+    from longtail.data.jpeg import decode_all
 
     made = decode_all(chunk.blobs(), size, device)
     black = torch.zeros(3, size, size, dtype=torch.uint8, device=device)
     images = torch.stack([black if isinstance(image, str) else image for image in made])
     rows = zip(chunk.rows, made, strict=True)
-    return Batch(images, [(row, reason) for row, reason in rows if isinstance(reason, str)])
+    return Pixels(images, [(row, reason) for row, reason in rows if isinstance(reason, str)])
 
 
 def _tell(inputs: Streamed, broken: Sequence[tuple[int, str]]) -> None:
@@ -153,9 +178,9 @@ class _Places(Dataset[Any]):
         self.inputs = inputs
         self.encoded = encoded
 
-    def __getitems__(self, index: list[int]) -> Batch | Encoded:
+    def __getitems__(self, index: list[int]) -> Pixels | Encoded:
         if not isinstance(self.inputs, Streamed):
-            return Batch(self.inputs[index], [])
+            return Pixels(self.inputs[index], [])
         return self.inputs.encoded(index) if self.encoded else self.inputs.decoded(index)
 
 
@@ -168,4 +193,6 @@ def workers_of(machine: MachineConfig) -> int:
     if machine.workers is not None:
         return machine.workers
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", machine.devices))
-    return max(1, len(os.sched_getaffinity(0)) // processes)
+    here = hasattr(os, "sched_getaffinity")  # a container may have fewer cores than the machine
+    cores = len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1
+    return max(1, cores // processes)

@@ -28,7 +28,7 @@ from longtail.engine import launch
 from longtail.graph import stepper
 from longtail.replica import Replica
 from longtail.runs import environment, replacing
-from longtail.streaming import place, workers_of
+from longtail.streaming import can_decode, place, workers_of
 
 WARM_UP = 5
 """Steps before the clock starts, where it does not run from the beginning."""
@@ -93,6 +93,8 @@ def bench_images(setting: Setting, out: Path) -> list[Throughput]:
         "streaming-device": lambda: _epoch("streaming-device", on_device, data(True), fabric),
         "dataloader": lambda: _dataloader(setting, data(True), paths, fabric),
     }
+    if not can_decode(fabric.device):
+        del ways["streaming-device"]
     found: list[Throughput] = []
     for way in ways.values():
         if fabric.device.type == "cuda":
@@ -171,6 +173,8 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
         optimizer.step()
 
     replica.model.train()
+    for _ in range(2 * workers_of(config.machine)):  # what workers had ready is no rate
+        step()
     return _steady("dataloader", config, batch, setting.steps, step, fabric)
 
 

@@ -33,7 +33,7 @@ def test_take_is_slicing() -> None:
 
 def places(flip: bool) -> list[tuple[int, int, bool]]:
     """Where each of many random crops was taken, found by looking."""
-    augment = CropFlip((6, 4), pad=1, flip=flip)
+    augment = CropFlip((6, 4), (6, 4), pad=1, flip=flip)
     source = augment.ready(images(1))
     drawn = augment.draw(600, torch.Generator().manual_seed(2))
     crops = augment(source, torch.zeros(600, dtype=torch.long), drawn)
@@ -61,7 +61,7 @@ def test_no_flip_unless_asked() -> None:
 
 
 def test_crops_follow_the_generator() -> None:
-    augment = CropFlip((6, 4), pad=2, flip=True)
+    augment = CropFlip((6, 4), (6, 4), pad=2, flip=True)
     source, index = augment.ready(images()), torch.arange(5).repeat(4)
     first, same, other = (
         augment(source, index, augment.draw(20, torch.Generator().manual_seed(s)))
@@ -79,3 +79,12 @@ def test_normalise() -> None:
     for c in range(3):
         expected = (source[:, c].double() / 255 - mean[c]) / std[c]
         assert torch.allclose(got[:, c].double(), expected, atol=1e-6)
+
+
+def test_a_crop_may_be_smaller_than_the_image() -> None:
+    augment, source = CropFlip((6, 4), (3, 2), pad=1, flip=False), images(1)
+    wide, drawn = augment.ready(source), augment.draw(500, torch.Generator().manual_seed(0))
+    assert drawn.amax(0).tolist() == [8 - 3, 6 - 2, 0] and drawn.amin(0).tolist() == [0, 0, 0]
+    made = augment(wide, torch.zeros(500, dtype=torch.long), drawn)
+    for crop, (top, left, _) in zip(made, drawn.tolist(), strict=True):
+        assert torch.equal(crop, wide[0, :, top : top + 3, left : left + 2])

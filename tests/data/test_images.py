@@ -13,6 +13,7 @@ from PIL import Image
 from longtail.config import DataConfig
 from longtail.data.folder import files
 from longtail.data.images import BATCH, decode
+from longtail.data.names import Names
 from longtail.errors import UserError
 
 
@@ -20,6 +21,10 @@ def encode(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
     stream = io.BytesIO()
     image.save(stream, form, **options)
     return stream.getvalue()
+
+
+def of(paths: list[Path], **options):
+    return files(Path("/"), Names(map(str, paths)), config=DataConfig(**options))
 
 
 def noise(shape: tuple[int, ...]) -> np.ndarray:
@@ -99,7 +104,7 @@ def write(folder: Path, count: int, broken: tuple[int, ...] = ()) -> list[Path]:
 def read(
     paths: list[Path], rows: list[int], corrupt: Literal["stop", "skip"] = "stop"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return files(paths, config=DataConfig(corrupt=corrupt), name=str).read(torch.tensor(rows))
+    return of(paths, corrupt=corrupt).read(torch.tensor(rows))
 
 
 def test_rows_come_in_order_over_many_batches(tmp_path: Path) -> None:
@@ -153,5 +158,41 @@ def test_unequal_sizes_need_image_size(tmp_path: Path) -> None:
     message = str(caught.value)
     assert f"{paths[0]} is 3x2" in message and f"{paths[2]} is 9x5" in message
     assert "--image-size" in message
-    inputs, _ = files(paths, config=DataConfig(image_size=4), name=str).read(torch.arange(3))
+    inputs, _ = of(paths, image_size=4).read(torch.arange(3))
     assert inputs.shape == (3, 3, 4, 4)
+
+
+def test_many_names_in_one_buffer() -> None:
+    names = ["a/b.png", "", "zwei Wörter.jpg", "last"]
+    packed = Names(names)
+    assert list(packed) == names and len(packed) == 4
+    assert packed[-1] == "last" and packed[1:3] == names[1:3]
+    with pytest.raises(IndexError):
+        packed[4]
+
+
+SHAPES = [(500, 375), (333, 500), (300, 250), (256, 256), (257, 700), (41, 40), (1300, 999)]
+
+
+@pytest.mark.parametrize(("width", "height"), SHAPES)
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_resize_and_centre_crop_are_torchvisions(width: int, height: int, form: str) -> None:
+    from torchvision.transforms import v2
+
+    smooth = np.linspace(0, 255, width * height * 3).reshape(height, width, 3)
+    image = Image.fromarray(((smooth + noise(smooth.shape) // 4) % 256).astype(np.uint8))
+    blob = encode(image, form)
+    with Image.open(io.BytesIO(blob)) as stored:
+        expected = np.asarray(v2.Compose([v2.Resize(64), v2.CenterCrop(64)])(stored))
+    got = decode(blob, size=64).astype(int)
+    if form == "PNG":
+        assert np.array_equal(got, expected)
+    else:  # a large one is decoded at a fraction of its size
+        assert np.abs(got - expected).mean() < (0.1 if min(width, height) < 128 else 8)
+
+
+def test_a_truncated_photograph_cannot_be_read_at_any_size() -> None:
+    blob = encode(Image.fromarray(noise((64, 64, 3))), "JPEG")[:1500]
+    for size in (None, 20, 60):
+        with pytest.raises((OSError, RuntimeError)):
+            decode(blob, size=size)

@@ -49,14 +49,17 @@ class Plain:
 class CropFlip:
     """A random crop out of the padded image, mirrored half of the time if `flip`."""
 
+    stored: tuple[int, int]
+    """(H, W) of images."""
     size: tuple[int, int]
-    """(H, W) of images and of crops."""
+    """(H, W) of crops."""
     pad: int
     flip: bool
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Columns: top, left, mirrored; (count, 3) int64."""
-        choices = torch.tensor([2 * self.pad + 1, 2 * self.pad + 1, 2 if self.flip else 1])
+        room = [self.stored[side] + 2 * self.pad - self.size[side] + 1 for side in (0, 1)]
+        choices = torch.tensor([*room, 2 if self.flip else 1])
         return (torch.rand(count, 3, generator=generator) * choices).long()
 
     def ready(self, images: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ memory-mapped, so that several processes share one copy and only what is looked 
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -141,7 +141,7 @@ def file_hash(path: Path) -> str:
     return _file_hash(path, state.st_size, state.st_mtime_ns)
 
 
-def files_hash(paths: Sequence[Path]) -> str:
+def files_hash(paths: Iterable[Path]) -> str:
     """SHA-256 of names, sizes and times of change: many files would take long to read."""
     sha = hashlib.sha256()
     for path in paths:

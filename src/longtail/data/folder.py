@@ -9,6 +9,7 @@ from torch import Tensor
 from longtail.config import DataConfig
 from longtail.data.cache import Cached, files_hash
 from longtail.data.images import Images, Stored
+from longtail.data.names import Names
 from longtail.data.sources import Part, Source, Store
 from longtail.errors import UserError
 
@@ -67,8 +68,8 @@ def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
         raise UserError(
             f"no image under {root}: files ending in {', '.join(sorted(SUFFIXES))} are looked for"
         )
-    store = files(paths, config=config, name=lambda row: paths[row].relative_to(root).as_posix())
-    return Part.whole(kept(store, paths), torch.tensor(labels))
+    names = Names(path.relative_to(root).as_posix() for path in paths)
+    return Part.whole(files(root, names, config=config), torch.tensor(labels))
 
 
 def images_under(root: Path) -> list[Path]:
@@ -77,26 +78,24 @@ def images_under(root: Path) -> list[Path]:
 
 
 def files(
-    paths: Sequence[Path],
-    *,
-    config: DataConfig,
-    name: Callable[[int], str],
-    where: Callable[[int], str] | None = None,
-) -> Images:
-    """A store of image files; `where` says where a row is, its path by default."""
+    root: Path, names: Names, *, config: DataConfig, where: Callable[[int], str] | None = None
+) -> Store:
+    """A store of image files; `where` says where a row is, its path by default.
+
+    If they are resized, which takes time, the decoded images are kept on disk.
+    """
+
+    def path(row: int) -> Path:
+        return root / names[row]
 
     def blobs(rows: Tensor) -> Iterator[Stored]:
-        return (paths[row] for row in rows.tolist())
+        return (path(row) for row in rows.tolist())
 
-    place = where or (lambda row: str(paths[row]))
-    return Images(blobs, place, config.image_size, config.corrupt, name)
-
-
-def kept(images: Images, paths: Sequence[Path]) -> Store:
-    """The store of `paths`, its decoded images on disk if they are resized: that takes time."""
-    if images.image_size is None:
+    place = where or (lambda row: str(path(row)))
+    images = Images(blobs, place, config.image_size, config.corrupt, names.__getitem__)
+    if config.image_size is None:
         return images
-    return Cached(images, lambda: f"{files_hash(paths)} {images.image_size}")
+    return Cached(images, lambda: f"{files_hash(map(path, range(len(names))))} {config.image_size}")
 
 
 def _subfolders(root: Path) -> dict[str, Path]:

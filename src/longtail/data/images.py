@@ -59,7 +59,7 @@ def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[
     Args:
         blob: the encoded image or its path.
         size: if given, as (height, width) or the side of a square, the image is resized until it
-            just covers it, and the middle is cut out.
+            just covers it, and the middle is cut out; to the pixel as torchvision does it.
     """
     if blob is None:
         raise ValueError("no image is stored")
@@ -70,13 +70,32 @@ def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[
         with Image.open(blob.path) as image:
             pixels = _rgb(image.crop(blob.box))
     else:
-        with Image.open(io.BytesIO(blob) if isinstance(blob, bytes) else blob) as image:
+        encoded = blob if isinstance(blob, bytes) else blob.read_bytes()
+        with Image.open(io.BytesIO(encoded)) as image:
             if width and height:
+                if _is_plain_jpeg(image) and min(image.size) < 2 * max(width, height):
+                    return _photograph(encoded, width, height)
                 image.draft("RGB", (width, height))  # a large JPEG decodes at a fraction for free
             pixels = _rgb(image)
     if width and height and pixels.size != (width, height):
         pixels = _resized(pixels, width, height)
     return np.asarray(pixels, dtype=np.uint8)
+
+
+def _is_plain_jpeg(image: Image.Image) -> bool:
+    return image.format == "JPEG" and image.mode == "RGB"
+
+
+def _photograph(encoded: bytes, width: int, height: int) -> NDArray[np.uint8]:
+    """The usual JPEG by torchvision, which gives what Pillow gives in little over half the time."""
+    from torchvision.io import ImageReadMode, decode_jpeg  # slow to import, and only needed here
+    from torchvision.transforms.v2 import functional as F
+
+    stored = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+    image = decode_jpeg(stored, mode=ImageReadMode.RGB)
+    across, down = _covering(image.shape[2], image.shape[1], width, height)
+    image = F.resize(image, [down, across], antialias=True)
+    return F.center_crop(image, [height, width]).permute(1, 2, 0).numpy()
 
 
 def _rgb(image: Image.Image) -> Image.Image:
@@ -92,14 +111,18 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 def _resized(image: Image.Image, width: int, height: int) -> Image.Image:
     """As small as it can be and still cover `width` x `height`, then the middle of it."""
-    # whole numbers, as a rounded scale could leave a pixel uncovered
-    if image.width * height <= image.height * width:
-        across, down = width, max(height, round(image.height * width / image.width))
-    else:
-        across, down = max(width, round(image.width * height / image.height)), height
+    across, down = _covering(*image.size, width, height)
     image = image.resize((across, down), Image.Resampling.BILINEAR)
-    left, top = (across - width) // 2, (down - height) // 2
+    left, top = round((across - width) / 2), round((down - height) / 2)
     return image.crop((left, top, left + width, top + height))
+
+
+def _covering(wide: int, tall: int, width: int, height: int) -> tuple[int, int]:
+    """Width and height of an image `wide` x `tall` that just covers `width` x `height`."""
+    # whole numbers, as a rounded scale could leave a pixel uncovered
+    if wide * height <= tall * width:
+        return width, tall * width // wide
+    return wide * height // tall, height
 
 
 @dataclass(frozen=True)

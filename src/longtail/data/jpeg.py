@@ -4,7 +4,11 @@ What it cannot read (another format, a CMYK image, broken bytes) goes to the usu
 Shapes: B images, made (3, H, W) with H = W.
 """
 
+import io
+from functools import cache
+
 import torch
+from PIL import Image
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms.v2 import functional as F
@@ -13,6 +17,19 @@ from longtail.data.images import decode
 
 MAGIC = b"\xff\xd8"
 """What a JPEG begins with."""
+
+
+@cache
+def usable(device: torch.device) -> bool:
+    """Whether this torchvision can decode JPEGs on `device`."""
+    stream = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(stream, "JPEG")
+    encoded = torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)
+    try:
+        decode_jpeg([encoded], mode=ImageReadMode.RGB, device=device)
+    except RuntimeError:
+        return False
+    return True
 
 
 def decode_all(blobs: list[bytes], size: int, device: torch.device) -> list[Tensor | str]:

@@ -7,7 +7,8 @@ import torch
 
 from longtail.config import DataConfig
 from longtail.data.checks import numbered
-from longtail.data.folder import files, kept
+from longtail.data.folder import files
+from longtail.data.names import Names
 from longtail.data.sources import Part, Source
 from longtail.errors import UserError, some
 
@@ -48,22 +49,20 @@ def _part(
     config: DataConfig,
 ) -> Part:
     """One list, whose images are all there."""
-    paths = [root / image for image in images]
-    missing = [i for i, image in enumerate(paths) if not image.is_file()]
+    missing = [i for i, image in enumerate(images) if not (root / image).is_file()]
     if missing:
         first = missing[0]
         raise UserError(
-            f"{path}:{lines[first]}: {paths[first]} does not exist ({len(missing):,} of "
-            f"{len(paths):,} images are missing: {some([images[i] for i in missing])}): paths are "
+            f"{path}:{lines[first]}: {root / images[first]} does not exist ({len(missing):,} of "
+            f"{len(images):,} images are missing: {some([images[i] for i in missing])}): paths are "
             f"relative to --root, now {root}"
         )
-    store = files(
-        paths,
-        config=config,
-        name=lambda row: images[row],
-        where=lambda row: f"{paths[row]} ({path}:{lines[row]})",
-    )
-    return Part.whole(kept(store, paths), torch.tensor(labels))
+    names, numbers = Names(images), torch.tensor(lines)
+
+    def where(row: int) -> str:
+        return f"{root / names[row]} ({path}:{numbers[row]})"
+
+    return Part.whole(files(root, names, config=config, where=where), torch.tensor(labels))
 
 
 def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from longtail.data.images import Images, decode
 
 
-class Batch(NamedTuple):
+class Pixels(NamedTuple):
     """What was asked for, decoded."""
 
     images: Tensor
@@ -61,7 +61,7 @@ class Streamed:
     def __getitem__(self, index: Tensor) -> "Streamed":
         return replace(self, rows=self.rows[index])
 
-    def decoded(self, index: Sequence[int]) -> Batch:
+    def decoded(self, index: Sequence[int]) -> Pixels:
         """The images at the places `index`, in its order."""
         images = np.zeros((len(index), *self.shape[1:]), dtype=np.uint8)
         rows = self.rows[list(index)]
@@ -75,7 +75,7 @@ class Streamed:
                 broken.append((int(rows[place]), f"{type(error).__name__}: {error}"))
                 continue
             images[place] = pixels.transpose(2, 0, 1)
-        return Batch(torch.from_numpy(images), broken)
+        return Pixels(torch.from_numpy(images), broken)
 
     def encoded(self, index: Sequence[int]) -> Encoded:
         """The files at the places `index`, in its order."""

@@ -1,0 +1,94 @@
+"""The model of a run: built from its seed, tried out before anything is touched, loaded."""
+
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from longtail import backbones
+from longtail.config import Config
+from longtail.data.base import Data
+from longtail.errors import UserError
+from longtail.methods import Method, Model
+from longtail.resident import augmentation, sample_input
+from longtail.seeding import stream
+
+
+def build_model(config: Config, method: Method, data: Data) -> Model:
+    """The model of a run, initialised from its seed alone, on the CPU."""
+    check_backbone(config, method, data)
+    name = method.backbone or config.backbone
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream(config.seed, "init"))
+        backbone = backbones.build(name, data.train.inputs.shape[1])
+        model = Model(backbone, method.head(backbone.dim, len(data.classes)))
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
+    """Refuse what could not be trained: try backbone and head, lay the batch on the ranks."""
+    augmentation(data, config.train)
+    check_backbone(config, method, data)
+    sample = sample_input(data, config.train)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            dim = _feature_size(method.backbone or config.backbone, sample.shape[1:])
+        except UserError:
+            raise
+        except Exception as error:  # whatever a network raises on a size that is not its own
+            shape = "x".join(map(str, sample.shape[1:]))
+            raise UserError(
+                f"--backbone {config.backbone} does not take inputs of {shape}: {error}. Another "
+                "--image-size or --backbone may fit"
+            ) from error
+        method.head(dim, len(data.classes)).eval()(torch.zeros(1, dim))
+    batch_of_rank(config, len(data.train), world)
+
+
+@cache  # a bench has many trainings of one network
+def _feature_size(backbone: str, shape: torch.Size) -> int:
+    """D of the features that the backbone really makes of inputs of `shape`."""
+    network = backbones.build(backbone, shape[0]).eval()
+    (made,) = network(torch.zeros(1, *shape)).shape[1:]
+    if made != network.dim:
+        raise ValueError(f"its features have {made} numbers, not {network.dim}")
+    return made
+
+
+def check_backbone(config: Config, method: Method, data: Data) -> None:
+    """Images need a network, embeddings none."""
+    name = method.backbone or config.backbone
+    if data.embeddings == (name == "identity"):
+        return
+    if method.backbone:
+        raise UserError(
+            f"{config.method} works only with the backbone {name}, which needs images, and "
+            f"{data.name} holds embeddings: leave it out"
+        )
+    kind = "embeddings" if data.embeddings else "images"
+    other = "--backbone identity" if data.embeddings else "a network, such as conv4"
+    raise UserError(f"{data.name} holds {kind}: it needs {other}, not --backbone {name}")
+
+
+def batch_of_rank(config: Config, images: int, world: int) -> int:
+    """Images of a step on each rank, in equal parts; few images make a smaller step."""
+    size, parts = config.train.batch_size, config.machine.accumulate
+    if size % (world * parts):
+        fits = size // (world * parts) * world * parts or world * parts
+        raise UserError(
+            f"--batch-size {size} counts images over all ranks and does not divide by the "
+            f"{world} ranks of this run"
+            + (f" times --accumulate {parts}" if parts > 1 else "")
+            + f": use {fits}"
+        )
+    return max(1, min(size, images) // (world * parts)) * parts
+
+
+def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Load a state that was saved from such a model, or say that it was not."""
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(
+            f"{source} holds the weights of another model: start again with --overwrite"
+        ) from error
