@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import tyro
 import yaml
@@ -100,80 +100,65 @@ class MachineConfig:
     """A checkpoint at the end of the first epoch after this long; 0 saves every epoch."""
 
 
-@dataclass(frozen=True)
-class Config:
-    """One training, wholly."""
+class Settings:
+    """A frozen dataclass of options, some of them in parts that are dataclasses too (abstract)."""
 
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
-    """Name, folder or file of the data set; see `longtail data`."""
-    method: str = "deconfound-tde"
-    """A name of `longtail methods`, several with commas, or `all`."""
-    options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
-    """The method's own options, as in `--heads 4`."""
-    backbone: str = "resnet32-dual"
-    """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, or any timm name."""
-    seed: int = 0
-    """Of everything random in training; never of the data subset."""
-    files: DataConfig = field(default_factory=DataConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    machine: MachineConfig = field(default_factory=MachineConfig)
+    parts: ClassVar[tuple[str, ...]]
+    """Names of the fields that are parts."""
+    ranges: ClassVar[Mapping[str, tuple[float, float]]]
+    """Least value of an option, and the one it must stay below."""
 
-    @staticmethod
-    def preset(data: str) -> "Config":
+    @classmethod
+    def preset(cls, data: str) -> Self:
         """The defaults for the data set called `data`."""
-        name = data.split(":")[0]
-        if name in ("letters-lt", "digits-lt"):
-            # a letter may be shifted, never mirrored: b is not d
-            small = TrainConfig(epochs=30, batch_size=128, lr=0.1, augment="crop", pad=1)
-            return Config(data=data, backbone="conv4", train=small)
-        if name.endswith(".npz"):
-            vectors = TrainConfig(epochs=100, lr=0.1, augment="none")
-            return Config(data=data, backbone="identity", train=vectors)
-        if name in ("cifar10-lt", "cifar100-lt"):
-            return Config(data=data)
-        return Config(data=data, backbone="resnet18", train=TrainConfig(pad=8))
+        raise NotImplementedError
 
-    def with_options(self, **options: Any) -> "Config":
+    def with_options(self, **options: Any) -> Self:
         """A copy with flat names set wherever they belong; the rest are the method's options."""
-        parts: dict[str, dict[str, Any]] = {"files": {}, "train": {}, "machine": {}}
+        parts: dict[str, dict[str, Any]] = {part: {} for part in self.parts}
         top: dict[str, Any] = {}
-        own: dict[str, Any] = dict(self.options)
+        own: dict[str, Any] = {}
         for name, value in options.items():
             home = next((p for p in parts if name in _names(getattr(self, p))), None)
             if home:
                 parts[home][name] = value
             elif name in _names(self) - {*parts, "options"}:
                 top[name] = value
-            else:
+            elif "options" in _names(self):
                 own[name] = value
+            else:
+                raise unknown("option", name, self.flat_names())
         nested = {part: replace(getattr(self, part), **parts[part]) for part in parts}
-        return replace(self, **top, **nested, options=own)
+        if own:
+            top["options"] = {**self.options, **own}  # type: ignore[attr-defined]
+        return replace(self, **top, **nested)  # type: ignore[type-var]
 
     def flat_names(self) -> set[str]:
         """Every option that `with_options` knows the place of."""
-        parts = (self.files, self.train, self.machine)
-        return (_names(self) - {"files", "train", "machine", "options"}).union(*map(_names, parts))
+        inner = (_names(getattr(self, part)) for part in self.parts)
+        return (_names(self) - {*self.parts, "options"}).union(*inner)
 
     def check(self) -> None:
         """Refuse values that no training could have, whoever set them."""
-        for part in (self.files, self.train, self.machine):
+        for part in (getattr(self, name) for name in self.parts):
             for name, kind in get_type_hints(type(part)).items():
                 value = getattr(part, name)
                 if get_origin(kind) is Literal and value not in get_args(kind):
                     raise unknown(_flag(name), str(value), get_args(kind), _either(get_args(kind)))
-                if name in RANGES and not RANGES[name][0] <= value < RANGES[name][1]:
-                    raise UserError(f"{_flag(name)} {value}: {_range(*RANGES[name])}")
-        if not all(0 <= part <= 1 for part in self.train.milestones):
-            raise UserError(
-                f"--milestones {self.train.milestones} are parts of the epochs, each from 0 to 1"
-            )
+                least, below = self.ranges.get(name, (-math.inf, math.inf))
+                if name in self.ranges and not least <= value < below:
+                    raise UserError(f"{_flag(name)} {value}: {_range(least, below)}")
+                if name == "milestones" and not all(0 <= share <= 1 for share in value):
+                    raise UserError(
+                        f"--milestones {value} are parts of the epochs, each from 0 to 1"
+                    )
 
     def to_yaml(self) -> str:
         """As text that `from_yaml` reads back."""
-        return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)
+        return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)  # type: ignore[call-overload]
 
-    @staticmethod
-    def from_yaml(text: str, source: str = "config", data: str = "") -> "Config":
+    @classmethod
+    def from_yaml(cls, text: str, source: str = "config", data: str = "") -> Self:
         """Read what `to_yaml` wrote, or a recipe that names only what differs from the preset.
 
         A recipe's `paper` and `seeds` are for the bench and are passed over here. `data` is for a
@@ -190,10 +175,9 @@ class Config:
         for name in ("data", "method", "backbone"):
             if not isinstance(tree.get(name, ""), str):
                 raise UserError(f"{source}: {name} takes one name, not {tree[name]!r}")
-        config = Config.preset(tree["data"])
+        config = cls.preset(tree["data"])
         flat: dict[str, Any] = {}
-        parts = ("files", "train", "machine")
-        for part in parts:
+        for part in cls.parts:
             section = tree.pop(part, None) or {}
             if not isinstance(section, dict):
                 raise UserError(
@@ -204,13 +188,13 @@ class Config:
                 if name not in known:
                     raise unknown(f"option of {part} in {source}", name, known)
                 flat[name] = _typed(value, getattr(getattr(config, part), name), name)
-        options = tree.pop("options", None) or {}
+        own = {"options": tree.pop("options", None) or {}} if "options" in _names(config) else {}
         for name in tree:
             if name not in _names(config):
-                home = next((p for p in parts if name in _names(getattr(config, p))), "")
+                home = next((p for p in cls.parts if name in _names(getattr(config, p))), "")
                 more = f"it belongs under '{home}:'" if home else ""
                 raise unknown(f"option in {source}", name, _names(config), more)
-        return replace(config.with_options(**flat, **tree), options=options)
+        return replace(config.with_options(**flat, **tree), **own)  # type: ignore[type-var]
 
 
 RANGES: dict[str, tuple[float, float]] = {
@@ -220,7 +204,42 @@ RANGES: dict[str, tuple[float, float]] = {
     "momentum": (0, 1),
     "val_fraction": (0, 1),
 }
-"""Least value, and the one it must stay below."""
+
+
+@dataclass(frozen=True)
+class Config(Settings):
+    """One training, wholly."""
+
+    parts: ClassVar[tuple[str, ...]] = ("files", "train", "machine")
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = RANGES
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
+    """Name, folder or file of the data set; see `longtail data`."""
+    method: str = "deconfound-tde"
+    """A name of `longtail methods`, several with commas, or `all`."""
+    options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+    """The method's own options, as in `--heads 4`."""
+    backbone: str = "resnet32-dual"
+    """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, or any timm name."""
+    seed: int = 0
+    """Of everything random in training; never of the data subset."""
+    files: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    machine: MachineConfig = field(default_factory=MachineConfig)
+
+    @classmethod
+    def preset(cls, data: str) -> "Config":
+        """The defaults for the data set called `data`."""
+        name = data.split(":")[0]
+        if name in ("letters-lt", "digits-lt"):
+            # a letter may be shifted, never mirrored: b is not d
+            small = TrainConfig(epochs=30, batch_size=128, lr=0.1, augment="crop", pad=1)
+            return Config(data=data, backbone="conv4", train=small)
+        if name.endswith(".npz"):
+            vectors = TrainConfig(epochs=100, lr=0.1, augment="none")
+            return Config(data=data, backbone="identity", train=vectors)
+        if name in ("cifar10-lt", "cifar100-lt"):
+            return Config(data=data)
+        return Config(data=data, backbone="resnet18", train=TrainConfig(pad=8))
 
 
 def _flag(name: str) -> str:
