@@ -21,6 +21,7 @@ LAYERS = [
     {"classifier"},
     {"estimator"},
     {"results", "jobs"},
+    {"detection"},
     {"pipeline", "finished"},
     {"figures"},
     {"reports"},
