@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from longtail.config import TrainConfig
 from longtail.methods import Stage
@@ -42,7 +43,22 @@ def lay_out(stages: Sequence[Stage], epochs: int) -> list[Leg]:
     return legs
 
 
-def rate(train: TrainConfig, epoch: int, epochs: int) -> float:
+class Paced(Protocol):
+    """The options that a learning rate depends on; its times are epochs, or steps."""
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def warmup(self) -> int: ...
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def milestones(self) -> tuple[float, ...]: ...
+    @property
+    def decay(self) -> float: ...
+
+
+def rate(train: Paced, epoch: int, epochs: int) -> float:
     """Learning rate of `epoch` of `epochs`: a linear warm-up, then steps or a cosine to 0."""
     if epoch < train.warmup:
         return train.lr * (epoch + 1) / train.warmup

@@ -5,6 +5,7 @@ Shapes: B images on a canvas of H by W, G true boxes an image at most, T masks i
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,7 +84,7 @@ class Prepared(Dataset):
 
     def fit(self, image: Tensor, target: dict[str, Any]) -> Sample:
         """Image (3, h, w) uint8 and its target, resized together."""
-        size = resized(*image.shape[1:], self.short, self.long)
+        size = resized(image.shape[1], image.shape[2], self.short, self.long)
         if size != tuple(image.shape[1:]):
             small, target = self.transform.resize(image.float(), target)
             image = small.round().clamp(0, 255).byte()
@@ -121,7 +122,7 @@ def collate(samples: Sequence[Sample], canvas: tuple[int, int] | None = None) ->
 def rows_of(counts: Sequence[int]) -> Tensor:
     """(B, G) numbers of the masks, image after image."""
     starts = np.cumsum([0, *counts])
-    return _padded([torch.arange(a, b) for a, b in zip(starts, starts[1:], strict=False)])
+    return _padded([torch.arange(a, b) for a, b in pairwise(starts)])
 
 
 class Streamed:
@@ -166,7 +167,7 @@ class Resident:
 
     def _batch(self, images: Sequence[int]) -> Batch:
         counts = [self.counts[i] for i in images]
-        most = max(1, *counts) if counts else 1
+        most = max([1, *counts])
         masks = np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in images])
         index = self._there(torch.tensor(images))
         return Batch(
@@ -216,7 +217,7 @@ def _on_canvas(pixels: Tensor, height: int, width: int) -> Tensor:
 
 def _padded(parts: Sequence[Tensor]) -> Tensor:
     """Tensors (N_i, ...) as (B, max N, ...), with zeros; at least one place."""
-    most = max(1, *(len(part) for part in parts)) if len(parts) > 0 else 1
+    most = max([1, *map(len, parts)])
     filled = parts[0].new_zeros(len(parts), most, *parts[0].shape[1:])
     for i, part in enumerate(parts):
         filled[i, : len(part)] = part

@@ -161,9 +161,7 @@ class Cascade(nn.Module):
         first = OVERLAPS[0]
         _, kind = box.match(boxes, batch.boxes, batch.labels > 0, high=first, low=first)
         chance = uniform(batch.keys, "regions", boxes.shape[1])
-        index, valid = box.sample(
-            kind.masked_fill(~present, -1), chance, self.rois, FOREGROUND
-        )
+        index, valid = box.sample(kind.masked_fill(~present, -1), chance, self.rois, FOREGROUND)
         return box.take(boxes, index), valid
 
     def _class_loss(self, stage: Stage, x: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
@@ -200,9 +198,7 @@ class Cascade(nn.Module):
         for stage in self.each:
             x = stage.features(self._pooled(maps, boxes, BOX))
             scores = scores + stage.probabilities(x, self.tde, self.alpha) / len(self.stages)
-            boxes = box.clip(
-                box.decode(stage.coder, stage.move(x).view(boxes.shape), boxes), sizes
-            )
+            boxes = box.clip(box.decode(stage.coder, stage.move(x).view(boxes.shape), boxes), sizes)
         assert isinstance(scores, Tensor)
         scores = scores.view(*boxes.shape[:2], -1)[..., 1:]  # (B, P, C)
         wide = (boxes[..., 2:] > boxes[..., :2]).all(-1)

@@ -174,7 +174,7 @@ class DetectionConfig(Settings):
     """shapes-lvis, coco-small, lvis-v0.5, lvis-v1, or a folder with instances_train.json,
     instances_val.json and images/."""
     method: str = "deconfound-tde"
-    """focal, eql, baseline, cosine, capsule, deconfound, cosine-tde, capsule-tde, deconfound-tde."""
+    """focal, eql, baseline, cosine, capsule, deconfound, and the last three with -tde."""
     backbone: str = "resnet50"
     """Any network of timm with feature maps, as resnet101.tv_in1k or resnext101_64x4d.tv_in1k."""
     seed: int = 0
