@@ -22,8 +22,8 @@ class Instance:
 
     label: int
     """Class in 1..C."""
-    box: tuple[float, float, float, float]
-    """Left, top, right, bottom in pixels, as the file has them."""
+    bbox: tuple[float, float, float, float]
+    """Left, top, width, height in pixels, as the file has them."""
     counts: bytes
     """Run lengths of its mask."""
     crowd: bool = False
@@ -129,23 +129,22 @@ def _instance(
     if annotation.get("category_id") not in labels:
         raise BadMask("annotations of a category that is not listed")
     height, width = image["height"], image["width"]
-    left, top, across, down = _numbers(annotation.get("bbox"))
-    box = (left, top, left + across, top + down)
-    inside_x = min(box[2], width) - max(left, 0)
-    inside_y = min(box[3], height) - max(top, 0)
+    bbox = left, top, across, down = _numbers(annotation.get("bbox"))
+    inside_x = min(left + across, width) - max(left, 0)
+    inside_y = min(top + down, height) - max(top, 0)
     if not (inside_x > 0 and inside_y > 0):
         raise BadMask("boxes with no area inside their image")
     counts = counts_of(annotation.get("segmentation"), height, width)
     crowd = bool(annotation.get("iscrowd", 0))
-    return Instance(labels[annotation["category_id"]], box, counts, crowd)
+    return Instance(labels[annotation["category_id"]], bbox, counts, crowd)
 
 
-def _numbers(box: Any) -> tuple[float, ...]:
+def _numbers(box: Any) -> tuple[float, float, float, float]:
     """Left, top, width and height, all finite."""
     if isinstance(box, list) and len(box) == 4:
-        numbers = tuple(float(side) for side in box if isinstance(side, int | float))
-        if len(numbers) == 4 and all(map(math.isfinite, numbers)):
-            return numbers
+        left, top, across, down = box
+        if all(isinstance(side, int | float) and math.isfinite(side) for side in box):
+            return left, top, across, down
     raise BadMask("boxes that are not four numbers")
 
 

@@ -84,10 +84,12 @@ class DetectionSet(Dataset):
         picture = self.pictures[i]
         height, width = picture.height, picture.width
         objects = [found for found in picture.instances if not found.crowd]
-        boxes = torch.tensor([found.box for found in objects]).reshape(-1, 4)
-        limit = torch.tensor([width, height, width, height])
+        corners = torch.tensor([found.bbox for found in objects], dtype=torch.float32)
+        left_top, sides = corners.reshape(-1, 2, 2).unbind(dim=1)  # (N, 2) each
+        boxes = torch.cat([left_top, left_top + sides], dim=1).clamp(min=0)
+        limit = torch.tensor([width, height, width, height], dtype=torch.float32)
         target = {
-            "boxes": torch.minimum(boxes.clamp(min=0), limit),
+            "boxes": torch.minimum(boxes, limit),
             "labels": torch.tensor([found.label for found in objects], dtype=torch.int64),
             "masks": masks.decode([found.counts for found in objects], height, width),
             "image_id": picture.id,

@@ -26,11 +26,13 @@ def rle_library() -> ModuleType:
     try:
         from pycocotools import mask
     except ImportError as error:
-        raise UserError(
-            f"detection needs a package that is not installed ({error.name}): "
-            "pip install 'longtail[detection]'"
-        ) from error
+        raise not_installed(error) from error
     return mask
+
+
+def not_installed(error: ImportError) -> UserError:
+    """The error for a package of the extra `detection` that is not there."""
+    return UserError(f"detection needs the package {error.name}: pip install 'longtail[detection]'")
 
 
 def counts_of(segmentation: Any, height: int, width: int) -> bytes:
