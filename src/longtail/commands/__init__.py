@@ -4,6 +4,7 @@ Nothing here imports torch before it is needed, so that help answers at once.
 """
 
 from longtail.commands.benching import Bench
+from longtail.commands.detecting import DetectEval, DetectPredict, DetectSweep, DetectTrain
 from longtail.commands.judging import Eval, Report, Sweep
 from longtail.commands.listing import DataSets, Methods
 from longtail.commands.training import Demo, Train
@@ -17,4 +18,9 @@ COMMANDS: dict[str, type] = {
     "bench": Bench,
     "methods": Methods,
     "data": DataSets,
+    "detect train": DetectTrain,
+    "detect eval": DetectEval,
+    "detect sweep": DetectSweep,
+    "detect predict": DetectPredict,
 }
+"""By what the user types: one word, or a family and a word of it."""

@@ -17,7 +17,7 @@ class Bench:
     """Reproduce a table of the paper: run what is missing, then write the table."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """cifar-lt, or speed."""
+    """cifar-lt, shapes-lvis, lvis, speed, or detection-speed."""
     seeds: int | None = None
     """Seeds of every cell; each recipe's own number by default."""
     only: tuple[str, ...] = ()
@@ -37,7 +37,9 @@ class Bench:
     examples = """
       longtail bench cifar-lt --root ~/data --dry-run
       longtail bench cifar-lt --root ~/data --only cifar100-lt-100 --seeds 3
-      longtail bench speed --root ~/data"""
+      longtail bench shapes-lvis --seeds 1
+      longtail bench speed --root ~/data
+      longtail bench detection-speed"""
 
     def run(self) -> None:
         """Run and print the table."""
@@ -82,5 +84,44 @@ def _speed(asked: Bench) -> None:
     print_lines(header, rows)
 
 
-MEASURED: dict[str, Callable[[Bench], None]] = {"speed": _speed}
-"""Benches that are no folder of recipes."""
+def _detection(asked: Bench) -> None:
+    from longtail.console import Console
+    from longtail.detection.bench import DetectionBench, write_table
+
+    opened = DetectionBench.open(
+        asked.name, recipes=asked.recipes, results=asked.results, runs=asked.runs
+    )
+    wanted = opened.missing(asked.seeds, asked.only)
+    for recipe, seed in wanted:
+        print(f"{recipe.place}  seed {seed}")
+    trainings = {(recipe.place.parent, recipe.config.training, seed) for recipe, seed in wanted}
+    print(f"{len(wanted)} results to make, from {len(trainings)} trainings")
+    if asked.dry_run:
+        return
+    console = Console()
+    try:
+        device = asked.machine.device
+        opened.run(wanted, root=asked.root, device=device, progress=console)
+    finally:
+        console.close()
+        if first_process():
+            print(f"written to {write_table(opened)}")
+
+
+def _detection_speed(asked: Bench) -> None:
+    if asked.dry_run:
+        raise UserError("bench detection-speed measures at once: no --dry-run")
+    from longtail.detection import speed
+
+    found = speed.bench_speed(asked.results / "detection-speed", asked.machine.device)
+    header, rows = speed.table(found)
+    print_lines(header, rows)
+
+
+MEASURED: dict[str, Callable[[Bench], None]] = {
+    "speed": _speed,
+    "shapes-lvis": _detection,
+    "lvis": _detection,
+    "detection-speed": _detection_speed,
+}
+"""Benches whose recipes are no classifiers, or that have none."""

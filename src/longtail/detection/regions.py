@@ -77,7 +77,7 @@ class MaskHead(nn.Module):
         for layer in self.layers:
             if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-        nn.init.normal_(self.weight, std=0.001)
+        nn.init.normal_(self.weight, std=width**-0.5)
 
     def forward(self, regions: Tensor, labels: Tensor) -> Tensor:
         """`labels` (N,) from 1."""
