@@ -1,16 +1,25 @@
 """Detections made out of the annotations by a seed: some right, some wrong in every way."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
-from pycocotools import mask as library
+from faster_coco_eval import mask as library
 
 from longtail.detection.annotations import Instance, Picture
-from longtail.detection.data import DetectionSet
+from longtail.detection.data import Categories, DetectionSet
 from longtail.detection.measure import Detections
 
 Random = np.random.RandomState
+
+
+def categories_in(path: Path) -> Categories:
+    """The classes of LVIS with the counts of its training split, out of its list of categories."""
+    info = sorted(json.loads(path.read_text()), key=lambda category: category["id"])
+    fields = ("id", "name", "image_count", "instance_count")
+    return Categories(*(tuple(category[field] for category in info) for field in fields))
 
 
 def perturbed(data: DetectionSet, *, seed: int) -> Iterator[Detections]:

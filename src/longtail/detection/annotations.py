@@ -114,7 +114,7 @@ def _unique(entries: list[dict[str, Any]], kind: str, path: Path) -> dict[int, d
         if not isinstance(number, int) or number in found:
             what = f"twice the {kind} id {number}" if number in found else f"a {kind} without an id"
             raise UserError(f"{path} has {what}: ids are whole numbers, each used once")
-        if kind == "image" and not all(entry.get(side, 0) >= 1 for side in ("height", "width")):
+        if kind == "image" and not all((entry.get(side) or 0) >= 1 for side in ("height", "width")):
             raise UserError(f"{path} gives no height and width of image {number}")
         found[number] = entry
     return found

@@ -17,22 +17,19 @@ class BadMask(ValueError):
     """A segmentation that is no mask; the message is the reason, in the plural."""
 
 
-def rle_library() -> ModuleType:
-    """`pycocotools.mask`, which comes with the extra `detection`.
+def coco() -> ModuleType:
+    """`faster_coco_eval`, which comes with the extra `detection`.
 
     Raises:
         UserError: if it is not installed.
     """
     try:
-        from pycocotools import mask
+        import faster_coco_eval
     except ImportError as error:
-        raise not_installed(error) from error
-    return mask
-
-
-def not_installed(error: ImportError) -> UserError:
-    """The error for a package of the extra `detection` that is not there."""
-    return UserError(f"detection needs the package {error.name}: pip install 'longtail[detection]'")
+        raise UserError(
+            f"detection needs the package {error.name}: pip install 'longtail[detection]'"
+        ) from error
+    return faster_coco_eval
 
 
 def counts_of(segmentation: Any, height: int, width: int) -> bytes:
@@ -43,7 +40,7 @@ def counts_of(segmentation: Any, height: int, width: int) -> bytes:
     """
     if not segmentation:
         raise BadMask("objects without a mask")
-    library = rle_library()
+    library = coco().mask
     if isinstance(segmentation, dict):
         code = _code(library, segmentation, height, width)
     else:
@@ -58,13 +55,13 @@ def decode(counts: list[bytes], height: int, width: int) -> Tensor:
     if not counts:
         return torch.zeros(0, height, width, dtype=torch.uint8)
     codes = [{"size": [height, width], "counts": each} for each in counts]
-    return torch.from_numpy(rle_library().decode(codes)).permute(2, 0, 1).contiguous()
+    return torch.from_numpy(coco().mask.decode(codes)).permute(2, 0, 1).contiguous()
 
 
 def encode(masks: Tensor) -> list[dict[str, Any]]:
     """Run-length codes of masks (N, height, width), bool or uint8."""
     pixels = masks.to(torch.uint8).permute(1, 2, 0).cpu().numpy()
-    return rle_library().encode(np.asfortranarray(pixels)) if len(masks) else []
+    return coco().mask.encode(np.asfortranarray(pixels)) if len(masks) else []
 
 
 def _polygons(segmentation: Any) -> list[list[float]]:
@@ -80,17 +77,17 @@ def _polygons(segmentation: Any) -> list[list[float]]:
 
 
 def _code(library: ModuleType, segmentation: dict[str, Any], height: int, width: int) -> Any:
-    """A run-length code of the image's own size."""
-    counts = segmentation.get("counts")
-    if list(segmentation.get("size", ())) != [height, width]:
+    """A run-length code of the image's own size, whole."""
+    if segmentation.get("size") != [height, width]:
         raise BadMask("masks of another size than their image")
-    if isinstance(counts, list):
-        if sum(counts) != height * width:
-            raise BadMask("run lengths that do not add up to their image")
-        return library.frPyObjects(segmentation, height, width)
-    if not isinstance(counts, str | bytes):
-        raise BadMask("objects without a mask")
-    return {
-        "size": [height, width],
-        "counts": counts.encode() if isinstance(counts, str) else counts,
-    }
+    counts = segmentation.get("counts")
+    try:
+        if isinstance(counts, list):
+            (code,) = library.frPyObjects([segmentation], height, width)
+        else:
+            counts = counts.encode() if isinstance(counts, str) else counts
+            code = {"size": [height, width], "counts": counts}
+        library.decode(code)  # fails if the runs do not add up to the image
+    except (TypeError, ValueError, RuntimeError):
+        raise BadMask("run lengths that do not add up to their image") from None
+    return code

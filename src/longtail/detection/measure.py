@@ -8,7 +8,6 @@ annotated, a detection that matches none is not wrong either. Of an image the 30
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from longtail.detection.annotations import Instance, Picture
 from longtail.detection.data import DetectionSet
-from longtail.detection.masks import not_installed
+from longtail.detection.masks import coco
 from longtail.errors import UserError
 
 MOST_DETECTIONS = 300
@@ -201,7 +200,7 @@ def _evaluated(
     data: DetectionSet, labels: range, objects: list[Entry], found: list[Entry], kind: str
 ) -> NDArray[np.float64]:
     """Precision (10 IoUs, 101 recalls, classes) of the classes `labels`."""
-    library = _evaluation_library()
+    library = coco()
     images = {each["image_id"] for each in (*objects, *found)}
     truth = library.COCO(
         {
@@ -229,15 +228,6 @@ def _image(picture: Picture, labels: range) -> Entry:
         "neg_category_ids": labels,
         "not_exhaustive_category_ids": picture.unfinished,
     }
-
-
-def _evaluation_library() -> ModuleType:
-    """`faster_coco_eval`, which comes with the extra `detection`."""
-    try:
-        import faster_coco_eval
-    except ImportError as error:
-        raise not_installed(error) from error
-    return faster_coco_eval
 
 
 def _summary(data: DetectionSet, precision: NDArray[np.float64]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Scene:
     annotations: list[tuple[str, dict[str, Any]]]
     """Category, and its segmentation, bbox and area in COCO's format."""
     unfinished: set[str]
-    """Categories of which not every object is annotated."""
+    """Annotated categories of which not every object is."""
 
 
 def scene(categories: list[str], style: Style, random: Random) -> Scene:
@@ -62,9 +62,11 @@ def scene(categories: list[str], style: Style, random: Random) -> Scene:
     for _ in range(random.poisson(style.clutter)):
         canvas.draw(_clutter(style, random))
     sprites: list[Sprite] = []
+    boxes: list[Array] = []
     shuffled = [categories[place] for place in random.permutation(len(categories))]
     for category in shuffled:
-        sprite = _apart(_object(category, style, random), sprites, style, random)
+        sprite = _apart(_object(category, style, random), boxes, style, random)
+        boxes.append(sprite.box)
         canvas.draw(sprite, owner=len(sprites))
         sprites.append(sprite)
     for _ in range(random.poisson(0.7)):
@@ -112,12 +114,12 @@ def _anywhere(radius: float, style: Style, random: Random) -> Array:
     return random.uniform(0.6 * radius, style.size - 0.6 * radius, size=2)
 
 
-def _apart(sprite: Sprite, others: list[Sprite], style: Style, random: Random) -> Sprite:
-    """The sprite where it covers the others little enough, or least of ten places."""
+def _apart(sprite: Sprite, others: list[Array], style: Style, random: Random) -> Sprite:
+    """The sprite where it covers the others' boxes little enough, or least of ten places."""
     radius = float(np.sqrt(abs(np.linalg.det(sprite.frame))))
     best, least = sprite, np.inf
     for _ in range(10):
-        covered = max((_covered(sprite.box, other.box) for other in others), default=0.0)
+        covered = _covered(sprite.box, others)
         if covered < least:
             best, least = sprite, covered
         if least <= style.overlap:
@@ -126,11 +128,15 @@ def _apart(sprite: Sprite, others: list[Sprite], style: Style, random: Random) -
     return best
 
 
-def _covered(one: Array, other: Array) -> float:
-    """Part of the smaller of two boxes that lies in the other."""
-    sides = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
-    smaller = min(np.prod(box[2:] - box[:2]) for box in (one, other))
-    return float(np.prod(sides.clip(min=0)) / smaller)
+def _covered(box: Array, others: list[Array]) -> float:
+    """The largest part that box and another share, of the smaller of the two."""
+    if not others:
+        return 0.0
+    boxes = np.stack(others)  # (N, 4)
+    shared = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
+    areas = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
+    smaller = np.minimum(areas, np.prod(box[2:] - box[:2]))
+    return float((np.prod(shared.clip(min=0), axis=1) / smaller).max())
 
 
 def _annotated(
@@ -140,14 +146,16 @@ def _annotated(
     annotations, unfinished = [], set()
     for owner, (category, sprite) in enumerate(zip(categories, sprites, strict=True)):
         seen = canvas.visible(owner)
-        forgotten = categories.count(category) > 1 and random.rand() < style.unfinished
-        if forgotten or seen.sum() < max(HIDDEN * sprite.area, 1):
+        spare = categories.count(category) > 1 and category not in unfinished
+        if (spare and random.rand() < style.unfinished) or seen.sum() < max(
+            HIDDEN * sprite.area, 1
+        ):
             unfinished.add(category)
         else:
             inside = sprite.box.min() >= 0 and sprite.box.max() <= style.size
             whole = bool(inside) and canvas.uncovered(owner)
             annotations.append((category, _annotation(sprite, seen, whole=whole)))
-    return annotations, unfinished
+    return annotations, unfinished & {category for category, _ in annotations}
 
 
 def _annotation(sprite: Sprite, seen: NDArray[np.bool_], *, whole: bool) -> dict[str, Any]:

@@ -130,17 +130,21 @@ def _split(
 ) -> dict[str, list[dict[str, Any]]]:
     """Draw the images of one split; its images and annotations in LVIS's format."""
     random = _random(recipe, name)
-    number, first = (recipe.train, 1) if name == "train" else (recipe.val, 1_000_001)
+    amount, first = (recipe.train, 1) if name == "train" else (recipe.val, 1_000_001)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    for place, content in enumerate(_contents(counts, number, recipe, random)):
+    for place, content in enumerate(_contents(counts, amount, recipe, random)):
         made = scene([ranked[rank] for rank in content], recipe.style, random)
         file = f"{name}-{place:05d}.jpg"
         made.picture.save(folder / "images" / file, quality=92)
         annotated = [(_id(category), each) for category, each in made.annotations]
         unfinished = {_id(category) for category in made.unfinished}
-        there = unfinished | {category for category, _ in annotated}
-        absent = [i for i in _ids() if i not in there and random.rand() < recipe.absent]
+        there = {ranked[rank] for rank in content}
+        absent = [
+            number
+            for number, category in enumerate(CATEGORIES, start=1)
+            if category not in there and random.rand() < recipe.absent
+        ]
         images.append(
             {
                 **{"id": first + place, "file_name": file},
@@ -181,10 +185,6 @@ def _categories(annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
         | {"frequency": "r" if images[i] <= 10 else "c" if images[i] <= 100 else "f"}
         for i, name in enumerate(CATEGORIES, start=1)
     ]
-
-
-def _ids() -> range:
-    return range(1, len(CATEGORIES) + 1)
 
 
 def _id(category: str) -> int:
