@@ -16,7 +16,7 @@ from longtail import tables
 from longtail.detection.data import load
 from longtail.detection.finished import Finished
 from longtail.detection.results import FIGURES
-from longtail.detection.settings import METHODS, DetectionConfig
+from longtail.detection.settings import METHODS, DetectionConfig, InferenceConfig
 from longtail.detection.training import Splits, fit
 from longtail.engine import Progress
 from longtail.errors import UserError
@@ -121,8 +121,8 @@ class DetectionBench:
     def _config(self, recipe: Recipe, seed: int, root: Path | None, device: str) -> DetectionConfig:
         """What is trained for a recipe: its method without TDE."""
         config = replace(recipe.config, method=recipe.config.training, seed=seed)
-        config = replace(config, inference=type(config.inference)())
-        return config.with_options(device=device, root=root or config.files.root)
+        scored = {name: getattr(InferenceConfig, name) for name in ("tde", "alpha")}
+        return config.with_options(device=device, root=root or config.files.root, **scored)
 
     def found(self, recipe: Recipe) -> list[dict[str, Any]]:
         """The results of `recipe` that are there."""

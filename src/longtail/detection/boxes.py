@@ -87,27 +87,49 @@ def sample(kind: Tensor, chance: Tensor, size: int, share: float) -> tuple[Tenso
     return index, best >= 0
 
 
-def suppress(boxes: Tensor, group: Tensor, present: Tensor, threshold: float) -> Tensor:
+def suppress(boxes: Tensor, present: Tensor, threshold: float) -> Tensor:
     """Greedy non-maximum suppression of all images at once: what is kept, (B, N).
-
-    A box is kept if no kept box before it, of the same group, overlaps it by more than
-    `threshold`. That sentence is iterated until it holds: the first box is right at once, and
-    each round settles at least the next one; a few rounds do, as chains of overlap are short.
 
     Args:
         boxes: (B, N, 4), best first.
-        group: (B, N); boxes of different groups do not meet.
         present: (B, N), false for padding.
         threshold: of the overlap.
     """
     images = max(1, CHUNK // max(1, boxes.shape[1] ** 2))
-    parts = zip(boxes.split(images), group.split(images), present.split(images), strict=True)
-    return torch.cat([_suppress(*part, threshold) for part in parts])
+    parts = zip(boxes.split(images), present.split(images), strict=True)
+    return torch.cat([_greedy(iou(b, b) > threshold, there) for b, there in parts])
 
 
-def _suppress(boxes: Tensor, group: Tensor, present: Tensor, threshold: float) -> Tensor:
-    against = (iou(boxes, boxes) > threshold) & (group[:, :, None] == group[:, None])
-    against = against.triu(diagonal=1)  # (B, N, N): row suppresses column
+def suppress_candidates(
+    boxes: Tensor, which: Tensor, group: Tensor, present: Tensor, threshold: float
+) -> Tensor:
+    """The same for candidates that share boxes: what is kept of them, (B, M).
+
+    Args:
+        boxes: (B, P, 4).
+        which: (B, M) the box of each candidate, best candidates first.
+        group: (B, M); candidates of different groups do not meet.
+        present: (B, M), false for padding.
+        threshold: of the overlap.
+    """
+    near = iou(boxes, boxes) > threshold  # (B, P, P): far fewer than pairs of candidates
+    images = max(1, CHUNK // max(1, which.shape[1] ** 2))
+    kept = []
+    for rows in torch.arange(len(boxes), device=boxes.device).split(images):
+        index, own = which[rows], group[rows]
+        pairs = near[rows[:, None, None], index[:, :, None], index[:, None]]  # (b, M, M)
+        kept.append(_greedy(pairs & (own[:, :, None] == own[:, None]), present[rows]))
+    return torch.cat(kept)
+
+
+def _greedy(near: Tensor, present: Tensor) -> Tensor:
+    """What is kept, (B, N), of boxes best first that are `near` (B, N, N) each other or not.
+
+    A box is kept if no kept box before it is near. That sentence is iterated until it holds: the
+    first box is right at once and each round settles at least the next one; a few rounds do, as
+    chains of overlap are short.
+    """
+    against = near.triu(diagonal=1)  # row suppresses column
     kept = present
     while True:
         now = present & ~(against & kept[:, :, None]).any(dim=1)
@@ -129,6 +151,9 @@ def encode(coder: BoxCoder, truth: Tensor, boxes: Tensor) -> Tensor:
 
 
 def decode(coder: BoxCoder, codes: Tensor, boxes: Tensor) -> Tensor:
-    """`boxes` (..., 4) moved by `codes` (..., 4), in float32."""
+    """`boxes` (..., 4) moved by `codes` (..., 4), in float32.
+
+    A training that has gone astray gives NaN; RoIAlign would read outside its map.
+    """
     moved = coder.decode_single(codes.float().reshape(-1, 4), boxes.float().reshape(-1, 4))
-    return moved.view(boxes.shape)
+    return moved.view(boxes.shape).nan_to_num(posinf=1e6, neginf=-1e6)

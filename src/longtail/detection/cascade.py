@@ -33,8 +33,9 @@ WEIGHTS = (1.0, 0.5, 0.25)
 """Of the stages' losses, as in the framework the paper used."""
 FOREGROUND = 0.25
 """Share of the regions in training, at most."""
-CANDIDATES = (2048, 8192)
-"""Scores of an image that suppression looks at: more only where the first leave too few."""
+CANDIDATES = (8, 32)
+"""Scores of an image that suppression looks at, times the detections that are asked for: more only
+where the first leave too few."""
 
 
 class Found(NamedTuple):
@@ -247,14 +248,13 @@ def select(
     """
     classes = scores.shape[2]
     flat = scores.flatten(1)  # (B, P * C)
-    for candidates in CANDIDATES:
-        best, index = flat.topk(min(candidates, flat.shape[1]), dim=1)
-        labels = index % classes + 1
-        found = box.take(boxes, index // classes)
-        kept = box.suppress(found, labels, best > threshold, 0.5)
+    for times in CANDIDATES:
+        best, index = flat.topk(min(times * count, flat.shape[1]), dim=1)
+        which, labels = index // classes, index % classes + 1
+        kept = box.suppress_candidates(boxes, which, labels, best > threshold, 0.5)
         enough = (kept.sum(1) >= count) | (best[:, -1] <= threshold)
-        if candidates >= flat.shape[1] or bool(enough.all()):
+        if times * count >= flat.shape[1] or bool(enough.all()):
             break
     best, order = best.masked_fill(~kept, 0.0).topk(min(count, best.shape[1]), dim=1)
     labels = labels.gather(1, order).masked_fill(best <= threshold, 0)
-    return box.take(found, order), best, labels
+    return box.take(boxes, which.gather(1, order)), best, labels

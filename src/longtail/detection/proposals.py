@@ -84,9 +84,8 @@ class Proposals(nn.Module):
         found = box.clip(box.decode(self.coder, box.take(code, index), anchors[index]), sizes)
         wide = (found[..., 2:] - found[..., :2] > 1e-3).all(-1)
         rows = (len(found) * len(levels), count)  # (B * L, count): best first
-        kept = box.suppress(
-            found.view(*rows, 4), index.new_zeros(rows), (wide & value.isfinite()).view(rows), 0.7
-        )
+        there = (wide & value.isfinite()).view(rows)
+        kept = box.suppress(found.view(*rows, 4), there, 0.7)
         value = value.masked_fill(~kept.view(value.shape), -torch.inf)
         best, order = value.topk(min(self.keep, value.shape[1]), dim=1)
         return box.take(found, order), best.isfinite()
