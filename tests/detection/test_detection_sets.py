@@ -76,6 +76,16 @@ def test_presets_say_what_is_missing_and_where_it_goes(tmp_path, monkeypatch, na
             assert wanted in message
 
 
+@pytest.mark.parametrize("name", ["lvis-v0.5", "lvis-v1"])
+def test_presets_are_found_by_their_own_files(content, write, tmp_path, name):
+    folder = write(content).rename(tmp_path.with_name(name))
+    for split in ("train", "val"):
+        file = f"{name.replace('-', '_')}_{split}.json"
+        (folder / f"instances_{split}.json").rename(folder / file)
+    train, val = load(name, folder.parent)
+    assert len(train) == len(val) == 2
+
+
 def test_a_name_that_is_not_known():
     with pytest.raises(UserError, match=r"unknown detection data 'shape-lvis'.*'shapes-lvis'"):
         load("shape-lvis")

@@ -13,6 +13,7 @@ from longtail.detection.data import load
 from longtail.detection.drawing import OUTLINES, TEXTURES
 from longtail.detection.measure import Detections, measure
 from longtail.detection.pictures import draw, side_by_side, truth
+from longtail.detection.scenes import Style
 
 TINY = shapes.Recipe(train=24, val=8)
 
@@ -94,7 +95,7 @@ def test_images_say_what_is_absent_and_unfinished(folder):
 
 
 def test_the_seed_decides(tmp_path):
-    again = replace(TINY, train=9, val=6)
+    again = replace(TINY, train=9, val=6, style=Style(size=48, small=4, large=10))
     for name, recipe in (("one", again), ("two", again), ("other", replace(again, seed=1))):
         shapes.write(tmp_path / name, recipe)
     one, two, other = (
