@@ -1,6 +1,7 @@
 """The door to detection data: folders, names, and what is missing."""
 
 import json
+import sys
 
 import pytest
 from perturbed import categories_in
@@ -89,3 +90,9 @@ def test_presets_are_found_by_their_own_files(content, write, tmp_path, name):
 def test_a_name_that_is_not_known():
     with pytest.raises(UserError, match=r"unknown detection data 'shape-lvis'.*'shapes-lvis'"):
         load("shape-lvis")
+
+
+def test_the_extra_is_not_installed(content, write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
+    with pytest.raises(UserError, match=r"faster_coco_eval: pip install 'longtail\[detection\]'"):
+        load(write(content))
