@@ -153,7 +153,7 @@ def test_equals_plain_loops(seed):
 def test_evaluated_in_parts_is_the_same(monkeypatch):
     data, found = tiny(0)
     whole = measure(data, found)
-    monkeypatch.setattr("longtail.detection.measure.CELLS", 1)  # one class at a time
+    monkeypatch.setattr("longtail.detection.measure.CLASSES_AT_ONCE", 3)
     assert measure(data, found) == whole
 
 

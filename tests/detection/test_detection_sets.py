@@ -1,6 +1,7 @@
 """The door to detection data: folders, names, and what is missing."""
 
 import json
+import sys
 
 import pytest
 from perturbed import categories_in
@@ -76,6 +77,22 @@ def test_presets_say_what_is_missing_and_where_it_goes(tmp_path, monkeypatch, na
             assert wanted in message
 
 
+@pytest.mark.parametrize("name", ["lvis-v0.5", "lvis-v1"])
+def test_presets_are_found_by_their_own_files(content, write, tmp_path, name):
+    folder = write(content).rename(tmp_path.with_name(name))
+    for split in ("train", "val"):
+        file = f"{name.replace('-', '_')}_{split}.json"
+        (folder / f"instances_{split}.json").rename(folder / file)
+    train, val = load(name, folder.parent)
+    assert len(train) == len(val) == 2
+
+
 def test_a_name_that_is_not_known():
     with pytest.raises(UserError, match=r"unknown detection data 'shape-lvis'.*'shapes-lvis'"):
         load("shape-lvis")
+
+
+def test_the_extra_is_not_installed(content, write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
+    with pytest.raises(UserError, match=r"faster_coco_eval: pip install 'longtail\[detection\]'"):
+        load(write(content))

@@ -13,6 +13,8 @@ from longtail.detection.data import load
 from longtail.detection.drawing import OUTLINES, TEXTURES
 from longtail.detection.measure import Detections, measure
 from longtail.detection.pictures import draw, side_by_side, truth
+from longtail.detection.scenes import Style
+from longtail.errors import UserError
 
 TINY = shapes.Recipe(train=24, val=8)
 
@@ -94,7 +96,7 @@ def test_images_say_what_is_absent_and_unfinished(folder):
 
 
 def test_the_seed_decides(tmp_path):
-    again = replace(TINY, train=9, val=6)
+    again = replace(TINY, train=9, val=6, style=Style(size=48, small=4, large=10))
     for name, recipe in (("one", again), ("two", again), ("other", replace(again, seed=1))):
         shapes.write(tmp_path / name, recipe)
     one, two, other = (
@@ -113,6 +115,28 @@ def test_drawn_once(tmp_path, monkeypatch):
     assert (len(train), len(val)) == (9, 6)
     assert (first / "instances_val.json").stat().st_mtime_ns == kept
     assert [path.name for path in tmp_path.iterdir()] == [first.name]
+
+
+def test_two_processes_draw_at_once(tmp_path, monkeypatch):
+    def slower(place):
+        place.mkdir()
+        monkeypatch.setattr(shapes, "write", quick)
+        shapes.drawn(tmp_path)  # the other one, meanwhile
+
+    def quick(place):
+        place.mkdir()
+        (place / "whole").touch()
+
+    monkeypatch.setattr(shapes, "write", slower)
+    folder = shapes.drawn(tmp_path)
+    assert (folder / "whole").exists()
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"shapes-lvis-\w+ cannot be written"):
+        shapes.drawn(tmp_path / "file")
 
 
 def test_the_truth_is_all_right(folder):

@@ -9,11 +9,11 @@ and a JSON in the format of LVIS v1.0 are written, and read by the loader of the
 
 import hashlib
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from longtail.detection import drawing, scenes
 from longtail.detection.drawing import OUTLINES, TEXTURES, Random
 from longtail.detection.scenes import Style, scene
 from longtail.errors import UserError
-from longtail.runs import replacing
 from longtail.seeding import stream
 
 NAME = "shapes-lvis"
@@ -70,21 +69,34 @@ def drawn(root: Path | None = None) -> Path:
 
     Args:
         root: where it lies, else $LONGTAIL_DATA, else the cache.
+
+    Raises:
+        UserError: if it is not there and cannot be written.
     """
     files = (__file__, drawing.__file__, scenes.__file__)
     code = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
     place = data_root(DataConfig(root=root)) or cache.folder()
     folder = place / f"{NAME}-{code[:8]}"
-    if folder.is_dir():
-        return folder
-    try:
-        with replacing(folder) as unfinished:
-            write(unfinished)
-    except UserError:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if not folder.is_dir():  # else another process was faster
-            raise
+    if not folder.is_dir():
+        _draw_aside(folder)
     return folder
+
+
+def _draw_aside(folder: Path) -> None:
+    """Draw into a temporary folder, which takes its name when it is whole.
+
+    Raises:
+        UserError: if nothing can be written there.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent, prefix=f".{NAME}-") as aside:
+            write(Path(aside) / NAME)
+            (Path(aside) / NAME).rename(folder)
+    except OSError as error:
+        if folder.is_dir():
+            return  # another process was faster
+        raise UserError(f"{folder} cannot be written: {error.strerror}") from error
 
 
 def write(folder: Path, recipe: Recipe | None = None) -> None:
