@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from small import small_config
 from torch.testing import assert_close
 
 import longtail as lt
-from detection.small import small_config
 from longtail.detection.batches import Sample, collate, flipped
 from longtail.detection.cascade import Stage, select
 from longtail.detection.data import Categories

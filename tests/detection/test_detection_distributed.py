@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from small import small_config, small_data
 
-from detection.small import small_config, small_data
 from longtail.detection.results import DetectionRun
 from longtail.detection.training import fit
 
@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
-from detection.small import small_config, small_data
+from small import small_config, small_data
 from longtail.detection.training import fit
 place = Path({place!r})
 fit(small_config(place, **{options!r}), out=Path({out!r}), data=small_data(place))
@@ -32,7 +32,7 @@ def test_two_ranks_equal_one(tmp_path):
     data = small_data(place)
     one = fit(small_config(place, **OPTIONS), out=tmp_path / "one", data=data)
     script, two = tmp_path / "two.py", DetectionRun(tmp_path / "two")
-    tests, out = str(Path(__file__).parents[1]), str(two.folder)
+    tests, out = str(Path(__file__).parent), str(two.folder)
     script.write_text(SCRIPT.format(tests=tests, place=str(place), out=out, options=OPTIONS))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(

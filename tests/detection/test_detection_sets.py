@@ -3,10 +3,13 @@
 import json
 import sys
 
+import numpy as np
 import pytest
+import torch
 from perturbed import categories_in
 
 from longtail.detection.data import Categories, load, read
+from longtail.detection.masks import coco, decode, encode
 from longtail.errors import UserError
 
 
@@ -96,3 +99,18 @@ def test_the_extra_is_not_installed(content, write, monkeypatch):
     monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
     with pytest.raises(UserError, match=r"faster_coco_eval: pip install 'longtail\[detection\]'"):
         load(write(content))
+
+
+def test_masks_are_encoded_as_the_library_encodes_them():
+    generator = torch.Generator().manual_seed(0)
+    masks = torch.zeros(40, 37, 53, dtype=torch.bool)
+    for i in range(36):  # the first four stay empty
+        noise = torch.rand(37, 53, generator=generator) < i / 35
+        masks[i + 4] = noise if i % 2 else noise.cummax(dim=i // 2 % 2).values
+    masks[5] = True
+    expected = coco().mask.encode(np.asfortranarray(masks.byte().permute(1, 2, 0).numpy()))
+    found = encode(masks)
+    assert [each["counts"] for each in found] == [each["counts"] for each in expected]
+    assert all(list(each["size"]) == [37, 53] for each in found)
+    back = decode([each["counts"] for each in found], 37, 53)
+    assert torch.equal(back, masks.byte()) and encode(masks[:0]) == []

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from small import small_config, small_data
 
-from detection.small import small_config, small_data
 from longtail import cli
 from longtail.detection import batches
 from longtail.detection.bench import DetectionBench, Recipe, write_table

@@ -15,7 +15,7 @@ import yaml
 from longtail import tables
 from longtail.detection.data import load
 from longtail.detection.finished import Finished
-from longtail.detection.results import FIGURES
+from longtail.detection.results import FIGURES, DetectionRun
 from longtail.detection.settings import METHODS, DetectionConfig, InferenceConfig
 from longtail.detection.training import Splits, fit
 from longtail.engine import Progress
@@ -107,16 +107,18 @@ class DetectionBench:
                 loaded = {config.data: data or load(config.data, root)}
             splits = loaded[config.data]
             run = fit(config, out=folder, data=splits, resume=True, progress=progress)
-            finished = Finished(run.folder, data=splits, device=device)
-            for recipe, seed in rows:
-                asked = recipe.config
-                result = (
-                    run.result
-                    if asked.tde == "off"
-                    else finished.evaluate(asked.tde, asked.inference.alpha).to_json()
-                )
-                with replacing(self.result_path(recipe, seed)) as path:
-                    path.write_text(json.dumps(result) + "\n")
+            self._keep(run, rows, Finished(run.folder, data=splits, device=device))
+
+    def _keep(
+        self, run: DetectionRun, rows: Sequence[tuple[Recipe, int]], finished: Finished
+    ) -> None:
+        """Write the results of all recipes that share a run."""
+        for recipe, seed in rows:
+            asked, result = recipe.config, run.result
+            if asked.tde != "off":
+                result = finished.evaluate(asked.tde, asked.inference.alpha).to_json()
+            with replacing(self.result_path(recipe, seed)) as path:
+                path.write_text(json.dumps(result) + "\n")
 
     def _config(self, recipe: Recipe, seed: int, root: Path | None, device: str) -> DetectionConfig:
         """What is trained for a recipe: its method without TDE."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from longtail.detection.annotations import Picture
 from longtail.detection.data import Categories, DetectionSet, load
 from longtail.detection.detector import build_detector
 from longtail.detection.measure import Detections
-from longtail.detection.predicting import judge, predict
+from longtail.detection.predicting import Source, judge, predict, source_of
 from longtail.detection.results import DetectionResult, DetectionRun, digest, make_result
 from longtail.detection.settings import DetectionConfig, Tde
 from longtail.detection.training import Splits
@@ -68,10 +69,14 @@ class Finished:
             inference=replace(config.inference, **asked),
         )
 
+    @cached_property
+    def _judged(self) -> Source:
+        return source_of(self.config, self.val, self.fabric)
+
     def evaluate(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionResult:
         """The result on the validation split; writes nothing."""
         config = self.scored(tde, alpha)
-        measured = judge(self.detector, config, self.val, self.fabric)
+        measured = judge(self.detector, config, self.val, self.fabric, self._judged)
         cost = {name: self.stored[name] for name in COST}
         return make_result(config, self.train, measured, self.detector, cost)
 

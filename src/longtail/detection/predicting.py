@@ -7,7 +7,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, distributed
 
-from longtail.detection.batches import Batch, Prepared, place
+from longtail.detection.batches import Batch, Prepared, Resident, Streamed, place
 from longtail.detection.cascade import Found
 from longtail.detection.data import DetectionSet
 from longtail.detection.detector import Detector
@@ -16,16 +16,30 @@ from longtail.detection.measure import Detections, measure
 from longtail.detection.regions import paste
 from longtail.detection.settings import DetectionConfig
 
+Source = Resident | Streamed
+
+
+def source_of(config: DetectionConfig, data: DetectionSet, fabric: Fabric) -> Source:
+    """Batches of `data`, of the size that `config` asks for."""
+    prepared = Prepared(data, config.model.image_size, config.model.max_size)
+    return place(prepared, fabric.device, config.machine.workers)
+
 
 def judge(
-    detector: Detector, config: DetectionConfig, data: DetectionSet, fabric: Fabric
+    detector: Detector,
+    config: DetectionConfig,
+    data: DetectionSet,
+    fabric: Fabric,
+    source: Source | None = None,
 ) -> dict[str, Any]:
     """What the detector is worth on `data`, as `measure` says it.
 
-    Every rank looks at its share; the first one measures, and the others get nothing.
+    Every rank looks at its share; the first one measures, and the others get nothing. `source` is
+    for one who judges the same data several times.
     """
     rank, world = fabric.global_rank, fabric.world_size
-    found = list(predict(detector, config, data, fabric, range(rank, len(data), world)))
+    share = range(rank, len(data), world)
+    found = list(predict(detector, config, data, fabric, share, source))
     if world > 1:
         shares: list[Any] = [None] * world
         distributed.all_gather_object(shares, found)
@@ -39,14 +53,14 @@ def predict(
     data: DetectionSet,
     fabric: Fabric,
     images: Sequence[int] | None = None,
+    source: Source | None = None,
 ) -> Iterator[Detections]:
     """Detections in the `images` of `data` that are numbered (all by default), in their order."""
     detector.score_by(config).eval()
     chosen = list(range(len(data)) if images is None else images)
     size = max(1, config.train.batch_size // fabric.world_size)
     order = [chosen[i : i + size] for i in range(0, len(chosen), size)]
-    prepared = Prepared(data, config.model.image_size, config.model.max_size)
-    source = place(prepared, fabric.device, config.machine.workers)
+    source = source or source_of(config, data, fabric)
     for numbers, batch in zip(order, source.batches(order), strict=True):
         yield from in_pixels(detect(detector, batch, fabric), batch, data, numbers)
 

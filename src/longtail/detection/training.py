@@ -18,11 +18,11 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from longtail.data.samplers import rank_order
 from longtail.detection import chance
-from longtail.detection.batches import Batch, Prepared, flipped, place
+from longtail.detection.batches import Batch, flipped
 from longtail.detection.data import DetectionSet, load
 from longtail.detection.detector import Detector, build_detector
 from longtail.detection.measure import repeat_factors
-from longtail.detection.predicting import judge
+from longtail.detection.predicting import judge, source_of
 from longtail.detection.results import DetectionRun, make_result, training_id
 from longtail.detection.settings import DetectionConfig
 from longtail.engine import Progress, check_finite, launch
@@ -150,8 +150,7 @@ class Loop:
             fused=True,
         )
         self.wrapped = fabric.setup_module(detector)
-        prepared = Prepared(data, config.model.image_size, config.model.max_size)
-        self.source = place(prepared, fabric.device, config.machine.workers)
+        self.source = source_of(config, data, fabric)
 
     def state(self) -> dict[str, Any]:
         """All that a resumed training needs besides its configuration."""
