@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "longtail"
 LAYERS = [
     {"errors", "seeding"},
     {"config"},
-    {"runs", "tables", "terminal"},
+    {"runs", "tables", "terminal", "pages"},
     {"data"},
     {"kernels", "backbones", "heads", "losses"},
     {"methods"},

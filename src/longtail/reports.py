@@ -6,16 +6,14 @@ The page's own scripts draw what follows the slider; everything else is written 
 import csv
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from longtail import figures, intervals, tables
 from longtail.data.base import ClassCounts
 from longtail.errors import UserError
 from longtail.intervals import POSITIONS, Intervals
+from longtail.pages import source, template
 from longtail.runs import Run, replacing
 
 SPLITS = tables.SPLITS[1:]
@@ -52,7 +50,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         raise UserError("a report needs at least one run")
     for other in judged[1:]:
         _check_same_data(judged[0], other)
-    page = _template().render(
+    page = template("report.html.j2").render(
         **_about_data(judged[0]),
         header=tables.HEADER,
         rows=tables.rows([j.result for j in judged]),
@@ -63,8 +61,8 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         confusions=_confusions(judged),
         runs=[_about_run(j) for j in judged],
         content=_content(judged),
-        style=_source("style.css"),
-        script="\n".join(_source(name) for name in SCRIPTS),
+        style=source("style.css"),
+        script="\n".join(source(name) for name in SCRIPTS),
     )
     out = Path(out)
     with replacing(out) as path:
@@ -95,16 +93,6 @@ def _check_same_data(first: Judged, other: Judged) -> None:
                 f"{first.run.folder} and {other.run.folder} were trained or judged on different "
                 f"data and cannot share a report. They differ in {what}{values}"
             )
-
-
-def _template() -> jinja2.Template:
-    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        _source("report.html.j2")
-    )
-
-
-def _source(name: str) -> str:
-    return files("longtail").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _about_data(judged: Judged) -> dict[str, Any]:

@@ -101,6 +101,11 @@ def test_commands(run, place, tmp_path, capsys):
     Image.new("RGB", (50, 40), "red").save(photo)
     cli.main(["detect", "predict", folder, str(photo), "--tde", "off", "--out", str(out)])
     assert (out / "photo.png").exists()
+    page = tmp_path / "report.html"
+    cli.main(["detect", "report", folder, "-o", str(page), "--count", "1", "--least-score", "0"])
+    text = page.read_text()
+    assert text.count('<img src="data:image/jpeg') == 1 and "80 rare" in text
+    assert "background-exempt" in text and "http" not in text.replace("http-equiv", "")
     file = tmp_path / "lvis.json"
     cli.main(["detect", "predict", folder, "--lvis-json", str(file)])
     entries = json.loads(file.read_text())

@@ -4,7 +4,13 @@ Nothing here imports torch before it is needed, so that help answers at once.
 """
 
 from longtail.commands.benching import Bench
-from longtail.commands.detecting import DetectEval, DetectPredict, DetectSweep, DetectTrain
+from longtail.commands.detecting import (
+    DetectEval,
+    DetectPredict,
+    DetectReport,
+    DetectSweep,
+    DetectTrain,
+)
 from longtail.commands.judging import Eval, Report, Sweep
 from longtail.commands.listing import DataSets, Methods
 from longtail.commands.training import Demo, Train
@@ -22,5 +28,6 @@ COMMANDS: dict[str, type] = {
     "detect eval": DetectEval,
     "detect sweep": DetectSweep,
     "detect predict": DetectPredict,
+    "detect report": DetectReport,
 }
 """By what the user types: one word, or a family and a word of it."""

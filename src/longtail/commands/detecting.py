@@ -194,6 +194,38 @@ class DetectPredict:
         return finished.val
 
 
+@dataclass(frozen=True)
+class DetectReport:
+    """One self-contained page about detectors: figures, losses, pictures without and with TDE."""
+
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folders of finished runs on the same data."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
+    """Where to write it."""
+    count: int = 6
+    """How many validation images are drawn."""
+    least_score: float = 0.3
+    """Detections below it are not drawn."""
+    device: Device = "auto"
+    """`auto` takes CUDA where there is one."""
+
+    examples = """
+      longtail detect report runs/shapes-lvis-deconfound-tde-s0 -o report.html"""
+
+    def run(self) -> None:
+        """Write the page."""
+        from longtail.detection.page import report
+
+        page = report(
+            self.folders,
+            self.out,
+            images=self.count,
+            least_score=self.least_score,
+            device=self.device,
+        )
+        print(f"written to {page}")
+
+
 def _print(results: list[dict[str, Any]]) -> None:
     from longtail.detection.results import FIGURES
 

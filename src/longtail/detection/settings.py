@@ -200,7 +200,7 @@ class DetectionConfig(Settings):
             return config.with_options(
                 **dict(backbone="resnet18", width=128, features=512, masks="agnostic"),
                 **dict(image_size=160, max_size=160, anchor_scale=1.5, proposals=200, rois=128),
-                **dict(epochs=24, batch_size=32, lr=0.04, schedule="cosine", warmup=200),
+                **dict(epochs=24, batch_size=32, lr=0.04, warmup=200),
             )
         if data == "coco-small":
             return config.with_options(

@@ -63,7 +63,9 @@ def fit(
     train, val = data or load(config.data, config.files.root)
     check_data(config, train, val)
     fabric = launch(config.machine.general())
-    detector = build_detector(config, train.categories, weights=run.load_checkpoint() is None)
+    batches_of(config, train, 0, fabric.global_rank, fabric.world_size)  # refused before it begins
+    fresh = overwrite or not (run.folder / "last.pt").exists()
+    detector = build_detector(config, train.categories, weights=fresh)
     fabric.barrier()
     if fabric.global_rank == 0 and (overwrite or not run.finished):
         run.begin(config, overwrite=overwrite, cuda=fabric.device.type == "cuda")
