@@ -114,6 +114,16 @@ def test_commands(run, place, tmp_path, capsys):
     }
 
 
+def test_test_images_without_annotations_are_predicted(run, place, tmp_path, capsys):
+    content = json.loads((place / "instances_val.json").read_text())
+    del content["annotations"]
+    listed = tmp_path / "test.json"
+    listed.write_text(json.dumps(content))
+    words = ["detect", "predict", str(run.folder), "--lvis-json", str(tmp_path / "found.json")]
+    cli.main([*words, "--annotations", str(listed), "--image-folder", str(place / "images")])
+    assert "15 detections in 3 images" in capsys.readouterr().out
+
+
 def test_a_bench_trains_once_for_all_that_share_it(place, data, tmp_path, capsys):
     folder = tmp_path / "recipes" / "shapes-lvis"
     folder.mkdir(parents=True)

@@ -188,7 +188,8 @@ class DetectPredict:
 
         if self.annotations:
             folder = self.image_folder or self.annotations.parent / "images"
-            return read(self.annotations, folder, categories=finished.train.categories)
+            categories = finished.train.categories
+            return read(self.annotations, folder, categories=categories, annotated=False)
         if self.images:
             return of_files(self.images, finished.train.categories)
         return finished.val

@@ -54,24 +54,25 @@ class Annotations:
     dropped: dict[str, int] = field(default_factory=dict)
 
 
-def parse(path: Path, images: Path) -> Annotations:
+def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
     """Read an annotation file.
 
     Args:
         path: JSON with images, annotations and categories.
         images: the folder of the images, or of COCO's folders (`train2017/`) of images.
+        annotated: whether it must have annotations, as a list of test images has not.
 
     Raises:
         UserError: if the file is not whole, or not of this kind.
     """
-    content = _json(path)
+    content = _json(path, annotated)
     names = _unique(content["categories"], "category", path)
     ids = tuple(sorted(names))
     labels = {category: place + 1 for place, category in enumerate(ids)}
     known = _unique(content["images"], "image", path)
     dropped: Counter[str] = Counter()
     objects: dict[int, list[Instance]] = {image: [] for image in known}
-    for annotation in content["annotations"]:
+    for annotation in content.get("annotations", []):
         image = known.get(annotation.get("image_id"))
         try:
             found = _instance(annotation, image, labels)
@@ -85,8 +86,8 @@ def parse(path: Path, images: Path) -> Annotations:
     return Annotations(ids, titles, pictures, dict(+dropped))
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """The file's content, with the three lists that make it an annotation file."""
+def _json(path: Path, annotated: bool) -> dict[str, Any]:
+    """The file's content, with the lists that make it an annotation file."""
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -95,7 +96,7 @@ def _json(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} is not whole: {error}. Copy or unpack the annotation file anew"
         ) from error
-    for key in ("images", "annotations", "categories"):
+    for key in ("images", *["annotations"] * annotated, "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
             raise UserError(
                 f"{path} has no list '{key}': annotations of LVIS or COCO are understood, with "

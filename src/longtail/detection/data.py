@@ -97,18 +97,25 @@ class DetectionSet(Dataset):
         return _pixels(picture), target
 
 
-def read(annotations: Path, images: Path, *, categories: Categories | None = None) -> DetectionSet:
+def read(
+    annotations: Path,
+    images: Path,
+    *,
+    categories: Categories | None = None,
+    annotated: bool = True,
+) -> DetectionSet:
     """One split out of an annotation file of LVIS or COCO.
 
     Args:
         annotations: the JSON file.
         images: the folder of its images; they are not looked at before they are asked for.
         categories: those of the training split; without it they are counted in this file.
+        annotated: whether the file must have annotations, as a list of test images has not.
 
     Raises:
         UserError: if the file is damaged, of another kind, or has other categories.
     """
-    found = parse(annotations, images)
+    found = parse(annotations, images, annotated=annotated)
     if categories is None:
         categories = _counted(found)
     elif (found.ids, found.names) != (categories.ids, categories.names):
