@@ -42,8 +42,10 @@ def test_a_run_leaves_its_folder(run, data):
     files = {path.name for path in run.folder.iterdir()}
     assert files == {
         *("config.yaml", "env.json", "metrics.jsonl", "last.pt", "model.safetensors"),
-        "result.json",
+        *("per_class.csv", "result.json"),
     }
+    header, *classes = (run.folder / "per_class.csv").read_text().splitlines()
+    assert header == "class,train_images,AP" and len(classes) == 80
     result = run.result
     assert result["method"] == "deconfound-tde" and result["tde"] == "background-exempt"
     assert result["groups"] == ["frequent", "common", "rare"] and result["alpha"] == 1.5

@@ -119,14 +119,14 @@ class DetectSweep:
     def run(self) -> None:
         """Print a line for each alpha, and write sweep.csv into the run."""
         from longtail.detection.finished import Finished
+        from longtail.results import csv_text
 
         finished = Finished(self.folder, device=self.device)
         results = [r.to_json() for r in finished.sweep(parse_alphas(self.alphas), self.tde)]
         _print(results)
-        names = list(results[0]["ap"])
-        lines = [[f"{r['alpha']:g}", *(str(r["ap"][name]) for name in names)] for r in results]
-        text = "\n".join(",".join(line) for line in [["alpha", *names], *lines])
-        finished.run.write("sweep.csv", text.replace("None", "") + "\n")
+        names = tuple(results[0]["ap"])
+        rows = ((r["alpha"], *(r["ap"][name] for name in names)) for r in results)
+        finished.run.write("sweep.csv", csv_text(("alpha", *names), rows))
 
 
 @dataclass(frozen=True)

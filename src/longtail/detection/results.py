@@ -14,7 +14,7 @@ from longtail.detection.data import DetectionSet
 from longtail.detection.detector import Detector
 from longtail.detection.settings import DetectionConfig
 from longtail.heads import NormalisedHead
-from longtail.results import Result
+from longtail.results import Result, csv_text
 from longtail.runs import Folder, versions
 
 FIGURES = ("AP", "AP50", "AP75", "AP_r", "AP_c", "AP_f", "AP_bbox")
@@ -98,6 +98,13 @@ def make_result(
         ap={name: value for name, value in measured.items() if name.startswith("AP")},
         **cost,
     )
+
+
+def write_result(run: DetectionRun, result: DetectionResult, data: DetectionSet) -> None:
+    """per_class.csv, and result.json last, for it says 'finished'."""
+    rows = zip(data.categories.names, result.counts, result.per_class, strict=True)
+    run.write("per_class.csv", csv_text(("class", "train_images", "AP"), rows))
+    run.write("result.json", json.dumps(result.to_json()) + "\n")
 
 
 def digest(data: DetectionSet) -> str:

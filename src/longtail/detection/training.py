@@ -4,7 +4,6 @@ Every random number is keyed by image and step, so that neither the number of pr
 interruption changes a training (batch normalisation apart, which no detector here trains).
 """
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from longtail.detection.data import DetectionSet, load
 from longtail.detection.detector import Detector, build_detector
 from longtail.detection.measure import repeat_factors
 from longtail.detection.predicting import judge, source_of
-from longtail.detection.results import DetectionRun, make_result, training_id
+from longtail.detection.results import DetectionRun, make_result, training_id, write_result
 from longtail.detection.settings import DetectionConfig
 from longtail.engine import Progress, check_finite, launch
 from longtail.errors import UserError
@@ -86,7 +85,7 @@ def fit(
         }
         result = make_result(config, train, measured, detector, cost)
         run.save_model(detector.state_dict())
-        run.write("result.json", json.dumps(result.to_json()) + "\n")
+        write_result(run, result, train)
     fabric.barrier()
     return run
 
