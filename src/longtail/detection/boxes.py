@@ -6,6 +6,7 @@ padded. Nothing here loops over images, for at small image sizes such loops are 
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision.models.detection._utils import BoxCoder
 
 CHUNK = 1 << 26
@@ -157,3 +158,13 @@ def decode(coder: BoxCoder, codes: Tensor, boxes: Tensor) -> Tensor:
     """
     moved = coder.decode_single(codes.float().reshape(-1, 4), boxes.float().reshape(-1, 4))
     return moved.view(boxes.shape).nan_to_num(posinf=1e6, neginf=-1e6)
+
+
+def move_loss(moves: Tensor, aim: Tensor, foreground: Tensor, beta: float) -> Tensor:
+    """Smooth L1 of codes (..., 4), summed over the boxes that are `foreground` (...).
+
+    What padding aims at is no number, and would spoil the gradient even where it does not count.
+    """
+    aim = aim.masked_fill(~foreground[..., None], 0.0)
+    wrong = F.smooth_l1_loss(moves, aim, beta=beta, reduction="none").sum(-1)
+    return wrong.masked_fill(~foreground, 0.0).sum()

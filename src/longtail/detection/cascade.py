@@ -146,7 +146,7 @@ class Cascade(nn.Module):
             aim = box.encode(stage.coder, box.take(batch.boxes, which), boxes)
             count = per_rank(valid.sum())
             losses[f"class{i}"] = stage.weight * self._class_loss(stage, x, labels, valid) / count
-            losses[f"box{i}"] = stage.weight * _box_loss(moves, aim, foreground) / count
+            losses[f"box{i}"] = stage.weight * box.move_loss(moves, aim, foreground, 1.0) / count
             rows = batch.rows.gather(1, which)
             losses[f"mask{i}"] = stage.weight * self._mask_loss(
                 stage, maps, boxes, foreground, labels, true_masks, rows
@@ -223,11 +223,6 @@ class Cascade(nn.Module):
 def _ready(maps: dict[str, Tensor]) -> dict[str, Tensor]:
     """As RoIAlign wants them: once, rather than at each of its calls."""
     return {name: maps[name].float().contiguous() for name in LEVELS}
-
-
-def _box_loss(moves: Tensor, aim: Tensor, foreground: Tensor) -> Tensor:
-    wrong = F.smooth_l1_loss(moves, aim, reduction="none").sum(-1)
-    return wrong.masked_fill(~foreground, 0.0).sum()
 
 
 def select(

@@ -106,8 +106,7 @@ class Proposals(nn.Module):
         )
         positive = drawn & (kind == 1)
         aim = box.encode(self.coder, box.take(batch.boxes, which), anchors[index])
-        wrong = F.smooth_l1_loss(box.take(code, index), aim, beta=1 / 9, reduction="none")
-        off = wrong.sum(-1).masked_fill(~positive, 0.0).sum()
+        off = box.move_loss(box.take(code, index), aim, positive, 1 / 9)
         return {"objectness": right / count, "proposal_box": off / count}
 
 
