@@ -67,7 +67,10 @@ class Folder(Generic[C]):
     def config(self) -> C:
         """The configuration it was started with."""
         path = self.folder / "config.yaml"
-        return self.kind.from_yaml(path.read_text(), str(path))
+        try:
+            return self.kind.from_yaml(path.read_text(), str(path))
+        except UserError as error:  # as of a detector's run that is taken for a classifier's
+            raise UserError(f"{error}\n  is {self.folder} a run of {self.command}?") from None
 
     @property
     def result(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from small import small_config, small_data
 
+import longtail as lt
 from longtail import cli
 from longtail.detection import batches
 from longtail.detection.bench import DetectionBench, Recipe, write_table
@@ -209,6 +210,8 @@ def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
     assert finished.scored("off").method == "baseline"
     with pytest.raises(UserError, match="is not a run.*longtail detect train"):
         Finished(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"a run of longtail train\?"):
+        lt.evaluate(run.folder)
 
 
 def test_a_training_that_goes_astray_stops(place, data, tmp_path):
