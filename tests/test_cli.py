@@ -28,6 +28,10 @@ def refused(capsys, *words: str) -> str:
     return said
 
 
+def parse_train(words: list[str]):
+    return cli.parse_configured("train", cli.COMMANDS["train"], words)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("cli") / "digits"
@@ -176,25 +180,25 @@ def test_mistakes_are_one_paragraph(words, said, capsys, tmp_path, monkeypatch):
 def test_a_recipe_sets_the_defaults_and_options_win(tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("data: digits-lt\nmethod: cosine\ntrain:\n  epochs: 7\n  lr: 0.3\n")
-    train = cli.parse_train(["--recipe", str(recipe), "--epochs", "9"])
+    train = parse_train(["--recipe", str(recipe), "--epochs", "9"])
     assert (train.config.data, train.config.method) == ("digits-lt", "cosine")
     assert (train.config.train.epochs, train.config.train.lr) == (9, 0.3)
     assert train.config.train.batch_size == 128  # the preset of digits-lt
     recipe.write_text("train:\n  epoch: 7\n")
     with pytest.raises(UserError, match="option of train in .* 'epoch'. Did you mean 'epochs'"):
-        cli.parse_train(["--recipe", str(recipe)])
+        parse_train(["--recipe", str(recipe)])
 
 
 def test_method_options_stand_anywhere_and_need_no_data_before_them(tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("data: digits-lt\nmethod: deconfound-tde\ntrain:\n  lr: 1e-1\n")
-    train = cli.parse_train(["--recipe", str(recipe), "--alpha", "1"])
+    train = parse_train(["--recipe", str(recipe), "--alpha", "1"])
     assert train.config.data == "digits-lt" and train.config.options == {"alpha": "1"}
     assert train.config.train.lr == 0.1
-    train = cli.parse_train(["--alpha", "1", "digits-lt", "--no-graph", "--tau=8"])
+    train = parse_train(["--alpha", "1", "digits-lt", "--no-graph", "--tau=8"])
     assert train.config.data == "digits-lt" and not train.config.machine.graph
     assert train.config.options == {"alpha": "1", "tau": "8"}
-    train = cli.parse_train(["--list", "t.txt", "--alpha", "1"])
+    train = parse_train(["--list", "t.txt", "--alpha", "1"])
     assert train.config.data == "" and str(train.config.files.list) == "t.txt"
 
 
@@ -215,7 +219,7 @@ def test_recipes_are_checked(text, said, tmp_path, capsys):
 
 def test_a_recipe_without_data_keeps_the_defaults_of_the_data_set(tmp_path):
     (tmp_path / "r.yaml").write_text("options:\n  alpha: 1.0\n")
-    train = cli.parse_train(["letters-lt", "--recipe", str(tmp_path / "r.yaml")])
+    train = parse_train(["letters-lt", "--recipe", str(tmp_path / "r.yaml")])
     assert train.config.data == "letters-lt" and train.config.train.augment == "crop"
     assert train.config.options == {"alpha": 1.0}
 

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "longtail"
 LAYERS = [
     {"errors", "seeding"},
     {"config"},
-    {"runs", "tables", "terminal"},
+    {"runs", "tables", "terminal", "pages"},
     {"comparing"},
     {"data"},
     {"kernels", "backbones", "heads", "losses"},
@@ -24,6 +24,7 @@ LAYERS = [
     {"estimator"},
     {"results", "jobs"},
     {"training"},
+    {"detection"},
     {"pipeline", "finished"},
     {"embeddings", "networks"},
     {"retrofits"},

@@ -4,14 +4,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import tyro
 
 from longtail.commands import COMMANDS
 from longtail.commands.training import Train
-from longtail.config import Config
 from longtail.errors import UserError, unknown
 from longtail.terminal import first_process
 
@@ -47,31 +46,48 @@ def parse(arguments: list[str]) -> Callable[[], None] | None:
 
         print(f"longtail {version('longtail')}")
         return None
-    name, rest = arguments[0], arguments[1:]
+    name, rest = command_of(arguments)
     if name not in COMMANDS:
-        raise unknown("command", name, COMMANDS, "list them: longtail --help")
+        print(overview(name))
+        return None
     kind = COMMANDS[name]
-    if kind is Train:
-        return parse_train(rest).run
+    if any(item.name == "config" for item in fields(kind)):
+        return parse_configured(name, kind, rest).run
     return _only(*_tyro(name, kind, rest)).run
 
 
-def parse_train(arguments: list[str]) -> Train:
+def command_of(words: list[str]) -> tuple[str, list[str]]:
+    """The command that `words` begin with and what follows; or a family whose help is asked for."""
+    for length in (2, 1):
+        name = " ".join(words[:length])
+        if name in COMMANDS:
+            return name, words[length:]
+    family = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    if family and (len(words) == 1 or words[1] in ("-h", "--help")):
+        return words[0], []
+    name = " ".join(words[:2]) if family else words[0]
+    raise unknown("command", name, family or COMMANDS, "list them: longtail --help")
+
+
+def parse_configured(name: str, kind: Any, arguments: list[str]) -> Any:
     """Two passes: the data set's name, or a recipe, sets the defaults of every other option."""
-    ours, theirs = split_method_options(arguments)
+    settings = type(kind().config)
+    own = "options" in {item.name for item in fields(settings)}
+    ours, theirs = split_method_options(arguments) if own else (arguments, {})
     plain = [word for word in ours if word not in ("-h", "--help")]
-    first = _only(*_tyro("train", Train, plain))
-    preset = Config.preset(first.config.data)
+    first = _only(*_tyro(name, kind, plain))
+    preset = settings.preset(first.config.data)
     if first.recipe:
         try:
-            preset = Config.from_yaml(
+            preset = settings.from_yaml(
                 first.recipe.read_text(), str(first.recipe), data=first.config.data
             )
         except OSError as error:
             raise UserError(f"the recipe cannot be read: {error}") from None
-    parsed = _only(*_tyro("train", Train, ours, default=Train(config=preset)))
-    _check_method_options(theirs, parsed.config.method)
-    return Train(**{**vars(parsed), "config": parsed.config.with_options(**theirs)})
+    parsed = _only(*_tyro(name, kind, ours, default=kind(config=preset)))
+    if own:
+        _check_method_options(theirs, parsed.config.method)
+    return replace(parsed, config=parsed.config.with_options(**theirs))
 
 
 def split_method_options(words: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -149,10 +165,12 @@ def _flags(kind: type) -> list[str]:
     return flags
 
 
-def overview() -> str:
-    """What `longtail --help` prints."""
+def overview(family: str = "") -> str:
+    """What `longtail --help` prints, or the help of a family such as `longtail detect`."""
     lines = ["Long-tailed recognition: bring the rare classes back.", "", "Commands:"]
-    for name, kind in COMMANDS.items():
-        lines.append(f"  longtail {name:<9} {(kind.__doc__ or '').splitlines()[0]}")
+    shown = {name: kind for name, kind in COMMANDS.items() if not family or family in name.split()}
+    width = max(map(len, shown))
+    for name, kind in shown.items():
+        lines.append(f"  longtail {name:<{width}}  {(kind.__doc__ or '').splitlines()[0]}")
     lines += ["", "Each command has --help with examples. Start with: longtail demo"]
     return "\n".join(lines)

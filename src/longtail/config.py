@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import tyro
 import yaml
@@ -121,10 +121,124 @@ class MachineConfig:
     """A checkpoint at the end of the first epoch after this long; 0 saves every epoch."""
 
 
+class Settings:
+    """A frozen dataclass of options, some of them in parts that are dataclasses too (abstract)."""
+
+    parts: ClassVar[tuple[str, ...]]
+    """Names of the fields that are parts."""
+    ranges: ClassVar[Mapping[str, tuple[float, float]]]
+    """Least value of an option, and the one it must stay below."""
+
+    @classmethod
+    def preset(cls, data: str) -> Self:
+        """The defaults for the data set called `data`."""
+        raise NotImplementedError
+
+    def with_options(self, **options: Any) -> Self:
+        """A copy with flat names set wherever they belong; the rest are the method's options."""
+        parts: dict[str, dict[str, Any]] = {part: {} for part in self.parts}
+        top: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for name, value in options.items():
+            home = next((p for p in parts if name in _names(getattr(self, p))), None)
+            if home:
+                parts[home][name] = value
+            elif name in _names(self) - {*parts, "options"}:
+                top[name] = value
+            elif "options" in _names(self):
+                own[name] = value
+            else:
+                raise unknown("option", name, self.flat_names())
+        nested = {part: replace(getattr(self, part), **parts[part]) for part in parts}
+        if own:
+            top["options"] = {**self.options, **own}  # type: ignore[attr-defined]
+        return replace(self, **top, **nested)  # type: ignore[type-var]
+
+    def flat_names(self) -> set[str]:
+        """Every option that `with_options` knows the place of."""
+        inner = (_names(getattr(self, part)) for part in self.parts)
+        return (_names(self) - {*self.parts, "options"}).union(*inner)
+
+    def check(self) -> None:
+        """Refuse values that no training could have, whoever set them."""
+        for part in (getattr(self, name) for name in self.parts):
+            for name, kind in get_type_hints(type(part)).items():
+                value = getattr(part, name)
+                if get_origin(kind) is Literal and value not in get_args(kind):
+                    raise unknown(_flag(name), str(value), get_args(kind), _either(get_args(kind)))
+                least, below = self.ranges.get(name, (-math.inf, math.inf))
+                if name in self.ranges and value is not None and not least <= value < below:
+                    raise UserError(f"{_flag(name)} {value}: {_range(least, below)}")
+                if name == "milestones" and not all(0 <= share <= 1 for share in value):
+                    raise UserError(
+                        f"--milestones {value} are parts of the epochs, each from 0 to 1"
+                    )
+
+    def to_yaml(self) -> str:
+        """As text that `from_yaml` reads back."""
+        return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)  # type: ignore[call-overload]
+
+    @classmethod
+    def from_yaml(cls, text: str, source: str = "config", data: str = "") -> Self:
+        """Read what `to_yaml` wrote, or a recipe that names only what differs from the preset.
+
+        A recipe's `paper` and `seeds` are for the bench and are passed over here. `data` is for a
+        recipe that names none.
+        """
+        try:
+            tree = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"{source} is not readable YAML: {error}") from None
+        if not isinstance(tree, dict):
+            raise UserError(f"{source} must be a mapping of options, like 'method: baseline'")
+        tree = {name: value for name, value in tree.items() if name not in ("paper", "seeds")}
+        tree.setdefault("data", data)
+        for name in ("data", "method", "backbone"):
+            if not isinstance(tree.get(name, ""), str):
+                raise UserError(f"{source}: {name} takes one name, not {tree[name]!r}")
+        config = cls.preset(tree["data"])
+        flat: dict[str, Any] = {}
+        for part in cls.parts:
+            section = tree.pop(part, None) or {}
+            if not isinstance(section, dict):
+                raise UserError(
+                    f"{source}: {part} holds options, like 'epochs: 90', not {section!r}"
+                )
+            known = _names(getattr(config, part))
+            for name, value in section.items():
+                if name not in known:
+                    raise unknown(f"option of {part} in {source}", name, known)
+                flat[name] = _typed(value, getattr(getattr(config, part), name), name)
+        own = {"options": tree.pop("options", None) or {}} if "options" in _names(config) else {}
+        for name in tree:
+            if name not in _names(config):
+                home = next((p for p in cls.parts if name in _names(getattr(config, p))), "")
+                more = f"it belongs under '{home}:'" if home else ""
+                raise unknown(f"option in {source}", name, _names(config), more)
+        return replace(config.with_options(**flat, **tree), **own)  # type: ignore[type-var]
+
+
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(
+        ("epochs", "batch_size", "devices", "nodes", "replicas", "accumulate"), (1, math.inf)
+    ),
+    "crop_size": (1, math.inf),
+    "workers": (0, math.inf),
+    **dict.fromkeys(
+        ("weight_decay", "warmup", "pad", "save_seconds", "decay", "jitter"), (0, math.inf)
+    ),
+    "lr": (1e-12, math.inf),
+    "momentum": (0, 1),
+    "val_fraction": (0, 1),
+}
+
+
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """One training, wholly."""
 
+    parts: ClassVar[tuple[str, ...]] = ("files", "train", "machine")
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = RANGES
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
     """Name, folder or file of the data set; see `longtail data`."""
     method: str = "deconfound-tde"
@@ -139,8 +253,8 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     machine: MachineConfig = field(default_factory=MachineConfig)
 
-    @staticmethod
-    def preset(data: str) -> "Config":
+    @classmethod
+    def preset(cls, data: str) -> "Config":
         """The defaults for the data set called `data`."""
         name = data.split(":")[0]
         if name in ("letters-lt", "digits-lt"):
@@ -160,103 +274,6 @@ class Config:
             large = photographs(batch_size=512, lr=0.2, epochs=90, crop_size=224)
             return Config(data, backbone=backbone, files=DataConfig(image_size=256), train=large)
         return Config(data=data, backbone="resnet18", train=TrainConfig(pad=8))
-
-    def with_options(self, **options: Any) -> "Config":
-        """A copy with flat names set wherever they belong; the rest are the method's options."""
-        parts: dict[str, dict[str, Any]] = {"files": {}, "train": {}, "machine": {}}
-        top: dict[str, Any] = {}
-        own: dict[str, Any] = dict(self.options)
-        for name, value in options.items():
-            home = next((p for p in parts if name in _names(getattr(self, p))), None)
-            if home:
-                parts[home][name] = value
-            elif name in _names(self) - {*parts, "options"}:
-                top[name] = value
-            else:
-                own[name] = value
-        nested = {part: replace(getattr(self, part), **parts[part]) for part in parts}
-        return replace(self, **top, **nested, options=own)
-
-    def flat_names(self) -> set[str]:
-        """Every option that `with_options` knows the place of."""
-        parts = (self.files, self.train, self.machine)
-        return (_names(self) - {"files", "train", "machine", "options"}).union(*map(_names, parts))
-
-    def check(self) -> None:
-        """Refuse values that no training could have, whoever set them."""
-        for part in (self.files, self.train, self.machine):
-            for name, kind in get_type_hints(type(part)).items():
-                value = getattr(part, name)
-                if get_origin(kind) is Literal and value not in get_args(kind):
-                    raise unknown(_flag(name), str(value), get_args(kind), _either(get_args(kind)))
-                if value is None or name not in RANGES:
-                    continue
-                if not RANGES[name][0] <= value < RANGES[name][1]:
-                    raise UserError(f"{_flag(name)} {value}: {_range(*RANGES[name])}")
-        if not all(0 <= part <= 1 for part in self.train.milestones):
-            raise UserError(
-                f"--milestones {self.train.milestones} are parts of the epochs, each from 0 to 1"
-            )
-
-    def to_yaml(self) -> str:
-        """As text that `from_yaml` reads back."""
-        return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)
-
-    @staticmethod
-    def from_yaml(text: str, source: str = "config", data: str = "") -> "Config":
-        """Read what `to_yaml` wrote, or a recipe that names only what differs from the preset.
-
-        A recipe's `paper` and `seeds` are for the bench and are passed over here. `data` is for a
-        recipe that names none.
-        """
-        try:
-            tree = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"{source} is not readable YAML: {error}") from None
-        if not isinstance(tree, dict):
-            raise UserError(f"{source} must be a mapping of options, like 'method: baseline'")
-        tree = {name: value for name, value in tree.items() if name not in ("paper", "seeds")}
-        tree.setdefault("data", data)
-        for name in ("data", "method", "backbone"):
-            if not isinstance(tree.get(name, ""), str):
-                raise UserError(f"{source}: {name} takes one name, not {tree[name]!r}")
-        config = Config.preset(tree["data"])
-        flat: dict[str, Any] = {}
-        parts = ("files", "train", "machine")
-        for part in parts:
-            section = tree.pop(part, None) or {}
-            if not isinstance(section, dict):
-                raise UserError(
-                    f"{source}: {part} holds options, like 'epochs: 90', not {section!r}"
-                )
-            known = _names(getattr(config, part))
-            for name, value in section.items():
-                if name not in known:
-                    raise unknown(f"option of {part} in {source}", name, known)
-                flat[name] = _typed(value, getattr(getattr(config, part), name), name)
-        options = tree.pop("options", None) or {}
-        for name in tree:
-            if name not in _names(config):
-                home = next((p for p in parts if name in _names(getattr(config, p))), "")
-                more = f"it belongs under '{home}:'" if home else ""
-                raise unknown(f"option in {source}", name, _names(config), more)
-        return replace(config.with_options(**flat, **tree), options=options)
-
-
-RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(
-        ("epochs", "batch_size", "devices", "nodes", "replicas", "accumulate"), (1, math.inf)
-    ),
-    "crop_size": (1, math.inf),
-    "workers": (0, math.inf),
-    **dict.fromkeys(
-        ("weight_decay", "warmup", "pad", "save_seconds", "decay", "jitter"), (0, math.inf)
-    ),
-    "lr": (1e-12, math.inf),
-    "momentum": (0, 1),
-    "val_fraction": (0, 1),
-}
-"""Least value, and the one it must stay below."""
 
 
 def photographs(**options: Any) -> TrainConfig:

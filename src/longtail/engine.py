@@ -189,17 +189,11 @@ def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any] | User
     if replica.fabric.world_size > 1:
         losses = cast(Tensor, replica.fabric.all_reduce(losses))
     losses = losses.cpu()
-    bad = (~torch.isfinite(losses)).nonzero()
-    if len(bad) or not replica.finite():
-        # a loss is that of the weights before its step: the last step may spoil them unseen
-        at = int(bad[0]) if len(bad) else len(losses) - 1
-        what = f"loss became {losses[at].item()}" if len(bad) else "weights became infinite or NaN"
-        return UserError(
-            f"the {what} at step {epoch * len(losses) + at} (epoch {epoch + 1}, seed "
-            f"{replica.config.seed}). Training stopped, and nothing of this epoch is saved: a "
-            f"checkpoint from before stays as it is. A smaller --lr (now "
-            f"{replica.config.train.lr}) or a longer --warmup usually cures it"
-        )
+    config = replica.config
+    try:
+        check_finite(losses, replica.finite(), epoch=epoch, seed=config.seed, lr=config.train.lr)
+    except UserError as error:
+        return error
     seconds = time.perf_counter() - began
     return {
         "epoch": epoch,
@@ -209,3 +203,26 @@ def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any] | User
         "seconds": seconds,
         "images_per_second": replica.images_per_epoch * len(replica.orders) / seconds,
     }
+
+
+def check_finite(losses: Tensor, finite: bool, *, epoch: int, seed: int, lr: float) -> None:
+    """Stop a training that has gone astray.
+
+    Args:
+        losses: of the epoch's steps, on the CPU.
+        finite: whether the weights are numbers.
+        epoch: from 0.
+        seed: of the training.
+        lr: its peak rate.
+    """
+    bad = (~torch.isfinite(losses)).nonzero()
+    if finite and not len(bad):
+        return
+    # a loss is that of the weights before its step: the last step may spoil them unseen
+    at = int(bad[0]) if len(bad) else len(losses) - 1
+    what = f"loss became {losses[at].item()}" if len(bad) else "weights became infinite or NaN"
+    raise UserError(
+        f"the {what} at step {epoch * len(losses) + at} (epoch {epoch + 1}, seed {seed}). Training "
+        "stopped, and nothing of this epoch is saved: a checkpoint from before stays as it is. A "
+        f"smaller --lr (now {lr}) or a longer --warmup usually cures it"
+    )

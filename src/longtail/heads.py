@@ -116,10 +116,13 @@ class NormalisedHead(Head):
 
     def indirect(self, x: Tensor) -> Tensor:
         """Logits of the part of x along d alone: the term that alpha multiplies in Eq. 8."""
-        d = self.direction
-        along = (self._features(x) * d).sum(-1)  # (..., K): cos(x, d), for capsule squashed
-        pull = (self._weights() * d).sum(-1)  # (C, K): the bias of each class toward d
-        return self._logits(along, pull)
+        return self._along(self._features(x), self._weights())
+
+    def effects(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`total` and `indirect` together, normalised once: one product and a rank-K term."""
+        features, weights = self._features(x), self._weights()
+        total = self._logits(features.flatten(-2), weights.flatten(-2))
+        return total, self._along(features, weights)
 
     def forward(self, x: Tensor) -> Tensor:
         """Training: Eq. 7, and the mean feature is followed. Eval: Eq. 8."""
@@ -157,6 +160,12 @@ class NormalisedHead(Head):
         head = FoldedHead(self.dim, self.classes, self.heads, self.squash).to(v)
         head.weight.copy_(self.tau / self.heads * v.flatten(-2))
         return head.eval()
+
+    def _along(self, features: Tensor, weights: Tensor) -> Tensor:
+        d = self.direction
+        along = (features * d).sum(-1)  # (..., K): cos(x, d), for capsule squashed
+        pull = (weights * d).sum(-1)  # (C, K): the bias of each class toward d
+        return self._logits(along, pull)
 
     def _features(self, x: Tensor) -> Tensor:
         return _normalise(x, self.heads, self.squash)  # (..., K, D/K)

@@ -41,7 +41,7 @@ def cross_entropy(outputs: Outputs, target: Tensor, state: State) -> Tensor:
 
 def focal(outputs: Outputs, target: Tensor, state: State, *, gamma: float = 2.0) -> Tensor:
     """-(1 - p_y)^gamma log p_y (Lin et al. 2017); gamma 0 is cross-entropy."""
-    return _expected(_focal(outputs.logits, gamma), target)
+    return _expected(focal_terms(outputs.logits, gamma), target)
 
 
 def class_balanced(
@@ -111,8 +111,7 @@ def eql(
     rare = counts * len(counts) < threshold * counts.sum()  # (C,)
     drawn = torch.rand(z.shape, generator=state.generator, device=z.device) < ignore
     weights = 1 - (drawn & rare).to(z) * (1 - _soft(target, z))
-    log_p = z - torch.logsumexp(z + weights.log(), dim=1, keepdim=True)
-    return _expected(-log_p, target)
+    return _expected(equalised(z, weights), target)
 
 
 def balanced_softmax(
@@ -130,7 +129,12 @@ def effective_weights(counts: Tensor, beta: float) -> Tensor:
     return weights * (len(weights) / weights.sum())
 
 
-def _focal(logits: Tensor, gamma: float) -> Tensor:
+def equalised(logits: Tensor, weights: Tensor) -> Tensor:
+    """-log(exp z_i / sum_j w_j exp z_j) of every class (B, C), with `weights` (B, C)."""
+    return torch.logsumexp(logits + weights.log(), dim=1, keepdim=True) - logits
+
+
+def focal_terms(logits: Tensor, gamma: float) -> Tensor:
     """-(1 - p)^gamma log p of every class (B, C)."""
     log_p = F.log_softmax(logits, dim=1)
     rest = -torch.expm1(log_p)  # 1 - p without cancellation

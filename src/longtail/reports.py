@@ -5,17 +5,15 @@ The page's own scripts draw what follows the slider; everything else is written 
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from longtail import comparing, intervals, tables
 from longtail.data.base import ClassCounts
 from longtail.errors import UserError
 from longtail.figures import style
 from longtail.intervals import POSITIONS, Intervals
+from longtail.pages import source, template
 from longtail.runs import Run, replacing
 
 SPLITS = tables.SPLITS[1:]
@@ -56,7 +54,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         raise UserError("a report needs at least one run")
     for other in judged[1:]:
         _check_same_data(judged[0], other)
-    page = _template().render(
+    page = template("report.html.j2").render(
         **_about_data(judged[0]),
         header=tables.HEADER,
         rows=tables.rows([j.result for j in judged]),
@@ -67,8 +65,8 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         confusions=_confusions(judged),
         runs=[_about_run(j) for j in judged],
         content=_content(judged),
-        style=_source("style.css"),
-        script="\n".join(_source(name) for name in SCRIPTS),
+        style=source("style.css"),
+        script="\n".join(source(name) for name in SCRIPTS),
     )
     out = Path(out)
     with replacing(out) as path:
@@ -87,16 +85,6 @@ def _check_same_data(first: Judged, other: Judged) -> None:
         "test images of each class": (first.where_right.seen, other.where_right.seen),
     }
     comparing.check_equal((str(first.run.folder), str(other.run.folder)), compared)
-
-
-def _template() -> jinja2.Template:
-    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        _source("report.html.j2")
-    )
-
-
-def _source(name: str) -> str:
-    return files("longtail").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _about_data(judged: Judged) -> dict[str, Any]:

@@ -298,13 +298,14 @@ def write_result(run: Run, result: Result, where_right: Intervals, data: Data) -
         )
     run.write(INTERVALS, json.dumps(where_right.to_json()) + "\n")
     rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
-    run.write("per_class.csv", _csv(("class", "train_images", "accuracy"), rows))
+    run.write("per_class.csv", csv_text(("class", "train_images", "accuracy"), rows))
     points = [(alpha, *splits.values()) for alpha, splits in result.sweep.items()]
-    run.write("sweep.csv", _csv(("alpha", "overall", "many", "medium", "few"), points))
+    run.write("sweep.csv", csv_text(("alpha", "overall", "many", "medium", "few"), points))
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
 
 
-def _csv(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+def csv_text(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    """Rows under a header, numbers rounded as in a result; nothing where there is None."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)

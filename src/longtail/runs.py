@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Self, TypeVar, cast
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from longtail.config import Config
+from longtail.config import Config, Settings
 from longtail.errors import UserError
 
 CHECKPOINT_FORMAT = 1
@@ -35,45 +35,56 @@ FILES = (
 PACKAGES = ("longtail", "torch", "torchvision", "timm", "lightning", "numpy")
 
 
-class Run:
-    """One training's folder."""
+C = TypeVar("C", bound=Settings)
+
+
+class Folder(Generic[C]):
+    """One training's folder, whatever was trained (abstract)."""
+
+    kind: type[C]
+    """What its config.yaml holds."""
+    command: str
+    """What the user says to start or go on with it."""
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
         self._records: list[dict[str, Any]] | None = None
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r})"
+        return f"{type(self).__name__}({str(self.folder)!r})"
 
-    @staticmethod
-    def open(folder: "Path | str | Run") -> "Run":
+    @classmethod
+    def open(cls, folder: Path | str | Self) -> Self:
         """A run that exists, finished or not."""
-        run = folder if isinstance(folder, Run) else Run(folder)
+        run = folder if isinstance(folder, cls) else cls(cast(Path | str, folder))
         if not (run.folder / "config.yaml").exists():
             raise UserError(
                 f"{run.folder} is not a run: it has no config.yaml. "
-                "A run is the --out folder of longtail train; several methods or seeds have one "
+                f"A run is the --out folder of {cls.command}; several methods or seeds have one "
                 "each at OUT/METHOD/sSEED"
             )
         return run
 
     @property
-    def config(self) -> Config:
+    def config(self) -> C:
         """The configuration it was started with."""
         path = self.folder / "config.yaml"
-        return Config.from_yaml(path.read_text(), str(path))
+        try:
+            return self.kind.from_yaml(path.read_text(), str(path))
+        except UserError as error:  # as of a detector's run that is taken for a classifier's
+            raise UserError(f"{error}\n  is {self.folder} a run of {self.command}?") from None
 
     @property
     def result(self) -> dict[str, Any]:
         """result.json, written when the run is finished."""
         if not self.finished:
-            raise UserError(f"{self.folder} has not finished: go on with longtail train --resume")
+            raise UserError(f"{self.folder} has not finished: go on with {self.command} --resume")
         path = self.folder / "result.json"
         try:
             return json.loads(path.read_text())
         except ValueError:
             raise UserError(
-                f"{path} is damaged: delete it, and longtail train --resume judges the run again"
+                f"{path} is damaged: delete it, and {self.command} --resume judges the run again"
             ) from None
 
     @property
@@ -98,7 +109,7 @@ class Run:
         with (self.folder / "per_class.csv").open(newline="") as file:
             return [row["class"] for row in csv.DictReader(file)]
 
-    def check(self, config: Config, *, resume: bool, overwrite: bool) -> None:
+    def check(self, config: C, *, resume: bool, overwrite: bool) -> None:
         """Refuse a folder that holds something else; every rank may ask."""
         if self.folder.is_file():
             raise UserError(f"{self.folder} is a file: --out is the folder of the run")
@@ -108,7 +119,7 @@ class Run:
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise UserError(f"{self.folder} is not empty and not a run: choose another --out")
 
-    def begin(self, config: Config, *, overwrite: bool, cuda: bool) -> None:
+    def begin(self, config: C, *, overwrite: bool, cuda: bool) -> None:
         """Make the folder for `config`; one rank does, after `check`."""
         if overwrite:
             self.remove()
@@ -118,7 +129,7 @@ class Run:
     def remove(self) -> None:
         """Delete the files of a run, and nothing else that lies beside them."""
         if (self.folder / "tuning").is_dir():
-            Run(self.folder / "tuning").remove()
+            type(self)(self.folder / "tuning").remove()
         for name in FILES:
             (self.folder / name).unlink(missing_ok=True)
         if self.folder.is_dir() and not any(self.folder.iterdir()):
@@ -168,7 +179,7 @@ class Run:
         """Read what `save_model` wrote."""
         path = self.folder / name
         if not path.exists():
-            raise UserError(f"{self.folder} has no model yet: go on with longtail train --resume")
+            raise UserError(f"{self.folder} has no model yet: go on with {self.command} --resume")
         try:
             return safetensors.torch.load_file(path)
         except SafetensorError as error:
@@ -184,7 +195,7 @@ class Run:
         """Replace metrics.jsonl."""
         self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
 
-    def _check_same(self, config: Config, resume: bool) -> None:
+    def _check_same(self, config: C, resume: bool) -> None:
         changed = differences(self.config, config)
         ways = "replace it with --overwrite, or choose another --out"
         if changed:
@@ -200,9 +211,16 @@ class Run:
             )
 
 
-def differences(old: Config, new: Config) -> list[str]:
+class Run(Folder[Config]):
+    """The folder of a classifier's training."""
+
+    kind = Config
+    command = "longtail train"
+
+
+def differences(old: Settings, new: Settings) -> list[str]:
     """What differs between two configurations, as 'train.epochs 200 -> 90'; not the machine."""
-    before, after = _flat(asdict(old)), _flat(asdict(new))
+    before, after = _flat(asdict(old)), _flat(asdict(new))  # type: ignore[call-overload]
     return [
         f"{name} {before.get(name)} -> {after.get(name)}"
         for name in dict.fromkeys([*before, *after])

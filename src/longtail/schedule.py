@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Protocol
 
 from longtail.config import TrainConfig
 from longtail.methods import Stage
@@ -46,7 +47,22 @@ def lay_out(stages: Sequence[Stage], epochs: int) -> list[Leg]:
     return legs
 
 
-def rate(train: TrainConfig, epoch: int, span: tuple[int, int]) -> float:
+class Paced(Protocol):
+    """The options that a learning rate depends on; its times are epochs, or steps."""
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def warmup(self) -> int: ...
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def milestones(self) -> tuple[float, ...]: ...
+    @property
+    def decay(self) -> float: ...
+
+
+def rate(train: Paced, epoch: int, span: tuple[int, int]) -> float:
     """Learning rate of `epoch` in a schedule from span[0] to span[1]: warm-up, steps or cosine.
 
     A later stage starts from trained weights: at most a tenth of it warms up.

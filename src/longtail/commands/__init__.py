@@ -4,6 +4,13 @@ Nothing here imports torch before it is needed, so that help answers at once.
 """
 
 from longtail.commands.benching import Bench
+from longtail.commands.detecting import (
+    DetectEval,
+    DetectPredict,
+    DetectReport,
+    DetectSweep,
+    DetectTrain,
+)
 from longtail.commands.drawing import Figure, Figures
 from longtail.commands.judging import Eval, Report, Sweep
 from longtail.commands.listing import DataSets, Methods
@@ -26,4 +33,10 @@ COMMANDS: dict[str, type] = {
     "bench": Bench,
     "methods": Methods,
     "data": DataSets,
+    "detect train": DetectTrain,
+    "detect eval": DetectEval,
+    "detect sweep": DetectSweep,
+    "detect predict": DetectPredict,
+    "detect report": DetectReport,
 }
+"""By what the user types: one word, or a family and a word of it."""

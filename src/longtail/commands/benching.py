@@ -1,15 +1,14 @@
 """The command that measures, and makes the tables."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from longtail.config import Config, MachineConfig
-from longtail.errors import UserError
-from longtail.terminal import first_process, print_lines
+from longtail.commands.measuring import MEASURED
+from longtail.config import MachineConfig
+from longtail.terminal import first_process
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,7 @@ class Bench:
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """A folder of recipes, such as cifar-lt or momentum; or what is measured without any: speed,
-    images, compactness, embeddings, stream, cost, scale."""
+    images, compactness, embeddings, stream, cost, scale, detection-speed."""
     seeds: int | None = None
     """Seeds of every cell; each recipe's own number by default."""
     only: tuple[str, ...] = ()
@@ -47,7 +46,8 @@ class Bench:
       longtail bench speed --root ~/data
       longtail bench images
       longtail bench embeddings --root features --seeds 3
-      longtail bench cost --device cpu"""
+      longtail bench cost --device cpu
+      longtail bench shapes-lvis --seeds 1"""
 
     def run(self) -> None:
         """Run and print the table."""
@@ -75,119 +75,3 @@ class Bench:
             console.close()
             if first_process():
                 print(f"written to {bench.write_table(opened, Path('README.md'))}")
-
-
-def _speed(asked: Bench) -> None:
-    _measures_at_once(asked)
-    from longtail import speed
-    from longtail.data import load
-
-    config = Config.preset("cifar100-lt:100").with_options(
-        method="deconfound", device=asked.machine.device
-    )
-    data = load("cifar100-lt:100", root=asked.root)
-    found = speed.bench_speed(config, data, asked.results / "speed" / "speed.json")
-    header, rows = speed.table(found)
-    print_lines(header, rows)
-
-
-def _compactness(asked: Bench) -> None:
-    from longtail import bench, compactness
-    from longtail.console import Console
-
-    opened = bench.Bench.open(
-        compactness.BENCH, recipes=asked.recipes, results=asked.results, runs=asked.runs
-    )
-    cells = compactness.cells(opened, asked.only or compactness.ONLY, asked.seeds or 1)
-    for recipe, seed in cells:
-        print(f"{recipe.cell}  {recipe.name}  seed {seed}")
-    if asked.dry_run:
-        return
-    console = Console()
-    try:
-        measured = compactness.bench_compactness(
-            opened, cells, root=asked.root, machine=asked.machine, progress=console
-        )
-    finally:
-        console.close()
-    header, rows = compactness.table(measured)
-    print_lines(header, rows)
-
-
-def _images(asked: Bench) -> None:
-    if asked.dry_run:
-        raise UserError("bench images measures at once, for about five minutes: no --dry-run")
-    from longtail import throughput
-
-    config = Config.preset("imagenet-lt").with_options(method="deconfound")
-    setting = throughput.Setting(
-        config=replace(config, machine=asked.machine),
-        folder=asked.runs / "images",
-        images=asked.images,
-        files=min(asked.images, 4096),
-    )
-    found = throughput.bench_images(setting, asked.results / "images" / "images.json")
-    print_lines(*throughput.table(found))
-
-
-def _embeddings(asked: Bench) -> None:
-    from longtail.benches import embedded
-
-    if asked.root is None:
-        raise UserError("bench embeddings needs --root, a folder of .npz files of longtail embed")
-    cells = embedded.missing(asked.root, asked.results, asked.seeds or 3, asked.only)
-    if not embedded.has_imbalanced_learn():
-        print("imbalanced-learn is not installed: oversampling is left out")
-    print(f"{len(cells)} fits to do")
-    if asked.dry_run:
-        return
-    device = "cuda" if asked.machine.device == "cuda" else "cpu"  # times of one kind by default
-    for cell in embedded.bench_embeddings(cells, asked.results, device):
-        print(f"{cell.file.stem}  {cell.classifier}  seed {cell.seed}")
-    print(f"written to {embedded.write_table(asked.results)}")
-
-
-def _stream(asked: Bench) -> None:
-    _measures_at_once(asked)
-    from longtail.benches import stream
-
-    files = sorted(asked.root.glob("*.npz")) if asked.root else []
-    pools = [stream.Pool.of(file) for file in files] or [stream.Pool.digits()]
-    for path in stream.bench_stream(pools, asked.seeds or 3, asked.results):
-        print(path)
-    print(f"written to {stream.write_table(asked.results)}")
-
-
-def _cost(asked: Bench) -> None:
-    _measures_at_once(asked)
-    from longtail.benches import cost
-    from longtail.engine import launch
-
-    device = launch(asked.machine).device.type
-    print(f"written to {cost.bench_cost(asked.results, device)}")
-
-
-def _scale(asked: Bench) -> None:
-    _measures_at_once(asked)
-    from longtail.benches import scale
-
-    if asked.rows < 1000:
-        raise UserError(f"--rows {asked.rows}: scale begins at 1,000 rows")
-    print(f"written to {scale.bench_scale(asked.results, asked.rows)}")
-
-
-def _measures_at_once(asked: Bench) -> None:
-    if asked.dry_run:
-        raise UserError(f"bench {asked.name} measures at once, for some minutes: no --dry-run")
-
-
-MEASURED: dict[str, Callable[[Bench], None]] = {
-    "speed": _speed,
-    "images": _images,
-    "compactness": _compactness,
-    "embeddings": _embeddings,
-    "stream": _stream,
-    "cost": _cost,
-    "scale": _scale,
-}
-"""Benches that are no folder of recipes."""

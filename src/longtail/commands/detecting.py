@@ -1,0 +1,242 @@
+"""Commands of detection and instance segmentation: longtail detect ..."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from longtail.commands.judging import Run
+from longtail.detection.settings import DetectionConfig, Tde
+from longtail.errors import UserError
+from longtail.terminal import first_process, parse_alphas, print_lines
+
+if TYPE_CHECKING:
+    from longtail.detection.data import DetectionSet
+    from longtail.detection.finished import Finished
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class DetectTrain:
+    """Train Cascade Mask R-CNN on LVIS, on shapes-lvis or on your own images, and judge it."""
+
+    config: DetectionConfig = field(default_factory=DetectionConfig)
+    out: Path | None = None
+    """Run folder; runs/DATA-METHOD-sSEED by default."""
+    recipe: Path | None = None
+    """YAML file whose options become the defaults of this command."""
+    resume: bool = False
+    """Go on with an interrupted run; nothing in its configuration may change."""
+    overwrite: bool = False
+    """Replace the run that is in the folder."""
+
+    examples = """
+      longtail detect train shapes-lvis
+      longtail detect train shapes-lvis --method baseline --epochs 12 --out runs/shapes
+      longtail detect train my/folder --backbone resnet50.tv_in1k --pretrained --norm frozen
+      longtail detect train --recipe recipes/lvis/v0.5/deconfound-tde.yaml --root ~/data"""
+
+    def run(self) -> None:
+        """Train, then print the figures."""
+        from longtail.console import Console
+        from longtail.detection.training import fit
+
+        config = self.config
+        if not config.data:
+            raise UserError(
+                "which data? Give shapes-lvis, coco-small, lvis-v0.5, lvis-v1 or a folder"
+            )
+        if self.resume and self.overwrite:
+            raise UserError("--resume goes on with a run and --overwrite replaces it: pass one")
+        out = self.out or Path("runs") / f"{Path(config.data).name}-{config.method}-s{config.seed}"
+        console = Console()
+        try:
+            run = fit(
+                config,
+                out=out,
+                resume=self.resume,
+                overwrite=self.overwrite,
+                progress=console,
+            )
+        finally:
+            console.close()
+        if first_process():
+            _print([run.result])
+            print(f"written to {out}")
+
+
+@dataclass(frozen=True)
+class DetectEval:
+    """Judge a finished detector, scored as it was trained for or in another way."""
+
+    folder: Run
+    """Folder of a finished run."""
+    tde: Tde | None = None
+    """off, plain (all classes alike) or background-exempt (Eq. 9); the run's own by default."""
+    alpha: float | None = None
+    """How much of the indirect effect is removed; the run's own by default."""
+    json: bool = False
+    """Print the whole result as JSON."""
+    device: Device = "auto"
+    """`auto` takes CUDA where there is one."""
+
+    examples = """
+      longtail detect eval runs/shapes-lvis-deconfound-tde-s0
+      longtail detect eval runs/shapes-lvis-deconfound-tde-s0 --tde plain
+      longtail detect eval runs/shapes-lvis-deconfound-tde-s0 --tde off --json"""
+
+    def run(self) -> None:
+        """Print a table row or JSON."""
+        from longtail.detection.finished import Finished
+
+        result = Finished(self.folder, device=self.device).evaluate(self.tde, self.alpha).to_json()
+        if self.json:
+            print(json.dumps(result))
+        else:
+            _print([result])
+
+
+@dataclass(frozen=True)
+class DetectSweep:
+    """AP of a finished detector at many alphas."""
+
+    folder: Run
+    """Folder of a finished run."""
+    alphas: str = "0:2:0.5"
+    """FIRST:LAST:STEP, or numbers with commas."""
+    tde: Literal["plain", "background-exempt"] = "background-exempt"
+    """From all classes alike, or not from the background."""
+    device: Device = "auto"
+    """`auto` takes CUDA where there is one."""
+
+    examples = """
+      longtail detect sweep runs/shapes-lvis-deconfound-tde-s0
+      longtail detect sweep runs/shapes-lvis-deconfound-tde-s0 --alphas 0,1,1.5 --tde plain"""
+
+    def run(self) -> None:
+        """Print a line for each alpha, and write sweep.csv into the run."""
+        from longtail.detection.finished import Finished
+        from longtail.results import csv_text
+
+        finished = Finished(self.folder, device=self.device)
+        results = [r.to_json() for r in finished.sweep(parse_alphas(self.alphas), self.tde)]
+        _print(results)
+        names = tuple(results[0]["ap"])
+        rows = ((r["alpha"], *(r["ap"][name] for name in names)) for r in results)
+        finished.run.write("sweep.csv", csv_text(("alpha", *names), rows))
+
+
+@dataclass(frozen=True)
+class DetectPredict:
+    """Detections of a finished detector: pictures before and after TDE, or LVIS's result file."""
+
+    folder: Run
+    """Folder of a finished run."""
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")] = ()
+    """Image files; without any, images of the run's validation split."""
+    out: Path = Path("predictions")
+    """Folder of the pictures."""
+    count: int = 8
+    """How many validation images are drawn."""
+    least_score: float = 0.3
+    """Detections below it are not drawn."""
+    lvis_json: Path | None = None
+    """Write all detections as a result file for LVIS's evaluation server, and draw nothing."""
+    annotations: Path | None = None
+    """Images are those of this LVIS or COCO file (as LVIS's test images) under --image-folder."""
+    image_folder: Path | None = None
+    """Where the images of --annotations are."""
+    tde: Tde | None = None
+    """off, plain or background-exempt; the run's own by default."""
+    alpha: float | None = None
+    """How much of the indirect effect is removed; the run's own by default."""
+    device: Device = "auto"
+    """`auto` takes CUDA where there is one."""
+
+    examples = """
+      longtail detect predict runs/shapes-lvis-deconfound-tde-s0 --out pictures
+      longtail detect predict runs/coco photo.jpg --least-score 0.5
+      longtail detect predict runs/lvis --lvis-json result.json
+      longtail detect predict runs/lvis --lvis-json test.json \\
+          --annotations lvis_v0.5_image_info_test.json --image-folder images"""
+
+    def run(self) -> None:
+        """Write the pictures or the file."""
+        from longtail.detection.finished import Finished
+        from longtail.detection.measure import lvis_json
+
+        finished = Finished(self.folder, device=self.device)
+        config, data = finished.scored(self.tde, self.alpha), self._data(finished)
+        if self.lvis_json:
+            found = lvis_json(data, finished.detections(config, data))
+            self.lvis_json.write_text(json.dumps(found))
+            print(f"{len(found):,} detections in {len(data):,} images: {self.lvis_json}")
+            return
+        chosen = range(len(data) if self.images else min(self.count, len(data)))
+        self.out.mkdir(parents=True, exist_ok=True)
+        drawn = finished.compare(config, data, chosen, self.least_score)
+        for number, picture in zip(chosen, drawn, strict=True):
+            picture.save(self.out / f"{data.pictures[number].path.stem}.png")
+        print(f"{len(chosen)} pictures in {self.out}")
+
+    def _data(self, finished: "Finished") -> "DetectionSet":
+        from longtail.detection.data import read
+        from longtail.detection.finished import of_files
+
+        if self.annotations:
+            folder = self.image_folder or self.annotations.parent / "images"
+            categories = finished.train.categories
+            return read(self.annotations, folder, categories=categories, annotated=False)
+        if self.images:
+            return of_files(self.images, finished.train.categories)
+        return finished.val
+
+
+@dataclass(frozen=True)
+class DetectReport:
+    """One self-contained page about detectors: figures, losses, pictures without and with TDE."""
+
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folders of finished runs on the same data."""
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
+    """Where to write it."""
+    count: int = 6
+    """How many validation images are drawn."""
+    least_score: float = 0.3
+    """Detections below it are not drawn."""
+    device: Device = "auto"
+    """`auto` takes CUDA where there is one."""
+
+    examples = """
+      longtail detect report runs/shapes-lvis-deconfound-tde-s0 -o report.html"""
+
+    def run(self) -> None:
+        """Write the page."""
+        from longtail.detection.page import report
+
+        page = report(
+            self.folders,
+            self.out,
+            images=self.count,
+            least_score=self.least_score,
+            device=self.device,
+        )
+        print(f"written to {page}")
+
+
+def _print(results: list[dict[str, Any]]) -> None:
+    from longtail.detection.results import FIGURES
+
+    lines = [
+        [
+            r["method"],
+            r["tde"],
+            "-" if r["alpha"] is None else f"{r['alpha']:g}",
+            *("-" if r["ap"][name] is None else f"{r['ap'][name]:.1f}" for name in FIGURES),
+        ]
+        for r in results
+    ]
+    print_lines(["method", "TDE", "alpha", *FIGURES], lines)

@@ -1,0 +1,164 @@
+"""What `longtail bench` does by another name than that of a folder of classifiers' recipes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from longtail.config import Config
+from longtail.errors import UserError
+from longtail.terminal import first_process, print_lines
+
+if TYPE_CHECKING:
+    from longtail.commands.benching import Bench
+
+
+def _speed(asked: "Bench") -> None:
+    _measures_at_once(asked)
+    from longtail import speed
+    from longtail.data import load
+
+    config = Config.preset("cifar100-lt:100").with_options(
+        method="deconfound", device=asked.machine.device
+    )
+    data = load("cifar100-lt:100", root=asked.root)
+    found = speed.bench_speed(config, data, asked.results / "speed" / "speed.json")
+    header, rows = speed.table(found)
+    print_lines(header, rows)
+
+
+def _compactness(asked: "Bench") -> None:
+    from longtail import bench, compactness
+    from longtail.console import Console
+
+    opened = bench.Bench.open(
+        compactness.BENCH, recipes=asked.recipes, results=asked.results, runs=asked.runs
+    )
+    cells = compactness.cells(opened, asked.only or compactness.ONLY, asked.seeds or 1)
+    for recipe, seed in cells:
+        print(f"{recipe.cell}  {recipe.name}  seed {seed}")
+    if asked.dry_run:
+        return
+    console = Console()
+    try:
+        measured = compactness.bench_compactness(
+            opened, cells, root=asked.root, machine=asked.machine, progress=console
+        )
+    finally:
+        console.close()
+    header, rows = compactness.table(measured)
+    print_lines(header, rows)
+
+
+def _images(asked: "Bench") -> None:
+    if asked.dry_run:
+        raise UserError("bench images measures at once, for about five minutes: no --dry-run")
+    from longtail import throughput
+
+    config = Config.preset("imagenet-lt").with_options(method="deconfound")
+    setting = throughput.Setting(
+        config=replace(config, machine=asked.machine),
+        folder=asked.runs / "images",
+        images=asked.images,
+        files=min(asked.images, 4096),
+    )
+    found = throughput.bench_images(setting, asked.results / "images" / "images.json")
+    print_lines(*throughput.table(found))
+
+
+def _embeddings(asked: "Bench") -> None:
+    from longtail.benches import embedded
+
+    if asked.root is None:
+        raise UserError("bench embeddings needs --root, a folder of .npz files of longtail embed")
+    cells = embedded.missing(asked.root, asked.results, asked.seeds or 3, asked.only)
+    if not embedded.has_imbalanced_learn():
+        print("imbalanced-learn is not installed: oversampling is left out")
+    print(f"{len(cells)} fits to do")
+    if asked.dry_run:
+        return
+    device = "cuda" if asked.machine.device == "cuda" else "cpu"  # times of one kind by default
+    for cell in embedded.bench_embeddings(cells, asked.results, device):
+        print(f"{cell.file.stem}  {cell.classifier}  seed {cell.seed}")
+    print(f"written to {embedded.write_table(asked.results)}")
+
+
+def _stream(asked: "Bench") -> None:
+    _measures_at_once(asked)
+    from longtail.benches import stream
+
+    files = sorted(asked.root.glob("*.npz")) if asked.root else []
+    pools = [stream.Pool.of(file) for file in files] or [stream.Pool.digits()]
+    for path in stream.bench_stream(pools, asked.seeds or 3, asked.results):
+        print(path)
+    print(f"written to {stream.write_table(asked.results)}")
+
+
+def _cost(asked: "Bench") -> None:
+    _measures_at_once(asked)
+    from longtail.benches import cost
+    from longtail.engine import launch
+
+    device = launch(asked.machine).device.type
+    print(f"written to {cost.bench_cost(asked.results, device)}")
+
+
+def _scale(asked: "Bench") -> None:
+    _measures_at_once(asked)
+    from longtail.benches import scale
+
+    if asked.rows < 1000:
+        raise UserError(f"--rows {asked.rows}: scale begins at 1,000 rows")
+    print(f"written to {scale.bench_scale(asked.results, asked.rows)}")
+
+
+def _measures_at_once(asked: "Bench") -> None:
+    if asked.dry_run:
+        raise UserError(f"bench {asked.name} measures at once, for some minutes: no --dry-run")
+
+
+def _detection(asked: "Bench") -> None:
+    from longtail.console import Console
+    from longtail.detection.bench import DetectionBench, write_table
+
+    opened = DetectionBench.open(
+        asked.name, recipes=asked.recipes, results=asked.results, runs=asked.runs
+    )
+    wanted = opened.missing(asked.seeds, asked.only)
+    for recipe, seed in wanted:
+        print(f"{recipe.place}  seed {seed}")
+    trainings = {(recipe.place.parent, recipe.config.training, seed) for recipe, seed in wanted}
+    print(f"{len(wanted)} results to make, from {len(trainings)} trainings")
+    if asked.dry_run:
+        return
+    console = Console()
+    try:
+        device = asked.machine.device
+        opened.run(wanted, root=asked.root, device=device, progress=console)
+    finally:
+        console.close()
+        if first_process():
+            print(f"written to {write_table(opened)}")
+
+
+def _detection_speed(asked: "Bench") -> None:
+    _measures_at_once(asked)
+    from longtail.detection import speed
+
+    found = speed.bench_speed(asked.results / "detection-speed", asked.machine.device)
+    header, rows = speed.table(found)
+    print_lines(header, rows)
+
+
+MEASURED: dict[str, Callable[["Bench"], None]] = {
+    "speed": _speed,
+    "images": _images,
+    "compactness": _compactness,
+    "embeddings": _embeddings,
+    "stream": _stream,
+    "cost": _cost,
+    "scale": _scale,
+    "shapes-lvis": _detection,
+    "lvis": _detection,
+    "detection-speed": _detection_speed,
+}
+"""Benches whose recipes are no classifiers, or that have none."""

@@ -1,0 +1,1 @@
+"""Detection and instance segmentation with a long tail: Cascade Mask R-CNN on LVIS."""

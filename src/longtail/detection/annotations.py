@@ -1,0 +1,176 @@
+"""Annotation files of LVIS v0.5, LVIS v1.0 and COCO, read into plain records.
+
+What cannot be used is left out and counted by its reason; what cannot be meant is an error.
+"""
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longtail.detection.masks import BadMask, counts_of
+from longtail.errors import UserError
+
+CROWD = "crowd regions, no targets in training and ignored when judging"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One object of an image."""
+
+    label: int
+    """Class in 1..C."""
+    bbox: tuple[float, float, float, float]
+    """Left, top, width, height in pixels, as the file has them."""
+    counts: bytes
+    """Run lengths of its mask."""
+    crowd: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One image and all that is known of it."""
+
+    id: int
+    path: Path
+    height: int
+    width: int
+    absent: frozenset[int] | None
+    """Classes known not to be there; None where every class that is not annotated is not there."""
+    unfinished: frozenset[int]
+    """Classes of which not every object is annotated."""
+    instances: tuple[Instance, ...]
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """All of one file."""
+
+    ids: tuple[int, ...]
+    names: tuple[str, ...]
+    pictures: tuple[Picture, ...]
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
+    """Read an annotation file.
+
+    Args:
+        path: JSON with images, annotations and categories.
+        images: the folder of the images, or of COCO's folders (`train2017/`) of images.
+        annotated: whether it must have annotations, as a list of test images has not.
+
+    Raises:
+        UserError: if the file is not whole, or not of this kind.
+    """
+    content = _json(path, annotated)
+    names = _unique(content["categories"], "category", path)
+    ids = tuple(sorted(names))
+    labels = {category: place + 1 for place, category in enumerate(ids)}
+    known = _unique(content["images"], "image", path)
+    dropped: Counter[str] = Counter()
+    objects: dict[int, list[Instance]] = {image: [] for image in known}
+    for annotation in content.get("annotations", []):
+        image = known.get(annotation.get("image_id"))
+        try:
+            found = _instance(annotation, image, labels)
+        except BadMask as reason:
+            dropped[str(reason)] += 1
+            continue
+        dropped[CROWD] += found.crowd
+        objects[annotation["image_id"]].append(found)
+    pictures = tuple(_picture(known[i], images, labels, objects[i]) for i in known)
+    titles = tuple(str(names[category].get("name", category)) for category in ids)
+    return Annotations(ids, titles, pictures, dict(+dropped))
+
+
+def _json(path: Path, annotated: bool) -> dict[str, Any]:
+    """The file's content, with the lists that make it an annotation file."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: it should be the annotations, as JSON") from None
+    except ValueError as error:
+        raise UserError(
+            f"{path} is not whole: {error}. Copy or unpack the annotation file anew"
+        ) from error
+    for key in ("images", *["annotations"] * annotated, "categories"):
+        if not isinstance(content, dict) or not isinstance(content.get(key), list):
+            raise UserError(
+                f"{path} has no list '{key}': annotations of LVIS or COCO are understood, with "
+                "images, annotations and categories"
+            )
+    if not content["images"] or not content["categories"]:
+        raise UserError(f"{path} has no image or no category: there is nothing to detect")
+    return content
+
+
+def _unique(entries: list[dict[str, Any]], kind: str, path: Path) -> dict[int, dict[str, Any]]:
+    """Entries by their id."""
+    found: dict[int, dict[str, Any]] = {}
+    for entry in entries:
+        number = entry.get("id")
+        if not isinstance(number, int) or number in found:
+            what = f"twice the {kind} id {number}" if number in found else f"a {kind} without an id"
+            raise UserError(f"{path} has {what}: ids are whole numbers, each used once")
+        if kind == "image" and not all((entry.get(side) or 0) >= 1 for side in ("height", "width")):
+            raise UserError(f"{path} gives no height and width of image {number}")
+        found[number] = entry
+    return found
+
+
+def _instance(
+    annotation: dict[str, Any], image: dict[str, Any] | None, labels: dict[int, int]
+) -> Instance:
+    """One annotation, or the reason it is left out."""
+    if image is None:
+        raise BadMask("annotations of an image that is not listed")
+    if annotation.get("category_id") not in labels:
+        raise BadMask("annotations of a category that is not listed")
+    height, width = image["height"], image["width"]
+    bbox = left, top, across, down = _numbers(annotation.get("bbox"))
+    inside_x = min(left + across, width) - max(left, 0)
+    inside_y = min(top + down, height) - max(top, 0)
+    if not (inside_x > 0 and inside_y > 0):
+        raise BadMask("boxes with no area inside their image")
+    counts = counts_of(annotation.get("segmentation"), height, width)
+    crowd = bool(annotation.get("iscrowd", 0))
+    return Instance(labels[annotation["category_id"]], bbox, counts, crowd)
+
+
+def _numbers(box: Any) -> tuple[float, float, float, float]:
+    """Left, top, width and height, all finite."""
+    if isinstance(box, list) and len(box) == 4:
+        left, top, across, down = box
+        if all(isinstance(side, int | float) and math.isfinite(side) for side in box):
+            return left, top, across, down
+    raise BadMask("boxes that are not four numbers")
+
+
+def _picture(
+    image: dict[str, Any], folder: Path, labels: dict[int, int], instances: list[Instance]
+) -> Picture:
+    """The record of one image."""
+    absent = image.get("neg_category_ids")
+    unfinished = image.get("not_exhaustive_category_ids") or ()
+    return Picture(
+        id=image["id"],
+        path=_place(image, folder),
+        height=image["height"],
+        width=image["width"],
+        absent=None if absent is None else frozenset(labels[i] for i in absent if i in labels),
+        unfinished=frozenset(labels[i] for i in unfinished if i in labels),
+        instances=tuple(instances),
+    )
+
+
+def _place(image: dict[str, Any], folder: Path) -> Path:
+    """Where an image lies: LVIS v0.5 has COCO's names of 2014, LVIS v1.0 only its address."""
+    parts = image.get("coco_url", "").split("/")
+    names = [image.get("file_name"), "/".join(parts[-2:]), parts[-1]]
+    places = [folder / name for name in names if name]
+    if not places:
+        raise UserError(f"image {image['id']} has neither file_name nor coco_url")
+    return next((place for place in places if place.is_file()), places[0])

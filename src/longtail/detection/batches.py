@@ -1,0 +1,236 @@
+"""From a data set to batches on the device: decoded once where that fits, by workers where not.
+
+Shapes: B images on a canvas of H by W, G true boxes an image at most, T masks in the batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
+
+from longtail.detection.chance import uniform
+from longtail.detection.data import DetectionSet
+
+STRIDE = 32
+"""The canvas is a multiple of it, for the coarsest map of the pyramid."""
+SHARE = 0.3
+"""Of the device's free memory that a resident data set may fill."""
+HOST_BYTES = 2 << 30
+"""The same where the device is the host."""
+
+
+class Batch(NamedTuple):
+    """What the detector is fed; every image stands at the upper left of its canvas."""
+
+    images: Tensor
+    """(B, 3, H, W) uint8."""
+    sizes: Tensor
+    """(B, 2) height and width of the image on the canvas."""
+    boxes: Tensor
+    """(B, G, 4), padded with zeros; G is at least 1."""
+    labels: Tensor
+    """(B, G) classes 1..C, 0 for padding."""
+    masks: Tensor
+    """(T, H, W) uint8, those of all images one after the other."""
+    rows: Tensor
+    """(B, G): the mask of a box among the T; 0 for padding."""
+    keys: Tensor
+    """(B,) what this step's random numbers of each image depend on."""
+
+
+class Sample(NamedTuple):
+    """One image, resized."""
+
+    image: Tensor
+    """(3, h, w) uint8."""
+    boxes: Tensor
+    labels: Tensor
+    masks: Tensor
+    """(N, h, w) uint8."""
+
+
+class Prepared(Dataset):
+    """A data set whose images are resized: the shorter side to `short`, the longer at most `long`.
+
+    Args:
+        data: what is read.
+        short: pixels.
+        long: pixels.
+    """
+
+    def __init__(self, data: DetectionSet, short: int, long: int) -> None:
+        self.data, self.short, self.long = data, short, long
+        # only its resizing is used: images are normalised as a batch, on the device
+        self.transform = GeneralizedRCNNTransform(short, long, [0.0] * 3, [1.0] * 3).eval()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def size(self, i: int) -> tuple[int, int]:
+        """Height and width of image `i` after resizing, without reading it."""
+        picture = self.data.pictures[i]
+        return resized(picture.height, picture.width, self.short, self.long)
+
+    def __getitem__(self, i: int) -> Sample:
+        image, target = self.data[i]
+        return self.fit(image, target)
+
+    def fit(self, image: Tensor, target: dict[str, Any]) -> Sample:
+        """Image (3, h, w) uint8 and its target, resized together."""
+        size = resized(image.shape[1], image.shape[2], self.short, self.long)
+        if size != tuple(image.shape[1:]):
+            small, target = self.transform.resize(image.float(), target)
+            image = small.round().clamp(0, 255).byte()
+        return Sample(image, target["boxes"], target["labels"], target["masks"])
+
+
+def resized(height: int, width: int, short: int, long: int) -> tuple[int, int]:
+    """The size torchvision's transform gives an image."""
+    scale = min(short / min(height, width), long / max(height, width))
+    return int(height * scale), int(width * scale)
+
+
+def canvas_of(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The least canvas for images of these sizes."""
+    height, width = (-(-max(side) // STRIDE) * STRIDE for side in zip(*sizes, strict=True))
+    return height, width
+
+
+def collate(samples: Sequence[Sample], canvas: tuple[int, int] | None = None) -> Batch:
+    """Samples as one batch on the CPU; its keys are still zeros."""
+    sizes = [tuple(sample.image.shape[1:]) for sample in samples]
+    height, width = canvas or canvas_of(sizes)  # type: ignore[arg-type]
+    counts = [len(sample.labels) for sample in samples]
+    return Batch(
+        images=torch.stack([_on_canvas(sample.image, height, width) for sample in samples]),
+        sizes=torch.tensor(sizes),
+        boxes=_padded([sample.boxes for sample in samples]),
+        labels=_padded([sample.labels for sample in samples]),
+        masks=torch.cat([_on_canvas(sample.masks, height, width) for sample in samples]),
+        rows=rows_of(counts),
+        keys=torch.zeros(len(samples), dtype=torch.long),
+    )
+
+
+def rows_of(counts: Sequence[int]) -> Tensor:
+    """(B, G) numbers of the masks, image after image."""
+    starts = np.cumsum([0, *counts])
+    return _padded([torch.arange(a, b) for a, b in pairwise(starts)])
+
+
+class Streamed:
+    """Batches of a data set that does not fit the device, decoded by workers."""
+
+    def __init__(self, data: Prepared, device: torch.device, workers: int) -> None:
+        self.data, self.device, self.workers = data, device, workers
+
+    def batches(self, order: Sequence[Sequence[int]]) -> Iterator[Batch]:
+        """The batches whose images `order` numbers."""
+        loader = DataLoader(
+            self.data,
+            batch_sampler=order,  # type: ignore[arg-type]
+            collate_fn=collate,
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+        )
+        for batch in loader:
+            yield Batch(*(part.to(self.device, non_blocking=True) for part in batch))
+
+
+class Resident:
+    """The whole data set on the device, on one canvas; masks are packed eight pixels a byte."""
+
+    def __init__(self, data: Prepared, device: torch.device, workers: int) -> None:
+        canvas = canvas_of([data.size(i) for i in range(len(data))])
+        with ThreadPoolExecutor(max(1, workers)) as pool:
+            parts = list(pool.map(lambda i: _packed(data[i], canvas), range(len(data))))
+        self.width, self.device = canvas[1], device
+        self.images = torch.stack([sample.image for sample in parts]).to(device)
+        self.masks = torch.cat([sample.masks for sample in parts]).to(device)
+        self.sizes = torch.tensor([data.size(i) for i in range(len(data))]).to(device)
+        self.boxes = _padded([sample.boxes for sample in parts]).to(device)
+        self.labels = _padded([sample.labels for sample in parts]).to(device)
+        self.counts = [len(sample.labels) for sample in parts]
+        self.starts = np.cumsum([0, *self.counts])
+
+    def batches(self, order: Sequence[Sequence[int]]) -> Iterator[Batch]:
+        """The batches whose images `order` numbers."""
+        for images in order:
+            yield self._batch(images)
+
+    def _batch(self, images: Sequence[int]) -> Batch:
+        counts = [self.counts[i] for i in images]
+        most = max([1, *counts])
+        masks = np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in images])
+        index = self._there(torch.tensor(images))
+        return Batch(
+            images=self.images[index],
+            sizes=self.sizes[index],
+            boxes=self.boxes[index, :most],
+            labels=self.labels[index, :most],
+            masks=_unpacked(self.masks[self._there(torch.from_numpy(masks))], self.width),
+            rows=self._there(rows_of(counts)),
+            keys=torch.zeros_like(index),
+        )
+
+    def _there(self, values: Tensor) -> Tensor:
+        return values.to(self.device, non_blocking=True)
+
+
+def place(data: Prepared, device: torch.device, workers: int) -> Resident | Streamed:
+    """Batches of `data`: resident if its images and packed masks fit."""
+    height, width = canvas_of([data.size(i) for i in range(len(data))])
+    objects = sum(len(picture.instances) for picture in data.data.pictures)
+    needed = height * width * (3 * len(data) + objects / 8)
+    room = HOST_BYTES if device.type != "cuda" else SHARE * torch.cuda.mem_get_info(device)[0]
+    return (Resident if needed < room else Streamed)(data, device, workers)
+
+
+def flipped(batch: Batch) -> Batch:
+    """A random half of the images mirrored, each within its own width."""
+    mirror = uniform(batch.keys, "flip", 1)[:, 0] < 0.5  # (B,)
+    wide = batch.sizes[:, 1]
+    column = torch.arange(batch.images.shape[3], device=wide.device)
+    back = wide[:, None] - 1 - column
+    column = torch.where(mirror[:, None] & (back >= 0), back, column)  # (B, W)
+    x1, y1, x2, y2 = batch.boxes.unbind(-1)
+    there = (mirror[:, None] & (batch.labels > 0))[..., None]
+    turned = torch.stack([wide[:, None] - x2, y1, wide[:, None] - x1, y2], dim=-1)
+    owner = (batch.labels > 0).nonzero()[:, 0]  # (T,): masks stand in the order of the boxes
+    return batch._replace(
+        images=batch.images.take_along_dim(column[:, None, None], dim=3),
+        masks=batch.masks.take_along_dim(column[owner][:, None], dim=2),
+        boxes=torch.where(there, turned, batch.boxes),
+    )
+
+
+def _on_canvas(pixels: Tensor, height: int, width: int) -> Tensor:
+    return F.pad(pixels, (0, width - pixels.shape[2], 0, height - pixels.shape[1]))
+
+
+def _padded(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors (N_i, ...) as (B, max N, ...), with zeros; at least one place."""
+    most = max([1, *map(len, parts)])
+    filled = parts[0].new_zeros(len(parts), most, *parts[0].shape[1:])
+    for i, part in enumerate(parts):
+        filled[i, : len(part)] = part
+    return filled
+
+
+def _packed(sample: Sample, canvas: tuple[int, int]) -> Sample:
+    masks = _on_canvas(sample.masks, *canvas).numpy()
+    packed = torch.from_numpy(np.packbits(masks, axis=2))
+    return sample._replace(image=_on_canvas(sample.image, *canvas), masks=packed)
+
+
+def _unpacked(packed: Tensor, width: int) -> Tensor:
+    """(T, H, W / 8) bytes to (T, H, W) zeros and ones."""
+    bits = torch.arange(7, -1, -1, dtype=torch.uint8, device=packed.device)
+    return ((packed[..., None] >> bits) & 1).flatten(2)[..., :width]

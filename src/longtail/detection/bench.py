@@ -1,0 +1,177 @@
+"""Benchmarks of detectors: recipes in, committed result files out, and the table made from those.
+
+One training serves every recipe that differs in scoring alone. What has a result file is done; what
+is missing is run, and its file is written the moment it exists.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from longtail import tables
+from longtail.detection.data import load
+from longtail.detection.finished import Finished
+from longtail.detection.results import FIGURES, DetectionRun
+from longtail.detection.settings import METHODS, DetectionConfig, InferenceConfig
+from longtail.detection.training import Splits, fit
+from longtail.engine import Progress
+from longtail.errors import UserError
+from longtail.runs import replacing
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A row of the paper's table."""
+
+    path: Path
+    place: Path
+    """Its folder and name under the bench's own folder."""
+    config: DetectionConfig
+    paper: Mapping[str, float]
+    """The paper's figures on LVIS, by the names of `FIGURES`."""
+    seeds: int
+
+    @staticmethod
+    def read(path: Path, folder: Path) -> "Recipe":
+        """Read a recipe file: options of `DetectionConfig`, and `paper` and `seeds` beside them."""
+        text = path.read_text()
+        extra = yaml.safe_load(text) or {}
+        config = DetectionConfig.from_yaml(text, str(path))
+        config.check()
+        place = path.relative_to(folder).with_suffix("")
+        return Recipe(path, place, config, extra.get("paper", {}), extra.get("seeds", 2))
+
+    def order(self) -> tuple[Any, ...]:
+        """As tab:3 lists them, folder by folder; plain TDE before the exempted."""
+        tde = self.config.inference.tde
+        return self.place.parent, METHODS.index(self.config.method), tde != "plain"
+
+
+@dataclass(frozen=True)
+class DetectionBench:
+    """One benchmark: its recipes, where its results are kept, and where runs go meanwhile."""
+
+    name: str
+    recipes: tuple[Recipe, ...]
+    results: Path
+    runs: Path
+
+    @staticmethod
+    def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "DetectionBench":
+        """The bench called `name`, from RECIPES/NAME."""
+        folder = recipes / name
+        paths = sorted(folder.rglob("*.yaml"))
+        if not paths:
+            raise UserError(
+                f"no recipes in {folder}: run this in a checkout of longtail, or pass --recipes"
+            )
+        read = sorted((Recipe.read(path, folder) for path in paths), key=Recipe.order)
+        return DetectionBench(name, tuple(read), results / name, runs / name)
+
+    def result_path(self, recipe: Recipe, seed: int) -> Path:
+        """Where the result of `seed` is kept."""
+        return self.results / f"{recipe.place}-s{seed}.json"
+
+    def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[Recipe, int]]:
+        """Recipes and seeds without a result file."""
+        return [
+            (recipe, seed)
+            for recipe in self.recipes
+            if not only or any(word in str(recipe.path) for word in only)
+            for seed in range(seeds or recipe.seeds)
+            if not self.result_path(recipe, seed).exists()
+        ]
+
+    def run(
+        self,
+        wanted: Sequence[tuple[Recipe, int]],
+        *,
+        root: Path | None,
+        device: str,
+        data: Splits | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Train what is `wanted`, once for all that share it, and keep each result."""
+        trainings: dict[Path, list[tuple[Recipe, int]]] = {}
+        for recipe, seed in wanted:
+            name = f"{recipe.config.training}-s{seed}"
+            trainings.setdefault(self.runs / recipe.place.parent / name, []).append((recipe, seed))
+        loaded: dict[str, Splits] = {}
+        for folder, rows in trainings.items():
+            config = self._config(*rows[0], root, device)
+            if config.data not in loaded:
+                loaded = {config.data: data or load(config.data, root)}
+            splits = loaded[config.data]
+            run = fit(config, out=folder, data=splits, resume=True, progress=progress)
+            self._keep(run, rows, Finished(run.folder, data=splits, device=device))
+
+    def _keep(
+        self, run: DetectionRun, rows: Sequence[tuple[Recipe, int]], finished: Finished
+    ) -> None:
+        """Write the results of all recipes that share a run."""
+        for recipe, seed in rows:
+            asked, result = recipe.config, run.result
+            if asked.tde != "off":
+                result = finished.evaluate(asked.tde, asked.inference.alpha).to_json()
+            with replacing(self.result_path(recipe, seed)) as path:
+                path.write_text(json.dumps(result) + "\n")
+
+    def _config(self, recipe: Recipe, seed: int, root: Path | None, device: str) -> DetectionConfig:
+        """What is trained for a recipe: its method without TDE."""
+        config = replace(recipe.config, method=recipe.config.training, seed=seed)
+        scored = {name: getattr(InferenceConfig, name) for name in ("tde", "alpha")}
+        return config.with_options(device=device, root=root or config.files.root, **scored)
+
+    def found(self, recipe: Recipe) -> list[dict[str, Any]]:
+        """The results of `recipe` that are there."""
+        path = self.results / recipe.place
+        paths = sorted(path.parent.glob(f"{path.name}-s*.json"))
+        return [json.loads(each.read_text()) for each in paths]
+
+
+def markdown(bench: DetectionBench) -> str:
+    """The table of a bench from its result files; a cell that was not run says so."""
+    header = [
+        *("data", "method", "TDE", "alpha", "seeds"),
+        *FIGURES,
+        "the paper on LVIS: " + ", ".join(FIGURES),
+        "seconds a run",
+    ]
+    rows = [_cells(recipe, bench.found(recipe)) for recipe in bench.recipes]
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[str]:
+    config = recipe.config
+    paper = [f"{recipe.paper[name]:.1f}" if name in recipe.paper else "-" for name in FIGURES]
+    seconds = tables.spread([result["seconds"] for result in results])
+    return [
+        config.data,
+        f"[{recipe.place.name}](../{recipe.path})",
+        config.tde,
+        f"{config.inference.alpha:g}" if config.tde != "off" else "-",
+        str(len(results)),
+        *(_figure(name, results) for name in FIGURES),
+        ", ".join(paper) if recipe.paper else "",
+        tables.shown(seconds),
+    ]
+
+
+def _figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
+    if not results:
+        return "not run"
+    return tables.shown(tables.spread([result["ap"][name] for result in results]))
+
+
+def write_table(bench: DetectionBench) -> Path:
+    """Write RESULTS/NAME.md."""
+    out = bench.results.with_suffix(".md")
+    with replacing(out) as path:
+        made = f"Made by `longtail bench {bench.name}`."
+        path.write_text(f"# {bench.name}\n\n{made}\n\n{markdown(bench)}")
+    return out

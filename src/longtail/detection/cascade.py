@@ -1,0 +1,255 @@
+"""The cascade of region heads (Cai & Vasconcelos 2018), whose box classifiers are our heads.
+
+Three stages ask for more and more overlap; each is fed by the boxes of the one before. Boxes are
+class-agnostic, so they do not depend on how the classes are scored.
+
+Shapes: B images, P proposals, R regions an image in training, C classes and the background at 0,
+G true boxes, S stages.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models.detection._utils import BoxCoder
+
+from longtail.detection import boxes as box
+from longtail.detection.batches import Batch
+from longtail.detection.chance import uniform
+from longtail.detection.classification import region_losses
+from longtail.detection.normaliser import per_rank
+from longtail.detection.proposals import Proposed
+from longtail.detection.pyramid import LEVELS
+from longtail.detection.regions import BOX, MASK, BoxFeatures, MaskHead, mask_targets, pool
+from longtail.detection.settings import Tde
+from longtail.heads import Head, NormalisedHead, background_exempt
+
+OVERLAPS = (0.5, 0.6, 0.7)
+CODES = ((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0, 10.0), (30.0, 30.0, 15.0, 15.0))
+"""Scales of (dx, dy, dw, dh): the better the boxes, the smaller the moves left to learn."""
+WEIGHTS = (1.0, 0.5, 0.25)
+"""Of the stages' losses, as in the framework the paper used."""
+FOREGROUND = 0.25
+"""Share of the regions in training, at most."""
+CANDIDATES = (8, 32)
+"""Scores of an image that suppression looks at, times the detections that are asked for: more only
+where the first leave too few."""
+
+
+class Found(NamedTuple):
+    """Detections on the canvas, best first."""
+
+    boxes: Tensor
+    """(B, M, 4)."""
+    scores: Tensor
+    """(B, M)."""
+    labels: Tensor
+    """(B, M) classes 1..C; 0 where an image has fewer."""
+    masks: Tensor
+    """(B, M, 28, 28) probabilities inside the box."""
+
+
+class Stage(nn.Module):
+    """One stage: a feature vector of a region, its class, its better box, its mask."""
+
+    def __init__(
+        self, position: int, width: int, head: Head, mask_classes: int, grouped: bool
+    ) -> None:
+        super().__init__()
+        self.overlap, self.weight = OVERLAPS[position], WEIGHTS[position]
+        self.coder = BoxCoder(CODES[position])
+        self.features = BoxFeatures(width, head.dim)
+        self.head = head
+        self.move = nn.Linear(head.dim, 4)
+        self.mask = MaskHead(width, mask_classes, grouped)
+        nn.init.normal_(self.move.weight, std=0.001)
+        nn.init.zeros_(self.move.bias)
+
+    def probabilities(self, x: Tensor, tde: Tde, alpha: float) -> Tensor:
+        """Scores (N, C + 1) of features (N, D): each a softmax, and only one."""
+        if tde == "off" or not isinstance(self.head, NormalisedHead):
+            return logits_of(self.head, x).float().softmax(-1)
+        total, indirect = self.head.effects(x)
+        direct = total - alpha * indirect  # Eq. 8
+        return direct.softmax(-1) if tde == "plain" else background_exempt(total, direct)  # Eq. 9
+
+
+def logits_of(head: Head, x: Tensor) -> Tensor:
+    """The logits a head is trained by: Eq. 7 for a normalised one."""
+    return head.total(x) if isinstance(head, NormalisedHead) else head(x)
+
+
+class Cascade(nn.Module):
+    """Proposals to losses in training mode, to detections in evaluation mode.
+
+    Args:
+        make_head: gives the box classifier of a stage.
+        width: channels of the pyramid.
+        mask_classes: masks a region could have, one for each class or 1.
+        grouped: whether the mask heads have group normalisation.
+        rois: R.
+        canonical: side of a box, in pixels, that belongs to the pyramid's third level.
+        loss: of the box classifiers: cross-entropy, focal or eql.
+        rare: (C + 1,) classes that eql spares.
+        focal_gamma: exponent of focal.
+    """
+
+    rare: Tensor
+
+    def __init__(
+        self,
+        make_head: Callable[[], Head],
+        *,
+        width: int,
+        mask_classes: int,
+        grouped: bool,
+        rois: int,
+        canonical: float,
+        loss: str,
+        rare: Tensor,
+        focal_gamma: float,
+    ) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(
+            Stage(i, width, make_head(), mask_classes, grouped) for i in range(len(OVERLAPS))
+        )
+        self.rois, self.canonical, self.loss = rois, canonical, loss
+        self.focal_gamma = focal_gamma
+        self.register_buffer("rare", rare, persistent=False)
+        # how to score: may be changed at any time, without training
+        self.tde: Tde = "off"
+        self.alpha = 0.0
+        self.detections, self.score_threshold = 300, 1e-4
+
+    @property
+    def each(self) -> list[Stage]:
+        """The stages in order."""
+        return cast(list[Stage], list(self.stages))
+
+    def losses(
+        self, maps: dict[str, Tensor], proposed: Proposed, batch: Batch
+    ) -> dict[str, Tensor]:
+        """The losses of all stages, named as class0, box0, mask0, ..."""
+        maps, true_masks = _ready(maps), batch.masks.float()
+        boxes, valid = self._drawn(proposed, batch)
+        losses: dict[str, Tensor] = {}
+        for i, stage in enumerate(self.each):
+            which, kind = box.match(
+                boxes, batch.boxes, batch.labels > 0, high=stage.overlap, low=stage.overlap
+            )
+            foreground = valid & (kind == 1)  # (B, R)
+            x = stage.features(self._pooled(maps, boxes, BOX))  # (B * R, D)
+            moves = stage.move(x).float().view(boxes.shape)
+            labels = batch.labels.gather(1, which).masked_fill(~foreground, 0)
+            aim = box.encode(stage.coder, box.take(batch.boxes, which), boxes)
+            count = per_rank(valid.sum())
+            losses[f"class{i}"] = stage.weight * self._class_loss(stage, x, labels, valid) / count
+            losses[f"box{i}"] = stage.weight * box.move_loss(moves, aim, foreground, 1.0) / count
+            rows = batch.rows.gather(1, which)
+            losses[f"mask{i}"] = stage.weight * self._mask_loss(
+                stage, maps, boxes, foreground, labels, true_masks, rows
+            )
+            boxes = box.clip(box.decode(stage.coder, moves.detach(), boxes), batch.sizes)
+            valid = valid & (boxes[..., 2:] > boxes[..., :2]).all(-1)
+        return losses
+
+    def _drawn(self, proposed: Proposed, batch: Batch) -> tuple[Tensor, Tensor]:
+        """R regions (B, R, 4) of the proposals and the true boxes, and which are no padding."""
+        boxes = torch.cat([proposed.boxes, batch.boxes], dim=1)  # (B, P + G, 4)
+        present = torch.cat([proposed.present, batch.labels > 0], dim=1)
+        first = OVERLAPS[0]
+        _, kind = box.match(boxes, batch.boxes, batch.labels > 0, high=first, low=first)
+        chance = uniform(batch.keys, "regions", boxes.shape[1])
+        index, valid = box.sample(kind.masked_fill(~present, -1), chance, self.rois, FOREGROUND)
+        return box.take(boxes, index), valid
+
+    def _class_loss(self, stage: Stage, x: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+        """Summed over the regions; the head's mean feature follows the foreground alone."""
+        if isinstance(stage.head, NormalisedHead):
+            stage.head.observe(x, keep=labels.flatten() > 0)
+        z = logits_of(stage.head, x).float()
+        each = region_losses(self.loss, z, labels.flatten(), self.rare, self.focal_gamma)
+        return each.masked_fill(~valid.flatten(), 0.0).sum()
+
+    def _mask_loss(
+        self,
+        stage: Stage,
+        maps: dict[str, Tensor],
+        boxes: Tensor,
+        foreground: Tensor,
+        labels: Tensor,
+        true_masks: Tensor,
+        rows: Tensor,
+    ) -> Tensor:
+        image, place = foreground.nonzero(as_tuple=True)
+        boxes = boxes[image, place]
+        regions = pool(maps, boxes, image, MASK, self.canonical)
+        logits = stage.mask(regions, labels[image, place]).float()
+        aim = mask_targets(true_masks, rows[image, place], boxes)
+        wrong = F.binary_cross_entropy_with_logits(logits, aim, reduction="sum")
+        return wrong / (per_rank(foreground.sum()) * aim.shape[-1] ** 2)
+
+    @torch.no_grad()
+    def detect(self, maps: dict[str, Tensor], proposed: Proposed, sizes: Tensor) -> Found:
+        """Detections of every image; `sizes` (B, 2) are those of the images on the canvas."""
+        maps, boxes = _ready(maps), proposed.boxes
+        scores: Tensor | float = 0.0
+        for stage in self.each:
+            x = stage.features(self._pooled(maps, boxes, BOX))
+            scores = scores + stage.probabilities(x, self.tde, self.alpha) / len(self.stages)
+            boxes = box.clip(box.decode(stage.coder, stage.move(x).view(boxes.shape), boxes), sizes)
+        assert isinstance(scores, Tensor)
+        scores = scores.view(*boxes.shape[:2], -1)[..., 1:]  # (B, P, C)
+        wide = (boxes[..., 2:] > boxes[..., :2]).all(-1)
+        scores = scores.masked_fill(~(proposed.present & wide)[..., None], 0.0)
+        boxes, best, labels = select(boxes, scores, self.detections, self.score_threshold)
+        return Found(boxes, best, labels, self._masks(maps, boxes, labels))
+
+    def _masks(self, maps: dict[str, Tensor], boxes: Tensor, labels: Tensor) -> Tensor:
+        regions = self._pooled(maps, boxes, MASK)
+        asked = labels.flatten().clamp(min=1)
+        each = [stage.mask(regions, asked).float().sigmoid() for stage in self.each]
+        mean = torch.stack(each).mean(0)
+        return mean.view(*labels.shape, *mean.shape[1:])
+
+    def _pooled(self, maps: dict[str, Tensor], boxes: Tensor, side: int) -> Tensor:
+        """Boxes (B, N, 4) pooled as (B * N, V, side, side)."""
+        image = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
+        return pool(maps, boxes.flatten(0, 1), image, side, self.canonical)
+
+
+def _ready(maps: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As RoIAlign wants them: once, rather than at each of its calls."""
+    return {name: maps[name].float().contiguous() for name in LEVELS}
+
+
+def select(
+    boxes: Tensor, scores: Tensor, count: int, threshold: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best `count` detections of each image after suppression within each class.
+
+    Only better candidates suppress, so the best of the first candidates are the best of all.
+
+    Args:
+        boxes: (B, P, 4), shared by all classes.
+        scores: (B, P, C).
+        count: M.
+        threshold: least score.
+
+    Returns:
+        Boxes (B, M, 4), scores (B, M) and classes 1..C (B, M), 0 where there are fewer.
+    """
+    classes = scores.shape[2]
+    flat = scores.flatten(1)  # (B, P * C)
+    for times in CANDIDATES:
+        best, index = flat.topk(min(times * count, flat.shape[1]), dim=1)
+        which, labels = index // classes, index % classes + 1
+        kept = box.suppress_candidates(boxes, which, labels, best > threshold, 0.5)
+        enough = (kept.sum(1) >= count) | (best[:, -1] <= threshold)
+        if times * count >= flat.shape[1] or bool(enough.all()):
+            break
+    best, order = best.masked_fill(~kept, 0.0).topk(min(count, best.shape[1]), dim=1)
+    labels = labels.gather(1, order).masked_fill(best <= threshold, 0)
+    return box.take(boxes, which.gather(1, order)), best, labels

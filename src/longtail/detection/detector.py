@@ -1,0 +1,103 @@
+"""The whole detector: pyramid, proposals, cascade; batches in, losses or detections out."""
+
+import torch
+from torch import Tensor, nn
+
+from longtail.detection.batches import Batch
+from longtail.detection.cascade import Cascade, Found
+from longtail.detection.classification import rare_classes
+from longtail.detection.data import Categories
+from longtail.detection.proposals import Proposals
+from longtail.detection.pyramid import Pyramid
+from longtail.detection.settings import DetectionConfig
+from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, LinearHead
+from longtail.seeding import stream
+
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's pixels, which pretrained weights expect."""
+
+
+class Detector(nn.Module):
+    """Cascade Mask R-CNN.
+
+    In training mode a batch gives its losses by name, in evaluation mode its detections.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, pyramid: Pyramid, proposals: Proposals, cascade: Cascade) -> None:
+        super().__init__()
+        self.pyramid, self.proposals, self.cascade = pyramid, proposals, cascade
+        self.register_buffer("mean", 255 * torch.tensor(MEAN).view(3, 1, 1), persistent=False)
+        self.register_buffer(
+            "deviation", 255 * torch.tensor(DEVIATION).view(3, 1, 1), persistent=False
+        )
+
+    def forward(self, batch: Batch) -> dict[str, Tensor] | Found:
+        pixels = (batch.images.float() - self.mean) / self.deviation
+        pixels = pixels * self._inside(batch)  # the rest of the canvas is the mean colour
+        maps = self.pyramid(pixels.contiguous(memory_format=torch.channels_last))
+        proposed = self.proposals(maps, batch)
+        if self.training:
+            return {**proposed.losses, **self.cascade.losses(maps, proposed, batch)}
+        return self.cascade.detect(maps, proposed, batch.sizes)
+
+    def _inside(self, batch: Batch) -> Tensor:
+        """(B, 1, H, W): 1 on the image, 0 on the rest of its canvas."""
+        height, width = batch.images.shape[2:]
+        rows = torch.arange(height, device=batch.sizes.device)[:, None]
+        columns = torch.arange(width, device=batch.sizes.device)
+        tall, wide = batch.sizes[:, 0, None, None, None], batch.sizes[:, 1, None, None, None]
+        return ((rows < tall) & (columns < wide)).float()
+
+    def score_by(self, config: DetectionConfig) -> "Detector":
+        """Score detections as `config` asks, without training; gives itself."""
+        cascade, asked = self.cascade, config.inference
+        cascade.tde, cascade.alpha = config.tde, asked.alpha
+        cascade.detections, cascade.score_threshold = asked.detections, asked.score_threshold
+        return self
+
+
+def build_detector(config: DetectionConfig, categories: Categories, *, weights: bool) -> Detector:
+    """The detector of a run, initialised from its seed alone, on the CPU.
+
+    `weights` says whether pretrained ones are wanted, if the configuration has them at all: not
+    where a checkpoint follows.
+    """
+    model = config.model
+    grouped = model.norm == "group"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream(config.seed, "init"))
+        pyramid = Pyramid(
+            config.backbone,
+            norm=model.norm,
+            width=model.width,
+            pretrained=model.pretrained,
+            fetch=weights,
+        )
+        proposals = Proposals(model.width, model.proposals, model.anchor_scale)
+        cascade = Cascade(
+            lambda: _head(config, len(categories.ids) + 1),
+            width=model.width,
+            mask_classes=len(categories.ids) if model.masks == "class" else 1,
+            grouped=grouped,
+            rois=model.rois,
+            canonical=56 * model.anchor_scale,  # 224 where anchors are torchvision's
+            loss=config.row.loss,
+            rare=rare_classes(categories.images, config.head.eql_images),
+            focal_gamma=config.head.focal_gamma,
+        )
+    detector = Detector(pyramid, proposals, cascade).score_by(config)
+    return detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _head(config: DetectionConfig, outputs: int) -> Head:
+    asked, dim, kind = config.head, config.model.features, config.row.head
+    if kind == "linear":
+        return LinearHead(dim, outputs)
+    shared = {"tau": asked.tau, "momentum": asked.mean_momentum}
+    if kind == "deconfound":
+        return DeconfoundHead(dim, outputs, asked.heads or 2, gamma=asked.gamma, **shared)
+    normalised = CosineHead if kind == "cosine" else CapsuleHead
+    return normalised(dim, outputs, asked.heads or 1, **shared)

@@ -1,0 +1,135 @@
+"""What can be asked of a finished detector: scored anew in any way, and shown; no training."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from longtail.config import MachineConfig
+from longtail.detection import pictures
+from longtail.detection.annotations import Picture
+from longtail.detection.data import Categories, DetectionSet, load
+from longtail.detection.detector import build_detector
+from longtail.detection.measure import Detections
+from longtail.detection.predicting import Source, judge, predict, source_of
+from longtail.detection.results import DetectionResult, DetectionRun, digest, make_result
+from longtail.detection.settings import DetectionConfig, Tde
+from longtail.detection.training import Splits
+from longtail.engine import launch
+from longtail.errors import UserError
+from longtail.replica import load_weights
+
+COST = ("training_id", "seconds", "images_per_second", "device", "losses")
+"""The fields of a result that evaluation cannot know."""
+
+
+class Finished:
+    """A finished run with its data and its detector, opened once.
+
+    Args:
+        folder: of the run.
+        data: its splits, where they are loaded already.
+        device: auto, cpu or cuda; where it was trained may be gone.
+    """
+
+    def __init__(
+        self, folder: Path | str, *, data: Splits | None = None, device: str = "auto"
+    ) -> None:
+        self.run = DetectionRun.open(folder)
+        self.config, self.stored = self.run.config, self.run.result
+        self.train, self.val = data or load(self.config.data, self.config.files.root)
+        if digest(self.train) != self.stored["subset_sha256"]:
+            raise UserError(
+                f"{self.run.folder} was trained on other images than {self.config.data} holds now"
+            )
+        self.fabric = launch(MachineConfig(device=device))  # type: ignore[arg-type]
+        detector = build_detector(self.config, self.train.categories, weights=False)
+        source = f"{self.run.folder}/model.safetensors"
+        load_weights(detector, self.run.load_model(), source)
+        self.detector = detector.to(self.fabric.device)
+
+    def scored(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionConfig:
+        """The run's configuration with another way of scoring; None leaves it as it is."""
+        config = self.config
+        tde = tde or (config.tde if alpha is None or config.tde != "off" else "background-exempt")
+        if tde == "off":
+            return replace(config, method=config.training)
+        if config.row.head == "linear":
+            raise UserError(
+                f"{config.method} has a linear head, without a direction to subtract: it takes "
+                "only --tde off. Methods that take more: cosine, capsule, deconfound"
+            )
+        asked = {"tde": tde} if alpha is None else {"tde": tde, "alpha": alpha}
+        return replace(
+            config,
+            method=f"{config.training}-tde",
+            inference=replace(config.inference, **asked),
+        )
+
+    @cached_property
+    def _judged(self) -> Source:
+        return source_of(self.config, self.val, self.fabric)
+
+    def evaluate(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionResult:
+        """The result on the validation split; writes nothing."""
+        config = self.scored(tde, alpha)
+        measured = judge(self.detector, config, self.val, self.fabric, self._judged)
+        cost = {name: self.stored[name] for name in COST}
+        return make_result(config, self.train, measured, self.detector, cost)
+
+    def sweep(self, alphas: Sequence[float], tde: Tde = "background-exempt") -> Iterator[Any]:
+        """The result at each alpha, one after the other."""
+        return (self.evaluate(tde, alpha) for alpha in alphas)
+
+    def detections(
+        self, config: DetectionConfig, data: DetectionSet, images: Sequence[int] | None = None
+    ) -> Iterator[Detections]:
+        """Detections in `data`, scored as `config` says."""
+        return predict(self.detector, config, data, self.fabric, images)
+
+    def compare(
+        self, config: DetectionConfig, data: DetectionSet, images: Sequence[int], least_score: float
+    ) -> Iterator[Image.Image]:
+        """Each image without and with TDE, and as annotated where it is."""
+        before = self.detections(self.scored("off"), data, images)
+        with_tde = config.tde != "off"
+        after = self.detections(config, data, images) if with_tde else iter(())
+        for number, first in zip(images, list(before), strict=True):
+            image, target = data[number]
+            shown = {self.config.training: first}
+            if with_tde:
+                shown[f"{config.method}, alpha {config.inference.alpha:g}"] = next(after)
+            if len(target["labels"]):
+                shown["annotated"] = pictures.truth(target)
+            drawn = [
+                pictures.draw(image, found, self.train.categories, least_score=least_score)
+                for found in shown.values()
+            ]
+            yield pictures.side_by_side(drawn, list(shown))
+
+
+def of_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:
+    """Images without annotations, as a data set."""
+    return DetectionSet(
+        tuple(_picture(i, path) for i, path in enumerate(paths, start=1)), categories, {}
+    )
+
+
+def _picture(number: int, path: Path) -> Picture:
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+    except OSError as error:
+        raise UserError(f"{path} is not an image that can be read: {error}") from error
+    return Picture(
+        id=number,
+        path=path,
+        height=height,
+        width=width,
+        absent=None,
+        unfinished=frozenset(),
+        instances=(),
+    )

@@ -1,0 +1,120 @@
+"""Finished detectors become one page: figures, losses, and pictures without and with TDE."""
+
+import base64
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from longtail import tables
+from longtail.detection.finished import Finished
+from longtail.detection.results import FIGURES, DetectionRun
+from longtail.detection.training import Splits
+from longtail.errors import UserError
+from longtail.pages import source, template
+from longtail.runs import replacing
+
+WIDTH, HEIGHT = 600, 200
+"""Of the curve of losses, in its own units."""
+
+
+def report(
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    images: int = 6,
+    least_score: float = 0.3,
+    data: Splits | None = None,
+    device: str = "auto",
+) -> Path:
+    """Write the page for runs that share their data.
+
+    Args:
+        folders: of finished runs; the last one with TDE, else the last one, is shown in pictures.
+        out: the HTML file.
+        images: validation images that are drawn.
+        least_score: detections below it are not drawn.
+        data: their splits, where they are loaded already.
+        device: auto, cpu or cuda.
+    """
+    runs = [DetectionRun.open(folder) for folder in folders]
+    if not runs:
+        raise UserError("a report needs at least one run")
+    results = [run.result for run in runs]
+    if len({result["subset_sha256"] for result in results}) > 1:
+        raise UserError("these runs were trained on different data and cannot share a report")
+    with_tde = [run for run in runs if run.config.tde != "off"]
+    shown = Finished((with_tde or runs)[-1].folder, data=data, device=device)
+    categories = shown.train.categories
+    page = template("detection.html.j2").render(
+        data=results[0]["data"],
+        classes=len(categories.ids),
+        groups={name: categories.groups.count(name) for name in ("frequent", "common", "rare")},
+        train_images=f"{len(shown.train):,}",
+        images=f"{len(shown.val):,}",
+        header=("method", "TDE", "alpha", "seeds", *FIGURES),
+        rows=rows(results),
+        curves=[(_name(r), _curve(run)) for run, r in zip(runs, results, strict=True)],
+        box=(WIDTH, HEIGHT),
+        pictures=_pictures(shown, images, least_score),
+        shown=_name(shown.stored),
+        runs=[_about(run, result) for run, result in zip(runs, results, strict=True)],
+        style=source("style.css"),
+    )
+    with replacing(out) as path:
+        path.write_text(page, encoding="utf-8")
+    return out
+
+
+def rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each method and way of scoring: mean and deviation over seeds."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for result in results:
+        alpha = "-" if not result["alpha"] else f"{result['alpha']:g}"
+        groups.setdefault((result["method"], result["tde"], alpha), []).append(result)
+    return [
+        [
+            *key,
+            str(len(group)),
+            *(tables.shown(tables.spread([r["ap"][name] for r in group])) for name in FIGURES),
+        ]
+        for key, group in groups.items()
+    ]
+
+
+def _name(result: Mapping[str, Any]) -> str:
+    return f"{result['method']}, seed {result['seed']}"
+
+
+def _curve(run: DetectionRun) -> str:
+    """Points of the run's loss over its epochs."""
+    losses = [record["loss"] for record in run.metrics]
+    step, top = WIDTH / max(1, len(losses) - 1), max(losses)
+    return " ".join(f"{i * step:.1f},{HEIGHT * (1 - v / top):.1f}" for i, v in enumerate(losses))
+
+
+def _pictures(shown: Finished, images: int, least_score: float) -> list[str]:
+    chosen = range(min(images, len(shown.val)))
+    drawn = shown.compare(shown.config, shown.val, chosen, least_score)
+    return [_inline(picture) for picture in drawn]
+
+
+def _inline(picture: Image.Image) -> str:
+    """As text that a page can hold."""
+    content = io.BytesIO()
+    picture.save(content, "JPEG", quality=85)
+    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def _about(run: DetectionRun, result: Mapping[str, Any]) -> dict[str, str]:
+    speed = f"{result['images_per_second']:,.0f} training images a second"
+    return {
+        "name": _name(result),
+        "folder": str(run.folder),
+        "cost": f"{result['seconds']:.1f} s; {speed}; device: {result['device']}",
+        "config": (run.folder / "config.yaml").read_text(),
+        "environment": json.dumps(json.loads((run.folder / "env.json").read_text()), indent=1),
+    }

@@ -1,0 +1,118 @@
+"""Detections drawn on their image: masks, boxes, names and scores."""
+
+from collections.abc import Sequence
+from colorsys import hsv_to_rgb
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from longtail.detection.data import Categories
+from longtail.detection.masks import decode, encode
+from longtail.detection.measure import Detections
+
+LONG_SIDE = 640
+"""Small images are enlarged to about this many pixels, so that names can be read."""
+TEXT = 13
+GAP = 6
+VEIL = 0.45
+"""How much of a mask's colour covers the image."""
+
+Colour = tuple[int, int, int]
+
+
+def draw(
+    image: Tensor, detections: Detections, categories: Categories, *, least_score: float = 0.3
+) -> Image.Image:
+    """The image with its detections, the surest on top; a score of 1 is not written.
+
+    Args:
+        image: (3, H, W) uint8.
+        detections: of that image.
+        categories: for the names; a class has its own colour.
+        least_score: detections below it are left out.
+    """
+    scale = max(1, round(LONG_SIDE / max(image.shape[1:])))
+    order = detections.scores.argsort().tolist()
+    shown = [place for place in order if float(detections.scores[place]) >= least_score]
+    pixels = image.permute(1, 2, 0).numpy().astype(np.float32)
+    for place in shown:
+        if detections.masks:
+            _veil(pixels, detections.masks[place], _colour(int(detections.labels[place])))
+    picture = Image.fromarray(pixels.astype(np.uint8))
+    picture = picture.resize((scale * picture.width, scale * picture.height))
+    pen = ImageDraw.Draw(picture)
+    for place in shown:
+        label, score = int(detections.labels[place]), float(detections.scores[place])
+        corners = [scale * side for side in detections.boxes[place].tolist()]
+        pen.rectangle(corners, outline=_colour(label), width=2)
+        words = categories.names[label - 1] + (f" {score:.2f}" if score < 1 else "")
+        _write(pen, words, corners, _colour(label), picture.size)
+    return picture
+
+
+def truth(target: dict[str, Any]) -> Detections:
+    """The annotated objects of an image as detections that are sure, to be drawn beside others."""
+    return Detections(
+        image_id=target["image_id"],
+        boxes=target["boxes"],
+        scores=target["boxes"].new_ones(len(target["boxes"])),
+        labels=target["labels"],
+        masks=encode(target["masks"]),
+    )
+
+
+def side_by_side(pictures: Sequence[Image.Image], titles: Sequence[str]) -> Image.Image:
+    """Pictures of one height in a row, each under its title."""
+    above = TEXT + 2 * GAP
+    width = sum(picture.width for picture in pictures) + GAP * (len(pictures) - 1)
+    row = Image.new("RGB", (width, above + max(picture.height for picture in pictures)), "white")
+    pen = ImageDraw.Draw(row)
+    left = 0
+    for picture, title in zip(pictures, titles, strict=True):
+        pen.text((left + GAP, GAP), title, fill="black", font=_font())
+        row.paste(picture, (left, above))
+        left += picture.width + GAP
+    return row
+
+
+def _veil(pixels: np.ndarray, code: dict[str, Any], colour: Colour) -> None:
+    """Cover the mask's pixels (H, W, 3) with a thin layer of colour."""
+    counts = code["counts"]
+    counts = counts.encode() if isinstance(counts, str) else counts
+    inside = decode([counts], *pixels.shape[:2])[0].numpy().astype(bool)
+    pixels[inside] = (1 - VEIL) * pixels[inside] + VEIL * np.array(colour)
+
+
+def _write(
+    pen: ImageDraw.ImageDraw,
+    words: str,
+    box: list[float],
+    colour: Colour,
+    size: tuple[int, int],
+) -> None:
+    """Words on a plate of the box's colour, above the box or, where there is no room, in it."""
+    left, top, right, bottom = pen.textbbox((0, 0), words, font=_font())
+    width, height = right - left + 4, bottom - top + 4
+    x = min(max(box[0], 0), max(size[0] - width, 0))
+    y = box[1] - height if box[1] >= height else max(box[1], 0)
+    pen.rectangle((x, y, x + width, y + height), fill=colour)
+    dark = 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] > 130
+    pen.text((x + 2 - left, y + 2 - top), words, fill="black" if dark else "white", font=_font())
+
+
+def _colour(label: int) -> Colour:
+    """One of each class; hues a golden section apart, so that neighbours differ."""
+    red, green, blue = hsv_to_rgb(label * 0.618 % 1, 0.75, 0.95 if label % 2 else 0.75)
+    return int(255 * red), int(255 * green), int(255 * blue)
+
+
+@cache
+def _font() -> ImageFont.FreeTypeFont:
+    import matplotlib  # only for the place of its fonts
+
+    fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    return ImageFont.truetype(fonts / "DejaVuSans.ttf", TEXT)

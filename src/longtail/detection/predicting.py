@@ -1,0 +1,94 @@
+"""A trained detector at work: images in, detections at the images' own size out."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, distributed
+
+from longtail.detection.batches import Batch, Prepared, Resident, Streamed, place
+from longtail.detection.cascade import Found
+from longtail.detection.data import DetectionSet
+from longtail.detection.detector import Detector
+from longtail.detection.masks import encode
+from longtail.detection.measure import Detections, measure
+from longtail.detection.regions import paste
+from longtail.detection.settings import DetectionConfig
+
+Source = Resident | Streamed
+
+
+def source_of(config: DetectionConfig, data: DetectionSet, fabric: Fabric) -> Source:
+    """Batches of `data`, of the size that `config` asks for."""
+    prepared = Prepared(data, config.model.image_size, config.model.max_size)
+    return place(prepared, fabric.device, config.machine.workers)
+
+
+def judge(
+    detector: Detector,
+    config: DetectionConfig,
+    data: DetectionSet,
+    fabric: Fabric,
+    source: Source | None = None,
+) -> dict[str, Any]:
+    """What the detector is worth on `data`, as `measure` says it.
+
+    Every rank looks at its share; the first one measures, and the others get nothing. `source` is
+    for one who judges the same data several times.
+    """
+    rank, world = fabric.global_rank, fabric.world_size
+    share = range(rank, len(data), world)
+    found = list(predict(detector, config, data, fabric, share, source))
+    if world > 1:
+        shares: list[Any] = [None] * world
+        distributed.all_gather_object(shares, found)
+        found = [each for share in shares for each in share]
+    return measure(data, found) if rank == 0 else {}
+
+
+def predict(
+    detector: Detector,
+    config: DetectionConfig,
+    data: DetectionSet,
+    fabric: Fabric,
+    images: Sequence[int] | None = None,
+    source: Source | None = None,
+) -> Iterator[Detections]:
+    """Detections in the `images` of `data` that are numbered (all by default), in their order."""
+    detector.score_by(config).eval()
+    chosen = list(range(len(data)) if images is None else images)
+    size = max(1, config.train.batch_size // fabric.world_size)
+    order = [chosen[i : i + size] for i in range(0, len(chosen), size)]
+    source = source or source_of(config, data, fabric)
+    for numbers, batch in zip(order, source.batches(order), strict=True):
+        yield from in_pixels(detect(detector, batch, fabric), batch, data, numbers)
+
+
+@torch.no_grad()
+def detect(detector: Detector, batch: Batch, fabric: Fabric) -> Found:
+    """Detections of a batch, on its canvas."""
+    with fabric.autocast():
+        found = detector(batch)
+    assert isinstance(found, Found)
+    return found
+
+
+def in_pixels(
+    found: Found, batch: Batch, data: DetectionSet, numbers: Sequence[int]
+) -> Iterator[Detections]:
+    """Detections on a canvas as those of the images as they are stored."""
+    counts = (found.labels > 0).sum(1).tolist()
+    for i, number in enumerate(numbers):
+        picture = data.pictures[number]
+        whole = torch.tensor([picture.height, picture.width]).to(batch.sizes)
+        scale = (whole / batch.sizes[i]).flip(0).repeat(2)  # (4,): x, y, x, y
+        best: Tensor = found.boxes[i, : counts[i]] * scale
+        masks = paste(found.masks[i, : counts[i]], best, picture.height, picture.width)
+        yield Detections(
+            image_id=picture.id,
+            boxes=best.cpu(),
+            scores=found.scores[i, : counts[i]].cpu(),
+            labels=found.labels[i, : counts[i]].cpu(),
+            masks=encode(masks),
+        )

@@ -1,0 +1,119 @@
+"""What is done to one region: pooled from the pyramid, made a feature vector, given a mask.
+
+Shapes: N regions, V channels of the pyramid, D features of the box classifiers.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.ops import roi_align
+
+from longtail.detection.pyramid import LEVELS, group_norm
+
+BOX, MASK = 7, 14
+"""Side of what the box and the mask heads are fed."""
+
+
+def pool(
+    maps: dict[str, Tensor], boxes: Tensor, image: Tensor, side: int, canonical: float
+) -> Tensor:
+    """Regions (N, V, side, side), each from the level of its size (Lin et al. 2017, Eq. 1).
+
+    What torchvision's MultiScaleRoIAlign does with a list of images, without a loop over it.
+
+    Args:
+        maps: the pyramid.
+        boxes: (N, 4) in pixels of the canvas.
+        image: (N,) which image of the batch each lies in.
+        side: of the pooled square.
+        canonical: side of a box, in pixels, that belongs to the third level.
+    """
+    sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1e-6).prod(1).sqrt()
+    level = (2 + torch.log2(sides / canonical + 1e-6)).floor().clamp(0, len(LEVELS) - 1).long()
+    order = level.argsort(stable=True)
+    regions = torch.cat([image[:, None].to(boxes), boxes], dim=1)[order]
+    counts = torch.bincount(level, minlength=len(LEVELS)).tolist()
+    parts = [
+        roi_align(maps[name], part, side, 1 / (4 << i), sampling_ratio=2, aligned=True)
+        for i, (name, part) in enumerate(zip(LEVELS, regions.split(counts), strict=True))
+    ]
+    return torch.cat(parts)[order.argsort()]
+
+
+class BoxFeatures(nn.Sequential):
+    """Pooled regions (N, V, 7, 7) to features (N, D), not negative."""
+
+    def __init__(self, width: int, dim: int) -> None:
+        super().__init__(
+            nn.Flatten(),
+            nn.Linear(width * BOX * BOX, dim),
+            nn.ReLU(),
+            nn.Linear(dim, dim),
+            nn.ReLU(),
+        )
+
+
+class MaskHead(nn.Module):
+    """Pooled regions (N, V, 14, 14) and their classes to mask logits (N, 28, 28).
+
+    Only the mask of the asked class is computed: with 1,203 classes the others would be nearly all
+    of the work.
+
+    Args:
+        width: V.
+        classes: masks a region could have; 1 is one for all classes.
+        grouped: whether group normalisation follows each convolution.
+    """
+
+    def __init__(self, width: int, classes: int, grouped: bool) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for _ in range(4):
+            layers.append(nn.Conv2d(width, width, 3, padding=1, bias=not grouped))
+            layers += [group_norm(width)] * grouped + [nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(width, width, 2, 2), nn.ReLU())
+        self.weight = nn.Parameter(torch.zeros(classes, width))
+        self.bias = nn.Parameter(torch.zeros(classes))
+        for layer in self.layers:
+            if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def forward(self, regions: Tensor, labels: Tensor) -> Tensor:
+        """`labels` (N,) from 1."""
+        own = (labels - 1) % len(self.weight)  # one mask for all classes is everyone's
+        x = self.layers(regions)  # (N, V, 28, 28)
+        return torch.einsum("nvhw,nv->nhw", x, self.weight[own].to(x)) + self.bias[own, None, None]
+
+
+def mask_targets(masks: Tensor, rows: Tensor, boxes: Tensor) -> Tensor:
+    """What the mask of each region should be, (N, 28, 28) of 0 and 1.
+
+    Args:
+        masks: (T, H, W) float of the batch.
+        rows: (N,) the region's true mask among them.
+        boxes: (N, 4).
+    """
+    regions = torch.cat([rows[:, None].to(boxes), boxes], dim=1)
+    cut = roi_align(masks[:, None], regions, 2 * MASK, 1.0, sampling_ratio=2, aligned=True)
+    return (cut[:, 0] >= 0.5).float()
+
+
+def paste(masks: Tensor, boxes: Tensor, height: int, width: int) -> Tensor:
+    """Masks (N, 28, 28) of probabilities as masks (N, height, width) of true and false.
+
+    The value at a pixel's centre is interpolated between the centres of the mask's cells.
+    """
+    x1, y1, x2, y2 = boxes.unbind(1)
+    x = torch.arange(width, device=boxes.device) + 0.5
+    y = torch.arange(height, device=boxes.device) + 0.5
+    across = 2 * (x - x1[:, None]) / (x2 - x1).clamp(min=1e-6)[:, None] - 1  # (N, width)
+    down = 2 * (y - y1[:, None]) / (y2 - y1).clamp(min=1e-6)[:, None] - 1
+    grid = torch.stack(
+        [
+            across[:, None].expand(-1, height, -1),
+            down[:, :, None].expand(-1, -1, width),
+        ],
+        dim=-1,
+    )
+    return F.grid_sample(masks[:, None], grid, align_corners=False)[:, 0] >= 0.5

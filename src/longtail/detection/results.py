@@ -1,0 +1,128 @@
+"""A detector's run folder, and what its detections are worth as the result of a run.
+
+Groups are frequent, common and rare where a classifier has many, medium and few; the measure is
+the AP of masks where it has accuracy.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from longtail.detection.data import DetectionSet
+from longtail.detection.detector import Detector
+from longtail.detection.settings import DetectionConfig
+from longtail.heads import NormalisedHead
+from longtail.results import Result, csv_text
+from longtail.runs import Folder, versions
+
+FIGURES = ("AP", "AP50", "AP75", "AP_r", "AP_c", "AP_f", "AP_bbox")
+"""The columns of the paper's table."""
+
+
+class DetectionRun(Folder[DetectionConfig]):
+    """The folder of a detector's training."""
+
+    kind = DetectionConfig
+    command = "longtail detect train"
+
+
+@dataclass(frozen=True)
+class DetectionResult(Result):
+    """One method, one data set, one seed, one way of scoring; the fields of result.json."""
+
+    tde: str
+    """off, plain or background-exempt."""
+    measure: str
+    """What overall and the groups hold."""
+    groups: tuple[str, ...]
+    """What many, medium and few stand for."""
+    ap: Mapping[str, float | None]
+    """AP, AP50, AP75, AP_r, AP_c, AP_f of masks, and the same of boxes with _bbox."""
+    losses: Mapping[str, float]
+    """Mean of each loss over the last epoch."""
+
+
+def make_result(
+    config: DetectionConfig,
+    data: DetectionSet,
+    measured: Mapping[str, Any],
+    detector: Detector,
+    cost: Mapping[str, Any],
+) -> DetectionResult:
+    """The result of detections that were measured.
+
+    Args:
+        config: of the run, with the inference that was used.
+        data: what was trained on.
+        measured: what `measure` gave on the validation part.
+        detector: as trained.
+        cost: seconds, images_per_second, device, training_id, losses.
+    """
+    head = detector.cascade.each[-1].head
+    normalised = isinstance(head, NormalisedHead)
+    return DetectionResult(
+        method=config.method,
+        data=config.data,
+        ratio=None,
+        backbone=config.backbone,
+        seed=config.seed,
+        alpha=(config.inference.alpha if config.tde != "off" else 0.0) if normalised else None,
+        alpha_rule="fixed" if normalised else "",
+        heads=getattr(head, "heads", None),
+        tau=getattr(head, "tau", None),
+        gamma=getattr(head, "gamma", None),
+        momentum=config.train.momentum,
+        lr=config.train.lr,
+        epochs=config.train.epochs,
+        batch_size=config.train.batch_size,
+        subset_sha256=digest(data),
+        judged_on="val",
+        overall=measured["AP"],
+        many=measured["AP_f"],
+        medium=measured["AP_c"],
+        few=measured["AP_r"],
+        counts=data.categories.images,
+        per_class=tuple(measured["per_class"]),
+        sweep={},
+        mean_cos=None,
+        class_cos=None,
+        feature_norm=(),
+        weight_norm=tuple(head.weight.norm(dim=1).tolist()),
+        capture_seconds=0.0,
+        replicas=1,
+        images=len(data) * config.train.epochs,
+        options={},
+        train=json.loads(json.dumps(asdict(config.train))),
+        versions=versions(),
+        tde=config.tde,
+        measure="AP of masks, percent",
+        groups=("frequent", "common", "rare"),
+        ap={name: value for name, value in measured.items() if name.startswith("AP")},
+        **cost,
+    )
+
+
+def write_result(run: DetectionRun, result: DetectionResult, data: DetectionSet) -> None:
+    """per_class.csv, and result.json last, for it says 'finished'."""
+    rows = zip(data.categories.names, result.counts, result.per_class, strict=True)
+    run.write("per_class.csv", csv_text(("class", "train_images", "AP"), rows))
+    run.write("result.json", json.dumps(result.to_json()) + "\n")
+
+
+def digest(data: DetectionSet) -> str:
+    """SHA-256 of what the set holds: images, objects, classes."""
+    names = [data.categories.ids, data.categories.names]
+    objects = [(p.id, [(i.label, i.bbox) for i in p.instances]) for p in data.pictures]
+    return hashlib.sha256(json.dumps([names, objects]).encode()).hexdigest()
+
+
+def training_id(config: DetectionConfig, data: DetectionSet) -> str:
+    """Equal for runs that share a training: they differ in how detections are scored alone."""
+    tree = asdict(config)
+    tree["method"] = config.training
+    for place in ("machine", "files", "data", "inference"):
+        del tree[place]
+    text = json.dumps([tree, digest(data)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,301 @@
+"""Images per second beside torchvision's own Mask R-CNN, the price of TDE, and where time goes.
+
+Both detectors get the same backbone, sizes, batch, precision and optimiser, and random images that
+lie on the device already. Variants are measured in turn, round by round, and the median counts.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torchvision.models.detection import MaskRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+
+from longtail.config import MachineConfig
+from longtail.detection.batches import Batch, rows_of
+from longtail.detection.cascade import select
+from longtail.detection.data import Categories
+from longtail.detection.detector import Detector, build_detector
+from longtail.detection.proposals import SIZES
+from longtail.detection.regions import BOX
+from longtail.detection.settings import DetectionConfig
+from longtail.detection.training import LONGEST_GRADIENT
+from longtail.engine import launch
+from longtail.runs import environment, replacing
+
+OBJECTS = 8
+"""In each random image."""
+TDE: tuple[Literal["off", "plain", "background-exempt"], ...] = (
+    *("off", "plain", "background-exempt"),
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is measured."""
+
+    name: str
+    config: DetectionConfig
+    classes: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One workload's figures."""
+
+    workload: str
+    backbone: str
+    classes: int
+    image_size: int
+    batch: int
+    training: Mapping[str, float]
+    """Images per second of ours and of torchvision's Mask R-CNN."""
+    inference: Mapping[str, float]
+    """The same, ours with TDE off, plain and background-exempt."""
+    tde_over_off: Mapping[str, float]
+    """Seconds with TDE over seconds without: the median of the rounds' own ratios."""
+    milliseconds: Mapping[str, float]
+    """Of the parts of one batch's inference."""
+
+
+def workloads() -> list[Workload]:
+    """Small images as in shapes-lvis, and LVIS's sizes and 1,203 classes."""
+    small = DetectionConfig.preset("shapes-lvis")
+    large = DetectionConfig.preset("lvis-v1").with_options(backbone="resnet50", pretrained=False)
+    return [
+        Workload("shapes-lvis", small, classes=80, batch=small.train.batch_size),
+        Workload("shapes-lvis, 1,203 classes", small, classes=1203, batch=small.train.batch_size),
+        Workload("lvis-v1", large, classes=1203, batch=4),
+    ]
+
+
+def bench_speed(folder: Path, device: Literal["auto", "cpu", "cuda"] = "auto") -> list[Speed]:
+    """Measure every workload, writing FOLDER/detection-speed.json anew after each."""
+    fabric = launch(MachineConfig(device=device))
+    found = []
+    for workload in workloads():
+        found.append(measure_speed(workload, fabric))
+        content = {
+            **environment(cuda=fabric.device.type == "cuda"),
+            "speeds": [asdict(speed) for speed in found],
+        }
+        with replacing(folder / "detection-speed.json") as path:
+            path.write_text(json.dumps(content, indent=1) + "\n")
+    return found
+
+
+def measure_speed(workload: Workload, fabric: Fabric, rounds: int = 15, calls: int = 4) -> Speed:
+    """Time ours and torchvision's in turn, `rounds` times `calls` batches of each."""
+    config = workload.config.with_options(method="deconfound-tde")
+    ours = build_detector(config, _categories(workload.classes), weights=False).to(fabric.device)
+    theirs = mask_rcnn(config, workload.classes).to(fabric.device)
+    batch = random_batch(config, workload.classes, workload.batch, fabric.device)
+    images, targets = _as_lists(batch)
+    wait = _waiter(fabric)
+    works = {
+        "ours": _trainer(ours, lambda: ours(batch), config, fabric),
+        "torchvision": _trainer(theirs, lambda: theirs(images, targets), config, fabric),
+    }
+    training = _in_turn(works, wait, rounds, calls)
+    ours.eval()
+    theirs.eval()
+    with torch.no_grad(), fabric.autocast():
+        scored = _in_turn({tde: _scorer(ours, batch, tde) for tde in TDE}, wait, 2 * rounds, calls)
+        # its suppression loops over images and classes: seconds a batch
+        other = _in_turn({"torchvision": lambda: theirs(images)}, wait, min(rounds, 3), 1)
+        parts = _parts(ours, batch, wait, rounds)
+    size = workload.batch
+    return Speed(
+        workload=workload.name,
+        backbone=config.backbone,
+        classes=workload.classes,
+        image_size=config.model.image_size,
+        batch=size,
+        training=_per_second(training, calls * size),
+        inference=_per_second(scored, calls * size) | _per_second(other, size),
+        tde_over_off={tde: _ratio(scored[tde], scored["off"]) for tde in TDE[1:]},
+        milliseconds=parts,
+    )
+
+
+def mask_rcnn(config: DetectionConfig, classes: int) -> MaskRCNN:
+    """The Mask R-CNN of torchvision with our backbone, sizes and numbers of regions.
+
+    Its detections stay on the canvas, as ours do here: pasting masks is no part of the network.
+    """
+    model, asked = config.model, config.inference
+    pyramid = build_detector(config, _categories(classes), weights=False).pyramid
+    pyramid.out_channels = model.width  # type: ignore[assignment]
+    sizes = tuple((int(size * model.anchor_scale),) for size in SIZES)
+    detector = MaskRCNN(
+        pyramid,
+        classes + 1,
+        min_size=model.image_size,
+        max_size=model.max_size,
+        rpn_anchor_generator=AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes)),
+        rpn_pre_nms_top_n_train=2 * model.proposals,
+        rpn_pre_nms_top_n_test=2 * model.proposals,
+        rpn_post_nms_top_n_train=model.proposals,
+        rpn_post_nms_top_n_test=model.proposals,
+        box_batch_size_per_image=model.rois,
+        box_detections_per_img=asked.detections,
+        box_score_thresh=asked.score_threshold,
+    )
+    detector.transform.postprocess = lambda found, *_: found
+    return detector
+
+
+def random_batch(config: DetectionConfig, classes: int, images: int, device: torch.device) -> Batch:
+    """Noise with boxes of all sizes on it, filled as masks."""
+    side = config.model.image_size
+    generator = torch.Generator().manual_seed(0)
+    shape = (images, OBJECTS)
+    corner = 0.6 * side * torch.rand(*shape, 2, generator=generator)
+    extent = side * (0.1 + 0.3 * torch.rand(*shape, 2, generator=generator))
+    boxes = torch.cat([corner, corner + extent], dim=-1).round()
+    x = torch.arange(side)
+    across = (x >= boxes[..., 0, None]) & (x < boxes[..., 2, None])  # (B, G, side)
+    down = (x >= boxes[..., 1, None]) & (x < boxes[..., 3, None])
+    batch = Batch(
+        images=torch.randint(256, (images, 3, side, side), generator=generator, dtype=torch.uint8),
+        sizes=torch.full((images, 2), side),
+        boxes=boxes,
+        labels=torch.randint(1, classes + 1, shape, generator=generator),
+        masks=(down[..., :, None] & across[..., None, :]).flatten(0, 1).byte(),
+        rows=rows_of([OBJECTS] * images),
+        keys=torch.arange(images),
+    )
+    return Batch(*(part.to(device) for part in batch))
+
+
+def table(found: list[Speed]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows, for a terminal."""
+    header = ["workload", "classes", "batch", "training", "torchvision"]
+    header += ["inference", "torchvision", "plain / off", "exempt / off"]
+    rows = [
+        [
+            *(s.workload, str(s.classes), str(s.batch)),
+            *(f"{s.training['ours']:,.0f}", f"{s.training['torchvision']:,.0f}"),
+            *(f"{s.inference['off']:,.0f}", f"{s.inference['torchvision']:,.0f}"),
+            *(f"{ratio:.3f}" for ratio in s.tde_over_off.values()),
+        ]
+        for s in found
+    ]
+    return header, rows
+
+
+def _categories(classes: int) -> Categories:
+    ids = tuple(range(1, classes + 1))
+    return Categories(ids, tuple(map(str, ids)), (1,) * classes, (1,) * classes)
+
+
+def _as_lists(batch: Batch) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    """The batch as torchvision takes it."""
+    masks = batch.masks.view(*batch.labels.shape, *batch.masks.shape[1:])
+    parts = zip(batch.boxes, batch.labels, masks, strict=True)
+    targets = [{"boxes": b, "labels": n, "masks": m} for b, n, m in parts]
+    return list((batch.images / 255).unbind(0)), targets
+
+
+def _trainer(
+    model: nn.Module, losses: Callable[[], Any], config: DetectionConfig, fabric: Fabric
+) -> Callable[[], None]:
+    # a rate of nothing: random targets must not drive the weights astray while the clock runs
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=config.train.momentum)
+
+    def step() -> None:
+        model.train()
+        with fabric.autocast():
+            named = losses()
+        optimizer.zero_grad(set_to_none=True)
+        torch.stack(list(named.values())).sum().backward()
+        moving = [p for p in model.parameters() if p.grad is not None]
+        clip_grad_norm_(moving, LONGEST_GRADIENT)
+        optimizer.step()
+
+    return step
+
+
+def _scorer(detector: Detector, batch: Batch, tde: Any) -> Callable[[], Any]:
+    def detect() -> Any:
+        detector.cascade.tde, detector.cascade.alpha = tde, 1.5
+        return detector(batch)
+
+    return detect
+
+
+def _in_turn(
+    works: Mapping[str, Callable[[], Any]], wait: Callable[[], None], rounds: int, calls: int
+) -> dict[str, list[float]]:
+    """Seconds of each round of each work, after a round that does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds + 1):
+        for name, work in works.items():
+            wait()
+            began = time.perf_counter()
+            for _ in range(calls):
+                work()
+            wait()
+            seconds[name].append(time.perf_counter() - began)
+    return {name: each[1:] for name, each in seconds.items()}
+
+
+def _per_second(seconds: Mapping[str, list[float]], images: int) -> dict[str, float]:
+    return {name: images / statistics.median(each) for name, each in seconds.items()}
+
+
+def _ratio(these: list[float], those: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(these, those, strict=True))
+
+
+def _parts(
+    detector: Detector, batch: Batch, wait: Callable[[], None], rounds: int
+) -> dict[str, float]:
+    """Milliseconds of each part of a batch's inference, each waited for."""
+    spent: dict[str, list[float]] = {}
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        wait()
+        began = time.perf_counter()
+        yield
+        wait()
+        spent.setdefault(name, []).append(1000 * (time.perf_counter() - began))
+
+    cascade = detector.cascade
+    stage, images = cascade.each[0], len(batch.images)
+    for _ in range(rounds):
+        with timed("pyramid"):
+            pixels = (batch.images.float() - detector.mean) / detector.deviation
+            maps = detector.pyramid(pixels.contiguous(memory_format=torch.channels_last))
+        with timed("proposals"):
+            proposed = detector.proposals(maps, batch)
+        with timed("pooling, a stage"):
+            regions = cascade._pooled({k: v.float() for k, v in maps.items()}, proposed.boxes, BOX)
+        with timed("box features, a stage"):
+            x = stage.features(regions)
+        for tde in TDE:
+            with timed(f"box classifier, a stage, TDE {tde}"):
+                scores = stage.probabilities(x, tde, 1.5)
+        with timed("choice of detections"):
+            scores = scores.view(images, -1, scores.shape[-1])[..., 1:]
+            boxes, _, labels = select(
+                proposed.boxes, scores, cascade.detections, cascade.score_threshold
+            )
+        with timed("masks, all stages"):
+            cascade._masks({k: v.float().contiguous() for k, v in maps.items()}, boxes, labels)
+    return {name: statistics.median(each) for name, each in spent.items()}
+
+
+def _waiter(fabric: Fabric) -> Callable[[], None]:
+    return torch.cuda.synchronize if fabric.device.type == "cuda" else lambda: None

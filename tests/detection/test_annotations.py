@@ -1,0 +1,161 @@
+"""Files that are damaged, odd or merely unusual: left out and counted, or answered clearly."""
+
+import json
+import logging
+
+import pytest
+import torch
+from faster_coco_eval import mask as library
+
+from longtail.detection.annotations import CROWD
+from longtail.detection.data import load, read
+from longtail.errors import UserError
+
+WHOLE = torch.zeros(10, 20, dtype=torch.uint8)
+WHOLE[3:7, 2:8] = 1  # the object of the tiny file
+
+
+def split(folder):
+    return read(folder / "instances_train.json", folder / "images")
+
+
+def test_ids_become_classes_and_boxes_have_two_corners(content, write):
+    train, val = load(write(content))
+    assert (train.categories.ids, train.categories.names) == ((4, 9), ("ant", "cat"))
+    assert (train.categories.images, train.categories.instances) == ((0, 1), (0, 1))
+    assert val.categories is train.categories
+    image, target = train[0]
+    assert (image.shape, image.dtype) == ((3, 10, 20), torch.uint8)
+    assert image[:, 0, 0].tolist() == [250, 7, 0]
+    assert target["boxes"].tolist() == [[2, 3, 8, 7]] and target["boxes"].dtype == torch.float32
+    assert target["labels"].tolist() == [2] and target["labels"].dtype == torch.int64
+    assert torch.equal(target["masks"], WHOLE[None])
+    assert target["image_id"] == 7 and train.dropped == {}
+
+
+def test_an_image_without_annotations_is_kept(content, write):
+    image, target = split(write(content))[1]
+    assert image.shape == (3, 10, 20)
+    shapes = [tuple(target[key].shape) for key in ("boxes", "labels", "masks")]
+    assert shapes == [(0, 4), (0,), (0, 10, 20)]
+    assert target["labels"].dtype == torch.int64 and target["masks"].dtype == torch.uint8
+
+
+def column_runs():
+    """Uncompressed run lengths of the object, counted down the columns."""
+    runs, last = [0], 0
+    for value in WHOLE.T.flatten().tolist():
+        if value != last:
+            runs.append(0)
+            last = value
+        runs[-1] += 1
+    return runs
+
+
+@pytest.mark.parametrize("form", ["uncompressed", "compressed", "two polygons"])
+def test_every_form_of_a_mask(content, write, form):
+    runs = {"size": [10, 20], "counts": column_runs()}
+    if form == "uncompressed":
+        segmentation = runs
+    elif form == "compressed":
+        code = library.frPyObjects(runs, 10, 20)
+        segmentation = {"size": code["size"], "counts": code["counts"].decode()}
+    else:
+        segmentation = [[2, 3, 5, 3, 5, 7, 2, 7], [5, 3, 8, 3, 8, 7, 5, 7]]
+    content["annotations"][0]["segmentation"] = segmentation
+    _, target = split(write(content))[0]
+    assert torch.equal(target["masks"], WHOLE[None])
+
+
+ODD = {
+    "boxes with no area inside their image": {"bbox": [2, 3, 0, 4]},
+    "boxes that are not four numbers": {"bbox": [2, 3, float("nan"), 4]},
+    "annotations of an image that is not listed": {"image_id": 8},
+    "annotations of a category that is not listed": {"category_id": 5},
+    "masks that cover no pixel of their image": {"segmentation": [[30, 3, 36, 3, 36, 7, 30, 7]]},
+    "masks of another size than their image": {"segmentation": {"size": [9, 9], "counts": [81]}},
+    "polygons that are not lists of three points or more": {"segmentation": [[2, 3, 8, 3]]},
+    "objects without a mask": {"segmentation": []},
+}
+
+
+@pytest.mark.parametrize("reason", ODD)
+def test_what_cannot_be_used_is_left_out_counted_and_told(content, write, caplog, reason):
+    good = content["annotations"][0]
+    content["annotations"] += [{**good, **ODD[reason]}, {**good, **ODD[reason]}]
+    with caplog.at_level(logging.WARNING):
+        data = split(write(content))
+    assert data.dropped == {reason: 2}
+    assert f"left out 2 {reason}" in caplog.text
+    assert len(data[0][1]["labels"]) == 1
+    assert data.categories.instances == (0, 1)
+
+
+@pytest.mark.parametrize("counts", [[30, 4], [30, -5, 175], ["a"], "PQ5", "", None])
+def test_run_lengths_that_are_not_whole(content, write, counts):
+    content["annotations"][0]["segmentation"] = {"size": [10, 20], "counts": counts}
+    assert split(write(content)).dropped == {"run lengths that do not add up to their image": 1}
+
+
+def test_a_box_that_leaves_the_image_is_cut(content, write):
+    content["annotations"][0]["bbox"] = [-3, 3, 40, 40]
+    _, target = split(write(content))[0]
+    assert target["boxes"].tolist() == [[0, 3, 20, 10]]
+
+
+def test_crowds_are_no_targets_but_are_kept_for_the_measure(content, write):
+    crowd = {**content["annotations"][0], "iscrowd": 1}
+    content["annotations"].append(crowd)
+    data = split(write(content))
+    assert data.dropped == {CROWD: 1}
+    assert data.categories.instances == (0, 1)
+    assert len(data[0][1]["labels"]) == 1
+    assert [each.crowd for each in data.pictures[0].instances] == [False, True]
+
+
+@pytest.mark.parametrize("keep", [0.999, 0.5, 0.0])
+def test_a_truncated_file(content, write, keep):
+    path = write(content) / "instances_train.json"
+    text = path.read_text()
+    path.write_text(text[: int(keep * len(text))])
+    with pytest.raises(UserError, match=r"instances_train.json is not whole: .*anew"):
+        read(path, path.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("annotations"), "has no list 'annotations'"),
+        (lambda c: c.update(images=[]), "has no image or no category"),
+        (lambda c: c["images"].append(c["images"][0]), "twice the image id 7"),
+        (lambda c: c["categories"][0].pop("id"), "a category without an id"),
+        (lambda c: c["images"][0].pop("width"), "gives no height and width of image 7"),
+    ],
+)
+def test_what_cannot_be_meant(content, write, change, message):
+    folder = write(content)
+    change(content)
+    path = folder / "changed.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message):
+        read(path, folder / "images")
+
+
+def test_lvis_says_what_is_absent_and_what_is_unfinished(content, write):
+    content["images"][0]["neg_category_ids"] = [4, 77]
+    content["images"][0]["not_exhaustive_category_ids"] = [9]
+    first, second = split(write(content)).pictures
+    assert (first.absent, first.unfinished) == ({1}, {2})
+    assert (second.absent, second.unfinished) == (None, frozenset())
+
+
+@pytest.mark.parametrize("place", ["b.png", "val2017/b.png"])
+def test_lvis_v1_names_its_images_by_their_address(content, write, place):
+    folder = write(content)
+    for image in content["images"]:
+        image["coco_url"] = f"http://images.cocodataset.org/val2017/{image.pop('file_name')}"
+    path = folder / "instances_train.json"
+    path.write_text(json.dumps(content))
+    (folder / "images" / place).parent.mkdir(exist_ok=True)
+    (folder / "images" / "b.png").rename(folder / "images" / place)
+    assert split(folder)[1][0].shape == (3, 10, 20)

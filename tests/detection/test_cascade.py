@@ -1,0 +1,180 @@
+"""The cascade: scoring, choice of detections, and what the head direction follows."""
+
+import pytest
+import torch
+from small import small_config
+from torch.testing import assert_close
+
+import longtail as lt
+from longtail.detection.batches import Sample, collate, flipped
+from longtail.detection.cascade import Stage, select
+from longtail.detection.data import Categories
+from longtail.detection.detector import build_detector
+from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead, LinearHead
+
+CATEGORIES = Categories((1, 2, 5), ("a", "b", "c"), (200, 50, 3), (400, 60, 3))
+
+
+def sample(objects: int, height: int = 64, width: int = 64, seed: int = 0) -> Sample:
+    generator = torch.Generator().manual_seed(seed)
+    corner = (24 * torch.rand(objects, 2, generator=generator)).round()
+    extent = 10 + (12 * torch.rand(objects, 2, generator=generator)).round()
+    boxes = torch.cat([corner, corner + extent], dim=1)
+    masks = torch.zeros(objects, height, width, dtype=torch.uint8)
+    for mask, (x1, y1, x2, y2) in zip(masks, boxes.int().tolist(), strict=True):
+        mask[y1:y2, x1:x2] = 1
+    pixels = torch.randint(256, (3, height, width), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(1, 4, (objects,), generator=generator)
+    return Sample(pixels, boxes, labels, masks)
+
+
+def batch(*objects: int):
+    made = collate([sample(n, seed=i) for i, n in enumerate(objects)])
+    return made._replace(keys=torch.arange(len(objects)) * 977)
+
+
+@pytest.fixture(scope="module")
+def detector():
+    config = small_config("x", method="deconfound-tde")
+    return build_detector(config, CATEGORIES, weights=False)
+
+
+@pytest.mark.parametrize("head", [LinearHead, CosineHead, CapsuleHead, DeconfoundHead])
+def test_scores_of_a_stage(head):
+    torch.manual_seed(0)
+    stage = Stage(0, 8, head(6, 4), 3, grouped=True)
+    x = torch.rand(9, 6)
+    off = stage.probabilities(x, "off", 1.5)
+    assert_close(off.sum(1), torch.ones(9))
+    if head is LinearHead:
+        assert torch.equal(off, stage.probabilities(x, "background-exempt", 1.5))
+        return
+    stage.head.observe(x)
+    total, indirect = stage.head.total(x), stage.head.indirect(x)
+    for one, other in zip(stage.head.effects(x), (total, indirect), strict=True):
+        assert_close(one, other)
+    plain = stage.probabilities(x, "plain", 1.5)
+    exempt = stage.probabilities(x, "background-exempt", 1.5)
+    assert_close(off, total.softmax(-1))
+    assert_close(plain, (total - 1.5 * indirect).softmax(-1))
+    assert_close(exempt, lt.background_exempt(total, total - 1.5 * indirect, 0))
+    assert_close(exempt.sum(1), torch.ones(9))  # one softmax: nothing is squeezed twice
+    assert_close(exempt[:, 0], off[:, 0])
+    assert_close(stage.probabilities(x, "background-exempt", 0.0), off)
+
+
+def test_choice_of_detections_is_that_of_a_loop():
+    generator = torch.Generator().manual_seed(0)
+    corner = 20 * torch.rand(2, 30, 2, generator=generator)
+    boxes = torch.cat([corner, corner + 5 + 20 * torch.rand(2, 30, 2, generator=generator)], -1)
+    scores = torch.rand(2, 30, 4, generator=generator)
+    scores[1] *= 0.02  # few above the threshold
+    found, best, labels = select(boxes, scores, 10, 0.015)
+    for i in range(2):
+        pairs = [(scores[i, p, c].item(), p, c + 1) for p in range(30) for c in range(4)]
+        kept: list[tuple[float, int, int]] = []
+        for score, p, c in sorted(pairs, reverse=True):
+            own = [before for before in kept if before[2] == c]
+            if score > 0.015 and all(overlap(boxes[i, p], boxes[i, q]) <= 0.5 for _, q, _ in own):
+                kept.append((score, p, c))
+        kept = kept[:10]
+        there = labels[i] > 0
+        assert there.sum() == len(kept)
+        assert best[i][there].tolist() == pytest.approx([k[0] for k in kept])
+        assert labels[i][there].tolist() == [k[2] for k in kept]
+        assert_close(found[i][there], torch.stack([boxes[i, k[1]] for k in kept]))
+
+
+def overlap(a, b):
+    from torchvision.ops import box_iou
+
+    return box_iou(a[None], b[None]).item()
+
+
+def test_more_candidates_are_looked_at_where_the_first_leave_too_few(monkeypatch):
+    from longtail.detection import cascade
+
+    boxes = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 10.5], [0, 0, 10, 11], [20, 20, 30, 30]])
+    scores = torch.tensor([0.9, 0.8, 0.7, 0.1])[:, None]
+    monkeypatch.setattr(cascade, "CANDIDATES", (1, 2))
+    _, best, labels = select(boxes[None], scores[None], 2, 1e-4)
+    assert best[0].tolist() == pytest.approx([0.9, 0.1]) and labels[0].tolist() == [1, 1]
+
+
+def test_every_weight_gets_a_gradient_and_losses_are_numbers(detector, monkeypatch):
+    monkeypatch.setattr(detector.cascade, "rois", 500)  # so many that padding is among them
+    detector.train()
+    losses = detector(flipped(batch(3, 0, 2)))
+    names = ["class", "box", "mask"]
+    assert set(losses) == {"objectness", "proposal_box"} | {
+        f"{n}{i}" for n in names for i in range(3)
+    }
+    torch.stack(list(losses.values())).sum().backward()
+    for name, parameter in detector.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+
+def test_the_direction_follows_the_foreground_alone(detector):
+    detector.train()
+    heads = [stage.head for stage in detector.cascade.each]
+    seen = []
+    for head in heads:
+        head.reset_parameters()
+        head.observe = _recording(head, seen)
+    detector(batch(3, 2))
+    for head in heads:
+        del head.observe
+    assert len(seen) == 3  # each stage its own
+    for head, (x, keep) in zip(heads, seen, strict=True):
+        assert not keep.all()
+        expected = x[keep].float().mean(0) if keep.any() else torch.zeros(head.dim)
+        assert_close(head.mean_feature, expected, rtol=1e-4, atol=1e-6)
+    assert seen[0][1].any()
+    before = [head.mean_feature.clone() for head in heads]
+    detector(batch(0, 0))  # no foreground: nothing changes
+    for head, mean in zip(heads, before, strict=True):
+        assert torch.equal(head.mean_feature, mean)
+
+
+def _recording(head, seen):
+    def observe(x, keep=None):
+        seen.append((x.detach(), keep))
+        type(head).observe(head, x, keep)
+
+    return observe
+
+
+def test_scoring_changes_without_training_and_boxes_do_not(detector):
+    detector.eval()
+    config = small_config("x", method="deconfound-tde", detections=40)
+    for stage in detector.cascade.each:
+        stage.head.mean_feature.copy_(torch.rand(stage.head.dim))
+    found = {}
+    for method, alpha in (("deconfound", 1.5), ("deconfound-tde", 0.0), ("deconfound-tde", 1.5)):
+        detector.score_by(config.with_options(method=method, alpha=alpha))
+        with torch.no_grad():
+            found[method, alpha] = detector(batch(3, 2))
+    off, zero, tde = found.values()
+    assert_close(off.scores, zero.scores)
+    assert not torch.allclose(off.scores, tde.scores)
+    every = {tuple(b) for b in off.boxes[0].round(decimals=3).tolist()}
+    assert every & {tuple(b) for b in tde.boxes[0].round(decimals=3).tolist()}
+    assert off.masks.shape == (2, 40, 28, 28) and off.labels.max() <= 3
+    assert (off.scores[:, :-1] >= off.scores[:, 1:]).all()
+
+
+def test_a_mirrored_batch_is_mirrored_wholly():
+    made = collate([sample(2), sample(1, 64, 50, seed=1), sample(0)])
+    made = made._replace(keys=torch.tensor([3, 1, 2]))
+    turned = flipped(made)
+    again = flipped(turned)
+    for part in ("images", "boxes", "masks", "labels"):
+        assert torch.equal(getattr(again, part), getattr(made, part)), part
+    moved = (turned.boxes != made.boxes).any(-1).any(-1)
+    assert moved.any()
+    for i in range(2):
+        for g in range(int((made.labels[i] > 0).sum())):
+            x1, y1, x2, y2 = turned.boxes[i, g].int().tolist()
+            mask = turned.masks[turned.rows[i, g]]
+            assert mask[y1:y2, x1:x2].all() and mask.sum() == (x2 - x1) * (y2 - y1)
+    assert not turned.images[1, :, :, 50:].any()  # the padding stays where it was

@@ -1,0 +1,59 @@
+"""The detector on CUDA agrees with the one on the CPU; runs where there is CUDA."""
+
+import pytest
+import torch
+from small import small_config, small_data
+
+from longtail.detection.masks import encode
+from longtail.detection.speed import Workload, measure_speed
+from longtail.detection.training import fit
+from longtail.engine import launch
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="the detector on CUDA needs a CUDA device"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def exact():
+    """Compare what is computed, not how cuDNN rounds it."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def test_losses_are_those_of_the_cpu(tmp_path):
+    place = tmp_path / "set"
+    data = small_data(place)
+    runs = {
+        device: fit(
+            small_config(place, device=device, precision="32"), out=tmp_path / device, data=data
+        )
+        for device in ("cpu", "cuda")
+    }
+    cpu, cuda = (run.metrics[0]["losses"] for run in runs.values())
+    assert cuda == pytest.approx(cpu, rel=1e-2, abs=1e-3)
+
+
+def test_bf16_trains_and_resumes(tmp_path):
+    place = tmp_path / "set"
+    data = small_data(place)
+    config = small_config(place, device="cuda", epochs=2)
+    run = fit(config, out=tmp_path / "run", data=data)
+    assert run.result["device"] == torch.cuda.get_device_name()
+    (run.folder / "result.json").unlink()
+    assert fit(config, out=run.folder, data=data, resume=True).finished
+
+
+def test_masks_are_encoded_on_the_device():
+    masks = torch.rand(5, 30, 40, generator=torch.Generator().manual_seed(0)) < 0.5
+    assert encode(masks.cuda()) == encode(masks)
+
+
+def test_speed_is_measured_on_the_device(tmp_path):
+    config = small_config(tmp_path, device="cuda")
+    found = measure_speed(
+        Workload("tiny", config, classes=3, batch=2), launch(config.machine.general()), 1, 1
+    )
+    assert min(found.inference.values()) > 0

@@ -1,0 +1,116 @@
+"""The door to detection data: folders, names, and what is missing."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from perturbed import categories_in
+
+from longtail.detection.data import Categories, load, read
+from longtail.detection.masks import coco, decode, encode
+from longtail.errors import UserError
+
+
+def test_groups_by_training_images():
+    images = (0, 1, 10, 11, 100, 101, 5000)
+    categories = Categories(tuple(range(7)), ("",) * 7, images, images)
+    rare, common, frequent = ("rare",) * 3, ("common",) * 2, ("frequent",) * 2
+    assert categories.groups == rare + common + frequent
+
+
+@pytest.mark.parametrize("file", ["lvis_v0_5_categories_with_counts", "lvis_v1_train_cat_info"])
+def test_groups_are_those_of_lvis(shared, file):
+    path = shared / "lvis" / f"{file}.json"
+    info = sorted(json.loads(path.read_text()), key=lambda category: category["id"])
+    letters = [group[0] for group in categories_in(path).groups]
+    assert letters == [category["frequency"] for category in info]
+
+
+def test_coco_small(shared):
+    train, val = load("coco-small", shared)
+    assert (len(train), len(val), sum(train.categories.instances)) == (500, 176, 4191)
+    groups = train.categories.groups
+    assert [groups.count(name) for name in ("rare", "common", "frequent")] == [26, 53, 1]
+    image, target = val[0]
+    assert image.shape[1:] == target["masks"].shape[1:]
+
+
+def test_an_image_of_another_size_or_none(content, write):
+    folder = write(content)
+    content["images"][0]["width"] = 21
+    (folder / "instances_train.json").write_text(json.dumps(content))
+    data = read(folder / "instances_train.json", folder / "images")
+    with pytest.raises(UserError, match=r"a.png is 20x10 and its annotations say 21x10"):
+        data[0]
+    (folder / "images" / "a.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"a.png cannot be read"):
+        data[0]
+
+
+def test_missing_images_are_counted(content, write):
+    folder = write(content)
+    (folder / "images" / "b.png").unlink()
+    with pytest.raises(UserError, match=r"1 of 2 images are missing, as .*b\.png"):
+        load(folder)
+
+
+def test_other_categories_than_in_training(content, write):
+    folder = write(content)
+    content["categories"][1]["name"] = "bee"
+    (folder / "instances_val.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"instances_val.json has other categories.*4 'ant'"):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["lvis-v0.5", "lvis-v1"])
+def test_presets_say_what_is_missing_and_where_it_goes(tmp_path, monkeypatch, name):
+    version = name.removeprefix("lvis-")
+    monkeypatch.delenv("LONGTAIL_DATA", raising=False)
+    for root, says in (
+        (None, rf"FOLDER/{name}/ has "),
+        (tmp_path, rf"{tmp_path / name} must have"),
+    ):
+        with pytest.raises(UserError) as caught:
+            load(name, root)
+        message = str(caught.value)
+        assert says in message
+        for wanted in (f"lvis_{version}_train.json", f"lvis_{version}_val.json", "train2017/"):
+            assert wanted in message
+
+
+@pytest.mark.parametrize("name", ["lvis-v0.5", "lvis-v1"])
+def test_presets_are_found_by_their_own_files(content, write, tmp_path, name):
+    folder = write(content).rename(tmp_path.with_name(name))
+    for split in ("train", "val"):
+        file = f"{name.replace('-', '_')}_{split}.json"
+        (folder / f"instances_{split}.json").rename(folder / file)
+    train, val = load(name, folder.parent)
+    assert len(train) == len(val) == 2
+
+
+def test_a_name_that_is_not_known():
+    with pytest.raises(UserError, match=r"unknown detection data 'shape-lvis'.*'shapes-lvis'"):
+        load("shape-lvis")
+
+
+def test_the_extra_is_not_installed(content, write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
+    with pytest.raises(UserError, match=r"faster_coco_eval: pip install 'longtail\[detection\]'"):
+        load(write(content))
+
+
+def test_masks_are_encoded_as_the_library_encodes_them():
+    generator = torch.Generator().manual_seed(0)
+    masks = torch.zeros(40, 37, 53, dtype=torch.bool)
+    for i in range(36):  # the first four stay empty
+        noise = torch.rand(37, 53, generator=generator) < i / 35
+        masks[i + 4] = noise if i % 2 else noise.cummax(dim=i // 2 % 2).values
+    masks[5] = True
+    expected = coco().mask.encode(np.asfortranarray(masks.byte().permute(1, 2, 0).numpy()))
+    found = encode(masks)
+    assert [each["counts"] for each in found] == [each["counts"] for each in expected]
+    assert all(list(each["size"]) == [37, 53] for each in found)
+    back = decode([each["counts"] for each in found], 37, 53)
+    assert torch.equal(back, masks.byte()) and encode(masks[:0]) == []

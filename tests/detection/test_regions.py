@@ -1,0 +1,118 @@
+"""What is done to a region, against plain loops; the losses of its classifier too."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+from torchvision.ops import roi_align
+
+from longtail.detection.classification import rare_classes, region_losses
+from longtail.detection.pyramid import LEVELS
+from longtail.detection.regions import MaskHead, mask_targets, paste, pool
+
+
+def test_a_region_is_pooled_from_the_level_of_its_size():
+    generator = torch.Generator().manual_seed(0)
+    maps = {
+        name: torch.rand(2, 3, 64 >> i, 64 >> i, generator=generator)
+        for i, name in enumerate(LEVELS)
+    }
+    sides = torch.tensor([4.0, 20.0, 27.0, 30.0, 60.0, 100.0, 130.0, 250.0])
+    boxes = torch.stack([torch.tensor([1.0, 2.0, 1 + s, 2 + s]) for s in sides])
+    image = torch.tensor([0, 1] * 4)
+    found = pool(maps, boxes, image, 7, canonical=56.0)
+    for i, side in enumerate(sides.tolist()):
+        level = min(3, max(0, math.floor(2 + math.log2(side / 56))))
+        region = torch.cat([image[i].float().view(1), boxes[i]])[None]
+        scale = 1 / (4 * 2**level)
+        expected = roi_align(maps[LEVELS[level]], region, 7, scale, 2, aligned=True)
+        assert_close(found[i : i + 1], expected)
+
+
+def bilinear(mask, x, y):
+    """Value of a mask (nested lists) between the centres of its pixels, 0 outside."""
+    height, width = len(mask), len(mask[0])
+    x, y = x - 0.5, y - 0.5
+    if x < -1 or x > width or y < -1 or y > height:
+        return 0.0
+    x, y = max(x, 0.0), max(y, 0.0)
+    left, top = min(int(x), width - 1), min(int(y), height - 1)
+    right, below = min(left + 1, width - 1), min(top + 1, height - 1)
+    u, v = (x - left if left < right else 0.0), (y - top if top < below else 0.0)
+    upper = (1 - u) * mask[top][left] + u * mask[top][right]
+    lower = (1 - u) * mask[below][left] + u * mask[below][right]
+    return (1 - v) * upper + v * lower
+
+
+def test_mask_targets_are_those_of_a_loop():
+    generator = torch.Generator().manual_seed(0)
+    masks = (torch.rand(2, 12, 16, generator=generator) < 0.5).float()
+    boxes = torch.tensor([[1.0, 2.0, 9.5, 11.0], [0.0, 0.0, 16.0, 12.0]])
+    found = mask_targets(masks, torch.tensor([1, 0]), boxes)
+    for n, row in enumerate((1, 0)):
+        plain, (x1, y1, x2, y2) = masks[row].tolist(), boxes[n].tolist()
+        for i in range(28):
+            for j in range(28):
+                points = [
+                    bilinear(plain, x1 + (j + a) * (x2 - x1) / 28, y1 + (i + b) * (y2 - y1) / 28)
+                    for a in (0.25, 0.75)
+                    for b in (0.25, 0.75)
+                ]
+                value = sum(points) / 4
+                if abs(value - 0.5) > 1e-4:
+                    assert found[n, i, j] == (value >= 0.5), (n, i, j)
+
+
+def test_a_mask_that_is_cut_and_pasted_is_the_mask():
+    y, x = torch.arange(40)[:, None] + 0.5, torch.arange(50) + 0.5
+    disc = (((x - 22) ** 2 + (y - 18) ** 2) < 15**2).float()
+    box = torch.tensor([[7.0, 3.0, 37.0, 33.0]])
+    cut = mask_targets(disc[None], torch.tensor([0]), box)
+    back = paste(cut, box, 40, 50)[0]
+    both = (back & (disc > 0)).sum() / (back | (disc > 0)).sum()
+    assert both > 0.93
+    assert not back[:, 38:].any() and not back[35:].any()
+    assert paste(torch.zeros(0, 28, 28), torch.zeros(0, 4), 4, 5).shape == (0, 4, 5)
+
+
+def test_a_mask_head_gives_the_mask_of_the_asked_class():
+    torch.manual_seed(0)
+    head = MaskHead(8, 5, grouped=True).double()
+    regions, labels = torch.rand(3, 8, 14, 14).double(), torch.tensor([1, 5, 2])
+    found = head(regions, labels)
+    features = head.layers(regions)
+    for n, label in enumerate(labels.tolist()):
+        every = torch.stack([(features[n] * w[:, None, None]).sum(0) for w in head.weight])
+        assert_close(found[n], every[label - 1] + head.bias[label - 1])
+    assert MaskHead(8, 1, grouped=False)(regions[:0].float(), labels[:0]).shape == (0, 28, 28)
+
+
+def equalised(z, y, rare):
+    """EQL of one region: rare classes leave the denominator of other foreground regions."""
+    left = [j for j in range(len(z)) if j == y or y == 0 or not rare[j]]
+    return math.log(sum(math.exp(z[j]) for j in left)) - z[y]
+
+
+def test_losses_of_the_classifiers_are_those_of_loops():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(6, 5, generator=generator, dtype=torch.float64)
+    y = torch.tensor([0, 1, 2, 3, 4, 0])
+    rare = rare_classes((500, 101, 100, 3), at_most=100)
+    assert rare.tolist() == [False, False, False, True, True]
+    for kind in ("cross-entropy", "focal", "eql"):
+        found = region_losses(kind, z, y, rare, 2.0).tolist()
+        for n, (row, label) in enumerate(zip(z.tolist(), y.tolist(), strict=True)):
+            total = sum(math.exp(v) for v in row)
+            p = math.exp(row[label]) / total
+            expected = {
+                "cross-entropy": -math.log(p),
+                "focal": -((1 - p) ** 2) * math.log(p),
+                "eql": equalised(row, label, rare.tolist()),
+            }[kind]
+            assert found[n] == pytest.approx(expected, rel=1e-9)
+    # what a rare class is spared: no push from others' foreground, the usual one from background
+    z.requires_grad_()
+    region_losses("eql", z, y, rare, 2.0).sum().backward()
+    assert z.grad[1, 3] == 0 and z.grad[1, 4] == 0 and z.grad[3, 4] == 0
+    assert z.grad[0, 3] > 0 and z.grad[1, 0] > 0 and z.grad[3, 3] < 0

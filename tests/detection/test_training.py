@@ -1,0 +1,252 @@
+"""A detector trained for two steps, judged, scored again, drawn and benched; what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from small import small_config, small_data
+
+import longtail as lt
+from longtail import cli
+from longtail.detection import batches
+from longtail.detection.bench import DetectionBench, Recipe, write_table
+from longtail.detection.finished import Finished
+from longtail.detection.results import DetectionRun
+from longtail.detection.settings import METHODS
+from longtail.detection.speed import Workload, measure_speed, table
+from longtail.detection.training import batches_of, fit
+from longtail.engine import launch
+from longtail.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("detection") / "set"
+
+
+@pytest.fixture(scope="module")
+def data(place):
+    return small_data(place)
+
+
+@pytest.fixture(scope="module")
+def run(place, data) -> DetectionRun:
+    """Two steps of De-confound-TDE."""
+    return fit(small_config(place), out=place.parent / "run", data=data)
+
+
+def test_a_run_leaves_its_folder(run, data):
+    files = {path.name for path in run.folder.iterdir()}
+    assert files == {
+        *("config.yaml", "env.json", "metrics.jsonl", "last.pt", "model.safetensors"),
+        *("per_class.csv", "result.json"),
+    }
+    header, *classes = (run.folder / "per_class.csv").read_text().splitlines()
+    assert header == "class,train_images,AP" and len(classes) == 80
+    result = run.result
+    assert result["method"] == "deconfound-tde" and result["tde"] == "background-exempt"
+    assert result["groups"] == ["frequent", "common", "rare"] and result["alpha"] == 1.5
+    assert result["overall"] == result["ap"]["AP"] and result["few"] == result["ap"]["AP_r"]
+    assert len(result["per_class"]) == len(data[0].categories.ids)
+    (record,) = run.metrics
+    assert record["loss"] == pytest.approx(sum(record["losses"].values()), rel=1e-4)
+    with pytest.raises(UserError, match="exists, finished"):
+        fit(run.config, out=run.folder, data=data)
+    with pytest.raises(UserError, match="differs in: train.lr"):
+        fit(run.config.with_options(lr=0.5), out=run.folder, data=data, resume=True)
+
+
+def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
+    config = small_config(place, epochs=2, method="baseline")
+    whole = fit(config, out=tmp_path / "whole", data=data)
+    half = DetectionRun(tmp_path / "half")
+
+    class Stop(Exception):
+        pass
+
+    class Interrupt:
+        def begin(self, *_): ...
+        def step(self, *_): ...
+        def epoch(self, _):
+            raise Stop
+
+    with pytest.raises(Stop):
+        fit(config, out=half.folder, data=data, progress=Interrupt())
+    assert not half.finished
+    fit(config, out=half.folder, data=data, resume=True)
+    one, other = whole.load_model(), half.load_model()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert whole.result["overall"] == half.result["overall"] and whole.result["alpha"] is None
+
+
+def test_commands(run, place, tmp_path, capsys):
+    folder = str(run.folder)
+    cli.main(["detect", "eval", folder, "--tde", "plain", "--alpha", "1", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert result["tde"] == "plain" and result["alpha"] == 1 and "per_class" in result
+    cli.main(["detect", "sweep", folder, "--alphas", "0,1"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0][:4] == ["method", "TDE", "alpha", "AP"] and [x[2] for x in lines[1:]] == [
+        "0",
+        "1",
+    ]
+    assert (run.folder / "sweep.csv").read_text().startswith("alpha,AP,AP50")
+    out = tmp_path / "pictures"
+    cli.main(["detect", "predict", folder, "--out", str(out), "--count", "1", "--least-score", "0"])
+    (picture,) = out.iterdir()
+    with Image.open(picture) as drawn:
+        assert drawn.width > 2.9 * drawn.height  # without, with, and as annotated
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (50, 40), "red").save(photo)
+    cli.main(["detect", "predict", folder, str(photo), "--tde", "off", "--out", str(out)])
+    assert (out / "photo.png").exists()
+    page = tmp_path / "report.html"
+    cli.main(["detect", "report", folder, "-o", str(page), "--count", "1", "--least-score", "0"])
+    text = page.read_text()
+    assert text.count('<img src="data:image/jpeg') == 1 and "80 rare" in text
+    assert "background-exempt" in text and "http" not in text.replace("http-equiv", "")
+    file = tmp_path / "lvis.json"
+    cli.main(["detect", "predict", folder, "--lvis-json", str(file)])
+    entries = json.loads(file.read_text())
+    assert len(entries) == 3 * 5 and set(entries[0]) == {
+        *("image_id", "category_id", "bbox", "score", "segmentation"),
+    }
+
+
+def test_test_images_without_annotations_are_predicted(run, place, tmp_path, capsys):
+    content = json.loads((place / "instances_val.json").read_text())
+    del content["annotations"]
+    listed = tmp_path / "test.json"
+    listed.write_text(json.dumps(content))
+    words = ["detect", "predict", str(run.folder), "--lvis-json", str(tmp_path / "found.json")]
+    cli.main([*words, "--annotations", str(listed), "--image-folder", str(place / "images")])
+    assert "15 detections in 3 images" in capsys.readouterr().out
+
+
+def test_a_bench_trains_once_for_all_that_share_it(place, data, tmp_path, capsys):
+    folder = tmp_path / "recipes" / "shapes-lvis"
+    folder.mkdir(parents=True)
+    shared = small_config(place).to_yaml().replace("method: deconfound-tde", "method: {}")
+    for name, method, tde in (
+        ("deconfound", "deconfound", "background-exempt"),
+        ("deconfound-tde", "deconfound-tde", "background-exempt"),
+        ("deconfound-tde-plain", "deconfound-tde", "plain"),
+    ):
+        text = shared.format(method).replace("tde: background-exempt", f"tde: {tde}")
+        (folder / f"{name}.yaml").write_text(text + "paper: {AP: 28.4}\nseeds: 1\n")
+    places = {name: tmp_path / name for name in ("recipes", "results", "runs")}
+    bench = DetectionBench.open("shapes-lvis", **places)
+    assert [r.place.name for r in bench.recipes] == [
+        *("deconfound", "deconfound-tde-plain", "deconfound-tde"),
+    ]
+    bench.run(bench.missing(None), root=None, device="cpu", data=data)
+    assert [p.name for p in (tmp_path / "runs" / "shapes-lvis").iterdir()] == ["deconfound-s0"]
+    kept = {p.stem: json.loads(p.read_text()) for p in (tmp_path / "results/shapes-lvis").iterdir()}
+    assert {k: v["tde"] for k, v in kept.items()} == {
+        "deconfound-s0": "off",
+        "deconfound-tde-s0": "background-exempt",
+        "deconfound-tde-plain-s0": "plain",
+    }
+    assert len({v["training_id"] for v in kept.values()}) == 1
+    assert bench.missing(None) == [] and len(bench.missing(2)) == 3
+    page = write_table(bench).read_text()
+    assert "28.4, -" in page and "not run" not in page
+    words = [str(word) for pair in places.items() for word in (f"--{pair[0]}", pair[1])]
+    cli.main(["bench", "shapes-lvis", "--dry-run", "--seeds", "2", *words])
+    assert "3 results to make, from 1 trainings" in capsys.readouterr().out
+
+
+def test_streamed_batches_equal_resident_ones(data):
+    prepared = batches.Prepared(data[0], 48, 48)  # resized, too
+    device = torch.device("cpu")
+    order = [[4, 1], [0, 3]]
+    pairs = zip(
+        batches.Resident(prepared, device, 1).batches(order),
+        batches.Streamed(prepared, device, 0).batches(order),
+        strict=True,
+    )
+    for resident, streamed in pairs:
+        for name, one, other in zip(resident._fields, resident, streamed, strict=True):
+            assert torch.equal(one, other), name
+        assert resident.images.shape == (2, 3, 64, 64) and resident.sizes.tolist() == [[48, 48]] * 2
+
+
+def test_repeat_factors_bring_rare_images_more_often(place, data):
+    config = small_config(place, batch_size=1, repeat_threshold=0.9)
+    shown = [i for epoch in range(40) for (i,) in batches_of(config, data[0], epoch, 0, 1)]
+    assert len(shown) == 40 * 6 and set(shown) == set(range(6))
+    halves = [batches_of(small_config(place), data[0], 3, rank, 3) for rank in range(3)]
+    joined = [sorted(i for part in step for i in part) for step in zip(*halves, strict=True)]
+    assert joined == [sorted(s) for s in batches_of(small_config(place), data[0], 3, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"method": "deconfonud"}, "Did you mean 'deconfound'"),
+        ({"lr": 0.0}, "--lr 0.0"),
+        ({"tde": "exempt"}, "unknown --tde 'exempt'"),
+        ({"backbone": "resnet9000"}, "unknown backbone"),
+        ({"backbone": "vit_tiny_patch16_224"}, "no feature maps|strides"),
+    ],
+)
+def test_mistakes_are_answered(options, said, place, data, tmp_path):
+    with pytest.raises(UserError, match=said):
+        fit(small_config(place, **options), out=tmp_path / "x", data=data)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
+    with pytest.raises(UserError, match="no option|unknown option"):
+        small_config(place, heights=3)
+    finished = Finished(run.folder, data=data, device="cpu")
+    finished.config = finished.config.with_options(method="baseline")
+    with pytest.raises(UserError, match="linear head"):
+        finished.scored("plain")
+    assert finished.scored("off").method == "baseline"
+    with pytest.raises(UserError, match="is not a run.*longtail detect train"):
+        Finished(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"a run of longtail train\?"):
+        lt.evaluate(run.folder)
+
+
+def test_a_training_that_goes_astray_stops(place, data, tmp_path):
+    with pytest.raises(UserError, match="NaN|nan|inf.*--lr"):
+        fit(small_config(place, lr=1e30, epochs=3), out=tmp_path / "x", data=data)
+
+
+def test_every_recipe_is_readable_and_states_itself():
+    folder = ROOT / "recipes"
+    benches = ("lvis", "lvis-test", "shapes-lvis")
+    paths = [path for bench in benches for path in (folder / bench).rglob("*.yaml")]
+    assert len(paths) == 13 + 3 + 3 + 10
+    for path in paths:
+        recipe = Recipe.read(path, folder)
+        config = recipe.config
+        header = path.read_text().splitlines()[:3]
+        assert all(line.startswith("# ") for line in header)
+        assert str(path.relative_to(ROOT)) in header[1] and "AP_r" in header[0]
+        assert path.stem.removesuffix("-plain") == config.method
+        assert (config.tde == "plain") == path.stem.endswith("-plain")
+        assert all(f"{name} {value}" in header[0] for name, value in recipe.paper.items())
+
+
+def test_speed_is_measured(place):
+    fabric = launch(small_config(place).machine.general())
+    workload = Workload("tiny", small_config(place), classes=3, batch=2)
+    found = measure_speed(workload, fabric, rounds=1, calls=1)
+    assert set(found.inference) == {"off", "plain", "background-exempt", "torchvision"}
+    assert min(found.training.values()) > 0 and found.milliseconds["pyramid"] > 0
+    header, rows = table([found])
+    assert len(header) == len(rows[0])
+
+
+def test_methods_are_those_of_the_table():
+    assert set(METHODS) == {
+        *("focal", "eql", "baseline", "cosine", "capsule", "deconfound"),
+        *("cosine-tde", "capsule-tde", "deconfound-tde"),
+    }
