@@ -36,6 +36,7 @@ LAYERS = [
     {"figures"},
     {"reports"},
     {"demo", "console", "bench", "benches", "speed", "throughput"},
+    {"prices"},
     {"compactness"},
     {"commands"},
     {"cli", "__init__", "__main__"},

@@ -3,9 +3,10 @@
 import json
 import time
 
+import pytest
 import torch
 
-from longtail import backbones, speed
+from longtail import backbones, prices, speed
 from longtail.config import Config
 from longtail.data import load
 from longtail.data.base import ClassCounts
@@ -75,3 +76,27 @@ def test_variants_cover_eager_graph_and_replicas():
     assert ("resnet32-dual", "bf16", True, True, 8) in listed
     assert ("resnet32-dual", "32", False, False, 1) in listed
     assert [n for _, n in speed.variants(Config(), cuda=False)] == [1, 1]
+
+
+def test_every_stage_has_its_price_and_tuning_is_paid_for():
+    config = Config.preset("digits-lt").with_options(device="cpu", epochs=10)
+    data, fabric = load("digits-lt"), launch(config.machine)
+    found = {
+        name: prices.price(config.with_options(method=name), data, fabric, 0.02)
+        for name in ("baseline", "decouple-crt", "decouple-tau-norm")
+    }
+    assert found["decouple-crt"].epochs == (10, 1)
+    for p in found.values():
+        alone = sum(e * s for e, s in zip(p.epochs, p.step_seconds, strict=True)) * p.steps
+        tuned = p.method == "decouple-tau-norm"
+        assert p.seconds == pytest.approx(alone * (1.8 if tuned else 1))
+    header, rows = prices.table(list(found.values()))
+    assert len(header) == len(rows[0])
+
+
+def test_judging_is_priced_at_one_alpha_and_at_all():
+    config = Config.preset("digits-lt").with_options(device="cpu")
+    data = load("digits-lt")
+    found = prices.judge_price(config, data, launch(config.machine))
+    assert found.images == len(data.test) and found.alphas == 13
+    assert found.one_alpha > 0 and found.sweep > 0

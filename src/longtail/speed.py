@@ -7,9 +7,10 @@ is read once more there: five passes. Bytes over the measured copy bandwidth giv
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -56,25 +57,8 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
     for replica in trained:
         replica.enter(0, resumed=False)
         replica.begin_epoch(0)
-    began = time.perf_counter()
-    advance = stepper(trained)
-    _wait(fabric)
+    captured, step = step_seconds(trained, seconds)
     size = trained[0].batch
-
-    def run(steps: int) -> float:
-        start = time.perf_counter()
-        for step in range(steps):
-            if step % trained[0].steps == 0:  # the cursor must stay inside the epoch
-                for replica in trained:
-                    replica.cursor.zero_()
-            advance((size,) * replicas)
-        _wait(fabric)
-        return time.perf_counter() - start
-
-    captured = time.perf_counter() - began
-    run(3)
-    steps = max(10, min(2000, int(seconds / (run(10) / 10))))
-    rate = steps * size * replicas / run(steps)
     bytes_per_image = (
         PASSES
         * _activations(trained[0].model, sample_input(data, config.train))
@@ -86,10 +70,33 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
         backbone=config.backbone,
         batch_size=size,
         replicas=replicas,
-        images_per_second=rate,
+        images_per_second=size * replicas / step,
         capture_seconds=captured,
         roofline=copy_bandwidth(fabric) / bytes_per_image,
     )
+
+
+def step_seconds(trained: Sequence[Replica], seconds: float) -> tuple[float, float]:
+    """Seconds until the first replay, and of a step after it, measured over about `seconds`."""
+    fabric, sizes = trained[0].fabric, tuple(replica.batch for replica in trained)
+    began = time.perf_counter()
+    advance = stepper(trained)
+    wait(fabric)
+    captured = time.perf_counter() - began
+
+    def run(steps: int) -> float:
+        start = time.perf_counter()
+        for step in range(steps):
+            if step % trained[0].steps == 0:  # the cursor must stay inside the epoch
+                for replica in trained:
+                    replica.cursor.zero_()
+            advance(sizes)
+        wait(fabric)
+        return time.perf_counter() - start
+
+    run(3)
+    steps = max(10, min(2000, int(seconds / (run(10) / 10))))
+    return captured, run(steps) / steps
 
 
 def _mode(machine: MachineConfig) -> str:
@@ -104,11 +111,11 @@ def copy_bandwidth(fabric: Fabric, megabytes: int = 1024) -> float:
     source = torch.randint(255, (megabytes << 20,), dtype=torch.uint8, device=fabric.device)
     target = torch.empty_like(source)
     target.copy_(source)
-    _wait(fabric)
+    wait(fabric)
     start = time.perf_counter()
     for _ in range(10):
         target.copy_(source)
-    _wait(fabric)
+    wait(fabric)
     return 10 * 2 * source.numel() / (time.perf_counter() - start)
 
 
@@ -139,10 +146,12 @@ def bench_speed(config: Config, data: Data, out: Path, seconds: float = 1.0) -> 
 
 def save(found: Sequence[Speed], out: Path) -> None:
     """Write the figures with the environment they were measured in."""
-    content = {
-        **environment(cuda=torch.cuda.is_available()),
-        "speeds": [asdict(speed) for speed in found],
-    }
+    write(out, {"speeds": [asdict(speed) for speed in found]})
+
+
+def write(out: Path, figures: Mapping[str, Any]) -> None:
+    """Write `figures` with the environment they were measured in."""
+    content = {**environment(cuda=torch.cuda.is_available()), **figures}
     with replacing(out) as path:
         path.write_text(json.dumps(content, indent=1) + "\n")
 
@@ -180,6 +189,7 @@ def _activations(model: nn.Module, image: torch.Tensor) -> int:
     return elements
 
 
-def _wait(fabric: Fabric) -> None:
+def wait(fabric: Fabric) -> None:
+    """Until the device has done all that it was told."""
     if fabric.device.type == "cuda":
         torch.cuda.synchronize()

@@ -26,6 +26,17 @@ def _speed(asked: "Bench") -> None:
     print_lines(header, rows)
 
 
+def _prices(asked: "Bench") -> None:
+    _measures_at_once(asked)
+    from longtail import prices
+    from longtail.data import load
+
+    config = replace(Config.preset("cifar100-lt:100"), machine=asked.machine)
+    data = load("cifar100-lt:100", root=asked.root)
+    found = prices.bench_prices(config, data, asked.results / "speed" / "prices.json")
+    print_lines(*prices.table(found))
+
+
 def _compactness(asked: "Bench") -> None:
     from longtail import bench, compactness
     from longtail.console import Console
@@ -151,6 +162,7 @@ def _detection_speed(asked: "Bench") -> None:
 
 MEASURED: dict[str, Callable[["Bench"], None]] = {
     "speed": _speed,
+    "prices": _prices,
     "images": _images,
     "compactness": _compactness,
     "embeddings": _embeddings,
