@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "longtail"
 LAYERS = [
     {"errors", "seeding"},
     {"config"},
-    {"runs", "tables", "terminal", "pages"},
+    {"runs", "recipes", "tables", "terminal", "pages"},
     {"comparing"},
     {"data"},
     {"kernels", "backbones", "heads", "losses"},

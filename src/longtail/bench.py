@@ -19,6 +19,7 @@ from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.jobs import Job
 from longtail.pipeline import TUNING_FRACTION, run_jobs
+from longtail.recipes import asked_for, recipe_paths
 from longtail.results import TRAINED, own_seconds, trained_with
 from longtail.runs import Run, replacing
 from longtail.schedule import lay_out
@@ -81,23 +82,12 @@ class Bench:
     @staticmethod
     def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "Bench":
         """The bench called `name`, from RECIPES/NAME."""
-        folder = recipes / name
-        paths = sorted(folder.rglob("*.yaml"))
-        if not paths:
-            raise UserError(
-                f"no recipes in {folder}: run this in a checkout of longtail, or pass --recipes"
-            )
-        read = sorted(map(Recipe.read, paths), key=_in_paper_order)
+        read = sorted(map(Recipe.read, recipe_paths(recipes / name)), key=_in_paper_order)
         return Bench(name, tuple(read), results / name, runs / name)
 
     def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[Recipe, int]]:
         """Recipes and seeds without a result file, those of one data set together."""
-        asked = [
-            (recipe, seed)
-            for recipe in self.recipes
-            if not only or any(word in str(recipe.path) for word in only)
-            for seed in range(seeds or recipe.seeds)
-        ]
+        asked = asked_for(self.recipes, seeds, only)
         return [(recipe, seed) for recipe, seed in asked if not self._done(recipe, seed)]
 
     def _done(self, recipe: Recipe, seed: int) -> bool:

@@ -19,7 +19,7 @@ from longtail.detection.results import FIGURES, DetectionRun
 from longtail.detection.settings import METHODS, DetectionConfig, InferenceConfig
 from longtail.detection.training import Splits, fit
 from longtail.engine import Progress
-from longtail.errors import UserError
+from longtail.recipes import asked_for, recipe_paths
 from longtail.runs import replacing
 
 
@@ -64,12 +64,8 @@ class DetectionBench:
     def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "DetectionBench":
         """The bench called `name`, from RECIPES/NAME."""
         folder = recipes / name
-        paths = sorted(folder.rglob("*.yaml"))
-        if not paths:
-            raise UserError(
-                f"no recipes in {folder}: run this in a checkout of longtail, or pass --recipes"
-            )
-        read = sorted((Recipe.read(path, folder) for path in paths), key=Recipe.order)
+        read = [Recipe.read(path, folder) for path in recipe_paths(folder)]
+        read.sort(key=Recipe.order)
         return DetectionBench(name, tuple(read), results / name, runs / name)
 
     def result_path(self, recipe: Recipe, seed: int) -> Path:
@@ -78,13 +74,8 @@ class DetectionBench:
 
     def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[Recipe, int]]:
         """Recipes and seeds without a result file."""
-        return [
-            (recipe, seed)
-            for recipe in self.recipes
-            if not only or any(word in str(recipe.path) for word in only)
-            for seed in range(seeds or recipe.seeds)
-            if not self.result_path(recipe, seed).exists()
-        ]
+        asked = asked_for(self.recipes, seeds, only)
+        return [(r, seed) for r, seed in asked if not self.result_path(r, seed).exists()]
 
     def run(
         self,
