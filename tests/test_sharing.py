@@ -1,11 +1,16 @@
 """What shares a training, or the first stage of one, is trained once and comes out the same."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
 from helpers import tiny_config, tiny_data
-from longtail.jobs import plan
+from longtail import methods
+from longtail.jobs import Job, plan
 from longtail.pipeline import fit_all, run_jobs
+from longtail.results import own_seconds
 from longtail.runs import Run
 from test_resume import without_clock
 
@@ -65,3 +70,44 @@ def test_a_finished_run_is_judged_otherwise_without_training(tmp_path):
     assert watch.epochs == 0 and run.result["alpha"] == 1.5
     assert run.result["training_id"] == trained[0].run.result["training_id"]
     assert run.result["sweep"] == trained[0].run.result["sweep"]
+
+
+def test_jobs_of_one_training_are_judged_on_the_part_each_asks_for(tmp_path):
+    labels = np.repeat(np.arange(3), (30, 12, 6))
+    points = np.random.RandomState(0).rand(len(labels), 6).astype(np.float32)
+    parts = {
+        f"{xy}_{part}": v[:: 1 + (part == "val")]
+        for part in ("train", "val", "test")
+        for xy, v in (("x", points), ("y", labels))
+    }
+    np.savez(tmp_path / "points.npz", **parts)
+    config = tiny_config(data=str(tmp_path / "points.npz"), backbone="identity", augment="none")
+    jobs = []
+    for judge in ("test", "val"):
+        asked = replace(config.with_options(judge=judge), method="deconfound")
+        jobs.append(Job(asked, methods.build("deconfound"), Run(tmp_path / judge)))
+    watch = Counting()
+    runs = run_jobs(jobs, progress=watch)
+    assert watch.epochs == config.train.epochs
+    assert [run.result["judged_on"] for run in runs] == ["test", "val"]
+
+
+def test_a_run_is_known_by_what_it_was_trained_with_not_by_its_recipe_now(tmp_path):
+    config, data, watch = tiny_config(epochs=2), tiny_data(), Counting()
+    (old,) = plan(config, ["baseline"], [0], tmp_path / "baseline")
+    run_jobs([old], data=data)
+    now = config.with_options(lr=0.01)
+    (same_folder,) = plan(now, ["baseline"], [0], tmp_path / "baseline")
+    jobs = plan(now, ["decouple-crt"], [0], tmp_path / "crt")
+    run_jobs(jobs, data=data, progress=watch, others=[same_folder])
+    assert watch.epochs == 3
+
+
+def test_a_second_stage_pays_for_the_first_too(tmp_path):
+    config, data = tiny_config(epochs=10), tiny_data()
+    (baseline,) = plan(config, ["baseline"], [0], tmp_path / "baseline")
+    (crt,) = plan(config, ["decouple-crt"], [0], tmp_path / "crt")
+    run_jobs([baseline], data=data)
+    run_jobs([crt], data=data, others=[baseline])
+    first, both = own_seconds(baseline.run.result), own_seconds(crt.run.result)
+    assert both > first

@@ -87,7 +87,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path):
 
 
 def test_what_one_spoils_is_told_after_the_others_are_judged(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "_side_by_side", lambda sets, fabric: True)
+    monkeypatch.setattr(pipeline, "_side_by_side", lambda *asked: True)
     calm, wild = tiny_config(epochs=2), tiny_config(epochs=2, lr=1e30)
     jobs = [
         *plan(calm, ["baseline", "ldam-drw"], [0], tmp_path / "calm"),
@@ -120,7 +120,7 @@ def test_trainings_that_have_come_equally_far_go_together_those_alike_first(tmp_
 def test_an_interrupted_group_goes_on_and_each_pays_its_own_share(tmp_path, monkeypatch):
     from test_resume import Kill, KillAfter
 
-    monkeypatch.setattr(pipeline, "_side_by_side", lambda sets, fabric: True)
+    monkeypatch.setattr(pipeline, "_side_by_side", lambda *asked: True)
     config, data = tiny_config(epochs=4), tiny_data()
     names = ["baseline", "ldam-drw", "bbn"]
     config = config.with_options(backbone="resnet32-dual")

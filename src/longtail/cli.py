@@ -12,7 +12,7 @@ import tyro
 from longtail.commands import COMMANDS
 from longtail.commands.training import Train
 from longtail.errors import UserError, unknown
-from longtail.terminal import first_process
+from longtail.terminal import rank
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -26,8 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if command is not None:
             command()
     except UserError as error:
-        if first_process():
-            print(f"longtail: {error}", file=sys.stderr)
+        print(f"longtail: {error}" if rank() == 0 else f"[rank {rank()}] {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

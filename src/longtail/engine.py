@@ -160,12 +160,21 @@ def _spans(replicas: Sequence[Replica], start: int) -> Iterator[tuple[int, int]]
     return pairwise([start, *sorted(edge for edge in edges if edge > start)])
 
 
+def _out_of_memory(error: BaseException | None) -> bool:
+    """Whether that is what went wrong, at first if other errors followed."""
+    if error is None:
+        return False
+    return isinstance(error, torch.OutOfMemoryError) or _out_of_memory(error.__context__)
+
+
 @contextmanager
 def too_large_is_told(config: Config, data: Data, fabric: Fabric, replicas: int) -> Iterator[None]:
     """A device without the memory is answered with the sizes and with what makes them smaller."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not _out_of_memory(error):
+            raise
         parts = config.machine.accumulate
         inputs = config.train.batch_size // (fabric.world_size * parts)
         shape = "x".join(map(str, sample_input(data, config.train).shape[1:]))

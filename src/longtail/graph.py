@@ -58,12 +58,16 @@ def capture(replicas: Sequence[Replica], sizes: Sizes) -> torch.cuda.CUDAGraph:
     streams = [torch.cuda.Stream() for _ in replicas]
     with torch.cuda.graph(graph):
         main = torch.cuda.current_stream()
-        for (replica, size), stream in zip(pairs, streams, strict=True):
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                replica.step(size)
-        for stream in streams:
-            main.wait_stream(stream)
+        begun = []
+        try:
+            for (replica, size), stream in zip(pairs, streams, strict=True):
+                stream.wait_stream(main)
+                begun.append(stream)
+                with torch.cuda.stream(stream):
+                    replica.step(size)
+        finally:  # a capture that fails must end too, or its own error hides the first
+            for stream in begun:
+                main.wait_stream(stream)
     for replica, before, seed in zip(replicas, saved, seeds, strict=True):
         _restore(replica, before)
         replica.state.generator.set_state(seed)

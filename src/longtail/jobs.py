@@ -38,7 +38,8 @@ class Job:
         tree = {**asdict(self.config), "method": method, "options": options}
         for place in ("machine", "files", "data"):
             del tree[place]
-        text = json.dumps([tree, data.subset_sha256, len(data.train)], sort_keys=True)
+        seen = [data.subset_sha256, len(data.train), list(data.train.inputs.shape[1:])]
+        text = json.dumps([tree, seen], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def closed(self, value: float) -> Method:
@@ -90,7 +91,8 @@ def start(job: Job, data: Data, others: Iterable[Job]) -> Start | None:
     legs = lay_out(job.method.stages, job.config.train.epochs)
     epochs = {job.first_id(data): legs[0].stop, job.training_id(data): legs[-1].stop}
     beside = [other for other in others if other.config.data == job.config.data]
-    found = {other.training_id(data): other.run for other in beside if other.run.has_model}
+    # by what they were trained with, which may not be what their recipe says now
+    found = {other.run.result["training_id"]: other.run for other in beside if other.run.has_model}
     reached = [Start(found[name], epochs[name]) for name in epochs if name in found]
     return max(reached, key=lambda start: start.epochs, default=None)
 

@@ -1,6 +1,7 @@
 """The model of a run: built from its seed, tried out before anything is touched, loaded."""
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +26,25 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
+class Tried(NamedTuple):
+    """What is known of a network after one input has gone through it."""
+
+    dim: int
+    """D of its features."""
+    activations: int
+    """Numbers that its layers put out for one input."""
+    random: bool
+    """Whether it has randomness of its own, such as dropout."""
+
+
+def check_fits(config: Config, method: Method, data: Data, world: int) -> Tried:
     """Refuse what could not be trained: try backbone and head, lay the batch on the ranks."""
     augmentation(data, config.train)
     check_backbone(config, method, data)
     sample = sample_input(data, config.train)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            dim = _feature_size(method.backbone or config.backbone, sample.shape[1:])
+            tried = _tried(method.backbone or config.backbone, sample.shape[1:])
         except UserError:
             raise
         except Exception as error:  # whatever a network raises on a size that is not its own
@@ -41,18 +53,32 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> None:
                 f"--backbone {config.backbone} does not take inputs of {shape}: {error}. Another "
                 "--image-size or --backbone may fit"
             ) from error
-        method.head(dim, len(data.classes)).eval()(torch.zeros(1, dim))
+        method.head(tried.dim, len(data.classes)).eval()(torch.zeros(1, tried.dim))
     batch_of_rank(config, len(data.train), world)
+    return tried
 
 
 @cache  # a bench has many trainings of one network
-def _feature_size(backbone: str, shape: torch.Size) -> int:
-    """D of the features that the backbone really makes of inputs of `shape`."""
+def _tried(backbone: str, shape: torch.Size) -> Tried:
+    """What the backbone really makes of inputs of `shape`."""
     network = backbones.build(backbone, shape[0]).eval()
-    (made,) = network(torch.zeros(1, *shape)).shape[1:]
-    if made != network.dim:
-        raise ValueError(f"its features have {made} numbers, not {network.dim}")
-    return made
+    layers = [layer for layer in network.modules() if not list(layer.children())]
+    made: list[int] = []
+    hooks = [
+        layer.register_forward_hook(lambda _, args, output: made.append(output.numel()))
+        for layer in layers
+    ]
+    (dim,) = network(torch.zeros(1, *shape)).shape[1:]
+    for hook in hooks:
+        hook.remove()
+    if dim != network.dim:
+        raise ValueError(f"its features have {dim} numbers, not {network.dim}")
+    return Tried(dim, sum(made), any(map(_draws, layers)))
+
+
+def _draws(layer: nn.Module) -> bool:
+    """Whether a layer drops values, or paths, at random while training."""
+    return any(getattr(layer, name, 0.0) for name in ("p", "drop_prob"))
 
 
 def check_backbone(config: Config, method: Method, data: Data) -> None:

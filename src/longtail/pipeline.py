@@ -5,12 +5,14 @@
 
 import json
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric import Fabric
 
 from longtail import data as data_sets
@@ -23,7 +25,7 @@ from longtail.heads import Head, NormalisedHead
 from longtail.intervals import intervals
 from longtail.jobs import DataOf, Job, plan, schedule, waves
 from longtail.methods import Method
-from longtail.models import check_fits
+from longtail.models import Tried, check_fits
 from longtail.results import (
     Features,
     choose,
@@ -119,8 +121,9 @@ def run_jobs(
     for job in jobs:
         _check_judgeable(data_of(job))
     fabric = launch(machine)
-    for job in jobs:  # what cannot be built must not touch a folder
-        check_fits(job.config, job.method, data_of(job), fabric.world_size)
+    tried = {  # what cannot be built must not touch a folder
+        job.run: check_fits(job.config, job.method, data_of(job), fabric.world_size) for job in jobs
+    }
     fabric.barrier()
     if fabric.global_rank == 0:
         for job in jobs:
@@ -128,7 +131,9 @@ def run_jobs(
                 job.run.begin(job.config, overwrite=overwrite, cuda=on_cuda(fabric))
     fabric.barrier()
     others = [*others, *jobs]
-    replicas = machine.replicas if _side_by_side(map(data_of, jobs), fabric) else 1
+    replicas = 1
+    if _side_by_side(map(data_of, jobs), tried.values(), fabric):
+        replicas = min(machine.replicas, _room(jobs, tried, fabric))
     for wave in waves(jobs):
         for together in schedule(wave, data_of, replicas, others):
             first = together[0][0]
@@ -139,10 +144,26 @@ def run_jobs(
     return [job.run for job in jobs]
 
 
-def _side_by_side(sets: Iterable[Data], fabric: Fabric) -> bool:
-    """Whether several trainings can share the device: one, with all images on it."""
+def _side_by_side(sets: Iterable[Data], tried: Iterable[Tried], fabric: Fabric) -> bool:
+    """Whether several trainings can share the device: one, with all images on it.
+
+    A network with dropout draws from the device's one generator, and so is trained alone.
+    """
     alone = on_cuda(fabric) and fabric.world_size == 1
-    return alone and not any(streams(data, fabric.device) for data in sets)
+    streamed = any(streams(data, fabric.device) for data in sets)
+    return alone and not streamed and not any(network.random for network in tried)
+
+
+def _room(jobs: Sequence[Job], tried: Mapping[Run, Tried], fabric: Fabric) -> int:
+    """Trainings whose activations the device has memory for, with a fifth of it to spare."""
+    size = 2 if fabric._precision.precision == "bf16-mixed" else 4
+    largest = max(
+        size * tried[job.run].activations * job.config.train.batch_size // machine.accumulate
+        for job in jobs
+        for machine in [job.config.machine]
+    )
+    free = torch.cuda.mem_get_info(fabric.device)[0] if on_cuda(fabric) else math.inf
+    return int(min(len(jobs), max(1.0, 0.8 * free / max(1, largest))))
 
 
 def _loaded(jobs: Sequence[Job]) -> DataOf:
@@ -175,11 +196,15 @@ def _fit_together(
     for group, replica in zip(groups, training.replicas, strict=True):
         if replica in training.failed:
             continue
-        data = replica.data
-        began = time.perf_counter()
-        head, features = replica.model.head, collect(replica.model, data, replica.features)
-        extracting = time.perf_counter() - began
+        head = replica.model.head
+        collected: dict[int, tuple[Features, float]] = {}
         for job in group:
+            data = data_of(job)  # those that share a training may be judged on other parts
+            if id(data) not in collected:
+                began = time.perf_counter()
+                made = collect(replica.model, data, replica.features)
+                collected[id(data)] = made, time.perf_counter() - began
+            features, extracting = collected[id(data)]
             began = time.perf_counter() - extracting  # as if it had been alone
             method, how = _settled(job, head, features, data, fabric, progress)
             evidence = judge(method, head, features, data)

@@ -29,8 +29,17 @@ def print_lines(header: list[str], lines: list[list[str]]) -> None:
 
 
 def first_process() -> bool:
-    """Whether this is the one process, of those torchrun or SLURM started, that speaks."""
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+    """Whether this is the one process, of those that were started, that speaks."""
+    return rank() == 0
+
+
+def rank() -> int:
+    """The number of this process among those that torchrun, SLURM or --devices started."""
+    for name in ("RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return int(os.environ[name])
+    node, local = (int(os.environ.get(name, 0)) for name in ("NODE_RANK", "LOCAL_RANK"))
+    return local if node == 0 else max(1, local)
 
 
 def parse_alphas(text: str) -> list[float]:

@@ -64,14 +64,13 @@ def train_jobs(
     clock = Stopwatch(before.seconds, before.capture_seconds)
     last_save = before.seconds
 
-    def rate(epoch: int) -> float:
-        seen = sum(replica.images_in(before.epoch, epoch) for replica in replicas)
-        return seen / (clock.seconds - before.seconds) if seen else before.images_per_second
+    def seen(epoch: int) -> int:
+        return sum(replica.images_in(0, epoch) for replica in replicas)
 
     def after_epoch(epoch: int, records: list[dict[str, Any] | None]) -> None:
         nonlocal last_save
         due = clock.seconds - last_save >= jobs[0].config.machine.save_seconds
-        reached = Reached(epoch, clock.seconds, clock.away, rate(epoch))
+        second = clock.seconds / seen(epoch)  # of each image
         for job, replica, record in zip(jobs, replicas, records, strict=True):
             if record is None:
                 continue
@@ -80,8 +79,8 @@ def train_jobs(
                 continue
             job.run.append_metrics(record, epoch=epoch - 1)
             if due or epoch == replica.epochs:
-                content = {**reached._asdict(), "replica": replica.state_dict()}
-                job.run.save_checkpoint(content)
+                own = Reached(epoch, second * replica.images_in(0, epoch), clock.away)
+                job.run.save_checkpoint({**own._asdict(), "replica": replica.state_dict()})
         if due:
             last_save = clock.seconds
         if watched:
@@ -92,7 +91,7 @@ def train_jobs(
             replicas, start=before.epoch, after_epoch=after_epoch, progress=watched, clock=clock
         )
     clock.stop()
-    return Training(replicas, failed, rate(max(r.epochs for r in replicas)), clock)
+    return Training(replicas, failed, seen(max(r.epochs for r in replicas)) / clock.seconds, clock)
 
 
 class Reached(NamedTuple):
@@ -100,8 +99,8 @@ class Reached(NamedTuple):
 
     epoch: int = 0
     seconds: float = 0.0
+    """Its share, by its images, of those spent on all side by side."""
     capture_seconds: float = 0.0
-    images_per_second: float = 0.0
 
 
 def _take_up(
@@ -111,12 +110,11 @@ def _take_up(
     reached = Reached()
     for job, replica in zip(jobs, replicas, strict=True):
         if saved := job.run.load_checkpoint():
-            reached = Reached(*(saved[name] for name in Reached._fields))
+            spent = reached.seconds + saved["seconds"]
+            reached = Reached(saved["epoch"], spent, saved["capture_seconds"])
             replica.load_state_dict(saved["replica"])
         elif found := start(job, replica.data, others):
-            result = found.run.result
-            seconds = reached.seconds + own_seconds(result)
-            reached = Reached(found.epochs, seconds, 0.0, result["images_per_second"])
+            reached = Reached(found.epochs, reached.seconds + own_seconds(found.run.result))
             replica.take_over(found.run.load_model(), f"{found.run.folder}/model.safetensors")
             if fabric.global_rank == 0:
                 job.run.write_metrics(found.run.metrics)
@@ -129,7 +127,8 @@ def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Repl
     replicas = []
     for job in jobs:
         data, train = data_of(job), job.config.train
-        key = (id(data), train.augment, train.pad, train.crop_size, train.jitter)
+        key = (data.subset_sha256, *data.train.inputs.shape, train.augment, train.pad)
+        key = (*key, train.crop_size, train.jitter)
         if key not in placed:
             placed[key] = place(data, train, job.config.machine, fabric.device)
         replicas.append(Replica(job.config, job.method, data, placed[key], fabric))
