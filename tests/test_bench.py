@@ -139,6 +139,41 @@ def test_a_result_of_another_recipe_is_not_taken_for_this_one(bench, tmp_path):
         reopen(tmp_path).missing(1)
 
 
+def test_early_files_are_held_to_what_they_tell(bench, tmp_path):
+    run(bench, bench.missing(1))
+    path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    result = json.loads(path.read_text())
+    del result["train"], result["options"]
+    path.write_text(json.dumps({**result, "epochs": 7}))
+    with pytest.raises(UserError, match="another recipe .* epochs"):
+        bench.missing(1)
+
+
+def test_a_run_of_another_recipe_is_neither_kept_nor_gone_on_with(bench, tmp_path):
+    run(bench, bench.missing(1))
+    for path in (tmp_path / "results").rglob("*.json"):
+        path.unlink()
+    recipe = tmp_path / "recipes/toy/digits/deconfound.yaml"
+    recipe.write_text(recipe.read_text().replace("epochs: 1", "epochs: 2"))
+    again = reopen(tmp_path)
+    with pytest.raises(UserError, match="deconfound-s0 was trained by another recipe .* delete"):
+        run(again, again.missing(1))
+    assert not list((tmp_path / "results").rglob("deconfound-s0.json"))
+
+
+def test_two_recipes_for_one_result_are_refused(bench, tmp_path):
+    other = tmp_path / "recipes/toy/more"
+    other.mkdir()
+    (other / "deconfound.yaml").write_text(RECIPE.format(method="deconfound"))
+    with pytest.raises(UserError, match=r"would write the same results,.*METHOD\+VARIANT"):
+        reopen(tmp_path)
+
+
+def test_words_that_no_recipe_has_are_refused(bench):
+    with pytest.raises(UserError, match="no recipe has nonsense in its path. There are:"):
+        bench.missing(1, ["nonsense"])
+
+
 def test_the_price_counts_samplers_second_stages_and_tuning(bench, tmp_path):
     run(bench, bench.missing(1))
     folder = tmp_path / "recipes" / "toy" / "digits"

@@ -20,7 +20,7 @@ from longtail.errors import UserError
 from longtail.jobs import Job
 from longtail.pipeline import TUNING_FRACTION, run_jobs
 from longtail.recipes import asked_for, recipe_paths
-from longtail.results import TRAINED, own_seconds, trained_with
+from longtail.results import own_seconds, trained_with
 from longtail.runs import Run, replacing
 from longtail.schedule import lay_out
 
@@ -83,6 +83,14 @@ class Bench:
     def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "Bench":
         """The bench called `name`, from RECIPES/NAME."""
         read = sorted(map(Recipe.read, recipe_paths(recipes / name)), key=_in_paper_order)
+        places: dict[Path, Recipe] = {}
+        for recipe in read:
+            other = places.setdefault(recipe.cell / recipe.name, recipe)
+            if other is not recipe:
+                raise UserError(
+                    f"{other.path} and {recipe.path} would write the same results, "
+                    f"{recipe.cell / recipe.name}: name one METHOD+VARIANT.yaml"
+                )
         return Bench(name, tuple(read), results / name, runs / name)
 
     def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[Recipe, int]]:
@@ -96,9 +104,15 @@ class Bench:
         if not path.exists():
             return False
         found = json.loads(path.read_text())
-        made = {name: found[name] for name in TRAINED if name in found}  # early files do not tell
-        wanted = trained_with(recipe.config)
-        other = sorted(name for name in made if made[name] != wanted[name])
+        train = recipe.config.train
+        wanted = {
+            **trained_with(recipe.config),
+            **{name: getattr(train, name) for name in ("epochs", "batch_size", "momentum", "lr")},
+        }
+        if found["alpha_rule"] == "fixed" and "alpha" in recipe.config.options:
+            wanted["alpha"] = recipe.config.options["alpha"]
+        # early files do not tell all
+        other = sorted(n for n, value in wanted.items() if n in found and found[n] != value)
         if other:
             raise UserError(
                 f"{path} was made by another recipe than {recipe.path} is now (they differ in "
@@ -124,9 +138,10 @@ class Bench:
         ]
         paths = [recipe.result_path(self.results, seed) for recipe, seed in wanted]
         targets = dict(zip((job.run for job in jobs), paths, strict=True))
-        for run, path in targets.items():
-            if run.finished:  # a bench that was stopped before it could keep the result
-                keep(run, path)
+        for job in jobs:
+            _check_same_recipe(job)
+            if job.run.finished:  # a bench that was stopped before it could keep the result
+                keep(job.run, targets[job.run])
         run_jobs(
             jobs,
             resume=True,
@@ -184,6 +199,17 @@ def _in_paper_order(recipe: Recipe) -> tuple[Any, ...]:
     )
 
 
+def _check_same_recipe(job: Job) -> None:
+    """Refuse a run folder from when the recipe was another one."""
+    if (job.run.folder / "config.yaml").exists():
+        before, now = trained_with(job.run.config), trained_with(job.config)
+        if before != now:
+            raise UserError(
+                f"{job.run.folder} was trained by another recipe than its own is now: delete that "
+                "folder to train anew, or bring the recipe back"
+            )
+
+
 def keep(run: Run, path: Path) -> None:
     """Copy the result of a finished run to `path`."""
     with replacing(path) as temporary:
@@ -218,8 +244,14 @@ def _by_value(item: tuple[str, int]) -> tuple[int, str]:
 def _overview_cell(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> str:
     row = tables.row(results) if results else None
     ours = tables.shown(row.figures["overall"]) if row else "not run"
+    ours += " (1 seed)" if len(results) == 1 else ""
     paper = "" if recipe.paper is None else f" / {recipe.paper:.1f}"
-    return f"[{ours}](../{recipe.path}){paper}"
+    return f"[{ours}]({_link(recipe)}){paper}"
+
+
+def _link(recipe: Recipe) -> str:
+    """From the folder of results."""
+    return str(recipe.path if recipe.path.is_absolute() else Path("..") / recipe.path)
 
 
 def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -231,7 +263,7 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
     return {
         "data": config.data,
         "backbone": config.backbone,
-        "method": f"[{recipe.name}](../{recipe.path})",
+        "method": f"[{recipe.name}]({_link(recipe)})",
         "alpha": row.alpha if row else "",
         "seeds": str(len(results)),
         "overall": tables.shown(overall) if overall else "not run",
@@ -247,7 +279,7 @@ def _line(cells: Iterable[str]) -> str:
 
 
 BELOW = 1.3
-"""Points under the paper's figure from which a cell is named."""
+"""Points under the paper's figure from which a cell is named: the bar set before any was run."""
 
 
 def page(bench: Bench) -> str:

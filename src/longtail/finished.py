@@ -1,9 +1,10 @@
 """What can be asked of a finished run: judge it again, at any alpha, without training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from lightning.fabric import Fabric
 from torch import Tensor
@@ -101,14 +102,20 @@ def evaluate(
         chosen = (stored["alpha"], stored["alpha_rule"])
     else:
         _needs_tde(job, evidence)
-        chosen = _alpha(alpha, evidence, data)
+        chosen = _alpha(alpha, evidence, data, stored)
     cost = {name: stored.get(name) for name in COST}
     return make_result(job.config, data, evidence, chosen, cost)
 
 
-def _alpha(wanted: Auto, evidence: Evidence, data: Data) -> tuple[float, str]:
+def _alpha(
+    wanted: Auto, evidence: Evidence, data: Data, stored: Mapping[str, Any]
+) -> tuple[float, str]:
     if wanted != "auto":
+        if wanted < 0:
+            raise UserError(f"alpha {wanted} must be from 0 up")
         return wanted, "fixed"
+    if stored["alpha_rule"] == "held-out":  # it was chosen then, perhaps by a tuning run
+        return stored["alpha"], "held-out"
     if evidence.held_out is not None and data.test is not None:
         return measures.choose_alpha(evidence.held_out, data.counts), "held-out"
     assert isinstance(evidence.head, NormalisedHead)

@@ -31,9 +31,9 @@ def recipe_paths(folder: Path) -> list[Path]:
 
 def asked_for(recipes: Iterable[R], seeds: int | None, only: Sequence[str]) -> list[tuple[R, int]]:
     """Recipes whose path holds a word of `only` (all if there is none), each with its seeds."""
-    return [
-        (recipe, seed)
-        for recipe in recipes
-        if not only or any(word in str(recipe.path) for word in only)
-        for seed in range(seeds or recipe.seeds)
-    ]
+    recipes = list(recipes)
+    chosen = [r for r in recipes if not only or any(word in str(r.path) for word in only)]
+    if not chosen:
+        paths = "\n".join(str(recipe.path) for recipe in recipes)
+        raise UserError(f"no recipe has {' or '.join(only)} in its path. There are:\n{paths}")
+    return [(recipe, seed) for recipe in chosen for seed in range(seeds or recipe.seeds)]

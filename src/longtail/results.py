@@ -29,7 +29,7 @@ from longtail.measures import (
     sweep,
 )
 from longtail.methods import Choice, Held, Method, Model
-from longtail.runs import Run, versions
+from longtail.runs import Run, commit, versions
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +177,8 @@ class Result:
     train: Mapping[str, Any]
     """All options of training."""
     versions: Mapping[str, str]
+    git: str | None
+    """The commit of the code, with -dirty if it was changed."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON, rounded to what the figures can bear: under 20 kB for 100 classes."""
@@ -195,9 +197,6 @@ def own_seconds(result: Mapping[str, Any]) -> float:
     if result.get("images") is None:  # files from when all side by side were alike
         return result["seconds"] / result["replicas"]
     return result["images"] / result["images_per_second"]
-
-
-TRAINED = ("options", "train")
 
 
 def trained_with(config: Config) -> dict[str, Any]:
@@ -272,6 +271,7 @@ def make_result(
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
         **trained_with(config),
         versions=versions(),
+        git=commit(),
         **cost,
     )
 

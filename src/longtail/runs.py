@@ -78,7 +78,10 @@ class Folder(Generic[C]):
     def result(self) -> dict[str, Any]:
         """result.json, written when the run is finished."""
         if not self.finished:
-            raise UserError(f"{self.folder} has not finished: go on with {self.command} --resume")
+            raise UserError(
+                f"{self.folder} has not finished: go on with {self.command} --recipe "
+                f"{self.folder}/config.yaml --out {self.folder} --resume"
+            )
         path = self.folder / "result.json"
         try:
             return json.loads(path.read_text())
@@ -231,7 +234,7 @@ def differences(old: Settings, new: Settings) -> list[str]:
 def environment(*, cuda: bool) -> dict[str, Any]:
     """What this run is made with, on a CUDA device or not."""
     device = torch.cuda.get_device_name() if cuda else _processor()
-    return {"device": device, "versions": versions(), "git": _git_state()}
+    return {"device": device, "versions": versions(), "git": commit()}
 
 
 def versions() -> dict[str, str]:
@@ -278,7 +281,7 @@ def _processor() -> str:
     return f"CPU {platform.machine()}, {os.cpu_count()} cores"
 
 
-def _git_state() -> str | None:
+def commit() -> str | None:
     """Commit of the source tree this package is imported from, if it is one."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:

@@ -13,7 +13,7 @@ def print_table(results: list[dict[str, Any]]) -> None:
 
     print_lines(list(tables.HEADER), [row.cells() for row in tables.rows(results)])
     if first_process() and any(result["judged_on"] == "val" for result in results):
-        print("judged on the validation part: there is no test part")
+        print("judged on the validation part")
 
 
 def print_lines(header: list[str], lines: list[list[str]]) -> None:

@@ -19,7 +19,7 @@ class Eval:
     folder: Run
     """Folder of a finished run."""
     alpha: str | None = None
-    """A number, or auto: on the run's held-out data, else by the label-free rule."""
+    """A number, or auto: as the run chose it, or on its held-out data, else label-free."""
     json: bool = False
     """Print the whole result as JSON."""
 
@@ -37,6 +37,8 @@ class Eval:
             print(json.dumps(result))
         else:
             print_table([result])
+            if result["alpha_rule"]:
+                print(f"alpha {result['alpha']:g}: {result['alpha_rule']}")
 
 
 @dataclass(frozen=True)

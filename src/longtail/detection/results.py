@@ -15,7 +15,7 @@ from longtail.detection.detector import Detector
 from longtail.detection.settings import DetectionConfig
 from longtail.heads import NormalisedHead
 from longtail.results import Result, csv_text
-from longtail.runs import Folder, versions
+from longtail.runs import Folder, commit, versions
 
 FIGURES = ("AP", "AP50", "AP75", "AP_r", "AP_c", "AP_f", "AP_bbox")
 """The columns of the paper's table."""
@@ -96,6 +96,7 @@ def make_result(
         options={},
         train=json.loads(json.dumps(asdict(config.train))),
         versions=versions(),
+        git=commit(),
         tde=config.tde,
         measure="AP of masks, percent",
         groups=("frequent", "common", "rare"),
