@@ -150,9 +150,9 @@ def can_decode(device: torch.device) -> bool:
 
 def _decoded(chunk: Encoded, size: int, device: torch.device) -> Pixels:
     """Decode what workers only read."""
-    from longtail.data.jpeg import decode_all
+    from longtail.data.jpeg import decode_jpegs
 
-    made = decode_all(chunk.blobs(), size, device)
+    made = decode_jpegs(chunk.blobs(), size, device)
     black = torch.zeros(3, size, size, dtype=torch.uint8, device=device)
     images = torch.stack([black if isinstance(image, str) else image for image in made])
     rows = zip(chunk.rows, made, strict=True)

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from longtail.data.cache import Cached, room
 from longtail.data.sources import Source
 
 GIB = 2**30
@@ -17,23 +18,37 @@ def free() -> int | None:
 def shortage(source: Source, *, copies: float = 1.0) -> str:
     """Why a source does not fit, with the sizes and the image size that would; empty if it does.
 
+    Decoded images that are kept on disk are memory-mapped and count for nothing.
+
     Args:
         source: what is about to be read.
         copies: how often the training part is held at the worst moment.
     """
-    room = free()
-    if room is None:
+    spare = free()
+    if spare is None:
         return ""
-    rows = sum(len(part) for part in source.parts.values()) + (copies - 1) * len(source.train)
-    each = max(part.store.row_bytes() for part in source.parts.values())
-    if rows * each <= room:
+    parts = source.parts.values()
+    read = 0 if _all_kept(source) else sum(map(len, parts))
+    rows = read + (copies - 1) * len(source.train)
+    each = max(part.store.row_bytes() for part in parts)
+    if rows * each <= spare:
         return ""
-    side = int((room / rows / 3) ** 0.5)
+    side = int((spare / rows / 3) ** 0.5)
     return (
         f"{rows:,.0f} images of {each:,} bytes would take {rows * each / GIB:.1f} GiB of memory "
-        f"and {room / GIB:.1f} GiB are free: pass --image-size {max(side, 1)} or less, cut the "
+        f"and {spare / GIB:.1f} GiB are free: pass --image-size {max(side, 1)} or less, cut the "
         "data (DATA:ratio), or use a machine with more memory"
     )
+
+
+def _all_kept(source: Source) -> bool:
+    """Whether all decoded images are on disk already, or there is room for them."""
+    unwritten = 0
+    for part in source.parts.values():
+        if not isinstance(part.store, Cached):
+            return False
+        unwritten += part.store.unwritten(part.rows)
+    return not unwritten or unwritten < room()
 
 
 def used() -> int:
