@@ -1,7 +1,9 @@
 """Streamed images train the very same model as resident ones; workers' troubles are told."""
 
 import logging
+import os
 import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +15,12 @@ from PIL import Image
 from helpers import tiny_config
 from longtail import streaming
 from longtail.config import MachineConfig
-from longtail.data import images, load, memory
+from longtail.data import cores, images, load, memory
 from longtail.data.streamed import Streamed
 from longtail.errors import UserError
 from longtail.finished import evaluate
 from longtail.pipeline import fit_all
-from longtail.streaming import in_batches
+from longtail.streaming import ahead, in_batches, workers_of
 
 HERE = torch.device("cpu")
 
@@ -195,6 +197,44 @@ def test_a_decode_is_kept_and_found_again(photos: Path, monkeypatch):
     assert one.stat().st_mtime_ns != stamp
     changed = load(str(photos), image_size=10)
     assert changed.subset_sha256 != first.subset_sha256
+
+
+def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_CPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
+    monkeypatch.setattr(cores, "CONTAINER", tmp_path)
+    machine = MachineConfig()
+    assert workers_of(machine) == 32 and workers_of(machine, feeds=2) == 16
+    assert workers_of(MachineConfig(devices=8)) == 4
+    assert workers_of(MachineConfig(workers=6), feeds=2) == 3
+    assert workers_of(MachineConfig(workers=0), feeds=2) == 0
+    (tmp_path / "cpu.max").write_text("1650000 100000\n")
+    assert workers_of(machine) == 16
+    (tmp_path / "cpu.max").unlink()
+    monkeypatch.setenv("SLURM_NTASKS", "16")
+    monkeypatch.setenv("SLURM_NNODES", "2")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "32")
+    assert workers_of(machine) == 4
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "256")  # the 32 are this task's own
+    assert workers_of(machine) == 32
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
+    monkeypatch.delenv("SLURM_CPUS_ON_NODE")
+    assert workers_of(machine) == 2
+
+
+def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path: Path):
+    free = shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    assert [ahead(4, 5, size) for size in (1, 7, 10, 1000)] == [4, 2, 2, 1]
+    assert ahead(4, 0, 1) is None
+
+    def without(_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(shutil, "disk_usage", without)
+    assert ahead(4, 5, 1000) == 4
 
 
 def test_a_small_card_gets_the_same_model_in_parts(tmp_path: Path):

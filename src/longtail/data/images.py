@@ -2,7 +2,6 @@
 
 import io
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from longtail.data.cores import cores
 from longtail.errors import UserError, some
 
 log = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Ite
         return [attempt(blob, size) for blob in batch]
 
     stream = iter(blobs)
-    with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(32, cores())) as pool:
         while window := list(islice(stream, WINDOW)):
             batches = [window[i : i + BATCH] for i in range(0, len(window), BATCH)]
             for results in pool.map(attempts, batches):
