@@ -77,8 +77,14 @@ def test_files_are_known_wherever_they_lie_and_told_apart_by_what_is_in_them(tmp
     assert files_hash(tmp_path / "here", ["1.ppm", "2.ppm"]) != first
 
 
-def test_what_is_on_disk_needs_no_more_room():
-    cached = Cached(Counting(), lambda: "a")
+def test_what_is_on_disk_or_on_its_way_there_needs_no_more_room():
+    class Asking(Counting):
+        def read(self, rows, allocate):
+            pixels = allocate((len(rows), 1, 1, 1))
+            assert cached.unwritten(rows) == 0
+            return torch.from_numpy(pixels), torch.arange(len(rows))
+
+    cached = Cached(Asking(), lambda: "a")
     assert cached.unwritten(torch.arange(4)) == 4
     cached.read(torch.arange(4))
     assert cached.unwritten(torch.arange(4)) == 0

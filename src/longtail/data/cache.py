@@ -77,13 +77,18 @@ class Cached:
             if part and (kept := _mapped(path)) is not None:  # another process made it meanwhile
                 return kept, everything
             inputs, places = self.store.read(rows, partial(_on_disk, part, otherwise=allocate))
-            if len(places) == len(rows) and part and part.exists() and part.stat().st_size:
+            if len(places) == len(rows) and part and _size(part):
                 return _settled(part, path), places
         return inputs, places
 
     def unwritten(self, rows: Tensor) -> int:
-        """Bytes that the disk must have room for, that `rows` need not be in memory."""
-        return 0 if self._path(rows).exists() else len(rows) * self.row_bytes()
+        """Bytes that the disk must have room for, that `rows` need not be in memory.
+
+        What another process is writing has its room already.
+        """
+        path = self._path(rows)
+        begun = _size(path.with_suffix(".part"))
+        return 0 if path.exists() else max(0, len(rows) * self.row_bytes() - begun)
 
     def _path(self, rows: Tensor) -> Path:
         known = f"{DECODER} {self.content()} ".encode() + rows.numpy().tobytes()
@@ -96,6 +101,13 @@ class Cached:
     def where(self, row: int) -> str:
         """As the store has it."""
         return self.store.where(row)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _mapped(path: Path) -> Tensor | None:
