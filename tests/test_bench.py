@@ -253,31 +253,3 @@ def test_a_recipe_judged_on_validation_does_not_read_the_test_set(tmp_path):
     assert load(str(tmp_path / "points.npz")).judged_on == "test"
     data = load(str(tmp_path / "points.npz"), judge="val")
     assert data.test is None and data.judged_on == "val"
-
-
-PAPER_ROWS = {  # table: (many rows it has, one of them)
-    "tab:2": (15, "deconfound-tde", 51.8),
-    "sp-tab:2": (10, "deconfound+val-tau-8", 42.0),
-    "sp-tab:3": (6, "capsule-tde+heads-2", 51.2),
-    "sp-tab:4": (3, "deconfound", 50.0),
-}
-
-
-def test_imagenet_has_every_row_of_the_papers_tables(capsys, monkeypatch):
-    from pathlib import Path
-
-    root = Path(__file__).parents[1]
-    monkeypatch.chdir(root)
-    cli.main(["bench", "imagenet-lt", "--dry-run"])
-    rows = sum(count for count, _, _ in PAPER_ROWS.values())
-    assert f"{rows} runs to do" in capsys.readouterr().out
-    recipes = [Recipe.read(path) for path in (root / "recipes/imagenet-lt").rglob("*.yaml")]
-    for table, (count, name, figure) in PAPER_ROWS.items():
-        mine = [r for r in recipes if f"({table})" in r.path.read_text().splitlines()[0]]
-        assert len(mine) == count, table
-        assert (name, figure) in [(r.name, r.paper) for r in mine]
-    large = next(r.config for r in recipes if r.cell.name == "resnext101_32x4d" and "tde" in r.name)
-    assert large.options == {"heads": 4, "gamma": 1 / 64, "alpha": 3.0}
-    assert (large.train.epochs, large.train.batch_size, large.train.lr) == (120, 512, 0.2)
-    assert (large.train.schedule, large.train.weight_decay) == ("cosine", 5e-4)
-    assert (large.files.image_size, large.train.crop_size) == (256, 224)

@@ -1,6 +1,9 @@
 """Streamed images train the very same model as resident ones; workers' troubles are told."""
 
 import logging
+import os
+import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +15,12 @@ from PIL import Image
 from helpers import tiny_config
 from longtail import streaming
 from longtail.config import MachineConfig
-from longtail.data import load, memory
+from longtail.data import cores, images, load, memory
 from longtail.data.streamed import Streamed
 from longtail.errors import UserError
 from longtail.finished import evaluate
 from longtail.pipeline import fit_all
-from longtail.streaming import in_batches
+from longtail.streaming import ahead, in_batches, workers_of
 
 HERE = torch.device("cpu")
 
@@ -75,16 +78,41 @@ def test_jpegs_decoded_on_the_device_are_the_same_but_for_rounding(photos: Path,
     for number, form in enumerate(("JPEG", "PNG")):  # named alike: told apart by what they are
         Image.fromarray(smooth).save(photos / "train" / "c" / f"{90 + number}.jpg", form)
     Image.fromarray(smooth).convert("CMYK").save(photos / "train" / "c" / "92.jpg", quality=95)
-    (photos / "train" / "c" / "93.jpg").write_bytes(b"\xff\xd8 no image")
-    inputs = load(str(photos), image_size=32, stream=True, corrupt="skip").train.inputs
-    everything = [torch.arange(len(inputs))]
-    with caplog.at_level(logging.WARNING):
-        by_workers, on_device = (
-            next(in_batches(inputs, everything, MachineConfig(workers=0, decode=decode), HERE))
-            for decode in ("workers", "device")
-        )
+    broken = photos / "train" / "c" / "93.jpg"
+    broken.write_bytes(b"\xff\xd8 no image")
+
+    def apart() -> list[float]:
+        """The largest difference of each image of class c, between the two ways."""
+        data = load(str(photos), image_size=32, stream=True, corrupt="skip")
+        places = [(data.train.labels == 2).nonzero().flatten()]
+        with caplog.at_level(logging.WARNING):
+            by_workers, on_device = (
+                next(
+                    in_batches(data.train.inputs, places, MachineConfig(workers=0, decode=d), HERE)
+                )
+                for d in ("workers", "device")
+            )
+        return (by_workers.int() - on_device.int()).abs().flatten(1).amax(1).tolist()
+
+    assert apart() == [0] * 6  # two PNGs from the start; the broken one leaves each to itself
     assert caplog.text.count("93.jpg is black") == 2
-    assert (by_workers.float() - on_device.float()).abs().mean() < 1
+    broken.unlink()
+    (photos / "train" / "c" / "92.jpg").unlink()
+    jpeg = apart()[2]
+    assert jpeg <= 1 and apart() == [0, 0, jpeg, 0]
+
+
+def test_a_device_out_of_memory_is_no_fault_of_the_images(photos: Path, monkeypatch):
+    from longtail.data import jpeg
+
+    def full(*args, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    Image.new("RGB", (60, 80)).save(photos / "train" / "c" / "90.jpg")
+    blob = (photos / "train" / "c" / "90.jpg").read_bytes()
+    monkeypatch.setattr(jpeg, "decode_jpeg", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        jpeg.decode_jpegs([blob], 10, HERE)
 
 
 def test_a_torchvision_that_cannot_decode_there_is_told(photos: Path, monkeypatch):
@@ -102,12 +130,36 @@ def test_the_statistics_are_those_of_the_images(photos: Path):
 
 def test_what_does_not_fit_into_memory_is_streamed(photos: Path, monkeypatch, caplog):
     monkeypatch.setattr(memory, "free", lambda: 10)
+    monkeypatch.setattr(memory, "room", lambda: 22 * 300)
     with caplog.at_level(logging.WARNING):
         data = load(str(photos), image_size=10)
     assert isinstance(data.train.inputs, Streamed)
     assert "decoded for each batch (--stream): 22 images of 300 bytes would take" in caplog.text
     with pytest.raises(UserError, match="--image-size"):
         load(str(photos))
+
+
+def test_what_is_kept_on_disk_need_not_fit_into_memory(photos: Path, monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda: 10)
+    assert isinstance(load(str(photos), image_size=10).train.inputs, torch.Tensor)
+    monkeypatch.setattr(memory, "room", lambda: 0)  # it is there already
+    assert isinstance(load(str(photos), image_size=10).train.inputs, torch.Tensor)
+    held = load(str(photos), image_size=10, val_fraction=0.3)  # what is held out is copied
+    assert isinstance(held.train.inputs, Streamed)
+
+
+def test_workers_need_not_be_forked(photos: Path, tmp_path: Path):
+    """Spawned ones get what they hold in a pickle."""
+    (tmp_path / "list.txt").write_text("a/0.png 0\nb/3.png 1\n")
+    listed = {"list": tmp_path / "list.txt", "root": photos / "train"}
+    for data in (
+        load(str(photos), image_size=10, stream=True),
+        load(**listed, image_size=10, stream=True),
+    ):
+        inputs = data.train.inputs
+        copied = pickle.loads(pickle.dumps(inputs))
+        assert torch.equal(copied.decoded([0, 1]).images, inputs.decoded([0, 1]).images)
+        assert copied.store.where(1) == inputs.store.where(1)
 
 
 def test_streaming_needs_files_and_a_size(photos: Path):
@@ -130,16 +182,59 @@ def test_a_streamed_image_that_cannot_be_read_is_named(photos: Path, caplog):
         list(in_batches(inputs, everything, MachineConfig(workers=2), HERE))
 
 
-def test_a_decode_is_kept_and_found_again(photos: Path, tmp_path: Path):
+def test_a_decode_is_kept_and_found_again(photos: Path, monkeypatch):
+    def decoded_again(*args, **options):
+        raise AssertionError("it is decoded again")
+
     first = load(str(photos), image_size=10)
     one = next((photos / "train" / "a").iterdir())
     stamp = one.stat().st_mtime_ns
-    again = load(str(photos), image_size=10)
+    with monkeypatch.context() as once:
+        once.setattr(images, "decode_all", decoded_again)
+        again = load(str(photos), image_size=10)
     assert torch.equal(first.train.in_memory, again.train.in_memory)
     Image.new("RGB", (20, 20), (1, 2, 3)).save(one)
     assert one.stat().st_mtime_ns != stamp
     changed = load(str(photos), image_size=10)
     assert changed.subset_sha256 != first.subset_sha256
+
+
+def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_CPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
+    monkeypatch.setattr(cores, "CONTAINER", tmp_path)
+    machine = MachineConfig()
+    assert workers_of(machine) == 32 and workers_of(machine, feeds=2) == 16
+    assert workers_of(MachineConfig(devices=8)) == 4
+    assert workers_of(MachineConfig(workers=6), feeds=2) == 3
+    assert workers_of(MachineConfig(workers=0), feeds=2) == 0
+    (tmp_path / "cpu.max").write_text("1650000 100000\n")
+    assert workers_of(machine) == 16
+    (tmp_path / "cpu.max").unlink()
+    monkeypatch.setenv("SLURM_NTASKS", "16")
+    monkeypatch.setenv("SLURM_NNODES", "2")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "32")
+    assert workers_of(machine) == 4
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "256")  # the 32 are this task's own
+    assert workers_of(machine) == 32
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
+    monkeypatch.delenv("SLURM_CPUS_ON_NODE")
+    assert workers_of(machine) == 2
+
+
+def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path: Path):
+    free = shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    assert [ahead(4, 5, size) for size in (1, 7, 10, 1000)] == [4, 2, 2, 1]
+    assert ahead(4, 0, 1) is None
+
+    def without(_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(shutil, "disk_usage", without)
+    assert ahead(4, 5, 1000) == 4
 
 
 def test_a_small_card_gets_the_same_model_in_parts(tmp_path: Path):

@@ -1,38 +1,126 @@
 """The bench of photographs in small: every way is measured and written down."""
 
+import gc
 import json
 import mmap
+import time
+import weakref
+from dataclasses import replace
+from multiprocessing import active_children
 
 import numpy as np
+import pytest
+import torch
 from PIL import Image
 
 from longtail import cli, throughput
-from longtail.config import Config
+from longtail.config import Config, DataConfig, MachineConfig
 from longtail.data import memory
-from longtail.data.generated import SIZES, generate
-from longtail.throughput import Setting, bench_images
+from longtail.data.generated import SIZES, generate, generated
+from longtail.errors import UserError
+from longtail.streaming import in_batches
+from longtail.throughput import Setting, Throughput, bench_images
+
+HERE = torch.device("cpu")
+WAY = Throughput("ceiling", "Resident", 1024, 0, 2500.0, 2**31, (2**30,))
 
 
-def test_every_way_is_measured_and_written(tmp_path):
+@pytest.fixture
+def setting(tmp_path) -> Setting:
     config = Config.preset("imagenet-lt").with_options(
-        **{"method": "deconfound", "backbone": "conv4", "device": "cpu", "workers": 1},
+        **{"method": "deconfound", "backbone": "conv4", "device": "cpu", "workers": 2},
         **{"image_size": 20, "crop_size": 16, "batch_size": 4},
     )
-    setting = Setting(config, tmp_path / "images", images=17, files=6, scale=0.06, steps=2)
+    return Setting(config, tmp_path / "images", images=17, files=6, scale=0.06, steps=3)
+
+
+MODES = ["ceiling", "resident", "streaming", "streaming-device", "dataloader"]
+
+
+def test_every_way_is_measured_and_written(setting, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "INTERVAL", 0.001)
     found = bench_images(setting, tmp_path / "images.json")
-    modes = ["ceiling", "resident", "streaming", "streaming-device", "dataloader"]
-    assert [way.mode for way in found] == modes
-    assert all(way.images_per_second > 0 and max(way.host_bytes) > 2**20 for way in found)
-    assert [way.images for way in found] == [8, 16, 16, 16, 8]
-    assert len(found[2].host_bytes) == 5  # at the beginning and after each of four steps
+    assert [way.mode for way in found] == MODES
+    assert [way.fed_by for way in found] == ["Resident"] * 2 + ["Streaming"] * 2 + ["DataLoader"]
+    assert all(way.images_per_second > 0 and len(way.host_bytes) > 2 for way in found)
+    # three steps; an epoch of four; a whole number of times the two workers
+    assert [way.images for way in found] == [12, 16, 16, 16, 16]
+    assert [way.workers for way in found] == [0, 0, 2, 2, 2]
     stored = json.loads((tmp_path / "images.json").read_text())
-    assert [way["mode"] for way in stored["throughputs"]] == modes
+    assert [way["mode"] for way in stored["throughputs"]] == MODES
+    assert (stored["backbone"], stored["batch_size"], stored["rows"]) == ("conv4", 4, 17)
     way = stored["throughputs"][1]
     hours = 90 * 115_846 / way["images_per_second"] / 3600
     assert abs(way["hours_of_90_epochs"] / hours - 1) < 1e-6
     assert any("8 such devices" in key for key in stored["extrapolated"])
     header, rows = throughput.table(found)
     assert all(len(row) == len(header) for row in rows) and rows[0][2] == "100 %"
+
+
+def test_it_can_be_measured_in_pieces(setting, tmp_path, monkeypatch):
+    asked = []
+
+    def measured(mode: str) -> Throughput:
+        asked.append(mode)
+        if mode == "streaming" and asked.count(mode) == 1:
+            raise KeyboardInterrupt
+        return Throughput(mode, "Streaming", 16, 2, 10.0, 0, (1, 2))
+
+    monkeypatch.setattr(throughput, "_ceiling", lambda *args: measured("ceiling"))
+    monkeypatch.setattr(throughput, "_epoch", lambda mode, *args: measured(mode))
+    monkeypatch.setattr(throughput, "_dataloader", lambda *args: measured("dataloader"))
+    out = tmp_path / "images.json"
+    with pytest.raises(KeyboardInterrupt):
+        bench_images(setting, out)
+    found = bench_images(setting, out)
+    assert [way.mode for way in found] == MODES and found[0].host_bytes == (1, 2)
+    assert asked == [*MODES[:3], *MODES[2:]]
+    bench_images(replace(setting, images=16), out)  # other rows, other figures
+    assert asked[6:] == MODES
+
+
+def test_fewer_images_than_a_batch_are_refused(setting, tmp_path):
+    with pytest.raises(UserError, match="--images 3 are fewer than a batch: pass 4 or more"):
+        bench_images(replace(setting, images=3), tmp_path / "images.json")
+
+
+def test_streaming_is_never_taken_for_resident(setting, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda: 10)
+    monkeypatch.setattr(memory, "room", lambda: 0)
+    monkeypatch.setattr(throughput, "_ceiling", lambda *args: WAY)
+    with pytest.raises(UserError, match="17 images do not fit .* pass a smaller --images"):
+        bench_images(setting, tmp_path / "images.json")
+
+
+def test_memory_stays_flat_while_images_stream(tmp_path):
+    """Were they kept, 3,000 images of 12 kB would take 37 MB."""
+    paths = generate(tmp_path, 20, scale=0.13)
+    config = DataConfig(image_size=64, stream=True)
+    inputs = generated(tmp_path, paths, 3000, config).train.inputs
+    order = list(torch.arange(3000).split(50))
+    before = set(active_children())
+    arriving = in_batches(inputs, order, MachineConfig(workers=1), HERE)
+    (worker,) = set(active_children()) - before
+    gc.collect()  # else it might come in between, and pages are no longer shared once written to
+    used, kept = [], set()
+    for number, batch in enumerate(arriving):
+        kept.add(weakref.ref(batch))
+        if number % 10 == 9:
+            used.append(memory.used(worker.pid))
+    assert len(used) == 6 and 2**20 < max(used) < used[0] + 2**24
+    assert sum(batch() is not None for batch in kept) == 1  # the last
+
+
+def test_memory_is_watched_all_along(monkeypatch):
+    monkeypatch.setattr(memory, "INTERVAL", 0.01)
+    with memory.watched() as found:
+        assert len(found) == 1  # before anything is timed
+        with mmap.mmap(-1, 2**25) as taken:
+            taken.write(b"x" * 2**25)
+            seen = len(found)
+            while len(found) < seen + 2:
+                time.sleep(0.01)
+    assert max(found) - found[0] > 2**24
 
 
 def load_image(path) -> np.ndarray:
@@ -60,8 +148,7 @@ def test_memory_of_this_process_is_seen():
 
 def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
     asked = []
-    way = throughput.Throughput("ceiling", "resnext50_32x4d", 512, 1024, 0, 2500.0, 2**31, (2**30,))
-    monkeypatch.setattr(throughput, "bench_images", lambda *args: (asked.append(args), [way])[1])
+    monkeypatch.setattr(throughput, "bench_images", lambda *args: (asked.append(args), [WAY])[1])
     cli.main(["bench", "images", "--images", "600", "--results", str(tmp_path), "--workers", "3"])
     ((setting, out),) = asked
     assert out == tmp_path / "images" / "images.json"

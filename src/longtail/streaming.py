@@ -5,9 +5,10 @@ Shapes: B images in a batch, stored (C, H, W).
 """
 
 import logging
-import os
+import math
+import shutil
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,16 +16,20 @@ from torch.utils.data import DataLoader, Dataset
 
 from longtail.config import MachineConfig, TrainConfig
 from longtail.data.base import Data
+from longtail.data.cores import processes, share
 from longtail.data.streamed import Encoded, Pixels, Streamed
 from longtail.errors import UserError
 from longtail.resident import Resident, View, augmentation
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 CHUNK = 64
-"""Images that a worker makes at a time: small enough for the shared memory of a container."""
+"""Images that a worker makes at a time: 13 MB of them at 256 pixels."""
 AHEAD = 4
-"""Chunks that each worker may be ahead."""
+"""Chunks that each worker may be ahead, where shared memory has room for them."""
+SHARED = "/dev/shm"
 SHARE = 0.5
 """Of the device's memory that resident images may take; the rest is the network's."""
 
@@ -68,9 +73,10 @@ class Streaming:
 
     def begin(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
         """Start the workers on an epoch: rows of each sampler, in batches of `sizes`."""
+        batches = [list(order.split(list(sizes))) for order in orders]
         self._feeds = [
-            in_batches(self.inputs, list(order.split(list(sizes))), self.machine, self.device)
-            for order in orders
+            in_batches(self.inputs, rows, self.machine, self.device, feeds=len(batches))
+            for rows in batches
         ]
 
     def draw(self, index: Tensor, drawn: Tensor, sampler: int) -> Tensor:
@@ -85,10 +91,22 @@ def in_batches(
     batches: Sequence[Tensor],
     machine: MachineConfig,
     device: torch.device,
+    *,
+    feeds: int = 1,
 ) -> Iterator[Tensor]:
-    """The images at the places of each of `batches`, on `device`; workers begin at once."""
+    """The images at the places of each of `batches`, on `device`; workers begin at once.
+
+    Args:
+        inputs: the images.
+        batches: places, (B,) each.
+        machine: its workers.
+        device: where the images are wanted.
+        feeds: such iterators that are read by turns, and share the workers.
+    """
     chunks = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
-    workers = workers_of(machine) if chunks else 0
+    workers = workers_of(machine, feeds) if chunks else 0
+    on_host = workers * feeds * processes(machine)
+    wide = inputs.element_size() if isinstance(inputs, Tensor) else 1
     on_device = machine.decode == "device" and isinstance(inputs, Streamed)
     if on_device and not can_decode(device):
         raise UserError(
@@ -98,7 +116,7 @@ def in_batches(
         _Places(inputs, encoded=on_device),
         batch_sampler=chunks,
         num_workers=workers,
-        prefetch_factor=AHEAD if workers else None,
+        prefetch_factor=ahead(AHEAD, on_host, CHUNK * math.prod(inputs.shape[1:]) * wide),
         pin_memory=device.type == "cuda" and not on_device,
         collate_fn=_as_it_is,
     )
@@ -117,7 +135,7 @@ def _joined(
         whole = torch.empty(size, *inputs.shape[1:], dtype=dtype, device=device)
         filled = 0
         while filled < size:
-            chunk = _next(arriving)
+            chunk = received(arriving)
             if isinstance(chunk, Encoded):
                 chunk = _decoded(chunk, inputs.shape[-1], device)
             if chunk.broken:
@@ -129,7 +147,8 @@ def _joined(
         yield whole
 
 
-def _next(arriving: Iterator[Pixels | Encoded]) -> Pixels | Encoded:
+def received(arriving: Iterator[T]) -> T:
+    """What comes next from workers."""
     try:
         return next(arriving)
     except RuntimeError as error:
@@ -150,9 +169,9 @@ def can_decode(device: torch.device) -> bool:
 
 def _decoded(chunk: Encoded, size: int, device: torch.device) -> Pixels:
     """Decode what workers only read."""
-    from longtail.data.jpeg import decode_all
+    from longtail.data.jpeg import decode_jpegs
 
-    made = decode_all(chunk.blobs(), size, device)
+    made = decode_jpegs(chunk.blobs(), size, device)
     black = torch.zeros(3, size, size, dtype=torch.uint8, device=device)
     images = torch.stack([black if isinstance(image, str) else image for image in made])
     rows = zip(chunk.rows, made, strict=True)
@@ -188,11 +207,22 @@ def _as_it_is(made: Any) -> Any:
     return made
 
 
-def workers_of(machine: MachineConfig) -> int:
-    """As asked for, else the cores that are there for each process of this host."""
-    if machine.workers is not None:
-        return machine.workers
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", machine.devices))
-    here = hasattr(os, "sched_getaffinity")  # a container may have fewer cores than the machine
-    cores = len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1
-    return max(1, cores // processes)
+def workers_of(machine: MachineConfig, feeds: int = 1) -> int:
+    """For each of `feeds`: as many as asked for, else the cores for this process, shared out."""
+    if machine.workers == 0:
+        return 0
+    return max(1, (machine.workers or share(machine)) // feeds)
+
+
+def ahead(most: int, workers: int, size: int) -> int | None:
+    """What each of the host's `workers` may have ready, `size` bytes each; None without workers.
+
+    A container may have little shared memory, 64 MB by default.
+    """
+    if not workers:
+        return None
+    try:
+        room = shutil.disk_usage(SHARED).free
+    except OSError:  # not Linux, where shared memory is not bounded so
+        return most
+    return max(1, min(most, room // (workers * size)))

@@ -6,29 +6,33 @@ an epoch with its start; the ceiling and the DataLoader once they have warmed up
 """
 
 import json
-import os
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from longtail import methods
 from longtail.config import Config
 from longtail.data import memory
 from longtail.data.base import Data, Split
-from longtail.data.generated import generate, generated
+from longtail.data.cores import cores
+from longtail.data.generated import PlainImages, generate, generated
 from longtail.data.listed import LISTED
 from longtail.engine import launch
+from longtail.errors import UserError
 from longtail.graph import stepper
 from longtail.replica import Replica
+from longtail.resident import Resident
 from longtail.runs import environment, replacing
-from longtail.streaming import can_decode, place, workers_of
+from longtail.streaming import ahead, can_decode, place, received, workers_of
 
 WARM_UP = 5
 """Steps before the clock starts, where it does not run from the beginning."""
@@ -42,8 +46,8 @@ class Throughput:
 
     mode: str
     """ceiling, resident, streaming, streaming-device (decoding there), or dataloader."""
-    backbone: str
-    batch_size: int
+    fed_by: str
+    """The class that did it."""
     images: int
     """That the clock ran for."""
     workers: int
@@ -51,7 +55,7 @@ class Throughput:
     device_bytes: int
     """Most that was allocated on the device; 0 on the CPU."""
     host_bytes: tuple[int, ...]
-    """Memory of this process and its workers, without file cache, all along the epoch."""
+    """Memory of this process and its workers, without file cache, all along."""
 
     @property
     def hours(self) -> float:
@@ -72,13 +76,20 @@ class Setting:
     """Different ones among them."""
     scale: float = 1.0
     """Sides of the images as parts of ImageNet's."""
-    steps: int = 60
-    """That the ceiling and the DataLoader are measured over."""
+    steps: int = 96
+    """That the ceiling and the DataLoader are measured over; the latter a whole number of times
+    its workers, for they bring their batches in bursts."""
 
 
 def bench_images(setting: Setting, out: Path) -> list[Throughput]:
-    """Measure every way, writing `out` anew after each."""
-    config, paths = setting.config, generate(setting.folder, setting.files, scale=setting.scale)
+    """Measure every way that `out` has not, writing it anew after each.
+
+    What `out` has of another setting, device, version or commit is measured again.
+    """
+    config, batch = setting.config, setting.config.train.batch_size
+    if setting.images < batch:
+        raise UserError(f"--images {setting.images} are fewer than a batch: pass {batch} or more")
+    paths = generate(setting.folder, setting.files, scale=setting.scale)
     fabric = launch(config.machine)
 
     def data(stream: bool) -> Data:
@@ -95,31 +106,37 @@ def bench_images(setting: Setting, out: Path) -> list[Throughput]:
     }
     if not can_decode(fabric.device):
         del ways["streaming-device"]
+    about = _about(setting, paths)
+    kept = {way.mode: way for way in _kept(about, out)}
     found: list[Throughput] = []
-    for way in ways.values():
+    for mode, way in ways.items():
         if fabric.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        found.append(way())
-        _save(found, setting, paths, out)
+        found.append(kept.pop(mode) if mode in kept else way())
+        _save([*found, *kept.values()], about, out)
     return found
 
 
 def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
     """A whole epoch as the engine runs it, from its first draw on."""
     replica = _replica(config, data, fabric)
+    if mode == "resident" and not isinstance(replica.resident, Resident):
+        raise UserError(
+            f"{len(data.train):,} images do not fit the device, or neither memory nor disk, and "
+            "would be streamed: pass a smaller --images to measure resident ones"
+        )
     advance = stepper([replica])
     _wait(fabric)
-    began, host = time.perf_counter(), [memory.used()]
-    replica.begin_epoch(0)
-    sizes = replica.step_sizes
-    for done, size in enumerate(sizes, start=1):
-        advance((size,))
-        if done % max(1, len(sizes) // 8) == 0:
-            host.append(memory.used())
-    _wait(fabric)
-    seconds = time.perf_counter() - began
-    return _measured(mode, config, sum(sizes), seconds, fabric, host)
+    with memory.watched() as host:
+        began = time.perf_counter()
+        replica.begin_epoch(0)
+        for size in replica.step_sizes:
+            advance((size,))
+        _wait(fabric)
+        seconds = time.perf_counter() - began
+    fed_by = type(replica.resident).__name__
+    return _measured(mode, fed_by, config, sum(replica.step_sizes), seconds, fabric, host)
 
 
 def _ceiling(setting: Setting, data: Data, fabric: Fabric) -> Throughput:
@@ -137,7 +154,9 @@ def _ceiling(setting: Setting, data: Data, fabric: Fabric) -> Throughput:
         replica.cursor.zero_()
         advance((replica.batch,))
 
-    return _steady("ceiling", config, replica.batch, setting.steps, step, fabric)
+    seconds, host = _steady(step, WARM_UP, setting.steps, fabric)
+    seen = setting.steps * replica.batch
+    return _measured("ceiling", "Resident", config, seen, seconds, fabric, host)
 
 
 def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fabric) -> Throughput:
@@ -149,12 +168,15 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
     optimizer = replica.optimizer
     assert optimizer is not None
     replica.state.lr.fill_(config.train.lr)
+    workers = workers_of(config.machine)
     loader = DataLoader(
-        _PlainImages(paths, data.train.labels.tolist(), size, data),
+        PlainImages(paths, data.train.labels.tolist(), size),
         batch_size=batch,
         shuffle=True,
         drop_last=True,
-        num_workers=workers_of(config.machine),
+        num_workers=workers,
+        prefetch_factor=ahead(2, workers, batch * 3 * size**2 * 4),  # 2 is torch's own
+        persistent_workers=workers > 0,
         pin_memory=fabric.device.type == "cuda",
     )
 
@@ -165,7 +187,7 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
     arriving = batches()
 
     def step() -> None:
-        images, target = (part.to(fabric.device, non_blocking=True) for part in next(arriving))
+        images, target = (part.to(fabric.device, non_blocking=True) for part in received(arriving))
         images = images.contiguous(memory_format=torch.channels_last)
         optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(replica.wrapped(images).logits, target)
@@ -173,36 +195,10 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
         optimizer.step()
 
     replica.model.train()
-    for _ in range(2 * workers_of(config.machine)):  # what workers had ready is no rate
-        step()
-    return _steady("dataloader", config, batch, setting.steps, step, fabric)
-
-
-class _PlainImages(Dataset[tuple[Tensor, int]]):
-    """One image at a time through torchvision."""
-
-    def __init__(self, paths: Sequence[Path], labels: Sequence[int], size: int, data: Data):
-        from torchvision import transforms
-
-        self.paths, self.labels = paths, labels
-        self.transform = transforms.Compose(
-            [
-                transforms.RandomResizedCrop(size),
-                transforms.RandomHorizontalFlip(),
-                transforms.ColorJitter(0.4, 0.4, 0.4),
-                transforms.ToTensor(),
-                transforms.Normalize(data.mean, data.std),
-            ]
-        )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        from PIL import Image
-
-        with Image.open(self.paths[index % len(self.paths)]) as image:
-            return self.transform(image.convert("RGB")), self.labels[index]
+    turn = max(1, workers)
+    steps = math.ceil(setting.steps / turn) * turn
+    seconds, host = _steady(step, 2 * turn, steps, fabric)  # what workers had ready is no rate
+    return _measured("dataloader", "DataLoader", config, steps * batch, seconds, fabric, host)
 
 
 def _replica(config: Config, data: Data, fabric: Fabric) -> Replica:
@@ -217,48 +213,83 @@ def _replica(config: Config, data: Data, fabric: Fabric) -> Replica:
 
 
 def _steady(
-    mode: str, config: Config, batch: int, steps: int, step: Callable[[], None], fabric: Fabric
-) -> Throughput:
-    """`steps` steps after the warm-up."""
-    for _ in range(WARM_UP):
-        step()
-    _wait(fabric)
-    began = time.perf_counter()
-    for _ in range(steps):
-        step()
-    _wait(fabric)
-    seconds = time.perf_counter() - began
-    return _measured(mode, config, steps * batch, seconds, fabric, [memory.used()])
+    step: Callable[[], None], warm_up: int, timed: int, fabric: Fabric
+) -> tuple[float, list[int]]:
+    """Seconds of `timed` steps after those of the warm-up, and the host's memory all along."""
+    with memory.watched() as host:
+        for _ in range(warm_up):
+            step()
+        _wait(fabric)
+        began = time.perf_counter()
+        for _ in range(timed):
+            step()
+        _wait(fabric)
+        seconds = time.perf_counter() - began
+    return seconds, host
 
 
 def _measured(
-    mode: str, config: Config, images: int, seconds: float, fabric: Fabric, host: Sequence[int]
+    mode: str,
+    fed_by: str,
+    config: Config,
+    images: int,
+    seconds: float,
+    fabric: Fabric,
+    host: Sequence[int],
 ) -> Throughput:
     cuda = fabric.device.type == "cuda"
     return Throughput(
         mode=mode,
-        backbone=config.backbone,
-        batch_size=config.train.batch_size,
+        fed_by=fed_by,
         images=images,
-        workers=workers_of(config.machine) if mode not in ("ceiling", "resident") else 0,
+        workers=0 if fed_by == "Resident" else workers_of(config.machine),
         images_per_second=images / seconds,
         device_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         host_bytes=tuple(host),
     )
 
 
-def _save(found: Sequence[Throughput], setting: Setting, paths: Sequence[Path], out: Path) -> None:
-    """Write the figures with all that they depend on."""
+def _about(setting: Setting, paths: Sequence[Path]) -> dict[str, Any]:
+    """All that the figures depend on."""
     config = setting.config
     kilobytes = sum(path.stat().st_size for path in paths) / len(paths) / 1000
-    content = {
+    return {
         **environment(cuda=torch.cuda.is_available() and config.machine.device != "cpu"),
-        "cores": os.cpu_count(),
+        "cores": cores(),
+        "machine": asdict(config.machine),
+        "backbone": config.backbone,
+        "batch_size": config.train.batch_size,
         "rows": setting.images,
         "files": setting.files,
         "mean_kilobytes": round(kilobytes, 1),
         "image_size": config.files.image_size,
         "crop_size": config.train.crop_size,
+    }
+
+
+def _kept(about: Mapping[str, Any], out: Path) -> list[Throughput]:
+    """What `out` has, if all that it depends on is as it is now."""
+    if not out.exists():
+        return []
+    stored = json.loads(out.read_text())
+    if any(stored.get(name) != value for name, value in about.items() if name != "git"):
+        return []
+    if _commit(stored.get("git")) != _commit(about["git"]):
+        return []
+    names = [field.name for field in fields(Throughput)]
+    ways = [{name: way[name] for name in names} for way in stored["throughputs"]]
+    return [Throughput(**{**way, "host_bytes": tuple(way["host_bytes"])}) for way in ways]
+
+
+def _commit(state: str | None) -> str:
+    """`out` itself may be what has changed since the commit."""
+    return (state or "").removesuffix("-dirty")
+
+
+def _save(found: Sequence[Throughput], about: Mapping[str, Any], out: Path) -> None:
+    """Write the figures with all that they depend on."""
+    content = {
+        **about,
         "throughputs": [{**asdict(way), "hours_of_90_epochs": way.hours} for way in found],
         "extrapolated": {
             f"{way.mode}: hours of 90 epochs on 8 such devices, if they did not wait": way.hours / 8

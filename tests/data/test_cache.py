@@ -1,11 +1,16 @@
 """Decoded images are kept by content and never out of date."""
 
 import logging
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 import torch
 
-from longtail.data.cache import Cached, folder
+from longtail.data import cache
+from longtail.data.cache import Cached, files_hash, folder
 
 
 class Counting:
@@ -47,6 +52,49 @@ def test_other_rows_and_other_content_are_read_anew():
     Cached(store, lambda: "a").read(torch.arange(5))
     Cached(store, lambda: "b").read(torch.arange(4))
     assert store.reads == 3
+
+
+def test_another_decoder_reads_anew(monkeypatch):
+    store = Counting()
+    Cached(store, lambda: "a").read(torch.arange(4))
+    monkeypatch.setattr(cache, "DECODER", cache.DECODER + 1)
+    Cached(store, lambda: "a").read(torch.arange(4))
+    assert store.reads == 2
+
+
+def test_files_are_known_wherever_they_lie_and_told_apart_by_what_is_in_them(tmp_path):
+    def write(folder, content):
+        (tmp_path / folder).mkdir()
+        for name in ("1.ppm", "2.ppm"):
+            (tmp_path / folder / name).write_bytes(content)
+            os.utime(tmp_path / folder / name, (0, 0))  # as out of an archive
+        return files_hash(tmp_path / folder, ["1.ppm", "2.ppm"])
+
+    first = write("here", b"pixels")
+    assert write("elsewhere", b"pixels") == first
+    assert write("others", b"PIXELS") != first
+    os.utime(tmp_path / "here" / "2.ppm", (0, 1))
+    assert files_hash(tmp_path / "here", ["1.ppm", "2.ppm"]) != first
+
+
+def test_what_is_on_disk_or_on_its_way_there_needs_no_more_room():
+    class Asking(Counting):
+        def read(self, rows, allocate):
+            pixels = allocate((len(rows), 1, 1, 1))
+            assert cached.unwritten(rows) == 0
+            return torch.from_numpy(pixels), torch.arange(len(rows))
+
+    cached = Cached(Asking(), lambda: "a")
+    assert cached.unwritten(torch.arange(4)) == 4
+    cached.read(torch.arange(4))
+    assert cached.unwritten(torch.arange(4)) == 0
+
+
+def test_a_folder_that_cannot_be_written_has_no_room(tmp_path, monkeypatch):
+    assert cache.room() > 0
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "file"))
+    assert cache.room() == 0
 
 
 def test_rows_that_cannot_be_read_are_never_kept():
@@ -105,8 +153,6 @@ def test_a_full_disk_costs_only_time(caplog, monkeypatch):
 
 
 def test_processes_that_start_together_decode_once(tmp_path):
-    from concurrent.futures import ThreadPoolExecutor
-
     store = Counting()
     cached = Cached(store, lambda: "a")
     with ThreadPoolExecutor(4) as pool:  # each opens the file for itself, as processes do
@@ -114,6 +160,53 @@ def test_processes_that_start_together_decode_once(tmp_path):
             pool.map(lambda _: cached.read(torch.arange(4))[0].flatten().tolist(), range(4))
         )
     assert found == [[0, 1, 2, 3]] * 4 and store.reads == 1
+
+
+def test_readers_that_waited_in_vain_do_not_write_over_each_other():
+    """The first leaves a row out, so that the second and the third decode: both at once."""
+    first_began, second_wrote, third_began, second_is_done = (Event() for _ in range(4))
+
+    class InTurn(Counting):
+        def read(self, rows, allocate):
+            self.reads += 1
+            turn = self.reads
+            pixels = allocate((len(rows), 1, 1, 1))
+            if turn == 3:
+                third_began.set()
+                assert second_is_done.wait(5)
+            pixels[:, 0, 0, 0] = rows.numpy()
+            if turn == 1:
+                first_began.set()
+                time.sleep(0.1)  # the second waits for the lock by now
+                return torch.from_numpy(pixels[1:]), torch.arange(1, len(rows))
+            if turn == 2:
+                second_wrote.set()
+                assert third_began.wait(5)
+            return torch.from_numpy(pixels), torch.arange(len(rows))
+
+    cached, rows = Cached(InTurn(), lambda: "a"), torch.arange(1, 5)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(cached.read, rows)
+        assert first_began.wait(5)
+        second = pool.submit(cached.read, rows)
+        assert second_wrote.wait(5)
+        third = pool.submit(cached.read, rows)
+        found = second.result(5)[0].flatten().tolist()
+        second_is_done.set()
+        assert found == third.result(5)[0].flatten().tolist() == [1, 2, 3, 4]
+        assert first.result(5)[0].flatten().tolist() == [2, 3, 4]
+    assert [path.suffix for path in folder().iterdir()] == [".npy"]
+
+
+def test_a_file_system_without_locks_costs_only_time(caplog, monkeypatch):
+    fcntl = pytest.importorskip("fcntl", reason="locks are those of Unix")
+
+    def without(*args):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    inputs, _ = Cached(Counting(), lambda: "a").read(torch.arange(4))
+    assert inputs.flatten().tolist() == [0, 1, 2, 3] and "not kept" in caplog.text
 
 
 def test_writing_to_what_was_read_does_not_change_the_file():

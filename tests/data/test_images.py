@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from longtail.config import DataConfig
-from longtail.data.folder import files
+from longtail.data.folder import Files
 from longtail.data.images import BATCH, decode
 from longtail.data.names import Names
 from longtail.errors import UserError
@@ -24,7 +24,7 @@ def encode(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
 
 
 def of(paths: list[Path], **options):
-    return files(Path("/"), Names(map(str, paths)), config=DataConfig(**options))
+    return Files(Path("/"), Names(map(str, paths))).store(DataConfig(**options))
 
 
 def noise(shape: tuple[int, ...]) -> np.ndarray:
@@ -184,11 +184,9 @@ def test_resize_and_centre_crop_are_torchvisions(width: int, height: int, form: 
     blob = encode(image, form)
     with Image.open(io.BytesIO(blob)) as stored:
         expected = np.asarray(v2.Compose([v2.Resize(64), v2.CenterCrop(64)])(stored))
-    got = decode(blob, size=64).astype(int)
-    if form == "PNG":
-        assert np.array_equal(got, expected)
-    else:  # a large one is decoded at a fraction of its size
-        assert np.abs(got - expected).mean() < (0.1 if min(width, height) < 128 else 8)
+    apart = np.abs(decode(blob, size=64).astype(int) - expected)
+    # a tensor is resized by other code than an image, and a sum may be rounded the other way
+    assert apart.max() <= (0 if form == "PNG" else 1) and apart.mean() < 0.2
 
 
 def test_a_truncated_photograph_cannot_be_read_at_any_size() -> None:

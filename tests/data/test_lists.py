@@ -114,3 +114,13 @@ def test_list_and_name_are_one_too_many(train: Path) -> None:
 def test_other_lists_need_the_training_list(train: Path) -> None:
     with pytest.raises(UserError, match="need --list"):
         load(test_list=train)
+
+
+def test_only_line_ends_end_a_line(paint: Painter, tmp_path: Path) -> None:
+    names = ["a\u2028b.png", "c\x0cd.png", "e\x85f.png"]
+    for grey, name in enumerate(names):
+        paint(f"root/{name}", grey=grey)
+    path = tmp_path / "train.txt"
+    path.write_bytes("\r\n".join(f"{name} {i % 2}" for i, name in enumerate(names)).encode())
+    data = load(list=path, root=tmp_path / "root")
+    assert data.train.in_memory[:, 0, 0, 0].tolist() == [0, 1, 2]

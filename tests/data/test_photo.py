@@ -5,6 +5,7 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
+from longtail.data import photo
 from longtail.data.photo import (
     BRIGHTNESS,
     CONTRAST,
@@ -132,3 +133,27 @@ def test_images_that_are_too_small_are_enlarged():
     images = photos(2, 6, 6)
     made = middle(images, (9, 9))
     torch.testing.assert_close(made, F.resize(images.float(), [9, 9], antialias=True))
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_crops_in_half_precision_are_off_by_less_than_a_grey_level(device, monkeypatch):
+    monkeypatch.setattr(photo, "working_type", lambda _: torch.float16)  # on CUDA it is anyway
+    source, augment = photos(8, 64, 64), ResizedCrop((64, 64), (56, 56), jitter=0.4)
+    drawn = augment.draw(8, seeded())
+    made = augment(source.to(device), torch.arange(8, device=device), drawn.to(device))
+    assert made.dtype == torch.float16
+    for image, row, ours in zip(source, drawn, made.float().cpu(), strict=True):
+        expected = 255 * torchvision_says(image, row, (56, 56))
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1)
+
+
+@needs_cuda  # the CPU does not enlarge in half precision
+def test_an_enlarged_middle_on_cuda_is_off_by_less_than_a_grey_level():
+    images = photos(8, 64, 64)
+    made = middle(images.cuda(), (80, 80))
+    assert made.dtype == torch.float16
+    expected = F.resize(images.float(), [80, 80], antialias=True)
+    torch.testing.assert_close(made.float().cpu(), expected, rtol=0, atol=1)

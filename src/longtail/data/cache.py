@@ -1,18 +1,22 @@
 """Decoded images on disk, so that a set is decoded once and not at every start.
 
-A file's name is the hash of what went into it: the encoded images, the rows and the size. Changed
-data has another name, and nothing is ever out of date. It may be deleted at any time. It is
-memory-mapped, so that several processes share one copy and only what is looked at is read.
+A file's name is the hash of what went into it: the encoded images, the rows, the size and the
+decoder. Changed data has another name, and nothing is ever out of date. It may be deleted at any
+time. It is memory-mapped, so that several processes share one copy, only what is looked at is read,
+and it takes no memory that the system could not have back.
 """
 
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -29,11 +33,27 @@ except ImportError:  # not on Windows, where two processes may both decode
 
 log = logging.getLogger(__name__)
 
+DECODER = 2
+"""Counts the changes to what `images.decode` makes of an image."""
+PROBES = 256
+"""Files of a set that are looked into."""
+PROBE = 4096
+"""Bytes at either end of such a file."""
+
 
 def folder() -> Path:
     """$LONGTAIL_CACHE, else `longtail` in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("LONGTAIL_CACHE") or Path(home) / "longtail")
+
+
+def room() -> int:
+    """Bytes that may be written there; 0 where nothing can be."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        return shutil.disk_usage(folder()).free if os.access(folder(), os.W_OK) else 0
+    except OSError:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -49,8 +69,7 @@ class Cached:
 
         Rows that cannot be decoded are never kept, so that they are named at every start.
         """
-        key = hashlib.sha256(self.content().encode() + rows.numpy().tobytes()).hexdigest()
-        path = folder() / f"{key}.npy"
+        path = self._path(rows)
         everything = torch.arange(len(rows))
         if (kept := _mapped(path)) is not None:
             return kept, everything
@@ -58,9 +77,22 @@ class Cached:
             if part and (kept := _mapped(path)) is not None:  # another process made it meanwhile
                 return kept, everything
             inputs, places = self.store.read(rows, partial(_on_disk, part, otherwise=allocate))
-            if len(places) == len(rows) and part is not None and part.exists():
+            if len(places) == len(rows) and part and _size(part):
                 return _settled(part, path), places
         return inputs, places
+
+    def unwritten(self, rows: Tensor) -> int:
+        """Bytes that the disk must have room for, that `rows` need not be in memory.
+
+        What another process is writing has its room already.
+        """
+        path = self._path(rows)
+        begun = _size(path.with_suffix(".part"))
+        return 0 if path.exists() else max(0, len(rows) * self.row_bytes() - begun)
+
+    def _path(self, rows: Tensor) -> Path:
+        known = f"{DECODER} {self.content()} ".encode() + rows.numpy().tobytes()
+        return folder() / f"{hashlib.sha256(known).hexdigest()}.npy"
 
     def row_bytes(self) -> int:
         """As the store has it."""
@@ -69,6 +101,13 @@ class Cached:
     def where(self, row: int) -> str:
         """As the store has it."""
         return self.store.where(row)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _mapped(path: Path) -> Tensor | None:
@@ -84,25 +123,39 @@ def _mapped(path: Path) -> Tensor | None:
 
 @contextmanager
 def _alone(part: Path) -> Iterator[Path | None]:
-    """`part`, to be written by this process only; others wait. None where it cannot be written.
+    """A file to be written by this process only; None where none can be.
 
-    What an interrupted process left behind is written over.
+    The first process takes `part`, and what an interrupted one left behind there is written over.
+    Those that had to wait until it was gone take files of their own: if the first kept nothing,
+    neither will they, and they need not wait for each other.
     """
-    try:
-        part.parent.mkdir(parents=True, exist_ok=True)
-        file = part.open("ab")
-    except OSError as error:
-        log.warning("decoded images are not kept in %s: %s", part.parent, error)
-        yield None
-        return
-    with file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with ExitStack() as stack:
         try:
-            yield part
-        finally:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
+            part.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(part.open("ab"))
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:  # some network file systems have no locks
+            log.warning("decoded images are not kept in %s: %s", part.parent, error)
+            yield None
+            return
+        if not _is_at(part, file):
+            part = part.with_suffix(f".{token_hex(8)}.part")
+        stack.callback(_removed, part)
+        yield part
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    """Whether `path` still leads to the open `file`."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _removed(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _settled(part: Path, path: Path) -> Tensor:
@@ -125,7 +178,7 @@ def _on_disk(part: Path | None, shape: tuple[int, ...], otherwise: Allocate) -> 
         except OSError as error:
             log.warning("decoded images are not kept in %s: %s", part.parent, error)
             with suppress(OSError):
-                part.unlink(missing_ok=True)
+                os.truncate(part, 0)  # not removed: it is what other processes wait for
     return otherwise(shape)
 
 
@@ -141,10 +194,19 @@ def file_hash(path: Path) -> str:
     return _file_hash(path, state.st_size, state.st_mtime_ns)
 
 
-def files_hash(paths: Iterable[Path]) -> str:
-    """SHA-256 of names, sizes and times of change: many files would take long to read."""
+def files_hash(root: Path, names: Sequence[str]) -> str:
+    """SHA-256 of names under `root`, sizes and times of change, and of the ends of a few files.
+
+    To read all of many files would take long. The few tell sets apart whose files have the same
+    names and sizes, and the times that an archive gave them.
+    """
     sha = hashlib.sha256()
-    for path in paths:
-        state = path.stat()
-        sha.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+    for name in names:
+        state = (root / name).stat()
+        sha.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+    for place in range(0, len(names), max(1, len(names) // PROBES)):
+        with (root / names[place]).open("rb") as file:
+            sha.update(file.read(PROBE))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - PROBE))
+            sha.update(file.read())
     return sha.hexdigest()

@@ -1,6 +1,8 @@
 """A folder per class, or train, val and test folders with a folder per class in each."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -69,7 +71,7 @@ def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
             f"no image under {root}: files ending in {', '.join(sorted(SUFFIXES))} are looked for"
         )
     names = Names(path.relative_to(root).as_posix() for path in paths)
-    return Part.whole(files(root, names, config=config), torch.tensor(labels))
+    return Part.whole(Files(root, names).store(config), torch.tensor(labels))
 
 
 def images_under(root: Path) -> list[Path]:
@@ -77,25 +79,41 @@ def images_under(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if _is_image(path))
 
 
-def files(
-    root: Path, names: Names, *, config: DataConfig, where: Callable[[int], str] | None = None
-) -> Store:
-    """A store of image files; `where` says where a row is, its path by default.
+@dataclass(frozen=True)
+class Files:
+    """Image files under a root; workers that are spawned get a copy."""
 
-    If they are resized, which takes time, the decoded images are kept on disk.
-    """
+    root: Path
+    names: Names
 
-    def path(row: int) -> Path:
-        return root / names[row]
+    def path(self, row: int) -> Path:
+        """Of a row."""
+        return self.root / self.names[row]
 
-    def blobs(rows: Tensor) -> Iterator[Stored]:
-        return (path(row) for row in rows.tolist())
+    def blobs(self, rows: Tensor) -> Iterator[Stored]:
+        """The paths, for whoever decodes them."""
+        return (self.path(row) for row in rows.tolist())
 
-    place = where or (lambda row: str(path(row)))
-    images = Images(blobs, place, config.image_size, config.corrupt, names.__getitem__)
-    if config.image_size is None:
-        return images
-    return Cached(images, lambda: f"{files_hash(map(path, range(len(names))))} {config.image_size}")
+    def where(self, row: int) -> str:
+        """A row in words."""
+        return str(self.path(row))
+
+    def store(self, config: DataConfig, where: Callable[[int], str] | None = None) -> Store:
+        """The store of them; `where` says where a row is, its path by default.
+
+        If they are resized, which takes time, the decoded images are kept on disk.
+        """
+        images = Images(
+            self.blobs,
+            where or self.where,
+            config.image_size,
+            config.corrupt,
+            self.names.__getitem__,
+        )
+        if config.image_size is None:
+            return images
+        content = cache(lambda: f"{files_hash(self.root, self.names)} {config.image_size}")
+        return Cached(images, content)
 
 
 def _subfolders(root: Path) -> dict[str, Path]:

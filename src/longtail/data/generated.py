@@ -5,7 +5,6 @@ standing, and take about 110 kB. Ours hold noise of all scales, whose spectrum f
 as that of photographs does, so that decoding them takes as long.
 """
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,10 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
 
 from longtail.config import DataConfig
 from longtail.data import lists
 from longtail.data.base import Data
+from longtail.data.cores import cores
 from longtail.data.listed import IMAGENET_MEAN, IMAGENET_STD
 from longtail.data.prepare import prepared
 
@@ -46,7 +48,7 @@ def generate(folder: Path, files: int, *, scale: float = 1.0) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{number:06d}.jpg" for number in range(files)]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         list(pool.map(lambda item: _write(item[1], item[0], scale), enumerate(paths)))
     return paths
 
@@ -84,3 +86,28 @@ def generated(folder: Path, paths: Sequence[Path], images: int, config: DataConf
     # as if it were published: neither its statistics nor its hash are worth reading all of it
     source = replace(source, mean=IMAGENET_MEAN, std=IMAGENET_STD, published=True)
     return prepared(source, name="generated", ratio=None, config=config)
+
+
+class PlainImages(Dataset[tuple[Tensor, int]]):
+    """What a plain DataLoader reads: one image at a time through torchvision, (3, size, size)."""
+
+    def __init__(self, paths: Sequence[Path], labels: Sequence[int], size: int):
+        from torchvision import transforms  # slow to import, and only needed here
+
+        self.paths, self.labels = paths, labels
+        self.transform = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(size),
+                transforms.RandomHorizontalFlip(),
+                transforms.ColorJitter(0.4, 0.4, 0.4),
+                transforms.ToTensor(),
+                transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        with Image.open(self.paths[index % len(self.paths)]) as image:
+            return self.transform(image.convert("RGB")), self.labels[index]

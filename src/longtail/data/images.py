@@ -2,7 +2,6 @@
 
 import io
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from longtail.data.cores import cores
 from longtail.errors import UserError, some
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,8 @@ def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[
     Args:
         blob: the encoded image or its path.
         size: if given, as (height, width) or the side of a square, the image is resized until it
-            just covers it, and the middle is cut out; to the pixel as torchvision does it.
+            just covers it, and the middle is cut out, as torchvision does it: to the pixel, or
+            for a JPEG to one grey level.
     """
     if blob is None:
         raise ValueError("no image is stored")
@@ -72,18 +73,22 @@ def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[
     else:
         encoded = blob if isinstance(blob, bytes) else blob.read_bytes()
         with Image.open(io.BytesIO(encoded)) as image:
-            if width and height:
-                if _is_plain_jpeg(image) and min(image.size) < 2 * max(width, height):
-                    return _photograph(encoded, width, height)
-                image.draft("RGB", (width, height))  # a large JPEG decodes at a fraction for free
+            if width and height and image.format == "JPEG" and image.mode == "RGB":
+                return _photograph(encoded, width, height)
             pixels = _rgb(image)
     if width and height and pixels.size != (width, height):
         pixels = _resized(pixels, width, height)
     return np.asarray(pixels, dtype=np.uint8)
 
 
-def _is_plain_jpeg(image: Image.Image) -> bool:
-    return image.format == "JPEG" and image.mode == "RGB"
+def attempt(blob: Blob, size: int | tuple[int, int] | None) -> Decoded:
+    """One image as `decode` makes it, its channels first, or why there is none."""
+    try:
+        return np.ascontiguousarray(decode(blob, size=size).transpose(2, 0, 1))
+    except MemoryError:  # no fault of the image's
+        raise
+    except Exception as error:  # decoders raise anything at all on broken bytes
+        return f"{type(error).__name__}: {error}"
 
 
 def _photograph(encoded: bytes, width: int, height: int) -> NDArray[np.uint8]:
@@ -204,20 +209,12 @@ class Images:
 def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Iterator[Decoded]:
     """Decode in threads (Pillow frees the interpreter meanwhile), in order."""
 
-    def attempt(batch: list[Blob]) -> list[Decoded]:
-        results: list[Decoded] = []
-        for blob in batch:
-            try:
-                results.append(np.ascontiguousarray(decode(blob, size=size).transpose(2, 0, 1)))
-            except MemoryError:  # no fault of the image's
-                raise
-            except Exception as error:  # decoders raise anything at all on broken bytes
-                results.append(f"{type(error).__name__}: {error}")
-        return results
+    def attempts(batch: list[Blob]) -> list[Decoded]:
+        return [attempt(blob, size) for blob in batch]
 
     stream = iter(blobs)
-    with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(32, cores())) as pool:
         while window := list(islice(stream, WINDOW)):
             batches = [window[i : i + BATCH] for i in range(0, len(window), BATCH)]
-            for results in pool.map(attempt, batches):
+            for results in pool.map(attempts, batches):
                 yield from results

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms.v2 import functional as F
 
-from longtail.data.images import decode
+from longtail.data.images import attempt
 
 MAGIC = b"\xff\xd8"
 """What a JPEG begins with."""
@@ -32,21 +32,20 @@ def usable(device: torch.device) -> bool:
     return True
 
 
-def decode_all(blobs: list[bytes], size: int, device: torch.device) -> list[Tensor | str]:
+def decode_jpegs(blobs: list[bytes], size: int, device: torch.device) -> list[Tensor | str]:
     """Images (3, size, size) uint8 on `device`, their middles; or why there is none."""
-    good = [i for i, blob in enumerate(blobs) if blob[:2] == MAGIC]
-    found: list[Tensor | str | None] = [None] * len(blobs)
+    jpegs = [i for i, blob in enumerate(blobs) if blob[:2] == MAGIC]
+    images: list[Tensor] = []
     try:
-        encoded = [torch.frombuffer(bytearray(blobs[i]), dtype=torch.uint8) for i in good]
-        images = decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device) if encoded else []
-        for i, image in zip(good, images, strict=True):
-            found[i] = _fitted(image, size)
-    except RuntimeError:  # one of them spoils all: each is tried for itself below
-        found = [None] * len(blobs)
-    return [
-        image if image is not None else _alone(blob, size, device)
-        for image, blob in zip(found, blobs, strict=True)
-    ]
+        encoded = [torch.frombuffer(bytearray(blobs[i]), dtype=torch.uint8) for i in jpegs]
+        if encoded:
+            images = decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device)
+    except torch.OutOfMemoryError:  # no fault of the images'
+        raise
+    except RuntimeError:
+        pass  # one of them spoils all: each is tried for itself
+    found = {i: _fitted(image, size) for i, image in zip(jpegs, images, strict=False)}
+    return [found[i] if i in found else _alone(blob, size, device) for i, blob in enumerate(blobs)]
 
 
 def _fitted(image: Tensor, size: int) -> Tensor:
@@ -55,10 +54,5 @@ def _fitted(image: Tensor, size: int) -> Tensor:
 
 
 def _alone(blob: bytes, size: int, device: torch.device) -> Tensor | str:
-    try:
-        pixels = decode(blob, size=size)
-    except MemoryError:  # no fault of the image's
-        raise
-    except Exception as error:  # decoders raise anything at all on broken bytes
-        return f"{type(error).__name__}: {error}"
-    return torch.from_numpy(pixels.transpose(2, 0, 1).copy()).to(device)
+    made = attempt(blob, size)
+    return made if isinstance(made, str) else torch.from_numpy(made).to(device)

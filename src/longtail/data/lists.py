@@ -1,13 +1,15 @@
 """Lists in the style of ImageNet-LT and Places-LT: `path label` on each line."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import torch
+from torch import Tensor
 
 from longtail.config import DataConfig
 from longtail.data.checks import numbered
-from longtail.data.folder import files
+from longtail.data.folder import Files
 from longtail.data.names import Names
 from longtail.data.sources import Part, Source
 from longtail.errors import UserError, some
@@ -57,12 +59,14 @@ def _part(
             f"{len(images):,} images are missing: {some([images[i] for i in missing])}): paths are "
             f"relative to --root, now {root}"
         )
-    names, numbers = Names(images), torch.tensor(lines)
+    files = Files(root, Names(images))
+    where = partial(_where, files, path, torch.tensor(lines))
+    return Part.whole(files.store(config, where), torch.tensor(labels))
 
-    def where(row: int) -> str:
-        return f"{root / names[row]} ({path}:{numbers[row]})"
 
-    return Part.whole(files(root, names, config=config, where=where), torch.tensor(labels))
+def _where(files: Files, path: Path, lines: Tensor, row: int) -> str:
+    """A row by its file and by its line in the list at `path`."""
+    return f"{files.where(row)} ({path}:{lines[row]})"
 
 
 def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:
@@ -72,7 +76,8 @@ def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"the list {path} cannot be read: {error}") from error
     images, labels, lines = [], [], []
-    for number, line in enumerate(text.splitlines(), start=1):
+    # not splitlines, which takes a form feed within a name for a line's end
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         words = line.rsplit(maxsplit=1)  # a path may have spaces in it

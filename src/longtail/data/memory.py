@@ -1,11 +1,17 @@
 """Memory of the host: whether a data set fits, told before it is read, and what is taken."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
+from longtail.data.cache import Cached, room
 from longtail.data.sources import Source
 
 GIB = 2**30
+INTERVAL = 2.0
+"""Seconds between two looks at what is used."""
 
 
 def free() -> int | None:
@@ -17,32 +23,46 @@ def free() -> int | None:
 def shortage(source: Source, *, copies: float = 1.0) -> str:
     """Why a source does not fit, with the sizes and the image size that would; empty if it does.
 
+    Decoded images that are kept on disk are memory-mapped and count for nothing.
+
     Args:
         source: what is about to be read.
         copies: how often the training part is held at the worst moment.
     """
-    room = free()
-    if room is None:
+    spare = free()
+    if spare is None:
         return ""
-    rows = sum(len(part) for part in source.parts.values()) + (copies - 1) * len(source.train)
-    each = max(part.store.row_bytes() for part in source.parts.values())
-    if rows * each <= room:
+    parts = source.parts.values()
+    read = 0 if _all_kept(source) else sum(map(len, parts))
+    rows = read + (copies - 1) * len(source.train)
+    each = max(part.store.row_bytes() for part in parts)
+    if rows * each <= spare:
         return ""
-    side = int((room / rows / 3) ** 0.5)
+    side = int((spare / rows / 3) ** 0.5)
     return (
         f"{rows:,.0f} images of {each:,} bytes would take {rows * each / GIB:.1f} GiB of memory "
-        f"and {room / GIB:.1f} GiB are free: pass --image-size {max(side, 1)} or less, cut the "
+        f"and {spare / GIB:.1f} GiB are free: pass --image-size {max(side, 1)} or less, cut the "
         "data (DATA:ratio), or use a machine with more memory"
     )
 
 
-def used() -> int:
-    """Bytes of this process and its children that are theirs alone or shared among them.
+def _all_kept(source: Source) -> bool:
+    """Whether all decoded images are on disk already, or there is room for them."""
+    unwritten = 0
+    for part in source.parts.values():
+        if not isinstance(part.store, Cached):
+            return False
+        unwritten += part.store.unwritten(part.rows)
+    return not unwritten or unwritten < room()
+
+
+def used(process: int | None = None) -> int:
+    """Bytes of a process (this one) and its children that are theirs alone or shared among them.
 
     0 where the kernel does not tell.
     """
-    total = 0
-    for process in (os.getpid(), *_children(os.getpid())):
+    top, total = process or os.getpid(), 0
+    for process in (top, *_children(top)):
         try:
             text = Path(f"/proc/{process}/smaps_rollup").read_text()
         except OSError:
@@ -51,6 +71,28 @@ def used() -> int:
             if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
                 total += int(line.split()[1]) * 1024
     return total
+
+
+@contextmanager
+def watched() -> Iterator[list[int]]:
+    """What is `used` before, every few seconds meanwhile, and after, in a list that grows.
+
+    It is asked for in a thread: the kernel takes a while to count a large mapping.
+    """
+    found, done = [used()], Event()
+
+    def watch() -> None:
+        while not done.wait(INTERVAL):
+            found.append(used())
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        thread.join()
+        found.append(used())
 
 
 def _children(process: int) -> list[int]:

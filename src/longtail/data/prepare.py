@@ -84,8 +84,7 @@ def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Sp
     Returns:
         The rest and the held-out part, both in the order of `split`.
     """
-    if not 0 <= fraction < 1:
-        raise UserError(f"--val-fraction {fraction:g} is out of range: it is from 0 to below 1")
+    _check_fraction(fraction)
     random = np.random.RandomState(seed)  # the stream of this generator is frozen
     held = torch.zeros(len(split), dtype=torch.bool)
     for label in range(int(split.labels.max()) + 1):
@@ -96,12 +95,14 @@ def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Sp
     return split.take(torch.nonzero(~held).flatten()), split.take(torch.nonzero(held).flatten())
 
 
+def _check_fraction(fraction: float) -> None:
+    if not 0 <= fraction < 1:
+        raise UserError(f"--val-fraction {fraction:g} is out of range: it is from 0 to below 1")
+
+
 def _check_options(config: DataConfig) -> None:
     """Refuse values that no data set could be prepared with."""
-    if not 0 <= config.val_fraction < 1:
-        raise UserError(
-            f"--val-fraction {config.val_fraction:g} is out of range: it is from 0 to below 1"
-        )
+    _check_fraction(config.val_fraction)
     if config.min_count < 0:
         raise UserError(f"--min-count {config.min_count} is below 0: pass 0 to drop no class")
     if config.image_size is not None and config.image_size < 1:

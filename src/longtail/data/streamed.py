@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.data.images import Images, decode
+from longtail.data.images import Images, attempt
 
 
 class Pixels(NamedTuple):
@@ -67,14 +67,11 @@ class Streamed:
         rows = self.rows[list(index)]
         broken = []
         for place, blob in enumerate(self.store.blobs(rows)):
-            try:
-                pixels = decode(blob, size=self.size)
-            except MemoryError:  # no fault of the image's
-                raise
-            except Exception as error:  # decoders raise anything at all on broken bytes
-                broken.append((int(rows[place]), f"{type(error).__name__}: {error}"))
-                continue
-            images[place] = pixels.transpose(2, 0, 1)
+            pixels = attempt(blob, self.size)
+            if isinstance(pixels, str):
+                broken.append((int(rows[place]), pixels))
+            else:
+                images[place] = pixels
         return Pixels(torch.from_numpy(images), broken)
 
     def encoded(self, index: Sequence[int]) -> Encoded:
