@@ -17,6 +17,7 @@ from torch import Tensor
 
 from longtail.config import Config, MachineConfig
 from longtail.data.base import Data
+from longtail.data.cores import processes
 from longtail.errors import UserError
 from longtail.graph import stepper, steps_of_epoch
 from longtail.replica import Replica
@@ -66,14 +67,12 @@ def launch(machine: MachineConfig) -> Fabric:
 
 def _processes(machine: MachineConfig) -> tuple[int, int]:
     """Processes on each host, and hosts: torchrun's, SLURM's, or those of the options."""
-    env = os.environ
+    per_host, env = processes(machine), os.environ
     if "LOCAL_WORLD_SIZE" in env:
-        local = int(env["LOCAL_WORLD_SIZE"])
-        return local, int(env["WORLD_SIZE"]) // local
+        return per_host, int(env["WORLD_SIZE"]) // per_host
     if int(env.get("SLURM_NTASKS", 1)) > 1:
-        hosts = int(env.get("SLURM_NNODES", 1))
-        return int(env["SLURM_NTASKS"]) // hosts, hosts
-    return machine.devices, machine.nodes
+        return per_host, int(env.get("SLURM_NNODES", 1))
+    return per_host, machine.nodes
 
 
 def train(
