@@ -10,8 +10,10 @@ from small import small_config, small_data
 
 import longtail as lt
 from longtail import cli
-from longtail.detection import batches
-from longtail.detection.bench import DetectionBench, Recipe, write_table
+from longtail.config import MachineConfig
+from longtail.detection import batches, predicting, regions
+from longtail.detection.bench import Recipe
+from longtail.detection.data import DetectionSet
 from longtail.detection.finished import Finished
 from longtail.detection.results import DetectionRun
 from longtail.detection.settings import METHODS
@@ -21,6 +23,7 @@ from longtail.engine import launch
 from longtail.errors import UserError
 
 ROOT = Path(__file__).parents[2]
+CPU = MachineConfig(device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def test_a_run_leaves_its_folder(run, data):
     files = {path.name for path in run.folder.iterdir()}
     assert files == {
         *("config.yaml", "env.json", "metrics.jsonl", "last.pt", "model.safetensors"),
-        *("per_class.csv", "result.json"),
+        *("categories.json", "per_class.csv", "result.json"),
     }
     header, *classes = (run.folder / "per_class.csv").read_text().splitlines()
     assert header == "class,train_images,AP" and len(classes) == 80
@@ -77,7 +80,12 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
     with pytest.raises(Stop):
         fit(config, out=half.folder, data=data, progress=Interrupt())
     assert not half.finished
+    others = DetectionSet(data[0].pictures[1:], data[0].categories, {})
+    with pytest.raises(UserError, match="trained on other images"):
+        fit(config, out=half.folder, data=(others, data[1]), resume=True)
     fit(config, out=half.folder, data=data, resume=True)
+    with pytest.raises(UserError, match="trained on other images"):
+        fit(config, out=half.folder, data=(others, data[1]), resume=True)
     one, other = whole.load_model(), half.load_model()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.result["overall"] == half.result["overall"] and whole.result["alpha"] is None
@@ -102,7 +110,11 @@ def test_commands(run, place, tmp_path, capsys):
         assert drawn.width > 2.9 * drawn.height  # without, with, and as annotated
     photo = tmp_path / "photo.png"
     Image.new("RGB", (50, 40), "red").save(photo)
-    cli.main(["detect", "predict", folder, str(photo), "--tde", "off", "--out", str(out)])
+    gone = place.rename(place.with_name("gone"))  # images of one's own need no training data
+    try:
+        cli.main(["detect", "predict", folder, str(photo), "--tde", "off", "--out", str(out)])
+    finally:
+        gone.rename(place)
     assert (out / "photo.png").exists()
     page = tmp_path / "report.html"
     cli.main(["detect", "report", folder, "-o", str(page), "--count", "1", "--least-score", "0"])
@@ -117,6 +129,35 @@ def test_commands(run, place, tmp_path, capsys):
     }
 
 
+def test_a_judging_that_fails_leaves_the_model(place, data, tmp_path, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("longtail.detection.training.judge", fail)
+    with pytest.raises(MemoryError):
+        fit(small_config(place), out=tmp_path / "run", data=data)
+    assert DetectionRun(tmp_path / "run").load_model()
+
+
+def test_masks_are_pasted_a_few_at_a_time_and_only_if_seen(run, data, monkeypatch):
+    finished = Finished(run.folder, data=data, machine=CPU)
+    config = finished.scored("off")
+    (whole,) = finished.detections(config, data[1], [0])
+    pasted = []
+
+    def paste(masks, *box):
+        pasted.append(len(masks))
+        return regions.paste(masks, *box)
+
+    monkeypatch.setattr(predicting, "paste", paste)
+    monkeypatch.setattr(predicting, "CHUNK", 2 * 64 * 64)
+    (parts,) = finished.detections(config, data[1], [0])
+    assert parts.masks == whole.masks and pasted == [2, 2, 1]
+    pasted.clear()
+    list(finished.compare(config, data[1], [0], whole.scores[2].item()))
+    assert pasted == [2]  # those above the third
+
+
 def test_test_images_without_annotations_are_predicted(run, place, tmp_path, capsys):
     content = json.loads((place / "instances_val.json").read_text())
     del content["annotations"]
@@ -125,39 +166,6 @@ def test_test_images_without_annotations_are_predicted(run, place, tmp_path, cap
     words = ["detect", "predict", str(run.folder), "--lvis-json", str(tmp_path / "found.json")]
     cli.main([*words, "--annotations", str(listed), "--image-folder", str(place / "images")])
     assert "15 detections in 3 images" in capsys.readouterr().out
-
-
-def test_a_bench_trains_once_for_all_that_share_it(place, data, tmp_path, capsys):
-    folder = tmp_path / "recipes" / "shapes-lvis"
-    folder.mkdir(parents=True)
-    shared = small_config(place).to_yaml().replace("method: deconfound-tde", "method: {}")
-    for name, method, tde in (
-        ("deconfound", "deconfound", "background-exempt"),
-        ("deconfound-tde", "deconfound-tde", "background-exempt"),
-        ("deconfound-tde-plain", "deconfound-tde", "plain"),
-    ):
-        text = shared.format(method).replace("tde: background-exempt", f"tde: {tde}")
-        (folder / f"{name}.yaml").write_text(text + "paper: {AP: 28.4}\nseeds: 1\n")
-    places = {name: tmp_path / name for name in ("recipes", "results", "runs")}
-    bench = DetectionBench.open("shapes-lvis", **places)
-    assert [r.place.name for r in bench.recipes] == [
-        *("deconfound", "deconfound-tde-plain", "deconfound-tde"),
-    ]
-    bench.run(bench.missing(None), root=None, device="cpu", data=data)
-    assert [p.name for p in (tmp_path / "runs" / "shapes-lvis").iterdir()] == ["deconfound-s0"]
-    kept = {p.stem: json.loads(p.read_text()) for p in (tmp_path / "results/shapes-lvis").iterdir()}
-    assert {k: v["tde"] for k, v in kept.items()} == {
-        "deconfound-s0": "off",
-        "deconfound-tde-s0": "background-exempt",
-        "deconfound-tde-plain-s0": "plain",
-    }
-    assert len({v["training_id"] for v in kept.values()}) == 1
-    assert bench.missing(None) == [] and len(bench.missing(2)) == 3
-    page = write_table(bench).read_text()
-    assert "28.4, -" in page and "not run" not in page
-    words = [str(word) for pair in places.items() for word in (f"--{pair[0]}", pair[1])]
-    cli.main(["bench", "shapes-lvis", "--dry-run", "--seeds", "2", *words])
-    assert "3 results to make, from 1 trainings" in capsys.readouterr().out
 
 
 def test_streamed_batches_equal_resident_ones(data):
@@ -190,6 +198,8 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
         ({"method": "deconfonud"}, "Did you mean 'deconfound'"),
         ({"lr": 0.0}, "--lr 0.0"),
         ({"tde": "exempt"}, "unknown --tde 'exempt'"),
+        ({"norm": "frozen"}, "both --pretrained and --norm frozen, or neither"),
+        ({"pretrained": True}, "both --pretrained and --norm frozen, or neither"),
         ({"backbone": "resnet9000"}, "unknown backbone"),
         ({"backbone": "vit_tiny_patch16_224"}, "no feature maps|strides"),
     ],
@@ -203,7 +213,7 @@ def test_mistakes_are_answered(options, said, place, data, tmp_path):
 def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
     with pytest.raises(UserError, match="no option|unknown option"):
         small_config(place, heights=3)
-    finished = Finished(run.folder, data=data, device="cpu")
+    finished = Finished(run.folder, data=data, machine=CPU)
     finished.config = finished.config.with_options(method="baseline")
     with pytest.raises(UserError, match="linear head"):
         finished.scored("plain")

@@ -130,6 +130,7 @@ def _measures_at_once(asked: "Bench") -> None:
 def _detection(asked: "Bench") -> None:
     from longtail.console import Console
     from longtail.detection.bench import DetectionBench, write_table
+    from longtail.detection.settings import DetectionMachineConfig
 
     opened = DetectionBench.open(
         asked.name, recipes=asked.recipes, results=asked.results, runs=asked.runs
@@ -143,8 +144,8 @@ def _detection(asked: "Bench") -> None:
         return
     console = Console()
     try:
-        device = asked.machine.device
-        opened.run(wanted, root=asked.root, device=device, progress=console)
+        machine = DetectionMachineConfig.of(asked.machine)
+        opened.run(wanted, root=asked.root, machine=machine, progress=console)
     finally:
         console.close()
         if first_process():

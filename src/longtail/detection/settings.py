@@ -5,14 +5,14 @@ No torch here, as in `longtail.config`. Defaults are the paper's LVIS recipe.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import tyro
 
 from longtail.config import MachineConfig, Settings
-from longtail.errors import unknown
+from longtail.errors import UserError, unknown
 
 Tde = Literal["off", "plain", "background-exempt"]
 
@@ -148,6 +148,14 @@ class DetectionMachineConfig:
     save_seconds: float = 60.0
     """A checkpoint at the end of the first epoch after this long; 0 saves every epoch."""
 
+    @staticmethod
+    def of(machine: MachineConfig) -> "DetectionMachineConfig":
+        """What of a classifier's machine says something to a detector's."""
+        shared = {item.name: getattr(machine, item.name) for item in fields(DetectionMachineConfig)}
+        if machine.workers is None:
+            del shared["workers"]
+        return DetectionMachineConfig(**shared)
+
     def general(self) -> MachineConfig:
         """What the engine is launched with."""
         return MachineConfig(
@@ -200,7 +208,7 @@ class DetectionConfig(Settings):
             return config.with_options(
                 **dict(backbone="resnet18", width=128, features=512, masks="agnostic"),
                 **dict(image_size=160, max_size=160, anchor_scale=1.5, proposals=200, rois=128),
-                **dict(epochs=24, batch_size=32, lr=0.04, warmup=200),
+                **dict(epochs=72, batch_size=32, lr=0.04, warmup=200),
             )
         if data == "coco-small":
             return config.with_options(
@@ -229,3 +237,8 @@ class DetectionConfig(Settings):
         super().check()
         if self.method not in METHODS:
             raise unknown("detection method", self.method, METHODS, ", ".join(METHODS))
+        if self.model.pretrained != (self.model.norm == "frozen"):
+            raise UserError(
+                "--norm frozen keeps the statistics of --pretrained weights, and training from "
+                "scratch has none to keep: pass both --pretrained and --norm frozen, or neither"
+            )
