@@ -127,6 +127,12 @@ def test_recipes_that_share_a_training_must_ask_for_the_same(place, places, tmp_
         DetectionBench.open("odd", recipes=folder.parent, results=tmp_path, runs=tmp_path)
 
 
+def test_the_test_server_is_no_bench(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "lvis-test"])
+    assert "detect predict RUN --lvis-json" in capsys.readouterr().err
+
+
 def test_options_of_the_machine_reach_the_training():
     asked = MachineConfig(device="cpu", devices=2, nodes=3, precision="bf16", save_seconds=5.0)
     found = DetectionMachineConfig.of(asked)

@@ -1,23 +1,26 @@
 """A detector trained for two steps, judged, scored again, drawn and benched; what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
-from small import small_config, small_data
+from small import Interrupt, Stop, small_config, small_data
 
 import longtail as lt
 from longtail import cli
 from longtail.config import MachineConfig
 from longtail.detection import batches, predicting, regions
 from longtail.detection.bench import Recipe
-from longtail.detection.data import DetectionSet
+from longtail.detection.data import Categories, DetectionSet
+from longtail.detection.detector import build_detector
 from longtail.detection.finished import Finished
+from longtail.detection.measure import repeat_factors
 from longtail.detection.results import DetectionRun
 from longtail.detection.settings import METHODS
-from longtail.detection.speed import Workload, measure_speed, table
+from longtail.detection.speed import Workload, mask_rcnn, measure_speed, table, workloads
 from longtail.detection.training import batches_of, fit
 from longtail.engine import launch
 from longtail.errors import UserError
@@ -67,15 +70,6 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
     config = small_config(place, epochs=2, method="baseline")
     whole = fit(config, out=tmp_path / "whole", data=data)
     half = DetectionRun(tmp_path / "half")
-
-    class Stop(Exception):
-        pass
-
-    class Interrupt:
-        def begin(self, *_): ...
-        def step(self, *_): ...
-        def epoch(self, _):
-            raise Stop
 
     with pytest.raises(Stop):
         fit(config, out=half.folder, data=data, progress=Interrupt())
@@ -185,8 +179,15 @@ def test_streamed_batches_equal_resident_ones(data):
 
 def test_repeat_factors_bring_rare_images_more_often(place, data):
     config = small_config(place, batch_size=1, repeat_threshold=0.9)
-    shown = [i for epoch in range(40) for (i,) in batches_of(config, data[0], epoch, 0, 1)]
-    assert len(shown) == 40 * 6 and set(shown) == set(range(6))
+    train, rare = data[0], {each.label for each in data[0].pictures[0].instances}
+    images = tuple(1 if k in rare else 6 for k in range(1, len(train.categories.ids) + 1))
+    train = DetectionSet(train.pictures, replace(train.categories, images=images), {})
+    shown = [i for epoch in range(400) for (i,) in batches_of(config, train, epoch, 0, 1)]
+    assert len(shown) == 400 * 6
+    factors = repeat_factors(train, 0.9)
+    assert factors.max() > 1.3 * factors.min()  # or all images would be alike
+    shares = torch.bincount(torch.tensor(shown), minlength=6) / len(shown)
+    torch.testing.assert_close(shares, (factors / factors.sum()).float(), rtol=0.1, atol=0.0)
     halves = [batches_of(small_config(place), data[0], 3, rank, 3) for rank in range(3)]
     joined = [sorted(i for part in step for i in part) for step in zip(*halves, strict=True)]
     assert joined == [sorted(s) for s in batches_of(small_config(place), data[0], 3, 0, 1)]
@@ -229,6 +230,9 @@ def test_a_training_that_goes_astray_stops(place, data, tmp_path):
         fit(small_config(place, lr=1e30, epochs=3), out=tmp_path / "x", data=data)
 
 
+HEADS = {"cosine": 1, "capsule": 1, "deconfound": 2}  # K of the paper's tables
+
+
 def test_every_recipe_is_readable_and_states_itself():
     folder = ROOT / "recipes"
     benches = ("lvis", "lvis-test", "shapes-lvis")
@@ -242,7 +246,17 @@ def test_every_recipe_is_readable_and_states_itself():
         assert str(path.relative_to(ROOT)) in header[1] and "AP_r" in header[0]
         assert path.stem.removesuffix("-plain") == config.method
         assert (config.tde == "plain") == path.stem.endswith("-plain")
+        assert recipe.paper
         assert all(f"{name} {value}" in header[0] for name, value in recipe.paper.items())
+        head, inference, train = config.head, config.inference, config.train
+        if config.row.head != "linear":
+            assert (head.heads or HEADS[config.row.head], head.tau) == (HEADS[config.row.head], 16)
+        assert (head.gamma, inference.alpha, inference.detections) == (1 / 32, 1.5, 300)
+        if config.data != "shapes-lvis":
+            assert head.mean_momentum == {"lvis-v0.5": 0.9, "lvis-v1": 0.9998}[config.data]
+            assert (train.lr, train.batch_size, train.epochs) == (0.02, 16, 20)
+            assert [m * 20 for m in train.milestones] == [16, 19] and train.decay == 0.1
+            assert config.model.pretrained and config.model.norm == "frozen"
 
 
 def test_speed_is_measured(place):
@@ -250,9 +264,34 @@ def test_speed_is_measured(place):
     workload = Workload("tiny", small_config(place), classes=3, batch=2)
     found = measure_speed(workload, fabric, rounds=1, calls=1)
     assert set(found.inference) == {"off", "plain", "background-exempt", "torchvision"}
-    assert min(found.training.values()) > 0 and found.milliseconds["pyramid"] > 0
+    assert min(found.training.values()) > 0
+    training, inference = (found.milliseconds[x] for x in ("training", "inference, TDE plain"))
+    assert {"classifier losses", "mask losses", "backward"} < set(training)
+    assert {"box classifiers", "choice of detections", "masks"} < set(inference)
+    for spent in (training, inference):  # parts of what is really run
+        parts = [spent[x] for x in ("pyramid", "proposals", "pooling", "box features")]
+        assert min(parts) > 0 and sum(parts) < spent["all"]
     header, rows = table([found])
     assert len(header) == len(rows[0])
+
+
+def test_torchvision_has_heads_of_our_size():
+    (small,) = workloads(["lvis-v1"])
+    (large,) = (w for w in workloads(["shapes"]) if w.classes == 1203)
+    assert (small.name, large.name) == ("lvis-v1", "shapes-lvis-1203")
+    with pytest.raises(UserError, match="unknown workload 'coco'"):
+        workloads(["coco"])
+    config = workloads()[0].config
+    ours = build_detector(config, Categories((1,), ("a",), (1,), (1,)), weights=False)
+    heads = mask_rcnn(config, 1).roi_heads
+    stage = ours.cascade.each[0]
+    assert _sizes(heads.box_head) == _sizes(stage.features)
+    theirs = _sizes(heads.mask_head) + _sizes(heads.mask_predictor)[:2]  # without the last layer
+    assert sorted(theirs) == sorted(_sizes(stage.mask.layers))
+
+
+def _sizes(module):
+    return [tuple(p.shape) for p in module.parameters()]
 
 
 def test_methods_are_those_of_the_table():
