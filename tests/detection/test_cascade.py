@@ -159,6 +159,12 @@ def test_scoring_changes_without_training(detector):
     assert (off.scores[:, :-1] >= off.scores[:, 1:]).all()
 
 
+def test_eql_spares_the_classes_of_few_images():
+    config = small_config("x", method="eql", eql_share=0.05)
+    made = build_detector(config, CATEGORIES, weights=False, images=1000)  # 200, 50 and 3 of them
+    assert made.cascade.rare.tolist() == [False, False, True, True]
+
+
 def test_a_mirrored_batch_is_mirrored_wholly():
     made = collate([sample(2), sample(1, 64, 50, seed=1), sample(0)])
     made = made._replace(keys=torch.tensor([3, 1, 2]))

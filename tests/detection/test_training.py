@@ -177,6 +177,12 @@ def test_streamed_batches_equal_resident_ones(data):
         assert resident.images.shape == (2, 3, 64, 64) and resident.sizes.tolist() == [[48, 48]] * 2
 
 
+def test_workers_send_masks_packed(data):
+    samples = [batches.Prepared(data[0], 64, 64)[i] for i in (0, 1)]
+    sent, whole = batches._collate_packed(samples).masks, batches.collate(samples).masks
+    assert 8 * sent.nbytes == whole.nbytes > 0
+
+
 def test_repeat_factors_bring_rare_images_more_often(place, data):
     config = small_config(place, batch_size=1, repeat_threshold=0.9)
     train, rare = data[0], {each.label for each in data[0].pictures[0].instances}
@@ -219,6 +225,8 @@ def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
     with pytest.raises(UserError, match="linear head"):
         finished.scored("plain")
     assert finished.scored("off").method == "baseline"
+    with pytest.raises(UserError, match="--tde off removes nothing"):
+        finished.scored("off", 1.0)
     with pytest.raises(UserError, match="is not a run.*longtail detect train"):
         Finished(tmp_path / "nothing")
     with pytest.raises(UserError, match=r"a run of longtail train\?"):

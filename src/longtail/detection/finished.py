@@ -74,6 +74,8 @@ class Finished:
         """The run's configuration with another way of scoring; None leaves it as it is."""
         config = self.config
         tde = tde or (config.tde if alpha is None or config.tde != "off" else "background-exempt")
+        if tde == "off" and alpha is not None:
+            raise UserError("--tde off removes nothing, so that --alpha has no meaning: pass one")
         if tde == "off":
             return replace(config, method=config.training)
         if config.row.head == "linear":

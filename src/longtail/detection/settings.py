@@ -84,8 +84,8 @@ class HeadConfig:
     """Decay of the mean foreground feature (LVIS v1.0: 0.9998)."""
     focal_gamma: float = 2.0
     """Exponent of focal."""
-    eql_images: int = 100
-    """Classes of at most this many training images are rare to eql (1.76e-3 of LVIS v0.5)."""
+    eql_share: float = 1.76e-3
+    """Classes in at most this part of the training images are rare to eql: 100 of LVIS v0.5."""
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,10 @@ class DetectionConfig(Settings):
         **dict.fromkeys(("image_size", "max_size", "proposals", "rois"), (1, math.inf)),
         **dict.fromkeys(("width", "features", "detections"), (1, math.inf)),
         **dict.fromkeys(("weight_decay", "warmup", "decay", "save_seconds"), (0, math.inf)),
-        **dict.fromkeys(("gamma", "focal_gamma", "eql_images"), (0, math.inf)),
+        **dict.fromkeys(("gamma", "focal_gamma"), (0, math.inf)),
         **dict.fromkeys(("lr", "anchor_scale", "tau"), (1e-12, math.inf)),
         **dict.fromkeys(("momentum", "mean_momentum", "score_threshold"), (0, 1)),
-        "repeat_threshold": (0, 1),
+        **dict.fromkeys(("repeat_threshold", "eql_share"), (0, 1)),
     }
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
     """shapes-lvis, coco-small, lvis-v0.5, lvis-v1, or a folder with instances_train.json,
@@ -209,6 +209,7 @@ class DetectionConfig(Settings):
                 **dict(backbone="resnet18", width=128, features=512, masks="agnostic"),
                 **dict(image_size=160, max_size=160, anchor_scale=1.5, proposals=200, rois=128),
                 **dict(epochs=72, batch_size=32, lr=0.04, warmup=200),
+                eql_share=0.05,  # the rare and the common, as EQL's own threshold on LVIS
             )
         if data == "coco-small":
             return config.with_options(

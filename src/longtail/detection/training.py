@@ -64,7 +64,7 @@ def fit(
     fabric = launch(config.machine.general())
     batches_of(config, train, 0, fabric.global_rank, fabric.world_size)  # refused before it begins
     fresh = overwrite or not (run.folder / "last.pt").exists()
-    detector = build_detector(config, train.categories, weights=fresh)
+    detector = build_detector(config, train.categories, weights=fresh, images=len(train))
     fabric.barrier()
     if fabric.global_rank == 0 and (overwrite or not run.finished):
         run.begin(config, overwrite=overwrite, cuda=fabric.device.type == "cuda")
