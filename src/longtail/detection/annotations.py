@@ -177,10 +177,8 @@ def _picture(
         path=_place(image, folder),
         height=image["height"],
         width=image["width"],
-        absent=None
-        if absent is None
-        else frozenset(labels[i] for i in absent if _listed(i, labels)),
-        unfinished=frozenset(labels[i] for i in unfinished if _listed(i, labels)),
+        absent=None if absent is None else _classes(absent, labels),
+        unfinished=_classes(unfinished, labels),
         instances=tuple(instances),
     )
 
