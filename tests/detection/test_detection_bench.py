@@ -31,14 +31,18 @@ def data(place):
 
 
 @pytest.fixture(scope="module")
-def places(place):
-    """Three recipes that share a training."""
-    folder = place / "recipes" / "shapes-lvis"
-    folder.mkdir(parents=True)
-    for name, method, options in ROWS:
-        text = small_config(place / "set", method=method, **options).to_yaml()
-        (folder / f"{name}.yaml").write_text(text + "paper: {AP: 28.4}\nseeds: 1\n")
+def places(place, data):
+    write_recipes(place / "recipes", place / "set")
     return {name: place / name for name in ("recipes", "results", "runs")}
+
+
+def write_recipes(folder, images, **changed):
+    """Three recipes that share a training."""
+    (folder / "shapes-lvis").mkdir(parents=True)
+    for name, method, options in ROWS:
+        text = small_config(images, method=method, **options, **changed).to_yaml()
+        path = folder / "shapes-lvis" / f"{name}.yaml"
+        path.write_text(text + "paper: {AP: 28.4}\nseeds: 1\n")
 
 
 @pytest.fixture(scope="module")
@@ -90,26 +94,15 @@ def test_each_recipe_is_judged_by_its_own_inference(bench, data, monkeypatch):
 
 @pytest.mark.parametrize(
     ("option", "value", "differs"),
-    [("lr", "0.5", "train"), ("width", "8", "options"), ("backbone", "resnet14t", "backbone")],
+    [("lr", 0.5, "train"), ("width", 8, "options"), ("backbone", "resnet14t", "backbone")],
 )
-def test_a_result_of_another_recipe_is_not_taken(bench, places, option, value, differs):
-    folder = places["recipes"] / "shapes-lvis"
-    before = {path: path.read_text() for path in folder.iterdir()}
-    for path, text in before.items():
-        lines = [f"{_indent(x)}{option}: {value}" if x.strip().startswith(f"{option}:") else x
-                 for x in text.splitlines()]  # fmt: skip
-        path.write_text("\n".join(lines))
-    try:
-        opened = DetectionBench.open("shapes-lvis", **places)
-        with pytest.raises(UserError, match=rf"another recipe .* \(they differ in {differs}\)"):
-            opened.missing(None)
-    finally:
-        for path, text in before.items():
-            path.write_text(text)
-
-
-def _indent(line):
-    return line[: len(line) - len(line.lstrip())]
+def test_a_result_of_another_recipe_is_not_taken(
+    bench, place, places, tmp_path, option, value, differs
+):
+    write_recipes(tmp_path, place / "set", **{option: value})
+    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
+    with pytest.raises(UserError, match=rf"another recipe .* \(they differ in {differs}\)"):
+        opened.missing(None)
 
 
 def test_results_of_other_images_are_not_joined(bench, data):

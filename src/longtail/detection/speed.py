@@ -31,7 +31,7 @@ from longtail.detection.parts import parts_of
 from longtail.detection.proposals import SIZES
 from longtail.detection.pyramid import Pyramid, group_norm
 from longtail.detection.regions import BOX
-from longtail.detection.settings import DetectionConfig
+from longtail.detection.settings import DetectionConfig, Tde
 from longtail.detection.training import LONGEST_GRADIENT
 from longtail.engine import launch
 from longtail.errors import unknown
@@ -39,9 +39,7 @@ from longtail.runs import environment, replacing
 
 OBJECTS = 8
 """In each random image."""
-TDE: tuple[Literal["off", "plain", "background-exempt"], ...] = (
-    *("off", "plain", "background-exempt"),
-)
+TDE: tuple[Tde, ...] = ("off", "plain", "background-exempt")
 
 
 @dataclass(frozen=True)
@@ -244,7 +242,7 @@ def _trainer(
     return step
 
 
-def _scorer(detector: Detector, batch: Batch, tde: Any) -> Callable[[], Any]:
+def _scorer(detector: Detector, batch: Batch, tde: Tde) -> Callable[[], Any]:
     def detect() -> Any:
         detector.cascade.tde, detector.cascade.alpha = tde, 1.5
         return detector(batch)
