@@ -26,3 +26,16 @@ def small_config(folder: Path, **options: Any) -> DetectionConfig:
         **{"device": "cpu", "workers": 1, "save_seconds": 0.0},
     }
     return DetectionConfig.preset(str(folder)).with_options(**{**defaults, **options})
+
+
+class Stop(Exception):
+    """Of an interrupted training."""
+
+
+class Interrupt:
+    """A progress that stops the training after its first epoch."""
+
+    def begin(self, *_): ...
+    def step(self, *_): ...
+    def epoch(self, _):
+        raise Stop

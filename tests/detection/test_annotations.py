@@ -7,7 +7,7 @@ import pytest
 import torch
 from faster_coco_eval import mask as library
 
-from longtail.detection.annotations import CROWD
+from longtail.detection.annotations import CROWD, PART
 from longtail.detection.data import load, read
 from longtail.errors import UserError
 
@@ -91,6 +91,28 @@ def test_what_cannot_be_used_is_left_out_counted_and_told(content, write, caplog
     assert data.categories.instances == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("cat", "annotations that are not JSON objects"),
+        ({"image_id": [7]}, "annotations of an image that is not listed"),
+        ({"image_id": 7, "category_id": {}}, "annotations of a category that is not listed"),
+        ({"image_id": 7, "category_id": 9, "bbox": "2"}, "boxes that are not four numbers"),
+    ],
+)
+def test_entries_of_another_type_are_left_out(content, write, entry, reason):
+    content["annotations"].append(entry)
+    data = split(write(content))
+    assert data.dropped == {reason: 1} and len(data[0][1]["labels"]) == 1
+
+
+def test_a_part_of_a_mask_that_encloses_nothing_is_counted(content, write):
+    content["annotations"][0]["segmentation"].append([2, 3, 8, 3])
+    data = split(write(content))
+    assert data.dropped == {PART: 1}
+    assert torch.equal(data[0][1]["masks"], WHOLE[None])
+
+
 @pytest.mark.parametrize("counts", [[30, 4], [30, -5, 175], ["a"], "PQ5", "", None])
 def test_run_lengths_that_are_not_whole(content, write, counts):
     content["annotations"][0]["segmentation"] = {"size": [10, 20], "counts": counts}
@@ -128,8 +150,12 @@ def test_a_truncated_file(content, write, keep):
         (lambda c: c.pop("annotations"), "has no list 'annotations'"),
         (lambda c: c.update(images=[]), "has no image or no category"),
         (lambda c: c["images"].append(c["images"][0]), "twice the image id 7"),
-        (lambda c: c["categories"][0].pop("id"), "a category without an id"),
+        (lambda c: c["categories"][0].pop("id"), "no id of some category"),
         (lambda c: c["images"][0].pop("width"), "gives no height and width of image 7"),
+        (lambda c: c["images"][0].update(width="20"), "gives no height and width of image 7"),
+        (lambda c: c["images"].append("a.png"), "no id of some image"),
+        (lambda c: c["images"][0].update(file_name=3), "has neither file_name nor coco_url"),
+        (lambda c: c["images"][0].update(neg_category_ids=4), "neg_category_ids of image 7"),
     ],
 )
 def test_what_cannot_be_meant(content, write, change, message):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from loops import overlap
 from perturbed import categories_in, perturbed
 
 from longtail.detection.annotations import Instance, Picture
@@ -14,15 +15,6 @@ from longtail.detection.measure import Detections, lvis_json, measure, repeat_fa
 from longtail.errors import UserError
 
 SIDE = 24
-
-
-def overlap(one, other):
-    """Intersection over union of two boxes."""
-    across = min(one[2], other[2]) - max(one[0], other[0])
-    down = min(one[3], other[3]) - max(one[1], other[1])
-    inside = max(across, 0) * max(down, 0)
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
-    return inside / (sum(areas) - inside)
 
 
 def average_precision(truths, claims, threshold):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from loops import overlap
 from small import small_config
 from torch.testing import assert_close
 
@@ -71,11 +72,12 @@ def test_choice_of_detections_is_that_of_a_loop():
     scores[1] *= 0.02  # few above the threshold
     found, best, labels = select(boxes, scores, 10, 0.015)
     for i in range(2):
+        plain = boxes[i].tolist()
         pairs = [(scores[i, p, c].item(), p, c + 1) for p in range(30) for c in range(4)]
         kept: list[tuple[float, int, int]] = []
         for score, p, c in sorted(pairs, reverse=True):
             own = [before for before in kept if before[2] == c]
-            if score > 0.015 and all(overlap(boxes[i, p], boxes[i, q]) <= 0.5 for _, q, _ in own):
+            if score > 0.015 and all(overlap(plain[p], plain[q]) <= 0.5 for _, q, _ in own):
                 kept.append((score, p, c))
         kept = kept[:10]
         there = labels[i] > 0
@@ -83,12 +85,6 @@ def test_choice_of_detections_is_that_of_a_loop():
         assert best[i][there].tolist() == pytest.approx([k[0] for k in kept])
         assert labels[i][there].tolist() == [k[2] for k in kept]
         assert_close(found[i][there], torch.stack([boxes[i, k[1]] for k in kept]))
-
-
-def overlap(a, b):
-    from torchvision.ops import box_iou
-
-    return box_iou(a[None], b[None]).item()
 
 
 def test_more_candidates_are_looked_at_where_the_first_leave_too_few(monkeypatch):
@@ -101,10 +97,12 @@ def test_more_candidates_are_looked_at_where_the_first_leave_too_few(monkeypatch
     assert best[0].tolist() == pytest.approx([0.9, 0.1]) and labels[0].tolist() == [1, 1]
 
 
-def test_every_weight_gets_a_gradient_and_losses_are_numbers(detector, monkeypatch):
+@pytest.mark.parametrize("objects", [(3, 0, 2), (0, 0)])
+def test_every_weight_gets_a_gradient_and_losses_are_numbers(detector, monkeypatch, objects):
+    detector.zero_grad(set_to_none=True)
     monkeypatch.setattr(detector.cascade, "rois", 500)  # so many that padding is among them
     detector.train()
-    losses = detector(flipped(batch(3, 0, 2)))
+    losses = detector(flipped(batch(*objects)))
     names = ["class", "box", "mask"]
     assert set(losses) == {"objectness", "proposal_box"} | {
         f"{n}{i}" for n in names for i in range(3)
@@ -144,7 +142,7 @@ def _recording(head, seen):
     return observe
 
 
-def test_scoring_changes_without_training_and_boxes_do_not(detector):
+def test_scoring_changes_without_training(detector):
     detector.eval()
     config = small_config("x", method="deconfound-tde", detections=40)
     for stage in detector.cascade.each:
@@ -157,10 +155,14 @@ def test_scoring_changes_without_training_and_boxes_do_not(detector):
     off, zero, tde = found.values()
     assert_close(off.scores, zero.scores)
     assert not torch.allclose(off.scores, tde.scores)
-    every = {tuple(b) for b in off.boxes[0].round(decimals=3).tolist()}
-    assert every & {tuple(b) for b in tde.boxes[0].round(decimals=3).tolist()}
     assert off.masks.shape == (2, 40, 28, 28) and off.labels.max() <= 3
     assert (off.scores[:, :-1] >= off.scores[:, 1:]).all()
+
+
+def test_eql_spares_the_classes_of_few_images():
+    config = small_config("x", method="eql", eql_share=0.05)
+    made = build_detector(config, CATEGORIES, weights=False, images=1000)  # 200, 50 and 3 of them
+    assert made.cascade.rare.tolist() == [False, False, True, True]
 
 
 def test_a_mirrored_batch_is_mirrored_wholly():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from loops import overlap
 from torch.testing import assert_close
 from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.ops import box_iou, nms
@@ -18,14 +19,6 @@ def random_boxes(*shape, seed=0, side=40.0):
     return torch.cat(
         [corner, corner + 1 + side / 2 * torch.rand(*shape, 2, generator=generator)], -1
     )
-
-
-def overlap(a, b):
-    """Of two boxes, in plain numbers."""
-    wide = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
-    tall = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
-    size = [(c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)]
-    return wide * tall / (sum(size) - wide * tall)
 
 
 def test_overlap_is_that_of_loops_and_of_torchvision():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small import small_config, small_data
+from small import Interrupt, Stop, small_config, small_data
 
 from longtail.detection.masks import encode
 from longtail.detection.speed import Workload, measure_speed
@@ -40,10 +40,14 @@ def test_bf16_trains_and_resumes(tmp_path):
     place = tmp_path / "set"
     data = small_data(place)
     config = small_config(place, device="cuda", epochs=2)
-    run = fit(config, out=tmp_path / "run", data=data)
-    assert run.result["device"] == torch.cuda.get_device_name()
-    (run.folder / "result.json").unlink()
-    assert fit(config, out=run.folder, data=data, resume=True).finished
+    whole = fit(config, out=tmp_path / "whole", data=data)
+    assert whole.result["device"] == torch.cuda.get_device_name()
+    with pytest.raises(Stop):
+        fit(config, out=tmp_path / "half", data=data, progress=Interrupt())
+    half = fit(config, out=tmp_path / "half", data=data, resume=True)
+    first, second = (run.metrics for run in (whole, half))
+    assert [record["epoch"] for record in second] == [0, 1]
+    assert second[1]["loss"] == pytest.approx(first[1]["loss"], rel=0.2)  # bf16 and atomic sums
 
 
 def test_masks_are_encoded_on_the_device():

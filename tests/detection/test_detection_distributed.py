@@ -10,6 +10,8 @@ import pytest
 import torch
 from small import small_config, small_data
 
+from longtail.detection import predicting
+from longtail.detection.measure import measure
 from longtail.detection.training import fit
 
 SCRIPT = """
@@ -37,6 +39,10 @@ def test_two_ranks_equal_one(tmp_path, monkeypatch):
     place, out = tmp_path / "set", tmp_path / "two"
     data = small_data(place)
     config = small_config(place, **OPTIONS)
+    judged = []
+    monkeypatch.setattr(
+        predicting, "measure", lambda data, found: judged.append(found) or measure(data, found)
+    )
     one = fit(config, out=tmp_path / "one", data=data)
     script = tmp_path / "second.py"
     tests = str(Path(__file__).parent)
@@ -65,3 +71,10 @@ def test_two_ranks_equal_one(tmp_path, monkeypatch):
     (first,), (other,) = one.metrics, two.metrics
     assert first["losses"] == pytest.approx(other["losses"], rel=1e-4, abs=1e-6)
     assert one.result["ap"] == pytest.approx(two.result["ap"], abs=1e-3)
+    single, joined = ({d.image_id: d for d in found} for found in judged)
+    assert len(judged[1]) == len(joined) == len(data[1])  # of both ranks, each image once
+    for image, own in single.items():
+        assert len(own.scores) == config.inference.detections
+        torch.testing.assert_close(own.scores, joined[image].scores, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(own.boxes, joined[image].boxes, rtol=1e-3, atol=1e-2)
+        assert torch.equal(own.labels, joined[image].labels)

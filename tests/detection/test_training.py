@@ -1,26 +1,32 @@
 """A detector trained for two steps, judged, scored again, drawn and benched; what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
-from small import small_config, small_data
+from small import Interrupt, Stop, small_config, small_data
 
 import longtail as lt
 from longtail import cli
-from longtail.detection import batches
-from longtail.detection.bench import DetectionBench, Recipe, write_table
+from longtail.config import MachineConfig
+from longtail.detection import batches, predicting, regions
+from longtail.detection.bench import Recipe
+from longtail.detection.data import Categories, DetectionSet
+from longtail.detection.detector import build_detector
 from longtail.detection.finished import Finished
+from longtail.detection.measure import repeat_factors
 from longtail.detection.results import DetectionRun
 from longtail.detection.settings import METHODS
-from longtail.detection.speed import Workload, measure_speed, table
+from longtail.detection.speed import Workload, mask_rcnn, measure_speed, table, workloads
 from longtail.detection.training import batches_of, fit
 from longtail.engine import launch
 from longtail.errors import UserError
 
 ROOT = Path(__file__).parents[2]
+CPU = MachineConfig(device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,7 @@ def test_a_run_leaves_its_folder(run, data):
     files = {path.name for path in run.folder.iterdir()}
     assert files == {
         *("config.yaml", "env.json", "metrics.jsonl", "last.pt", "model.safetensors"),
-        *("per_class.csv", "result.json"),
+        *("categories.json", "per_class.csv", "result.json"),
     }
     header, *classes = (run.folder / "per_class.csv").read_text().splitlines()
     assert header == "class,train_images,AP" and len(classes) == 80
@@ -65,19 +71,15 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
     whole = fit(config, out=tmp_path / "whole", data=data)
     half = DetectionRun(tmp_path / "half")
 
-    class Stop(Exception):
-        pass
-
-    class Interrupt:
-        def begin(self, *_): ...
-        def step(self, *_): ...
-        def epoch(self, _):
-            raise Stop
-
     with pytest.raises(Stop):
         fit(config, out=half.folder, data=data, progress=Interrupt())
     assert not half.finished
+    others = DetectionSet(data[0].pictures[1:], data[0].categories, {})
+    with pytest.raises(UserError, match="trained on other images"):
+        fit(config, out=half.folder, data=(others, data[1]), resume=True)
     fit(config, out=half.folder, data=data, resume=True)
+    with pytest.raises(UserError, match="trained on other images"):
+        fit(config, out=half.folder, data=(others, data[1]), resume=True)
     one, other = whole.load_model(), half.load_model()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.result["overall"] == half.result["overall"] and whole.result["alpha"] is None
@@ -102,7 +104,11 @@ def test_commands(run, place, tmp_path, capsys):
         assert drawn.width > 2.9 * drawn.height  # without, with, and as annotated
     photo = tmp_path / "photo.png"
     Image.new("RGB", (50, 40), "red").save(photo)
-    cli.main(["detect", "predict", folder, str(photo), "--tde", "off", "--out", str(out)])
+    gone = place.rename(place.with_name("gone"))  # images of one's own need no training data
+    try:
+        cli.main(["detect", "predict", folder, str(photo), "--tde", "off", "--out", str(out)])
+    finally:
+        gone.rename(place)
     assert (out / "photo.png").exists()
     page = tmp_path / "report.html"
     cli.main(["detect", "report", folder, "-o", str(page), "--count", "1", "--least-score", "0"])
@@ -117,6 +123,35 @@ def test_commands(run, place, tmp_path, capsys):
     }
 
 
+def test_a_judging_that_fails_leaves_the_model(place, data, tmp_path, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("longtail.detection.training.judge", fail)
+    with pytest.raises(MemoryError):
+        fit(small_config(place), out=tmp_path / "run", data=data)
+    assert DetectionRun(tmp_path / "run").load_model()
+
+
+def test_masks_are_pasted_a_few_at_a_time_and_only_if_seen(run, data, monkeypatch):
+    finished = Finished(run.folder, data=data, machine=CPU)
+    config = finished.scored("off")
+    (whole,) = finished.detections(config, data[1], [0])
+    pasted = []
+
+    def paste(masks, *box):
+        pasted.append(len(masks))
+        return regions.paste(masks, *box)
+
+    monkeypatch.setattr(predicting, "paste", paste)
+    monkeypatch.setattr(predicting, "CHUNK", 2 * 64 * 64)
+    (parts,) = finished.detections(config, data[1], [0])
+    assert parts.masks == whole.masks and pasted == [2, 2, 1]
+    pasted.clear()
+    list(finished.compare(config, data[1], [0], whole.scores[2].item()))
+    assert pasted == [2]  # those above the third
+
+
 def test_test_images_without_annotations_are_predicted(run, place, tmp_path, capsys):
     content = json.loads((place / "instances_val.json").read_text())
     del content["annotations"]
@@ -125,39 +160,6 @@ def test_test_images_without_annotations_are_predicted(run, place, tmp_path, cap
     words = ["detect", "predict", str(run.folder), "--lvis-json", str(tmp_path / "found.json")]
     cli.main([*words, "--annotations", str(listed), "--image-folder", str(place / "images")])
     assert "15 detections in 3 images" in capsys.readouterr().out
-
-
-def test_a_bench_trains_once_for_all_that_share_it(place, data, tmp_path, capsys):
-    folder = tmp_path / "recipes" / "shapes-lvis"
-    folder.mkdir(parents=True)
-    shared = small_config(place).to_yaml().replace("method: deconfound-tde", "method: {}")
-    for name, method, tde in (
-        ("deconfound", "deconfound", "background-exempt"),
-        ("deconfound-tde", "deconfound-tde", "background-exempt"),
-        ("deconfound-tde-plain", "deconfound-tde", "plain"),
-    ):
-        text = shared.format(method).replace("tde: background-exempt", f"tde: {tde}")
-        (folder / f"{name}.yaml").write_text(text + "paper: {AP: 28.4}\nseeds: 1\n")
-    places = {name: tmp_path / name for name in ("recipes", "results", "runs")}
-    bench = DetectionBench.open("shapes-lvis", **places)
-    assert [r.place.name for r in bench.recipes] == [
-        *("deconfound", "deconfound-tde-plain", "deconfound-tde"),
-    ]
-    bench.run(bench.missing(None), root=None, device="cpu", data=data)
-    assert [p.name for p in (tmp_path / "runs" / "shapes-lvis").iterdir()] == ["deconfound-s0"]
-    kept = {p.stem: json.loads(p.read_text()) for p in (tmp_path / "results/shapes-lvis").iterdir()}
-    assert {k: v["tde"] for k, v in kept.items()} == {
-        "deconfound-s0": "off",
-        "deconfound-tde-s0": "background-exempt",
-        "deconfound-tde-plain-s0": "plain",
-    }
-    assert len({v["training_id"] for v in kept.values()}) == 1
-    assert bench.missing(None) == [] and len(bench.missing(2)) == 3
-    page = write_table(bench).read_text()
-    assert "28.4, -" in page and "not run" not in page
-    words = [str(word) for pair in places.items() for word in (f"--{pair[0]}", pair[1])]
-    cli.main(["bench", "shapes-lvis", "--dry-run", "--seeds", "2", *words])
-    assert "3 results to make, from 1 trainings" in capsys.readouterr().out
 
 
 def test_streamed_batches_equal_resident_ones(data):
@@ -175,10 +177,23 @@ def test_streamed_batches_equal_resident_ones(data):
         assert resident.images.shape == (2, 3, 64, 64) and resident.sizes.tolist() == [[48, 48]] * 2
 
 
+def test_workers_send_masks_packed(data):
+    samples = [batches.Prepared(data[0], 64, 64)[i] for i in (0, 1)]
+    sent, whole = batches._collate_packed(samples).masks, batches.collate(samples).masks
+    assert 8 * sent.nbytes == whole.nbytes > 0
+
+
 def test_repeat_factors_bring_rare_images_more_often(place, data):
     config = small_config(place, batch_size=1, repeat_threshold=0.9)
-    shown = [i for epoch in range(40) for (i,) in batches_of(config, data[0], epoch, 0, 1)]
-    assert len(shown) == 40 * 6 and set(shown) == set(range(6))
+    train, rare = data[0], {each.label for each in data[0].pictures[0].instances}
+    images = tuple(1 if k in rare else 6 for k in range(1, len(train.categories.ids) + 1))
+    train = DetectionSet(train.pictures, replace(train.categories, images=images), {})
+    shown = [i for epoch in range(400) for (i,) in batches_of(config, train, epoch, 0, 1)]
+    assert len(shown) == 400 * 6
+    factors = repeat_factors(train, 0.9)
+    assert factors.max() > 1.3 * factors.min()  # or all images would be alike
+    shares = torch.bincount(torch.tensor(shown), minlength=6) / len(shown)
+    torch.testing.assert_close(shares, (factors / factors.sum()).float(), rtol=0.1, atol=0.0)
     halves = [batches_of(small_config(place), data[0], 3, rank, 3) for rank in range(3)]
     joined = [sorted(i for part in step for i in part) for step in zip(*halves, strict=True)]
     assert joined == [sorted(s) for s in batches_of(small_config(place), data[0], 3, 0, 1)]
@@ -190,6 +205,8 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
         ({"method": "deconfonud"}, "Did you mean 'deconfound'"),
         ({"lr": 0.0}, "--lr 0.0"),
         ({"tde": "exempt"}, "unknown --tde 'exempt'"),
+        ({"norm": "frozen"}, "both --pretrained and --norm frozen, or neither"),
+        ({"pretrained": True}, "both --pretrained and --norm frozen, or neither"),
         ({"backbone": "resnet9000"}, "unknown backbone"),
         ({"backbone": "vit_tiny_patch16_224"}, "no feature maps|strides"),
     ],
@@ -203,11 +220,13 @@ def test_mistakes_are_answered(options, said, place, data, tmp_path):
 def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
     with pytest.raises(UserError, match="no option|unknown option"):
         small_config(place, heights=3)
-    finished = Finished(run.folder, data=data, device="cpu")
+    finished = Finished(run.folder, data=data, machine=CPU)
     finished.config = finished.config.with_options(method="baseline")
     with pytest.raises(UserError, match="linear head"):
         finished.scored("plain")
     assert finished.scored("off").method == "baseline"
+    with pytest.raises(UserError, match="--tde off removes nothing"):
+        finished.scored("off", 1.0)
     with pytest.raises(UserError, match="is not a run.*longtail detect train"):
         Finished(tmp_path / "nothing")
     with pytest.raises(UserError, match=r"a run of longtail train\?"):
@@ -217,6 +236,9 @@ def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
 def test_a_training_that_goes_astray_stops(place, data, tmp_path):
     with pytest.raises(UserError, match="NaN|nan|inf.*--lr"):
         fit(small_config(place, lr=1e30, epochs=3), out=tmp_path / "x", data=data)
+
+
+HEADS = {"cosine": 1, "capsule": 1, "deconfound": 2}  # K of the paper's tables
 
 
 def test_every_recipe_is_readable_and_states_itself():
@@ -232,7 +254,17 @@ def test_every_recipe_is_readable_and_states_itself():
         assert str(path.relative_to(ROOT)) in header[1] and "AP_r" in header[0]
         assert path.stem.removesuffix("-plain") == config.method
         assert (config.tde == "plain") == path.stem.endswith("-plain")
+        assert recipe.paper
         assert all(f"{name} {value}" in header[0] for name, value in recipe.paper.items())
+        head, inference, train = config.head, config.inference, config.train
+        if config.row.head != "linear":
+            assert (head.heads or HEADS[config.row.head], head.tau) == (HEADS[config.row.head], 16)
+        assert (head.gamma, inference.alpha, inference.detections) == (1 / 32, 1.5, 300)
+        if config.data != "shapes-lvis":
+            assert head.mean_momentum == {"lvis-v0.5": 0.9, "lvis-v1": 0.9998}[config.data]
+            assert (train.lr, train.batch_size, train.epochs) == (0.02, 16, 20)
+            assert [m * 20 for m in train.milestones] == [16, 19] and train.decay == 0.1
+            assert config.model.pretrained and config.model.norm == "frozen"
 
 
 def test_speed_is_measured(place):
@@ -240,9 +272,34 @@ def test_speed_is_measured(place):
     workload = Workload("tiny", small_config(place), classes=3, batch=2)
     found = measure_speed(workload, fabric, rounds=1, calls=1)
     assert set(found.inference) == {"off", "plain", "background-exempt", "torchvision"}
-    assert min(found.training.values()) > 0 and found.milliseconds["pyramid"] > 0
+    assert min(found.training.values()) > 0
+    training, inference = (found.milliseconds[x] for x in ("training", "inference, TDE plain"))
+    assert {"classifier losses", "mask losses", "backward"} < set(training)
+    assert {"box classifiers", "choice of detections", "masks"} < set(inference)
+    for spent in (training, inference):  # parts of what is really run
+        parts = [spent[x] for x in ("pyramid", "proposals", "pooling", "box features")]
+        assert min(parts) > 0 and sum(parts) < spent["all"]
     header, rows = table([found])
     assert len(header) == len(rows[0])
+
+
+def test_torchvision_has_heads_of_our_size():
+    (small,) = workloads(["lvis-v1"])
+    (large,) = (w for w in workloads(["shapes"]) if w.classes == 1203)
+    assert (small.name, large.name) == ("lvis-v1", "shapes-lvis-1203")
+    with pytest.raises(UserError, match="unknown workload 'coco'"):
+        workloads(["coco"])
+    config = workloads()[0].config
+    ours = build_detector(config, Categories((1,), ("a",), (1,), (1,)), weights=False)
+    heads = mask_rcnn(config, 1).roi_heads
+    stage = ours.cascade.each[0]
+    assert _sizes(heads.box_head) == _sizes(stage.features)
+    theirs = _sizes(heads.mask_head) + _sizes(heads.mask_predictor)[:2]  # without the last layer
+    assert sorted(theirs) == sorted(_sizes(stage.mask.layers))
+
+
+def _sizes(module):
+    return [tuple(p.shape) for p in module.parameters()]
 
 
 def test_methods_are_those_of_the_table():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from longtail.commands.judging import Run
+from longtail.config import MachineConfig
 from longtail.detection.settings import DetectionConfig, Tde
 from longtail.errors import UserError
 from longtail.terminal import first_process, parse_alphas, print_lines
@@ -92,7 +93,11 @@ class DetectEval:
         """Print a table row or JSON."""
         from longtail.detection.finished import Finished
 
-        result = Finished(self.folder, device=self.device).evaluate(self.tde, self.alpha).to_json()
+        result = (
+            Finished(self.folder, machine=MachineConfig(device=self.device))
+            .evaluate(self.tde, self.alpha)
+            .to_json()
+        )
         if self.json:
             print(json.dumps(result))
         else:
@@ -121,7 +126,7 @@ class DetectSweep:
         from longtail.detection.finished import Finished
         from longtail.results import csv_text
 
-        finished = Finished(self.folder, device=self.device)
+        finished = Finished(self.folder, machine=MachineConfig(device=self.device))
         results = [r.to_json() for r in finished.sweep(parse_alphas(self.alphas), self.tde)]
         _print(results)
         names = tuple(results[0]["ap"])
@@ -168,7 +173,7 @@ class DetectPredict:
         from longtail.detection.finished import Finished
         from longtail.detection.measure import lvis_json
 
-        finished = Finished(self.folder, device=self.device)
+        finished = Finished(self.folder, machine=MachineConfig(device=self.device))
         config, data = finished.scored(self.tde, self.alpha), self._data(finished)
         if self.lvis_json:
             found = lvis_json(data, finished.detections(config, data))
@@ -188,10 +193,10 @@ class DetectPredict:
 
         if self.annotations:
             folder = self.image_folder or self.annotations.parent / "images"
-            categories = finished.train.categories
+            categories = finished.categories
             return read(self.annotations, folder, categories=categories, annotated=False)
         if self.images:
-            return of_files(self.images, finished.train.categories)
+            return of_files(self.images, finished.categories)
         return finished.val
 
 
@@ -222,7 +227,7 @@ class DetectReport:
             self.out,
             images=self.count,
             least_score=self.least_score,
-            device=self.device,
+            machine=MachineConfig(device=self.device),
         )
         print(f"written to {page}")
 

@@ -130,6 +130,7 @@ def _measures_at_once(asked: "Bench") -> None:
 def _detection(asked: "Bench") -> None:
     from longtail.console import Console
     from longtail.detection.bench import DetectionBench, write_table
+    from longtail.detection.settings import DetectionMachineConfig
 
     opened = DetectionBench.open(
         asked.name, recipes=asked.recipes, results=asked.results, runs=asked.runs
@@ -143,19 +144,29 @@ def _detection(asked: "Bench") -> None:
         return
     console = Console()
     try:
-        device = asked.machine.device
-        opened.run(wanted, root=asked.root, device=device, progress=console)
+        machine = DetectionMachineConfig.of(asked.machine)
+        opened.run(wanted, root=asked.root, machine=machine, progress=console)
     finally:
         console.close()
         if first_process():
             print(f"written to {write_table(opened)}")
 
 
+def _test_server(asked: "Bench") -> None:
+    raise UserError(
+        "the figures of lvis-test are those of LVIS's server, which has the annotations: train "
+        f"with longtail detect train --recipe {asked.recipes}/lvis-test/..., then write what it "
+        "judges with longtail detect predict RUN --lvis-json FILE --annotations "
+        "lvis_v0.5_image_info_test.json"
+    )
+
+
 def _detection_speed(asked: "Bench") -> None:
     _measures_at_once(asked)
     from longtail.detection import speed
 
-    found = speed.bench_speed(asked.results / "detection-speed", asked.machine.device)
+    chosen = speed.workloads(asked.only)
+    found = speed.bench_speed(asked.results / "detection-speed", chosen, asked.machine.device)
     header, rows = speed.table(found)
     print_lines(header, rows)
 
@@ -171,6 +182,7 @@ MEASURED: dict[str, Callable[["Bench"], None]] = {
     "scale": _scale,
     "shapes-lvis": _detection,
     "lvis": _detection,
+    "lvis-test": _test_server,
     "detection-speed": _detection_speed,
 }
 """Benches whose recipes are no classifiers, or that have none."""

@@ -6,14 +6,16 @@ What cannot be used is left out and counted by its reason; what cannot be meant 
 import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longtail.detection.masks import BadMask, counts_of
+from longtail.detection.masks import BadMask, counts_of, empty_parts
 from longtail.errors import UserError
 
 CROWD = "crowd regions, no targets in training and ignored when judging"
+PART = "parts of masks that are not lists of three points or more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,13 @@ def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
     dropped: Counter[str] = Counter()
     objects: dict[int, list[Instance]] = {image: [] for image in known}
     for annotation in content.get("annotations", []):
-        image = known.get(annotation.get("image_id"))
         try:
-            found = _instance(annotation, image, labels)
+            found = _instance(annotation, known, labels)
         except BadMask as reason:
             dropped[str(reason)] += 1
             continue
         dropped[CROWD] += found.crowd
+        dropped[PART] += empty_parts(annotation["segmentation"])
         objects[annotation["image_id"]].append(found)
     pictures = tuple(_picture(known[i], images, labels, objects[i]) for i in known)
     titles = tuple(str(names[category].get("name", category)) for category in ids)
@@ -111,24 +113,32 @@ def _unique(entries: list[dict[str, Any]], kind: str, path: Path) -> dict[int, d
     """Entries by their id."""
     found: dict[int, dict[str, Any]] = {}
     for entry in entries:
-        number = entry.get("id")
+        number = entry.get("id") if isinstance(entry, dict) else None
         if not isinstance(number, int) or number in found:
-            what = f"twice the {kind} id {number}" if number in found else f"a {kind} without an id"
+            twice = isinstance(number, int)
+            what = f"twice the {kind} id {number}" if twice else f"no id of some {kind}"
             raise UserError(f"{path} has {what}: ids are whole numbers, each used once")
-        if kind == "image" and not all((entry.get(side) or 0) >= 1 for side in ("height", "width")):
+        if kind == "image" and not all(_positive(entry.get(side)) for side in ("height", "width")):
             raise UserError(f"{path} gives no height and width of image {number}")
         found[number] = entry
     return found
 
 
+def _positive(side: Any) -> bool:
+    return isinstance(side, int) and side >= 1
+
+
 def _instance(
-    annotation: dict[str, Any], image: dict[str, Any] | None, labels: dict[int, int]
+    annotation: Any, images: dict[int, dict[str, Any]], labels: dict[int, int]
 ) -> Instance:
     """One annotation, or the reason it is left out."""
-    if image is None:
+    if not isinstance(annotation, dict):
+        raise BadMask("annotations that are not JSON objects")
+    if not _listed(annotation.get("image_id"), images):
         raise BadMask("annotations of an image that is not listed")
-    if annotation.get("category_id") not in labels:
+    if not _listed(annotation.get("category_id"), labels):
         raise BadMask("annotations of a category that is not listed")
+    image = images[annotation["image_id"]]
     height, width = image["height"], image["width"]
     bbox = left, top, across, down = _numbers(annotation.get("bbox"))
     inside_x = min(left + across, width) - max(left, 0)
@@ -138,6 +148,10 @@ def _instance(
     counts = counts_of(annotation.get("segmentation"), height, width)
     crowd = bool(annotation.get("iscrowd", 0))
     return Instance(labels[annotation["category_id"]], bbox, counts, crowd)
+
+
+def _listed(number: Any, known: Mapping[int, Any]) -> bool:
+    return isinstance(number, int) and number in known
 
 
 def _numbers(box: Any) -> tuple[float, float, float, float]:
@@ -154,22 +168,34 @@ def _picture(
 ) -> Picture:
     """The record of one image."""
     absent = image.get("neg_category_ids")
-    unfinished = image.get("not_exhaustive_category_ids") or ()
+    unfinished = image.get("not_exhaustive_category_ids") or []
+    for name, numbers in (("neg", absent or []), ("not_exhaustive", unfinished)):
+        if not isinstance(numbers, list):
+            raise UserError(f"{name}_category_ids of image {image['id']} is no list of ids")
     return Picture(
         id=image["id"],
         path=_place(image, folder),
         height=image["height"],
         width=image["width"],
-        absent=None if absent is None else frozenset(labels[i] for i in absent if i in labels),
-        unfinished=frozenset(labels[i] for i in unfinished if i in labels),
+        absent=None if absent is None else _classes(absent, labels),
+        unfinished=_classes(unfinished, labels),
         instances=tuple(instances),
     )
 
 
+def _classes(ids: list[Any], labels: dict[int, int]) -> frozenset[int]:
+    """The classes of category ids; those that are not listed have none."""
+    return frozenset(labels[i] for i in ids if _listed(i, labels))
+
+
 def _place(image: dict[str, Any], folder: Path) -> Path:
     """Where an image lies: LVIS v0.5 has COCO's names of 2014, LVIS v1.0 only its address."""
-    parts = image.get("coco_url", "").split("/")
-    names = [image.get("file_name"), "/".join(parts[-2:]), parts[-1]]
+    file, address = (
+        value if isinstance(value := image.get(key), str) else ""
+        for key in ("file_name", "coco_url")
+    )
+    parts = address.split("/")
+    names = [file, "/".join(parts[-2:]), parts[-1]]
     places = [folder / name for name in names if name]
     if not places:
         raise UserError(f"image {image['id']} has neither file_name nor coco_url")

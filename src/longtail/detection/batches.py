@@ -136,12 +136,13 @@ class Streamed:
         loader = DataLoader(
             self.data,
             batch_sampler=order,  # type: ignore[arg-type]
-            collate_fn=collate,
+            collate_fn=_collate_packed,
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
         for batch in loader:
-            yield Batch(*(part.to(self.device, non_blocking=True) for part in batch))
+            there = Batch(*(part.to(self.device, non_blocking=True) for part in batch))
+            yield there._replace(masks=_unpacked(there.masks, there.images.shape[3]))
 
 
 class Resident:
@@ -225,9 +226,19 @@ def _padded(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _packed(sample: Sample, canvas: tuple[int, int]) -> Sample:
-    masks = _on_canvas(sample.masks, *canvas).numpy()
-    packed = torch.from_numpy(np.packbits(masks, axis=2))
-    return sample._replace(image=_on_canvas(sample.image, *canvas), masks=packed)
+    masks = _bits(_on_canvas(sample.masks, *canvas))
+    return sample._replace(image=_on_canvas(sample.image, *canvas), masks=masks)
+
+
+def _collate_packed(samples: Sequence[Sample]) -> Batch:
+    """As workers send it: masks are most of a batch."""
+    batch = collate(samples)
+    return batch._replace(masks=_bits(batch.masks))
+
+
+def _bits(masks: Tensor) -> Tensor:
+    """(T, H, W) zeros and ones to (T, H, W / 8) bytes."""
+    return torch.from_numpy(np.packbits(masks.numpy(), axis=2))
 
 
 def _unpacked(packed: Tensor, width: int) -> Tensor:

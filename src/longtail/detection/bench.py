@@ -15,12 +15,18 @@ import yaml
 from longtail import tables
 from longtail.detection.data import load
 from longtail.detection.finished import Finished
-from longtail.detection.results import FIGURES, DetectionRun
-from longtail.detection.settings import METHODS, DetectionConfig, InferenceConfig
+from longtail.detection.results import FIGURES, digest, made_with
+from longtail.detection.settings import (
+    METHODS,
+    DetectionConfig,
+    DetectionMachineConfig,
+    InferenceConfig,
+)
 from longtail.detection.training import Splits, fit
 from longtail.engine import Progress
+from longtail.errors import UserError
 from longtail.recipes import asked_for, recipe_paths
-from longtail.runs import replacing
+from longtail.runs import differences, replacing
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class DetectionBench:
         folder = recipes / name
         read = [Recipe.read(path, folder) for path in recipe_paths(folder)]
         read.sort(key=Recipe.order)
+        _check_shared(read)
         return DetectionBench(name, tuple(read), results / name, runs / name)
 
     def result_path(self, recipe: Recipe, seed: int) -> Path:
@@ -75,14 +82,40 @@ class DetectionBench:
     def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[Recipe, int]]:
         """Recipes and seeds without a result file."""
         asked = asked_for(self.recipes, seeds, only)
-        return [(r, seed) for r, seed in asked if not self.result_path(r, seed).exists()]
+        return [(recipe, seed) for recipe, seed in asked if not self._done(recipe, seed)]
+
+    def _done(self, recipe: Recipe, seed: int) -> bool:
+        """Whether the result is there; one that another recipe made is not taken for it."""
+        path = self.result_path(recipe, seed)
+        if not path.exists():
+            return False
+        found, wanted = json.loads(path.read_text()), made_with(recipe.config)
+        other = sorted(name for name in wanted if found[name] != wanted[name])
+        if other:
+            raise UserError(
+                f"{path} was made by another recipe than {recipe.path} is now (they differ in "
+                f"{' and '.join(other)}): delete it, or bring the recipe back"
+            )
+        return True
+
+    def _check_data(self, name: str, splits: Splits) -> None:
+        """Refuse to mix results of other images of the same name with those to come."""
+        now = digest(splits[0])
+        for recipe in self.recipes:
+            if recipe.config.data != name:
+                continue
+            if any(result["subset_sha256"] != now for result in self.found(recipe)):
+                raise UserError(
+                    f"results of {recipe.place} in {self.results} are of other images than {name} "
+                    "holds now: delete them, or pass another --results"
+                )
 
     def run(
         self,
         wanted: Sequence[tuple[Recipe, int]],
         *,
         root: Path | None,
-        device: str,
+        machine: DetectionMachineConfig,
         data: Splits | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -93,35 +126,62 @@ class DetectionBench:
             trainings.setdefault(self.runs / recipe.place.parent / name, []).append((recipe, seed))
         loaded: dict[str, Splits] = {}
         for folder, rows in trainings.items():
-            config = self._config(*rows[0], root, device)
+            config = _trained(*rows[0], root, machine)
             if config.data not in loaded:
                 loaded = {config.data: data or load(config.data, root)}
+                self._check_data(config.data, loaded[config.data])
             splits = loaded[config.data]
             run = fit(config, out=folder, data=splits, resume=True, progress=progress)
-            self._keep(run, rows, Finished(run.folder, data=splits, device=device))
+            self._keep(rows, Finished(run.folder, data=splits, machine=machine.general()))
 
-    def _keep(
-        self, run: DetectionRun, rows: Sequence[tuple[Recipe, int]], finished: Finished
-    ) -> None:
-        """Write the results of all recipes that share a run."""
+    def _keep(self, rows: Sequence[tuple[Recipe, int]], finished: Finished) -> None:
+        """Write the results of all recipes that share a run; every rank judges its share."""
         for recipe, seed in rows:
-            asked, result = recipe.config, run.result
-            if asked.tde != "off":
-                result = finished.evaluate(asked.tde, asked.inference.alpha).to_json()
-            with replacing(self.result_path(recipe, seed)) as path:
-                path.write_text(json.dumps(result) + "\n")
-
-    def _config(self, recipe: Recipe, seed: int, root: Path | None, device: str) -> DetectionConfig:
-        """What is trained for a recipe: its method without TDE."""
-        config = replace(recipe.config, method=recipe.config.training, seed=seed)
-        scored = {name: getattr(InferenceConfig, name) for name in ("tde", "alpha")}
-        return config.with_options(device=device, root=root or config.files.root, **scored)
+            own, asked = finished.config, recipe.config.inference
+            config = replace(own, method=recipe.config.method, inference=asked)
+            as_trained = replace(own.inference, tde=asked.tde, alpha=asked.alpha)
+            content = finished.stored
+            if config.tde != "off" or config.inference != as_trained:
+                result = finished.judged(config)
+                content = result.to_json() if result else {}
+            if finished.fabric.global_rank == 0:
+                with replacing(self.result_path(recipe, seed)) as path:
+                    path.write_text(json.dumps(content) + "\n")
 
     def found(self, recipe: Recipe) -> list[dict[str, Any]]:
         """The results of `recipe` that are there."""
         path = self.results / recipe.place
         paths = sorted(path.parent.glob(f"{path.name}-s*.json"))
         return [json.loads(each.read_text()) for each in paths]
+
+
+def _trained(
+    recipe: Recipe, seed: int, root: Path | None, machine: DetectionMachineConfig
+) -> DetectionConfig:
+    """What is trained for a recipe: its method without TDE."""
+    config = replace(
+        recipe.config,
+        method=recipe.config.training,
+        seed=seed,
+        inference=InferenceConfig(),
+        machine=machine,
+    )
+    return config if root is None else config.with_options(root=root)
+
+
+def _check_shared(recipes: Sequence[Recipe]) -> None:
+    """Refuse recipes that would share a training and ask for different ones."""
+    first: dict[tuple[Path, str], Recipe] = {}
+    for recipe in recipes:
+        config = recipe.config
+        other = first.setdefault((recipe.place.parent, config.training), recipe)
+        same = replace(config, method=other.config.method, inference=other.config.inference)
+        changed = differences(other.config, same)
+        if changed:
+            raise UserError(
+                f"{recipe.path} and {other.path} share the training of {config.training}, and "
+                f"differ in {', '.join(changed)}: make them equal, or move one to another folder"
+            )
 
 
 def markdown(bench: DetectionBench) -> str:

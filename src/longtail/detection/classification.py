@@ -39,6 +39,6 @@ def eql(z: Tensor, y: Tensor, rare: Tensor) -> Tensor:
     return equalised(z, 1 - spared.to(z)).gather(1, y[:, None])[:, 0]
 
 
-def rare_classes(images: tuple[int, ...], at_most: int) -> Tensor:
+def rare_classes(images: tuple[int, ...], at_most: float) -> Tensor:
     """(C + 1,): classes of at most this many training images; the background never is rare."""
     return torch.tensor([False, *(n <= at_most for n in images)])

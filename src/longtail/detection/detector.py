@@ -59,11 +59,14 @@ class Detector(nn.Module):
         return self
 
 
-def build_detector(config: DetectionConfig, categories: Categories, *, weights: bool) -> Detector:
+def build_detector(
+    config: DetectionConfig, categories: Categories, *, weights: bool, images: int = 0
+) -> Detector:
     """The detector of a run, initialised from its seed alone, on the CPU.
 
     `weights` says whether pretrained ones are wanted, if the configuration has them at all: not
-    where a checkpoint follows.
+    where a checkpoint follows. `images` are those of the training set, of which eql's threshold is
+    a share; what is not trained has no use for it.
     """
     model = config.model
     grouped = model.norm == "group"
@@ -85,7 +88,7 @@ def build_detector(config: DetectionConfig, categories: Categories, *, weights: 
             rois=model.rois,
             canonical=56 * model.anchor_scale,  # 224 where anchors are torchvision's
             loss=config.row.loss,
-            rare=rare_classes(categories.images, config.head.eql_images),
+            rare=rare_classes(categories.images, config.head.eql_share * images),
             focal_gamma=config.head.focal_gamma,
         )
     detector = Detector(pyramid, proposals, cascade).score_by(config)

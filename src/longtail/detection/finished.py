@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -27,34 +26,56 @@ COST = ("training_id", "seconds", "images_per_second", "device", "losses")
 
 
 class Finished:
-    """A finished run with its data and its detector, opened once.
+    """A finished run with its detector, opened once; its data where they are asked for.
 
     Args:
         folder: of the run.
         data: its splits, where they are loaded already.
-        device: auto, cpu or cuda; where it was trained may be gone.
+        machine: where it runs now; where it was trained may be gone.
     """
 
     def __init__(
-        self, folder: Path | str, *, data: Splits | None = None, device: str = "auto"
+        self,
+        folder: Path | str,
+        *,
+        data: Splits | None = None,
+        machine: MachineConfig | None = None,
     ) -> None:
         self.run = DetectionRun.open(folder)
         self.config, self.stored = self.run.config, self.run.result
-        self.train, self.val = data or load(self.config.data, self.config.files.root)
-        if digest(self.train) != self.stored["subset_sha256"]:
-            raise UserError(
-                f"{self.run.folder} was trained on other images than {self.config.data} holds now"
-            )
-        self.fabric = launch(MachineConfig(device=device))  # type: ignore[arg-type]
-        detector = build_detector(self.config, self.train.categories, weights=False)
+        self.categories, self._data = self.run.categories, data
+        self.fabric = launch(machine or MachineConfig())
+        detector = build_detector(self.config, self.categories, weights=False)
         source = f"{self.run.folder}/model.safetensors"
         load_weights(detector, self.run.load_model(), source)
         self.detector = detector.to(self.fabric.device)
+
+    @cached_property
+    def splits(self) -> Splits:
+        """What it was trained and judged on, which images of one's own do not need."""
+        train, val = self._data or load(self.config.data, self.config.files.root)
+        if digest(train) != self.stored["subset_sha256"]:
+            raise UserError(
+                f"{self.run.folder} was trained on other images than {self.config.data} holds now"
+            )
+        return train, val
+
+    @property
+    def train(self) -> DetectionSet:
+        """What it was trained on."""
+        return self.splits[0]
+
+    @property
+    def val(self) -> DetectionSet:
+        """What it was judged on."""
+        return self.splits[1]
 
     def scored(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionConfig:
         """The run's configuration with another way of scoring; None leaves it as it is."""
         config = self.config
         tde = tde or (config.tde if alpha is None or config.tde != "off" else "background-exempt")
+        if tde == "off" and alpha is not None:
+            raise UserError("--tde off removes nothing, so that --alpha has no meaning: pass one")
         if tde == "off":
             return replace(config, method=config.training)
         if config.row.head == "linear":
@@ -70,17 +91,26 @@ class Finished:
         )
 
     @cached_property
-    def _judged(self) -> Source:
+    def _source(self) -> Source:
         return source_of(self.config, self.val, self.fabric)
 
     def evaluate(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionResult:
         """The result on the validation split; writes nothing."""
-        config = self.scored(tde, alpha)
-        measured = judge(self.detector, config, self.val, self.fabric, self._judged)
+        result = self.judged(self.scored(tde, alpha))
+        assert result is not None  # the only process is the first one
+        return result
+
+    def judged(self, config: DetectionConfig) -> DetectionResult | None:
+        """The same for a whole configuration; every rank must ask, and only the first is told."""
+        measured = judge(self.detector, config, self.val, self.fabric, self._source)
+        if self.fabric.global_rank:
+            return None
         cost = {name: self.stored[name] for name in COST}
         return make_result(config, self.train, measured, self.detector, cost)
 
-    def sweep(self, alphas: Sequence[float], tde: Tde = "background-exempt") -> Iterator[Any]:
+    def sweep(
+        self, alphas: Sequence[float], tde: Tde = "background-exempt"
+    ) -> Iterator[DetectionResult]:
         """The result at each alpha, one after the other."""
         return (self.evaluate(tde, alpha) for alpha in alphas)
 
@@ -94,9 +124,9 @@ class Finished:
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int], least_score: float
     ) -> Iterator[Image.Image]:
         """Each image without and with TDE, and as annotated where it is."""
-        before = self.detections(self.scored("off"), data, images)
+        before = self.detections(_seen(self.scored("off"), least_score), data, images)
         with_tde = config.tde != "off"
-        after = self.detections(config, data, images) if with_tde else iter(())
+        after = self.detections(_seen(config, least_score), data, images) if with_tde else iter(())
         for number, first in zip(images, list(before), strict=True):
             image, target = data[number]
             shown = {self.config.training: first}
@@ -105,10 +135,16 @@ class Finished:
             if len(target["labels"]):
                 shown["annotated"] = pictures.truth(target)
             drawn = [
-                pictures.draw(image, found, self.train.categories, least_score=least_score)
+                pictures.draw(image, found, self.categories, least_score=least_score)
                 for found in shown.values()
             ]
             yield pictures.side_by_side(drawn, list(shown))
+
+
+def _seen(config: DetectionConfig, least_score: float) -> DetectionConfig:
+    """Without the detections that are not drawn, so that their masks are not pasted either."""
+    threshold = max(least_score, config.inference.score_threshold)
+    return config.with_options(score_threshold=threshold)
 
 
 def of_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:

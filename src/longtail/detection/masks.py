@@ -107,10 +107,19 @@ def _written(runs: NDArray[np.int64], position: NDArray[np.int64]) -> tuple[byte
     return np.stack(pieces, axis=1)[there].astype(np.uint8).tobytes(), there.sum(axis=1)
 
 
+def empty_parts(segmentation: Any) -> int:
+    """Polygons of a mask that enclose nothing, beside those that do."""
+    return 0 if isinstance(segmentation, dict) else sum(not _encloses(p) for p in segmentation)
+
+
+def _encloses(polygon: list[float]) -> bool:
+    return len(polygon) >= 6 and len(polygon) % 2 == 0
+
+
 def _polygons(segmentation: Any) -> list[list[float]]:
     """Those of at least three points; fewer enclose nothing."""
     try:
-        whole = [part for part in segmentation if len(part) >= 6 and len(part) % 2 == 0]
+        whole = [part for part in segmentation if _encloses(part)]
         numbers = np.concatenate([np.asarray(part, dtype=np.float64) for part in whole])
     except (TypeError, ValueError):  # not lists of numbers, or none with three points
         raise BadMask("polygons that are not lists of three points or more") from None

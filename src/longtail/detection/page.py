@@ -10,6 +10,7 @@ from typing import Any
 from PIL import Image
 
 from longtail import tables
+from longtail.config import MachineConfig
 from longtail.detection.finished import Finished
 from longtail.detection.results import FIGURES, DetectionRun
 from longtail.detection.training import Splits
@@ -28,7 +29,7 @@ def report(
     images: int = 6,
     least_score: float = 0.3,
     data: Splits | None = None,
-    device: str = "auto",
+    machine: MachineConfig | None = None,
 ) -> Path:
     """Write the page for runs that share their data.
 
@@ -38,7 +39,7 @@ def report(
         images: validation images that are drawn.
         least_score: detections below it are not drawn.
         data: their splits, where they are loaded already.
-        device: auto, cpu or cuda.
+        machine: where detections are made.
     """
     runs = [DetectionRun.open(folder) for folder in folders]
     if not runs:
@@ -47,8 +48,8 @@ def report(
     if len({result["subset_sha256"] for result in results}) > 1:
         raise UserError("these runs were trained on different data and cannot share a report")
     with_tde = [run for run in runs if run.config.tde != "off"]
-    shown = Finished((with_tde or runs)[-1].folder, data=data, device=device)
-    categories = shown.train.categories
+    shown = Finished((with_tde or runs)[-1].folder, data=data, machine=machine)
+    categories = shown.categories
     page = template("detection.html.j2").render(
         data=results[0]["data"],
         classes=len(categories.ids),

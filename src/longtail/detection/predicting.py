@@ -17,6 +17,8 @@ from longtail.detection.regions import paste
 from longtail.detection.settings import DetectionConfig
 
 Source = Resident | Streamed
+CHUNK = 1 << 26
+"""Pixels of masks that are pasted at once: what bounds the memory on a photograph."""
 
 
 def source_of(config: DetectionConfig, data: DetectionSet, fabric: Fabric) -> Source:
@@ -41,9 +43,9 @@ def judge(
     share = range(rank, len(data), world)
     found = list(predict(detector, config, data, fabric, share, source))
     if world > 1:
-        shares: list[Any] = [None] * world
-        distributed.all_gather_object(shares, found)
-        found = [each for share in shares for each in share]
+        shares: list[Any] | None = [None] * world if rank == 0 else None
+        distributed.gather_object(found, shares)
+        found = [each for share in shares or () for each in share]
     return measure(data, found) if rank == 0 else {}
 
 
@@ -84,11 +86,17 @@ def in_pixels(
         whole = torch.tensor([picture.height, picture.width]).to(batch.sizes)
         scale = (whole / batch.sizes[i]).flip(0).repeat(2)  # (4,): x, y, x, y
         best: Tensor = found.boxes[i, : counts[i]] * scale
-        masks = paste(found.masks[i, : counts[i]], best, picture.height, picture.width)
         yield Detections(
             image_id=picture.id,
             boxes=best.cpu(),
             scores=found.scores[i, : counts[i]].cpu(),
             labels=found.labels[i, : counts[i]].cpu(),
-            masks=encode(masks),
+            masks=_codes(found.masks[i, : counts[i]], best, picture.height, picture.width),
         )
+
+
+def _codes(masks: Tensor, boxes: Tensor, height: int, width: int) -> list[dict[str, Any]]:
+    """Run lengths of masks (N, 28, 28) pasted into their boxes (N, 4)."""
+    size = max(1, CHUNK // (height * width))
+    parts = zip(masks.split(size), boxes.split(size), strict=True)
+    return [code for m, b in parts for code in encode(paste(m, b, height, width))]

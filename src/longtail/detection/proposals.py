@@ -59,7 +59,9 @@ class Proposals(nn.Module):
         levels = list(maps.values())
         logits, codes = self.head(levels)
         canvas = batch.images.shape[-2:]
-        (anchors,) = self.anchors(ImageList(batch.images[:1], [tuple(canvas)]), levels)  # (A, 4)
+        # anchors take the type of the maps, and half precision is wrong by pixels
+        exact = [level[:1, :1].float() for level in levels]
+        (anchors,) = self.anchors(ImageList(batch.images[:1], [tuple(canvas)]), exact)  # (A, 4)
         sizes = [level[0].numel() for level in logits]
         score = torch.cat([_flat(level, 1)[..., 0] for level in logits], dim=1).float()  # (B, A)
         code = torch.cat([_flat(level, 4) for level in codes], dim=1).float()  # (B, A, 4)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from longtail.detection.data import DetectionSet
+from longtail.detection.data import Categories, DetectionSet
 from longtail.detection.detector import Detector
 from longtail.detection.settings import DetectionConfig
 from longtail.heads import NormalisedHead
@@ -21,11 +21,25 @@ FIGURES = ("AP", "AP50", "AP75", "AP_r", "AP_c", "AP_f", "AP_bbox")
 """The columns of the paper's table."""
 
 
+CATEGORIES = "categories.json"
+
+
 class DetectionRun(Folder[DetectionConfig]):
     """The folder of a detector's training."""
 
     kind = DetectionConfig
     command = "longtail detect train"
+
+    @property
+    def categories(self) -> Categories:
+        """The classes it was trained on, with their frequencies."""
+        content = json.loads((self.folder / CATEGORIES).read_text())
+        return Categories(**{name: tuple(values) for name, values in content.items()})
+
+    def remove(self) -> None:
+        """Delete the files of a run, and nothing else that lies beside them."""
+        (self.folder / CATEGORIES).unlink(missing_ok=True)
+        super().remove()
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,6 @@ def make_result(
         method=config.method,
         data=config.data,
         ratio=None,
-        backbone=config.backbone,
         seed=config.seed,
         alpha=(config.inference.alpha if config.tde != "off" else 0.0) if normalised else None,
         alpha_rule="fixed" if normalised else "",
@@ -93,8 +106,7 @@ def make_result(
         capture_seconds=0.0,
         replicas=1,
         images=len(data) * config.train.epochs,
-        options={},
-        train=json.loads(json.dumps(asdict(config.train))),
+        **made_with(config),
         versions=versions(),
         git=commit(),
         tde=config.tde,
@@ -105,8 +117,16 @@ def make_result(
     )
 
 
+def made_with(config: DetectionConfig) -> dict[str, Any]:
+    """The fields that tell one recipe from another, as a result file has them."""
+    options = {**asdict(config.model), **asdict(config.head)}
+    made = {"backbone": config.backbone, "options": options, "train": asdict(config.train)}
+    return json.loads(json.dumps(made))
+
+
 def write_result(run: DetectionRun, result: DetectionResult, data: DetectionSet) -> None:
-    """per_class.csv, and result.json last, for it says 'finished'."""
+    """categories.json, per_class.csv, and result.json last, for it says 'finished'."""
+    run.write(CATEGORIES, json.dumps(asdict(data.categories)) + "\n")
     rows = zip(data.categories.names, result.counts, result.per_class, strict=True)
     run.write("per_class.csv", csv_text(("class", "train_images", "AP"), rows))
     run.write("result.json", json.dumps(result.to_json()) + "\n")

@@ -5,14 +5,14 @@ No torch here, as in `longtail.config`. Defaults are the paper's LVIS recipe.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import tyro
 
 from longtail.config import MachineConfig, Settings
-from longtail.errors import unknown
+from longtail.errors import UserError, unknown
 
 Tde = Literal["off", "plain", "background-exempt"]
 
@@ -84,8 +84,8 @@ class HeadConfig:
     """Decay of the mean foreground feature (LVIS v1.0: 0.9998)."""
     focal_gamma: float = 2.0
     """Exponent of focal."""
-    eql_images: int = 100
-    """Classes of at most this many training images are rare to eql (1.76e-3 of LVIS v0.5)."""
+    eql_share: float = 1.76e-3
+    """Classes in at most this part of the training images are rare to eql: 100 of LVIS v0.5."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,14 @@ class DetectionMachineConfig:
     save_seconds: float = 60.0
     """A checkpoint at the end of the first epoch after this long; 0 saves every epoch."""
 
+    @staticmethod
+    def of(machine: MachineConfig) -> "DetectionMachineConfig":
+        """What of a classifier's machine says something to a detector's."""
+        shared = {item.name: getattr(machine, item.name) for item in fields(DetectionMachineConfig)}
+        if machine.workers is None:
+            del shared["workers"]
+        return DetectionMachineConfig(**shared)
+
     def general(self) -> MachineConfig:
         """What the engine is launched with."""
         return MachineConfig(
@@ -165,10 +173,10 @@ class DetectionConfig(Settings):
         **dict.fromkeys(("image_size", "max_size", "proposals", "rois"), (1, math.inf)),
         **dict.fromkeys(("width", "features", "detections"), (1, math.inf)),
         **dict.fromkeys(("weight_decay", "warmup", "decay", "save_seconds"), (0, math.inf)),
-        **dict.fromkeys(("gamma", "focal_gamma", "eql_images"), (0, math.inf)),
+        **dict.fromkeys(("gamma", "focal_gamma"), (0, math.inf)),
         **dict.fromkeys(("lr", "anchor_scale", "tau"), (1e-12, math.inf)),
         **dict.fromkeys(("momentum", "mean_momentum", "score_threshold"), (0, 1)),
-        "repeat_threshold": (0, 1),
+        **dict.fromkeys(("repeat_threshold", "eql_share"), (0, 1)),
     }
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
     """shapes-lvis, coco-small, lvis-v0.5, lvis-v1, or a folder with instances_train.json,
@@ -200,7 +208,8 @@ class DetectionConfig(Settings):
             return config.with_options(
                 **dict(backbone="resnet18", width=128, features=512, masks="agnostic"),
                 **dict(image_size=160, max_size=160, anchor_scale=1.5, proposals=200, rois=128),
-                **dict(epochs=24, batch_size=32, lr=0.04, warmup=200),
+                **dict(epochs=72, batch_size=32, lr=0.04, warmup=200),
+                eql_share=0.05,  # the rare and the common, as EQL's own threshold on LVIS
             )
         if data == "coco-small":
             return config.with_options(
@@ -229,3 +238,8 @@ class DetectionConfig(Settings):
         super().check()
         if self.method not in METHODS:
             raise unknown("detection method", self.method, METHODS, ", ".join(METHODS))
+        if self.model.pretrained != (self.model.norm == "frozen"):
+            raise UserError(
+                "--norm frozen keeps the statistics of --pretrained weights, and training from "
+                "scratch has none to keep: pass both --pretrained and --norm frozen, or neither"
+            )

@@ -1,14 +1,15 @@
 """Images per second beside torchvision's own Mask R-CNN, the price of TDE, and where time goes.
 
-Both detectors get the same backbone, sizes, batch, precision and optimiser, and random images that
-lie on the device already. Variants are measured in turn, round by round, and the median counts.
+Both detectors get the same backbone, heads, sizes, batch, precision and optimiser, and random
+images that lie on the device already. Neither learns while the clock runs, so that the foreground
+of both is the true boxes alone: fewer masks are trained than late in a real training, in both
+alike. Variants are measured in turn, round by round, and the median counts.
 """
 
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,24 +20,26 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
 from longtail.config import MachineConfig
 from longtail.detection.batches import Batch, rows_of
-from longtail.detection.cascade import select
 from longtail.detection.data import Categories
 from longtail.detection.detector import Detector, build_detector
+from longtail.detection.parts import parts_of
 from longtail.detection.proposals import SIZES
+from longtail.detection.pyramid import Pyramid, group_norm
 from longtail.detection.regions import BOX
-from longtail.detection.settings import DetectionConfig
+from longtail.detection.settings import DetectionConfig, Tde
 from longtail.detection.training import LONGEST_GRADIENT
 from longtail.engine import launch
+from longtail.errors import unknown
 from longtail.runs import environment, replacing
 
 OBJECTS = 8
 """In each random image."""
-TDE: tuple[Literal["off", "plain", "background-exempt"], ...] = (
-    *("off", "plain", "background-exempt"),
-)
+TDE: tuple[Tde, ...] = ("off", "plain", "background-exempt")
 
 
 @dataclass(frozen=True)
@@ -64,32 +67,38 @@ class Speed:
     """The same, ours with TDE off, plain and background-exempt."""
     tde_over_off: Mapping[str, float]
     """Seconds with TDE over seconds without: the median of the rounds' own ratios."""
-    milliseconds: Mapping[str, float]
-    """Of the parts of one batch's inference."""
+    milliseconds: Mapping[str, Mapping[str, float]]
+    """Of the parts of one batch's training and inference, each waited for."""
 
 
-def workloads() -> list[Workload]:
-    """Small images as in shapes-lvis, and LVIS's sizes and 1,203 classes."""
+def workloads(only: Sequence[str] = ()) -> list[Workload]:
+    """Small images as in shapes-lvis, and LVIS's sizes and 1,203 classes.
+
+    Those whose names hold a word of `only`, if it has any.
+    """
     small = DetectionConfig.preset("shapes-lvis")
     large = DetectionConfig.preset("lvis-v1").with_options(backbone="resnet50", pretrained=False)
-    return [
+    every = [
         Workload("shapes-lvis", small, classes=80, batch=small.train.batch_size),
-        Workload("shapes-lvis, 1,203 classes", small, classes=1203, batch=small.train.batch_size),
+        Workload("shapes-lvis-1203", small, classes=1203, batch=small.train.batch_size),
         Workload("lvis-v1", large, classes=1203, batch=4),
     ]
+    found = [each for each in every if not only or any(word in each.name for word in only)]
+    if not found:
+        raise unknown("workload", only[0], [each.name for each in every], "name one, or none")
+    return found
 
 
-def bench_speed(folder: Path, device: Literal["auto", "cpu", "cuda"] = "auto") -> list[Speed]:
-    """Measure every workload, writing FOLDER/detection-speed.json anew after each."""
+def bench_speed(
+    folder: Path, asked: Sequence[Workload], device: Literal["auto", "cpu", "cuda"] = "auto"
+) -> list[Speed]:
+    """Measure each workload into its own file, FOLDER/NAME.json."""
     fabric = launch(MachineConfig(device=device))
     found = []
-    for workload in workloads():
+    for workload in asked:
         found.append(measure_speed(workload, fabric))
-        content = {
-            **environment(cuda=fabric.device.type == "cuda"),
-            "speeds": [asdict(speed) for speed in found],
-        }
-        with replacing(folder / "detection-speed.json") as path:
+        content = {**environment(cuda=fabric.device.type == "cuda"), **asdict(found[-1])}
+        with replacing(folder / f"{workload.name}.json") as path:
             path.write_text(json.dumps(content, indent=1) + "\n")
     return found
 
@@ -113,7 +122,9 @@ def measure_speed(workload: Workload, fabric: Fabric, rounds: int = 15, calls: i
         scored = _in_turn({tde: _scorer(ours, batch, tde) for tde in TDE}, wait, 2 * rounds, calls)
         # its suppression loops over images and classes: seconds a batch
         other = _in_turn({"torchvision": lambda: theirs(images)}, wait, min(rounds, 3), 1)
-        parts = _parts(ours, batch, wait, rounds)
+        ways = {f"inference, TDE {tde}": _scorer(ours, batch, tde) for tde in TDE}
+        parts = parts_of(ours, ways, wait, rounds)
+    parts = parts_of(ours, {"training": works["ours"]}, wait, rounds) | parts
     size = workload.batch
     return Speed(
         workload=workload.name,
@@ -129,17 +140,22 @@ def measure_speed(workload: Workload, fabric: Fabric, rounds: int = 15, calls: i
 
 
 def mask_rcnn(config: DetectionConfig, classes: int) -> MaskRCNN:
-    """The Mask R-CNN of torchvision with our backbone, sizes and numbers of regions.
+    """The Mask R-CNN of torchvision with our backbone, heads, sizes and numbers of regions.
 
-    Its detections stay on the canvas, as ours do here: pasting masks is no part of the network.
+    It has a box and a mask for each class, for it knows no others. Its detections stay on the
+    canvas, as ours do here: pasting masks is no part of the network.
     """
     model, asked = config.model, config.inference
-    pyramid = build_detector(config, _categories(classes), weights=False).pyramid
+    pyramid = Pyramid(config.backbone, norm=model.norm, width=model.width, pretrained=False)
     pyramid.out_channels = model.width  # type: ignore[assignment]
+    norm = group_norm if model.norm == "group" else None
     sizes = tuple((int(size * model.anchor_scale),) for size in SIZES)
     detector = MaskRCNN(
         pyramid,
-        classes + 1,
+        box_head=TwoMLPHead(model.width * BOX * BOX, model.features),
+        box_predictor=FastRCNNPredictor(model.features, classes + 1),
+        mask_head=MaskRCNNHeads(model.width, (model.width,) * 4, 1, norm_layer=norm),
+        mask_predictor=MaskRCNNPredictor(model.width, model.width, classes + 1),
         min_size=model.image_size,
         max_size=model.max_size,
         rpn_anchor_generator=AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes)),
@@ -226,7 +242,7 @@ def _trainer(
     return step
 
 
-def _scorer(detector: Detector, batch: Batch, tde: Any) -> Callable[[], Any]:
+def _scorer(detector: Detector, batch: Batch, tde: Tde) -> Callable[[], Any]:
     def detect() -> Any:
         detector.cascade.tde, detector.cascade.alpha = tde, 1.5
         return detector(batch)
@@ -256,45 +272,6 @@ def _per_second(seconds: Mapping[str, list[float]], images: int) -> dict[str, fl
 
 def _ratio(these: list[float], those: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(these, those, strict=True))
-
-
-def _parts(
-    detector: Detector, batch: Batch, wait: Callable[[], None], rounds: int
-) -> dict[str, float]:
-    """Milliseconds of each part of a batch's inference, each waited for."""
-    spent: dict[str, list[float]] = {}
-
-    @contextmanager
-    def timed(name: str) -> Iterator[None]:
-        wait()
-        began = time.perf_counter()
-        yield
-        wait()
-        spent.setdefault(name, []).append(1000 * (time.perf_counter() - began))
-
-    cascade = detector.cascade
-    stage, images = cascade.each[0], len(batch.images)
-    for _ in range(rounds):
-        with timed("pyramid"):
-            pixels = (batch.images.float() - detector.mean) / detector.deviation
-            maps = detector.pyramid(pixels.contiguous(memory_format=torch.channels_last))
-        with timed("proposals"):
-            proposed = detector.proposals(maps, batch)
-        with timed("pooling, a stage"):
-            regions = cascade._pooled({k: v.float() for k, v in maps.items()}, proposed.boxes, BOX)
-        with timed("box features, a stage"):
-            x = stage.features(regions)
-        for tde in TDE:
-            with timed(f"box classifier, a stage, TDE {tde}"):
-                scores = stage.probabilities(x, tde, 1.5)
-        with timed("choice of detections"):
-            scores = scores.view(images, -1, scores.shape[-1])[..., 1:]
-            boxes, _, labels = select(
-                proposed.boxes, scores, cascade.detections, cascade.score_threshold
-            )
-        with timed("masks, all stages"):
-            cascade._masks({k: v.float().contiguous() for k, v in maps.items()}, boxes, labels)
-    return {name: statistics.median(each) for name, each in spent.items()}
 
 
 def _waiter(fabric: Fabric) -> Callable[[], None]:

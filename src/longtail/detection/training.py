@@ -22,7 +22,7 @@ from longtail.detection.data import DetectionSet, load
 from longtail.detection.detector import Detector, build_detector
 from longtail.detection.measure import repeat_factors
 from longtail.detection.predicting import judge, source_of
-from longtail.detection.results import DetectionRun, make_result, training_id, write_result
+from longtail.detection.results import DetectionRun, digest, make_result, training_id, write_result
 from longtail.detection.settings import DetectionConfig
 from longtail.engine import Progress, check_finite, launch
 from longtail.errors import UserError
@@ -64,15 +64,18 @@ def fit(
     fabric = launch(config.machine.general())
     batches_of(config, train, 0, fabric.global_rank, fabric.world_size)  # refused before it begins
     fresh = overwrite or not (run.folder / "last.pt").exists()
-    detector = build_detector(config, train.categories, weights=fresh)
+    detector = build_detector(config, train.categories, weights=fresh, images=len(train))
     fabric.barrier()
     if fabric.global_rank == 0 and (overwrite or not run.finished):
         run.begin(config, overwrite=overwrite, cuda=fabric.device.type == "cuda")
     fabric.barrier()
     if run.finished:
+        _check_same(run, run.result["subset_sha256"], digest(train))
         return run
     loop = Loop(config, detector.to(fabric.device), train, fabric)
     trained = _train(loop, run, progress)
+    if fabric.global_rank == 0:
+        run.save_model(detector.state_dict())
     began = time.perf_counter()
     measured = judge(detector, config, val, fabric)
     if fabric.global_rank == 0:
@@ -84,10 +87,18 @@ def fit(
             "losses": trained.losses,
         }
         result = make_result(config, train, measured, detector, cost)
-        run.save_model(detector.state_dict())
         write_result(run, result, train)
     fabric.barrier()
     return run
+
+
+def _check_same(run: DetectionRun, before: str, now: str) -> None:
+    """Refuse to go on with images of another digest than the run began with."""
+    if before != now:
+        raise UserError(
+            f"{run.folder} was trained on other images than its data holds now: bring them back, "
+            "replace the run with --overwrite, or choose another --out"
+        )
 
 
 def check_data(config: DetectionConfig, train: DetectionSet, val: DetectionSet) -> None:
@@ -114,7 +125,10 @@ def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> Traine
     """Train to the last epoch, from the run's checkpoint if it has one."""
     config, first = loop.config, loop.fabric.global_rank == 0
     epochs, every = config.train.epochs, config.machine.save_seconds
-    done, spent, losses = loop.restore(run.load_checkpoint())
+    saved = run.load_checkpoint()
+    if saved:
+        _check_same(run, saved["data"], loop.digest)
+    done, spent, losses = loop.restore(saved)
     last_save = time.perf_counter()
     began = last_save - spent
     if progress and first:
@@ -142,6 +156,7 @@ class Loop:
         self, config: DetectionConfig, detector: Detector, data: DetectionSet, fabric: Fabric
     ) -> None:
         self.config, self.detector, self.data, self.fabric = config, detector, data, fabric
+        self.digest = digest(data)
         self.images = len(data) // size_of(config, data) * size_of(config, data)
         self.optimizer = torch.optim.SGD(
             [p for p in detector.parameters() if p.requires_grad],
@@ -155,7 +170,11 @@ class Loop:
 
     def state(self) -> dict[str, Any]:
         """All that a resumed training needs besides its configuration."""
-        return {"detector": self.detector.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {
+            "detector": self.detector.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "data": self.digest,
+        }
 
     def restore(self, saved: dict[str, Any] | None) -> tuple[int, float, dict[str, float]]:
         """Take over a checkpoint: the epochs and seconds it took, and its last losses."""

@@ -1,0 +1,134 @@
+"""Benches of detectors: one training for all that share it, and nothing of two kinds in a table."""
+
+import json
+
+import pytest
+from small import small_config, small_data
+
+from longtail import cli
+from longtail.config import MachineConfig
+from longtail.detection.bench import DetectionBench, write_table
+from longtail.detection.data import DetectionSet
+from longtail.detection.settings import DetectionMachineConfig
+from longtail.errors import UserError
+
+CPU = DetectionMachineConfig(device="cpu", workers=1)
+ROWS = (
+    ("deconfound", "deconfound", {}),
+    ("deconfound-tde", "deconfound-tde", {"detections": 2}),
+    ("deconfound-tde-plain", "deconfound-tde", {"tde": "plain"}),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("bench")
+
+
+@pytest.fixture(scope="module")
+def data(place):
+    return small_data(place / "set")
+
+
+@pytest.fixture(scope="module")
+def places(place, data):
+    write_recipes(place / "recipes", place / "set")
+    return {name: place / name for name in ("recipes", "results", "runs")}
+
+
+def write_recipes(folder, images, **changed):
+    """Three recipes that share a training."""
+    (folder / "shapes-lvis").mkdir(parents=True)
+    for name, method, options in ROWS:
+        text = small_config(images, method=method, **options, **changed).to_yaml()
+        path = folder / "shapes-lvis" / f"{name}.yaml"
+        path.write_text(text + "paper: {AP: 28.4}\nseeds: 1\n")
+
+
+@pytest.fixture(scope="module")
+def bench(places, data):
+    """It has run."""
+    opened = DetectionBench.open("shapes-lvis", **places)
+    opened.run(opened.missing(None), root=None, machine=CPU, data=data)
+    return opened
+
+
+def test_a_bench_trains_once_for_all_that_share_it(bench, places, capsys):
+    assert [r.place.name for r in bench.recipes] == [
+        *("deconfound", "deconfound-tde-plain", "deconfound-tde"),
+    ]
+    assert [p.name for p in bench.runs.iterdir()] == ["deconfound-s0"]
+    kept = {p.stem: json.loads(p.read_text()) for p in bench.results.iterdir()}
+    assert {k: v["tde"] for k, v in kept.items()} == {
+        "deconfound-s0": "off",
+        "deconfound-tde-s0": "background-exempt",
+        "deconfound-tde-plain-s0": "plain",
+    }
+    assert len({v["training_id"] for v in kept.values()}) == 1
+    assert kept["deconfound-s0"]["options"]["image_size"] == 64  # the file says what was run
+    assert kept["deconfound-s0"]["options"]["tau"] == 16
+    assert bench.missing(None) == [] and len(bench.missing(2)) == 3
+    page = write_table(bench).read_text()
+    assert "28.4, -" in page and "not run" not in page
+    words = [str(word) for pair in places.items() for word in (f"--{pair[0]}", pair[1])]
+    cli.main(["bench", "shapes-lvis", "--dry-run", "--seeds", "2", *words])
+    assert "3 results to make, from 1 trainings" in capsys.readouterr().out
+
+
+MEASURED = {"AP": 0.0, "AP_f": 0.0, "AP_c": 0.0, "AP_r": 0.0, "per_class": ()}
+
+
+def test_each_recipe_is_judged_by_its_own_inference(bench, data, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "longtail.detection.finished.judge",
+        lambda detector, config, *_: asked.append(config.inference) or MEASURED,
+    )
+    path = bench.result_path(bench.recipes[2], 0)
+    text = path.read_text()
+    path.unlink()
+    bench.run(bench.missing(None), root=None, machine=CPU, data=data)
+    path.write_text(text)
+    assert [(i.tde, i.detections) for i in asked] == [("background-exempt", 2)]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "differs"),
+    [("lr", 0.5, "train"), ("width", 8, "options"), ("backbone", "resnet14t", "backbone")],
+)
+def test_a_result_of_another_recipe_is_not_taken(
+    bench, place, places, tmp_path, option, value, differs
+):
+    write_recipes(tmp_path, place / "set", **{option: value})
+    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
+    with pytest.raises(UserError, match=rf"another recipe .* \(they differ in {differs}\)"):
+        opened.missing(None)
+
+
+def test_results_of_other_images_are_not_joined(bench, data):
+    others = DetectionSet(data[0].pictures[1:], data[0].categories, {})
+    with pytest.raises(UserError, match="are of other images than .* holds now"):
+        bench.run(bench.missing(2), root=None, machine=CPU, data=(others, data[1]))
+
+
+def test_recipes_that_share_a_training_must_ask_for_the_same(place, places, tmp_path):
+    folder = tmp_path / "recipes" / "odd"
+    folder.mkdir(parents=True)
+    for name, lr in (("deconfound", 0.1), ("deconfound-tde", 0.2)):
+        (folder / f"{name}.yaml").write_text(small_config(place, method=name, lr=lr).to_yaml())
+    with pytest.raises(UserError, match=r"share the training of deconfound.*train.lr 0.1 -> 0.2"):
+        DetectionBench.open("odd", recipes=folder.parent, results=tmp_path, runs=tmp_path)
+
+
+def test_the_test_server_is_no_bench(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "lvis-test"])
+    assert "detect predict RUN --lvis-json" in capsys.readouterr().err
+
+
+def test_options_of_the_machine_reach_the_training():
+    asked = MachineConfig(device="cpu", devices=2, nodes=3, precision="bf16", save_seconds=5.0)
+    found = DetectionMachineConfig.of(asked)
+    assert (found.devices, found.nodes, found.precision, found.save_seconds) == (2, 3, "bf16", 5.0)
+    assert found.workers == DetectionMachineConfig.workers
+    assert DetectionMachineConfig.of(MachineConfig(workers=3)).workers == 3

@@ -1,0 +1,35 @@
+"""The proposal network."""
+
+import torch
+from torch.testing import assert_close
+
+from longtail.detection.batches import Batch
+from longtail.detection.proposals import Proposals
+
+
+def test_anchors_are_exact_whatever_the_precision_of_the_maps(monkeypatch):
+    torch.manual_seed(0)
+    proposals = Proposals(8, 10, 4.0).eval()
+    seen = []
+    best = proposals._best
+    monkeypatch.setattr(proposals, "_best", lambda *a: seen.append(a[2]) or best(*a))
+    batch = Batch(
+        images=torch.zeros(1, 3, 256, 1344, dtype=torch.uint8),
+        sizes=torch.tensor([[256, 1344]]),
+        boxes=torch.zeros(1, 1, 4),
+        labels=torch.zeros(1, 1, dtype=torch.long),
+        masks=torch.zeros(0, 256, 1344, dtype=torch.uint8),
+        rows=torch.zeros(1, 1, dtype=torch.long),
+        keys=torch.zeros(1, dtype=torch.long),
+    )
+    maps = {str(i): torch.rand(1, 8, 64 >> i, 336 >> i) for i in range(5)}
+    with torch.no_grad():
+        proposals(maps, batch)
+        with torch.autocast("cpu", torch.bfloat16):  # as a pyramid without norm layers gives them
+            proposals({name: level.bfloat16() for name, level in maps.items()}, batch)
+    exact, half = seen
+    assert half.dtype == torch.float32
+    assert_close(half, exact, rtol=0, atol=0)
+    # on the finest level centres are four pixels apart, three anchors at each
+    middle = (exact[:, :2] + exact[:, 2:]) / 2
+    assert_close(middle[3 * 335], torch.tensor([4.0 * 335, 0.0]))
