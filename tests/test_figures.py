@@ -77,7 +77,7 @@ class TestNumbers:
         assert found["few"] == pytest.approx(sum(few) / len(few))
 
     def test_other_rates_are_other_lines_and_an_untold_rate_is_not(self, tmp_path):
-        older, *files = [committed("baseline")[0], *momentum_files(tmp_path)]
+        older, *files = [committed("baseline")[1], *momentum_files(tmp_path)]
         labels = [group.label for group in grouped(comparing.read_all([older, files[0]]))]
         assert labels == ["baseline"]
         labels = [group.label for group in grouped(comparing.read_all(files))]

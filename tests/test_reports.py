@@ -224,6 +224,21 @@ class TestInBrowser:
         assert chromium.run(unnamed) == []
         assert chromium.complaints() == []
 
+    def test_two_groups_of_one_method_are_told_apart(self, chromium, tmp_path, data):
+        weak, strong = (
+            make_runs(tmp_path / str(alpha), data, ["deconfound-tde"], alpha=alpha)
+            for alpha in (0.5, 2.5)
+        )
+        chromium.open(lt.report([*weak, *strong], tmp_path / "r.html"))
+        wanted = ["deconfound-tde, alpha 0.5", "deconfound-tde, alpha 2.5"]
+        text = "[...document.querySelectorAll('{}')].map((e) => e.textContent)"
+        assert chromium.run(text.format("#splits tbody th")) == wanted
+        assert chromium.run(text.format("#rank-title ~ .legend li")) == wanted
+        options = chromium.run(text.format("#first option"))
+        assert options[0] == "deconfound-tde, alpha 0.5, seed 0"
+        assert options[2] == "deconfound-tde, alpha 2.5, seed 0"
+        assert chromium.complaints() == []
+
     @pytest.mark.parametrize(
         ("counts", "absent"), [((130, 6), None), ((130, 40, 25), None), ((130, 40, 6), 2)]
     )
