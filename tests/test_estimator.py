@@ -282,6 +282,20 @@ def spoiled(value):
     return X, y
 
 
+@pytest.mark.parametrize("name", ["fit", "partial_fit"])
+def test_training_that_fails_leaves_what_was_learnt(name):
+    X, y = embeddings()
+    classifier = quick(LinearSoftmaxClassifier, batch_size=8)
+    classifier.partial_fit(X, y, np.unique(y))
+    before = pickle.dumps({**vars(classifier), "lr": None})
+    classifier.set_params(lr=1e300)
+    with pytest.raises(ValueError, match="choose a smaller lr"):
+        getattr(classifier, name)(X[y != 0], y[y != 0])
+    assert pickle.dumps({**vars(classifier), "lr": None}) == before
+    classifier.set_params(lr=0.1).partial_fit(X, y)
+    assert np.isfinite(classifier.decision_function(X)).all()
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [

@@ -59,7 +59,7 @@ def _what(about: About) -> str:
         return told + "It has no alpha."
     if about.dial:
         return (
-            told + f"Alpha is an input; the run that made it used {about.alpha:g}. A larger one "
+            told + f"Alpha is an input, {about.alpha:g} unless it is set. A larger one "
             "takes more of the frequent classes' advantage away, 0 takes nothing."
         )
     return (

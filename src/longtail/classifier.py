@@ -6,7 +6,8 @@ Shapes: N rows, D features, W features padded with zeros to a multiple of the he
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -76,14 +77,15 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train from nothing on `X` (N, D), in memory or memory-mapped, and labels `y` (N,)."""
         self._check_settings()
-        array, labels = self._validated(X, y, reset=True)
-        classes, target = np.unique(labels, return_inverse=True)
-        self._begin(array, classes)
-        rows = self._rows(array, self._dtype)
-        head = self._trained(rows, target, np.arange(len(rows)))
-        self._keep(head)
-        self.n_iter_ = self.epochs
-        self._fitted(head, rows, target)
+        with self._whole_or_not():
+            array, labels = self._validated(X, y, reset=True)
+            classes, target = np.unique(labels, return_inverse=True)
+            self._begin(array, classes)
+            rows = self._rows(array, self._dtype)
+            head = self._trained(rows, target, np.arange(len(rows)))
+            self._keep(head)
+            self.n_iter_ = self.epochs
+            self._fitted(head, rows, target)
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
@@ -95,23 +97,34 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             classes: on the first call, all labels that will ever come; some may come late.
         """
         self._check_settings()
-        first = not hasattr(self, "coef_")
-        array, labels = self._validated(X, y, reset=first)
-        known = self._announced(classes, first)
-        target = _encoded(labels, known)
-        if first:
-            self._begin(array, known)
-        rows = self._rows(array, self._dtype)
-        head = self._fresh() if first else self._head(self._dtype)
-        if not first:
-            self._meet(head, rows, target)
-        optimizer = self._optimizer(head)
-        train(head, rows, target, in_order(len(rows), self.batch_size), optimizer)
-        self._remember(optimizer, head)
-        self._keep(head)
-        self.n_iter_ = 1 if first else self.n_iter_ + 1
-        self._streamed(head, rows)
+        with self._whole_or_not():
+            first = not hasattr(self, "coef_")
+            array, labels = self._validated(X, y, reset=first)
+            known = self._announced(classes, first)
+            target = _encoded(labels, known)
+            if first:
+                self._begin(array, known)
+            rows = self._rows(array, self._dtype)
+            head = self._fresh() if first else self._head(self._dtype)
+            if not first:
+                self._meet(head, rows, target)
+            optimizer = self._optimizer(head)
+            train(head, rows, target, in_order(len(rows), self.batch_size), optimizer)
+            self._remember(optimizer, head)
+            self._keep(head)
+            self.n_iter_ = 1 if first else self.n_iter_ + 1
+            self._streamed(head, rows)
         return self
+
+    @contextmanager
+    def _whole_or_not(self) -> Iterator[None]:
+        """What is fitted within stays as it was if that fails; nothing is changed in place."""
+        before = self.__dict__.copy()
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def decision_function(self, X: ArrayLike) -> NDArray:
         """Scores (N, C) whose softmax are the probabilities; of two classes their gap (N,)."""
@@ -239,7 +252,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             head.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay
         )
         if self._velocity is not None:
-            velocity = torch.from_numpy(self._velocity).to(head.weight)
+            velocity = torch.from_numpy(self._velocity).to(head.weight, copy=True)
             optimizer.state[head.weight]["momentum_buffer"] = velocity
         return optimizer
 

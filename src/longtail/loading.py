@@ -7,6 +7,7 @@ read here. Every other file, pickles above all, is refused unread.
 
 import json
 import zipfile
+import zlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,15 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         ) from None
 
 
+UNREADABLE = (
+    *(KeyError, IndexError, ValueError, TypeError, AttributeError, OSError),
+    *(zipfile.BadZipFile, zlib.error, RuntimeError),  # the last: encrypted, or packed unheard-of
+)
+"""What reading a crafted archive may raise."""
+TYPES = {torch.int64: 5, torch.float32: 7}
+"""The numbers that torch.export has for the types of our weights."""
+
+
 def read_archive(path: Path) -> Shipped:
     """The model of a torch.export archive, rebuilt from its description and raw weights."""
     try:
@@ -75,7 +85,7 @@ def read_archive(path: Path) -> Shipped:
             }
     except UserError:
         raise
-    except (KeyError, IndexError, ValueError, TypeError, zipfile.BadZipFile, OSError) as error:
+    except UNREADABLE as error:
         raise UserError(
             f"{path} is no torch.export archive of longtail export, or was cut short "
             f"({type(error).__name__}). Nothing of it was run"
@@ -87,6 +97,10 @@ def _raw(content: bytes, entry: dict[str, Any], like: Tensor) -> Tensor:
     """The bytes of one weight as a tensor of the shape and type of `like`."""
     if entry["use_pickle"] or len(content) != like.nbytes:
         raise ValueError("a pickle, or a weight of another size")
+    said = entry["tensor_meta"]
+    sizes, strides = ([axis["as_int"] for axis in said[name]] for name in ("sizes", "strides"))
+    if (said["dtype"], sizes, strides) != (TYPES[like.dtype], [*like.shape], [*like.stride()]):
+        raise ValueError("a weight of another type, or in another order")
     return torch.frombuffer(bytearray(content), dtype=like.dtype).reshape(like.shape)
 
 
