@@ -259,6 +259,20 @@ def test_memory_mapped_features_are_never_copied_whole(tmp_path):
     assert peak < stored.nbytes / 2, f"{peak / 1e6:.1f} MB for {stored.nbytes / 1e6:.1f} MB"
 
 
+def test_half_precision_whose_sum_overflows_is_checked_a_batch_at_a_time():
+    X, y = np.full((60_000, 64), 100, np.float16), np.arange(60_000) % 2
+    X[::2, 0] = 300
+    model = quick(epochs=1, batch_size=4096, alpha=1.0).fit(X[:600], y[:600])
+    tracemalloc.start()
+    model._validated(X, y, reset=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < X.size / 2
+    X[59_999, 3] = np.nan
+    with pytest.raises(ValueError, match="contains NaN in rows 57344 to 59999"):
+        model.predict(X)
+
+
 def test_rows_are_copied_a_batch_at_a_time(monkeypatch):
     import longtail.rows
 

@@ -5,6 +5,7 @@ import json
 import random
 import re
 import shutil
+import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -275,6 +276,8 @@ class TestInBrowser:
         chromium.open(lt.report(made, tmp_path / "r.html"))
         assert chromium.run("document.querySelectorAll('img, main b').length") == 0
         assert chromium.run("page.names") == list(names)
+        assert '"\'=1+1"' in chromium.run("csv()")  # or a spreadsheet would compute it
+        assert '"e\u0301"' in chromium.run("csv()")
         assert chromium.complaints() == []
 
 
@@ -322,7 +325,7 @@ def test_a_thousand_classes_and_fifty_thousand_images_make_a_small_page_soon(lar
 
 @needs_chromium
 def test_the_slider_answers_in_50_ms_with_a_thousand_classes_and_five_runs(large, chromium):
-    """From the event to a page laid out anew; lower quartile of 20, for the machine is shared."""
+    """From the event to a page laid out anew; median of 20."""
     chromium.open(large[0])
     times = chromium.run("""[...Array(20).keys()].map((i) => {
         const began = performance.now();
@@ -331,7 +334,7 @@ def test_the_slider_answers_in_50_ms_with_a_thousand_classes_and_five_runs(large
         document.body.getBoundingClientRect();
         return performance.now() - began;
     })""")
-    assert sorted(times)[5] < 50, times
+    assert statistics.median(times) < 50, times
     assert chromium.run("$('classes').tBodies[0].rows.length") == 50
     chromium.run("$('more').click()")
     assert chromium.run("$('classes').tBodies[0].rows.length") == 1000

@@ -22,9 +22,13 @@ from torch import Tensor
 
 from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
-from longtail.rows import Rows, in_order, shuffled, steps_of, train
+from longtail.rows import ASKED, Rows, in_order, shuffled, steps_of, train
 
-FLOATS = (np.float64, np.float32, np.float16)  # kept as they are; all else becomes the first
+ROWS: dict[str, Any] = {
+    "dtype": (np.float64, np.float32, np.float16),  # kept as they are; all else becomes the first
+    "ensure_all_finite": False,  # where the sum overflows, that takes a bool for every number
+}
+"""How rows are taken by scikit-learn's checks."""
 
 
 class HeadClassifier(ClassifierMixin, BaseEstimator):
@@ -164,14 +168,16 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
     def _collected(self, X: ArrayLike, of: Callable[[Tensor], Tensor]) -> NDArray:
         """`of` the scores of every row, a batch in memory at a time."""
         check_is_fitted(self)
-        array: NDArray = validate_data(self, X, dtype=FLOATS, reset=False)
+        array: NDArray = validate_data(self, X, **ROWS, reset=False)
+        _check_finite(array)
         dtype = np.result_type(array.dtype, self._dtype)
         scorer = self._scorer(self._head(dtype))
         batches = self._rows(array, dtype).batches()
         return np.concatenate([of(scorer(batch)).numpy(force=True) for batch in batches])
 
     def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[NDArray, NDArray]:
-        array, labels = validate_data(self, X, y, dtype=FLOATS, reset=reset)
+        array, labels = validate_data(self, X, y, **ROWS, reset=reset)
+        _check_finite(array)
         check_classification_targets(labels)
         return array, labels
 
@@ -291,6 +297,15 @@ def checked_device(name: str) -> str:
         reason = str(error).splitlines()[0]
         raise UserError(f"device={name!r} cannot be used: {reason}. 'cpu' always can") from None
     return name
+
+
+def _check_finite(array: NDArray) -> None:
+    """Refuse NaN and infinities, looking at a batch at a time."""
+    for place in in_order(len(array), ASKED):
+        if not np.isfinite(array[place]).all():
+            what = "NaN" if np.isnan(array[place]).any() else "infinity"
+            last = min(place.stop, len(array)) - 1
+            raise UserError(f"Input X contains {what} in rows {place.start} to {last}")
 
 
 def _encoded(y: NDArray, classes: NDArray) -> NDArray[np.int64]:

@@ -28,6 +28,12 @@ def layers_of(backbone: Backbone, name: str = "") -> list[nn.Module]:
     """The layer called `name`, by default the last stage; a list of modules is all of them."""
     root = backbone.model if isinstance(backbone, Timm) else backbone
     assert isinstance(root, nn.Module)
+    order = getattr(root, "output_fmt", "NCHW")  # as timm says it of its transformers
+    if str(getattr(order, "value", order)) != "NCHW":
+        raise UserError(
+            f"this network gives its maps as {order}: Grad-CAM needs a convolutional one, whose "
+            "channels come before the places"
+        )
     name = name or _last_stage(backbone)
     known = dict(root.named_modules())
     if not name or name not in known:
