@@ -64,6 +64,37 @@ def test_embeddings_run_what_is_missing_and_make_one_table(features, tmp_path, c
     assert "features of unknown making" in table
 
 
+def test_results_of_other_features_are_not_taken_for_these(features, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "PREDICT_SECONDS", 0.0)
+    cells = embedded.missing(features, tmp_path, 1, ["toy-s0/nearest"])
+    assert [cell.classifier for cell in embedded.bench_embeddings(cells, tmp_path, "cpu")]
+    assert embedded.missing(features, tmp_path, 1, ["toy-s0/nearest"]) == []
+    shutil.copy(features / "toy-s1.npz", features / "toy-s0.npz")
+    with pytest.raises(UserError, match="was measured on other features than there are now"):
+        embedded.missing(features, tmp_path, 1, ["toy-s0/nearest"])
+
+
+def test_networks_and_seeds_of_a_classifier_are_not_one_deviation():
+    rows = [{"file": f, "x": x} for f, x in (("a", 1.0), ("a", 3.0), ("b", 5.0), ("b", 9.0))]
+    assert embedded._over_networks(rows, "x") == [2.0, 7.0]
+    assert embedded._over_networks(rows[:2], "x") == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cost", "--rows", "5"],
+        ["scale", "--only", "x"],
+        ["speed", "--seeds", "2"],
+        ["cifar-lt", "--images", "9"],
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["bench", *words])
+    assert f"bench {words[0]} has no {words[1]}" in capsys.readouterr().err
+
+
 def test_accuracy_is_that_of_the_predictions(features):
     from longtail.data import load
 
@@ -128,6 +159,9 @@ def test_stream_is_measured_after_every_piece(tmp_path, monkeypatch):
     written = list(stream.bench_stream([pool], 1, tmp_path))
     assert written == [tmp_path / "stream" / "toy-s0.json"]
     assert list(stream.bench_stream([pool], 1, tmp_path)) == []
+    other = stream.Pool._halved("toy", Split(whole.inputs + 1, whole.labels))
+    with pytest.raises(UserError, match="was measured on other features"):
+        list(stream.bench_stream([other], 1, tmp_path))
     found = json.loads(written[0].read_text())
     assert len(found["points"]) == 4 * len(stream.CONTESTANTS)
     assert found["points"][3]["rows_seen"] == 60 and found["points"][0]["met"] is None

@@ -259,6 +259,13 @@ def test_memory_mapped_features_are_never_copied_whole(tmp_path):
     assert peak < stored.nbytes / 2, f"{peak / 1e6:.1f} MB for {stored.nbytes / 1e6:.1f} MB"
 
 
+def test_a_number_is_fixed_in_the_words_of_a_result():
+    from longtail.measures import RULES
+
+    assert quick(alpha=1.0, epochs=1).fit(*embeddings()).alpha_rule_ == "fixed"
+    assert set(RULES) == {"fixed", "held-out", "label-free", "no direction"}
+
+
 def test_half_precision_whose_sum_overflows_is_checked_a_batch_at_a_time():
     X, y = np.full((60_000, 64), 100, np.float16), np.arange(60_000) % 2
     X[::2, 0] = 300

@@ -233,6 +233,14 @@ class TestDrawn:
         text = self.drawn(tmp_path, "gradcam", three, images=[0, 7], data=data)
         assert "alpha 1.5" in text and text.count("<image") == 2 * (1 + 3)
 
+    def test_gradcam_reads_the_data_of_its_runs_once(self, tmp_path, data, runs, monkeypatch):
+        from longtail import finished
+
+        read = []
+        monkeypatch.setattr(finished.data_sets, "load", lambda *_: read.append(1) or data)
+        self.drawn(tmp_path, "gradcam", runs[:3], images=[0])
+        assert len(read) == 1
+
     def test_a_map_lies_on_what_the_network_saw(self, tmp_path, data):
         made = make_runs(tmp_path / "runs", data, ["baseline"], seeds=(0,), crop_size=6, pad=0)
         figure = figures.FIGURES["gradcam"](made, images=[3], data=data)
@@ -325,7 +333,12 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
     refused = {name for name, what in said.items() if what.startswith("not drawn: ")}
     assert refused == {"momentum", "decomposition", "gradcam"}
     assert len(list(Path("all").iterdir())) == 8
-    for wrong in (["figure", "alfa"], ["figure", "alpha", "--images", "3"], ["figures", "--all"]):
+    for wrong in (
+        ["figure", "decision-1d", words[0]],
+        ["figure", "alfa"],
+        ["figure", "alpha", "--images", "3"],
+        ["figures", "--all"],
+    ):
         with pytest.raises(SystemExit):
             cli.main(wrong)
     assert "Did you mean 'alpha'?" in capsys.readouterr().err

@@ -120,6 +120,14 @@ class TestBadInput:
         assert self.refused(tmp_path, [runs[0], *others]).endswith("differ in class names")
 
 
+def test_a_tau_that_nothing_could_choose_is_not_said_to_follow_a_cosine(tmp_path, data):
+    made = make_runs(tmp_path, data, ["baseline"])
+    result = made[0].result | {"tau": 0.0, "alpha_rule": "label-free"}
+    (made[0].folder / "result.json").write_text(json.dumps(result))
+    text = lt.report(made, tmp_path / "r.html").read_text()
+    assert "tau 0, the value that changes least" in text and "mean cos" not in text
+
+
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
     with browser(tmp_path_factory.mktemp("profile")) as opened:

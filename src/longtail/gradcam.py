@@ -142,8 +142,7 @@ def opened_maps(opened: Opened, part: Split, layer: str = "") -> Tensor:
 def measure(opened: Opened, layer: str = "") -> Compactness:
     """How compact the maps of the true class are over the test set of an opened run."""
     data = opened.data
-    test = data.test if data.test is not None else data.val
-    assert test is not None
+    test = data.judged
     maps = opened_maps(opened, test, layer)
     shares = 100 * compactness(maps)
     split_of = {c: name for name, classes in data.counts.splits.items() for c in classes}

@@ -13,6 +13,7 @@ from longtail.data.base import ClassCounts
 from longtail.errors import UserError
 from longtail.figures import style
 from longtail.intervals import POSITIONS, Intervals
+from longtail.measures import RULES
 from longtail.pages import source, template
 from longtail.runs import Run, replacing
 
@@ -56,8 +57,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     judged = [Judged(run) for run in opened.values()]
     if not judged:
         raise UserError("a report needs at least one run")
-    for other in judged[1:]:
-        _check_same_data(judged[0], other)
+    _check_same_data(judged)
     groups = _grouped(judged)
     page = template("report.html.j2").render(
         **_about_data(judged[0]),
@@ -90,22 +90,20 @@ def _grouped(judged: Sequence[Judged]) -> list[list[Judged]]:
     return groups
 
 
-def _check_same_data(first: Judged, other: Judged) -> None:
-    compared: dict[str, tuple[Any, ...]] = {
-        "data": (first.data, other.data),
-        "classes": (len(first.names), len(other.names)),
-        "class names": (first.names, other.names),
-        "training subset": tuple(j.result["subset_sha256"][:12] for j in (first, other)),
-        "judged on": (first.result["judged_on"], other.result["judged_on"]),
-        "test images": (sum(first.where_right.seen), sum(other.where_right.seen)),
-        "test images of each class": (first.where_right.seen, other.where_right.seen),
-    }
-    comparing.check_equal((str(first.run.folder), str(other.run.folder)), compared)
+def _check_same_data(judged: Sequence[Judged]) -> None:
+    comparing.check_same_data([comparing.Found(j.run.folder, j.result) for j in judged])
+    first = judged[0]
+    for other in judged[1:]:
+        compared: dict[str, tuple[Any, ...]] = {
+            "class names": (first.names, other.names),
+            "test images": (sum(first.where_right.seen), sum(other.where_right.seen)),
+            "test images of each class": (first.where_right.seen, other.where_right.seen),
+        }
+        comparing.check_equal((str(first.run.folder), str(other.run.folder)), compared)
 
 
 def _about_data(judged: Judged) -> dict[str, Any]:
     result = judged.result
-    part = {"val": "validation"}.get(result["judged_on"], result["judged_on"])
     return {
         "data": judged.data,
         "classes": len(result["counts"]),
@@ -113,7 +111,7 @@ def _about_data(judged: Judged) -> dict[str, Any]:
         "most": max(result["counts"]),
         "least": min(result["counts"]),
         "test_images": f"{sum(judged.where_right.seen):,}",
-        "judged_on": part,
+        "judged_on": tables.PARTS[result["judged_on"]],
         "subset": result["subset_sha256"],
         "absent": judged.where_right.seen.count(0),
     }
@@ -208,11 +206,10 @@ def _about_run(judged: Judged) -> dict[str, Any]:
 
 def _alpha_rule(judged: Judged) -> tuple[str, str, float, str]:
     """Label, option, value, and how it came about."""
-    how = {
-        "fixed": "fixed before training",
-        "held-out": "chosen on held-out data for the best mean class accuracy",
-        "label-free": "set by the label-free rule 1 / mean cos(x, d)",
-    }
     result = judged.result
-    option = "tau" if result["alpha"] is None else "alpha"
-    return judged.label, option, result[option], how[result["alpha_rule"]]
+    how = RULES[result["alpha_rule"]]
+    if result["alpha"] is not None:
+        return judged.label, "alpha", result["alpha"], how
+    if result["alpha_rule"] == "label-free":  # no image could be held out
+        how = "the value that changes least, for there was nothing to choose it on"
+    return judged.label, "tau", result["tau"], how

@@ -29,11 +29,11 @@ from longtail.heads import AffineHead, CosineHead, Head
 from longtail.measures import Accuracy, accuracy, best, cosines, label_free_alpha, score, sweep
 from longtail.methods import Model
 from longtail.resident import View
+from longtail.rows import HELD_OUT
 from longtail.runs import environment, replacing
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """What nearly every checkpoint of timm and torchvision was trained with."""
-HELD_OUT = 0.2
 Pixels = Literal["imagenet", "data"]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longtail import tables
 from longtail.blueprint import Blueprint, head_values
 from longtail.data.augment import normalise
 from longtail.data.photo import middle
@@ -24,7 +25,6 @@ from longtail.methods import Model
 from longtail.runs import Run, versions
 
 FORMAT = 1
-MEASURED = ("overall", "many", "medium", "few")
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def of_run(run: Run | Path | str) -> Shipped:
         metrics={
             "judged_on": result["judged_on"],
             "alpha": result["alpha"],
-            **{name: result[name] for name in MEASURED},
+            **{name: result[name] for name in tables.SPLITS},
             "sweep": result["sweep"],
         },
         training={

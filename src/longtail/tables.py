@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 SPLITS = ("overall", "many", "medium", "few")
+PARTS = {"test": "test", "val": "validation"}
+"""What may be judged on, and what it is called."""
 
 
 @dataclass(frozen=True)

@@ -116,9 +116,9 @@ def gradcam(
     if not found:
         raise UserError("gradcam needs at least one run")
     check_same_data(found)
-    opened = [reopen(item.run, data) for item in found]
-    test = opened[0].data.test if opened[0].data.test is not None else opened[0].data.val
-    assert test is not None
+    opened = [reopen(found[0].run, data)]
+    opened += [reopen(item.run, opened[0].data) for item in found[1:]]  # the same data: read once
+    test = opened[0].data.judged
     rows = torch.tensor(list(images) or example_images(test.labels, opened[0].data.counts.images))
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(test):
         raise UserError(f"--images are rows of the test set, from 0 to {len(test) - 1}")
