@@ -14,11 +14,12 @@ from typing import Any
 
 from longtail import gradcam, tables
 from longtail.bench import Bench, Recipe
+from longtail.benches import write_json
 from longtail.config import MachineConfig
 from longtail.engine import Progress
 from longtail.finished import reopen
 from longtail.pipeline import run_jobs
-from longtail.runs import Run, environment, replacing, versions
+from longtail.runs import Run, environment, versions
 
 BENCH = "cifar-lt"
 ONLY = ("cifar100-lt-100/resnet32-dual",)
@@ -60,9 +61,7 @@ def bench_compactness(
     if missing:
         run_jobs([job for job, _ in missing], resume=True, progress=progress)
     for job, path in missing:
-        measured = measure(job.run)
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(measured) + "\n")
+        write_json(path, measure(job.run))
     return [json.loads(path.read_text()) for path in paths]
 
 

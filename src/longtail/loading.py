@@ -12,12 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from longtail.errors import UserError
+from longtail.runs import read_tensors
 from longtail.shipped import About, Shipped, of_run
 
 DESCRIPTION = "longtail"
@@ -35,12 +35,12 @@ def read_folder(folder: Path) -> Shipped:
             f"{WEIGHTS})"
         )
     about = About.from_json((folder / CONFIG).read_text(), str(folder / CONFIG))
-    return Shipped.build(about, str(folder)).take(_tensors(folder / WEIGHTS), str(folder))
+    return Shipped.build(about, str(folder)).take(read_tensors(folder / WEIGHTS), str(folder))
 
 
 def read_safetensors(path: Path) -> Shipped:
     """The model of a file that longtail export wrote."""
-    tensors, source = _tensors(path), str(path)
+    tensors, source = read_tensors(path), str(path)
     with safe_open(path, framework="pt") as file:
         text = (file.metadata() or {}).get(DESCRIPTION)
     if text is None:
@@ -49,15 +49,6 @@ def read_safetensors(path: Path) -> Shipped:
             "a file that longtail export wrote"
         )
     return Shipped.build(About.from_json(text, source), source).take(tensors, source)
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return safetensors.torch.load_file(path)
-    except SafetensorError as error:
-        raise UserError(
-            f"{path} is no safetensors file, or was cut short: {error}. Nothing of it was run"
-        ) from None
 
 
 UNREADABLE = (

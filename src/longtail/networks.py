@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from longtail.backbones import Backbone
 from longtail.errors import UserError, unknown
+from longtail.runs import read_tensors
 
 State = dict[str, Tensor]
 WRAPPERS = ("state_dict", "model", "model_state_dict", "model_state", "state_dict_ema")
@@ -35,10 +34,12 @@ def read_state(path: Path) -> State:
         raise UserError(f"{path} does not exist: a .pt, .pth or .safetensors file is expected")
     try:
         if path.suffix == ".safetensors":
-            content: Any = safetensors.torch.load_file(path)
+            content: Any = read_tensors(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError) as error:
+    except UserError:
+        raise
+    except OSError as error:
         raise UserError(f"{path} cannot be read, it may be cut short: {error}") from None
     except Exception as error:  # the unpickler raises anything at all on what it refuses
         raise UserError(
