@@ -131,6 +131,47 @@ def test_seeds_that_chose_another_tau_are_one_row():
     assert row.seeds == 2 and row.figures["overall"][0] == 45.0
 
 
+def plain_result(seed=0, value=40.0, **fields):
+    same = {"method": "m", "alpha": 1.0, "alpha_rule": "fixed", "tau": 16.0, "many": None}
+    return same | {"medium": None, "few": None, "seed": seed, "overall": value} | fields
+
+
+def test_only_seeds_are_averaged_and_each_once():
+    other = {"train": {"pad": 4}, "options": {"beta": "0.9"}}
+    results = [
+        plain_result(0),
+        plain_result(1, 50.0),
+        plain_result(0, alpha=2.5),
+        plain_result(0),  # the first again: no second seed
+        plain_result(2, 60.0, train={"pad": 4}, options={}),  # the first two do not tell
+        plain_result(3, train={"pad": 8}, options={}),
+        plain_result(4, **other),
+    ]
+    rows = tables.rows(results)
+    assert [(row.seeds, row.figures["overall"][0]) for row in rows] == [
+        *((3, 50.0), (1, 40.0), (2, 40.0), (1, 40.0))
+    ]
+    assert [row.method for row in rows] == [
+        "m, alpha 1.0, beta default, pad 4",
+        "m, alpha 2.5",
+        "m, alpha 1.0, beta default, pad 8",
+        "m, alpha 1.0, beta 0.9, pad 4",
+    ]
+
+
+def test_the_same_run_twice_is_two_rows_with_two_names():
+    labels = [row.method for row in tables.rows([plain_result(), plain_result()])]
+    assert labels == ["m", "m (again, 2)"]
+
+
+def test_what_was_chosen_for_each_seed_does_not_part_them():
+    chosen = [
+        plain_result(seed, alpha=None, tau=tau, alpha_rule="held-out", options={"tau": "auto"})
+        for seed, tau in ((0, 0.6), (1, 0.7))
+    ]
+    assert [row.seeds for row in tables.rows(chosen)] == [2]
+
+
 def test_a_result_of_another_recipe_is_not_taken_for_this_one(bench, tmp_path):
     run(bench, bench.missing(1))
     path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"

@@ -2,15 +2,17 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from longtail import cli
+from longtail import cli, tables
 from longtail.benches import cost, embedded, scale, stream
 from longtail.benches.baselines import CLASSIFIERS, UNSEEDED, BalancedSoftmaxClassifier
 from longtail.data.base import Split
@@ -60,6 +62,37 @@ def test_embeddings_run_what_is_missing_and_make_one_table(features, tmp_path, c
     table = (results / "embeddings.md").read_text()
     assert table.count("| deconfound-tde |") == 1 and table.count("**") >= 8
     assert "features of unknown making" in table
+
+
+def test_results_of_other_features_are_not_taken_for_these(features, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "PREDICT_SECONDS", 0.0)
+    cells = embedded.missing(features, tmp_path, 1, ["toy-s0/nearest"])
+    assert [cell.classifier for cell in embedded.bench_embeddings(cells, tmp_path, "cpu")]
+    assert embedded.missing(features, tmp_path, 1, ["toy-s0/nearest"]) == []
+    shutil.copy(features / "toy-s1.npz", features / "toy-s0.npz")
+    with pytest.raises(UserError, match="was measured on other features than there are now"):
+        embedded.missing(features, tmp_path, 1, ["toy-s0/nearest"])
+
+
+def test_networks_and_seeds_of_a_classifier_are_not_one_deviation():
+    rows = [{"file": f, "x": x} for f, x in (("a", 1.0), ("a", 3.0), ("b", 5.0), ("b", 9.0))]
+    assert embedded._over_networks(rows, "x") == [2.0, 7.0]
+    assert embedded._over_networks(rows[:2], "x") == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cost", "--rows", "5"],
+        ["scale", "--only", "x"],
+        ["speed", "--seeds", "2"],
+        ["cifar-lt", "--images", "9"],
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["bench", *words])
+    assert f"bench {words[0]} has no {words[1]}" in capsys.readouterr().err
 
 
 def test_accuracy_is_that_of_the_predictions(features):
@@ -126,6 +159,9 @@ def test_stream_is_measured_after_every_piece(tmp_path, monkeypatch):
     written = list(stream.bench_stream([pool], 1, tmp_path))
     assert written == [tmp_path / "stream" / "toy-s0.json"]
     assert list(stream.bench_stream([pool], 1, tmp_path)) == []
+    other = stream.Pool._halved("toy", Split(whole.inputs + 1, whole.labels))
+    with pytest.raises(UserError, match="was measured on other features"):
+        list(stream.bench_stream([other], 1, tmp_path))
     found = json.loads(written[0].read_text())
     assert len(found["points"]) == 4 * len(stream.CONTESTANTS)
     assert found["points"][3]["rows_seen"] == 60 and found["points"][0]["met"] is None
@@ -160,22 +196,37 @@ def test_cost_is_measured_and_told(tmp_path, monkeypatch):
     page = cost.bench_cost(tmp_path, "cpu").read_text()
     found = json.loads((tmp_path / "cost" / "cpu.json").read_text())["cells"]
     assert all(cell["ratios"].keys() == cost.RATIOS.keys() for cell in found)
-    assert "folded/cosine is" in page and "grows as C^" in page and "grows as D^" in page
+    assert "folded/cosine is" in page and "folded/itself is" in page and "| C^" in page
 
 
-def test_growth_is_a_power():
+def test_growth_is_a_power_of_all_sizes():
     def cell(batch, classes, dim):
-        return {
-            "batch": batch,
-            "classes": classes,
-            "dim": dim,
-            "microseconds": {"folded K=1": 3 * batch * classes**1.5 * dim},
-        }
+        time = 3 * batch * classes**1.5 * dim
+        microseconds = {"folded K=1": 2 * time if (classes, dim) == (10, 4) else time}
+        return {"batch": batch, "classes": classes, "dim": dim, "microseconds": microseconds}
 
-    found = [cell(b, c, d) for b in (1, 8) for c in (10, 100, 1000) for d in (4, 16)]
-    assert cost.growth(found, "classes") == pytest.approx(1.5)
-    assert cost.growth(found, "dim") == pytest.approx(1.0)
-    assert cost.growth([cell(1, 10, 4)], "dim") is None
+    found = [cell(8, c, d) for c in (20, 100, 1000) for d in (8, 16)] + [cell(1, 10, 4)]
+    header, lines = cost.growth(found)
+    assert len(header) == 5 and lines == [["8", "6", "C^1.50", "D^1.00", "1.00"]]
+    _, (line,) = cost.growth([cell(8, c, d) for c in (10, 100, 1000) for d in (4, 16)])
+    assert float(line[2][2:]) < 1.5 and float(line[4]) > 1.1  # one cell that does not fit
+
+
+def test_every_head_gets_as_many_turns(monkeypatch):
+    taken = {}
+
+    def turn(head, x):
+        def run():
+            taken[id(run)] = taken.get(id(run), 0) + 1
+            return 1.0
+
+        return run
+
+    monkeypatch.setattr(cost, "_turn", turn)
+    found = cost.measure(1, 10, 8, device="cpu", seconds=0)
+    assert set(taken.values()) == {1 + cost.LEAST_TURNS}
+    assert len(taken) == len(found["microseconds"]) == 8
+    assert found["ratios"]["folded/itself"] == 1.0
 
 
 def test_large_cells_are_left_to_the_gpu():
@@ -226,3 +277,24 @@ def test_the_peak_of_memory_is_seen():
         time.sleep(0.1)
         del block
     assert peak.bytes - before > 50_000_000
+
+
+# ------------------------------------------------------------------------------------- the pages
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("bench", [cost, embedded, scale, stream])
+def test_committed_pages_are_those_of_the_committed_files(bench, tmp_path):
+    name = bench.__name__.rpartition(".")[2].replace("embedded", "embeddings")
+    page = ROOT / "results" / f"{name}.md"
+    if not page.exists():
+        pytest.skip(f"results/{name}.md is not committed yet")
+    shutil.copytree(ROOT / "results" / name, tmp_path / name)
+    assert bench.write_table(tmp_path).read_text() == page.read_text()
+
+
+def test_the_growth_in_the_docs_is_the_measured_one():
+    docs = (ROOT / "docs/performance.md").read_text()
+    found = json.loads((ROOT / "results/cost/cpu.json").read_text())
+    assert tables.markdown(*cost.growth(found["cells"])) in docs

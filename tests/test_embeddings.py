@@ -35,6 +35,13 @@ def test_features_are_what_the_head_saw(run, tmp_path):
     assert made_by["network"] == "conv4" and made_by["trained_on"] == "digits-lt:20"
 
 
+def test_options_for_images_that_were_not_named_are_refused(run, tmp_path, capsys):
+    cli.main(["embed", str(run.folder), "-o", str(tmp_path / "f.npz")])
+    with pytest.raises(SystemExit):
+        cli.main(["embed", str(run.folder), "--image-size", "9", "-o", str(tmp_path / "g.npz")])
+    assert "--image-size prepares other images" in capsys.readouterr().err
+
+
 def test_the_file_is_a_data_set(run, tmp_path):
     path = lt.embed(run, tmp_path / "f.npz")
     data = lt.load(str(path))

@@ -259,6 +259,27 @@ def test_memory_mapped_features_are_never_copied_whole(tmp_path):
     assert peak < stored.nbytes / 2, f"{peak / 1e6:.1f} MB for {stored.nbytes / 1e6:.1f} MB"
 
 
+def test_a_number_is_fixed_in_the_words_of_a_result():
+    from longtail.measures import RULES
+
+    assert quick(alpha=1.0, epochs=1).fit(*embeddings()).alpha_rule_ == "fixed"
+    assert set(RULES) == {"fixed", "held-out", "label-free", "no direction"}
+
+
+def test_half_precision_whose_sum_overflows_is_checked_a_batch_at_a_time():
+    X, y = np.full((60_000, 64), 100, np.float16), np.arange(60_000) % 2
+    X[::2, 0] = 300
+    model = quick(epochs=1, batch_size=4096, alpha=1.0).fit(X[:600], y[:600])
+    tracemalloc.start()
+    model._validated(X, y, reset=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < X.size / 2
+    X[59_999, 3] = np.nan
+    with pytest.raises(ValueError, match="contains NaN in rows 57344 to 59999"):
+        model.predict(X)
+
+
 def test_rows_are_copied_a_batch_at_a_time(monkeypatch):
     import longtail.rows
 
@@ -280,6 +301,20 @@ def spoiled(value):
     X, y = embeddings()
     X[3, 4] = value
     return X, y
+
+
+@pytest.mark.parametrize("name", ["fit", "partial_fit"])
+def test_training_that_fails_leaves_what_was_learnt(name):
+    X, y = embeddings()
+    classifier = quick(LinearSoftmaxClassifier, batch_size=8)
+    classifier.partial_fit(X, y, np.unique(y))
+    before = pickle.dumps({**vars(classifier), "lr": None})
+    classifier.set_params(lr=1e300)
+    with pytest.raises(ValueError, match="choose a smaller lr"):
+        getattr(classifier, name)(X[y != 0], y[y != 0])
+    assert pickle.dumps({**vars(classifier), "lr": None}) == before
+    classifier.set_params(lr=0.1).partial_fit(X, y)
+    assert np.isfinite(classifier.decision_function(X)).all()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import longtail as lt
 from helpers import files_in, tiny_config, tiny_data
 from longtail import exports, finished, loading, methods
 from longtail.errors import UserError
+from longtail.heads import NormalisedHead
 from longtail.pipeline import fit_all
 from longtail.runs import Run
 from longtail.shipped import Shipped, of_run
@@ -168,7 +169,24 @@ def test_a_graph_that_says_something_else_is_not_written(vectors, tmp_path, monk
 def test_a_graph_for_one_batch_size_only_is_refused(vectors):
     shipped = of_run(vectors["oltr"])
     with pytest.raises(UserError, match=r"gives \(1, 3\) for a batch of 2, the model \(2, 3\)"):
-        exports._check(shipped, lambda inputs: shipped(inputs[:1]), "ONNX")
+        exports._check(shipped, shipped, lambda inputs: shipped(inputs[:1]), "ONNX")
+
+
+@pytest.mark.parametrize("to", ["safetensors", "torch-export"])
+def test_a_file_is_compared_with_the_trained_model(to, vectors, tmp_path, monkeypatch):
+    """A fault in folding is one of the file too, and what was written is read back."""
+    folded = NormalisedHead.folded
+    monkeypatch.setattr(NormalisedHead, "folded", lambda self, alpha: folded(self, alpha + 0.1))
+    with pytest.raises(UserError, match=r"graph and the model differ by .* nothing was written"):
+        lt.export(vectors["deconfound-tde"], to, tmp_path / "m.x", alpha=2.0)
+    assert not files_in(tmp_path)
+
+
+def test_without_alpha_a_model_is_at_its_own(vectors):
+    shipped = of_run(vectors["deconfound-tde"])
+    inputs, expected = judged(vectors["deconfound-tde"])
+    assert shipped.about.alpha == 1.5
+    same(shipped(inputs), expected)
 
 
 class TestPretrained:
@@ -191,6 +209,17 @@ class TestPretrained:
         model.alpha = 1.5
         inputs, expected = judged(runs["cosine"], 1.5)
         same(model.logits(inputs), expected)
+
+    def test_the_dial_stays_where_it_stands(self, vectors, tmp_path):
+        model = lt.load_model(vectors["deconfound-tde"])
+        model.alpha = 0.75
+        folder = model.save_pretrained(tmp_path / "saved", alpha_input=True)
+        again = lt.Predictor.from_pretrained(folder)
+        assert again.alpha == 0.75 and again.about.dial
+        inputs, expected = judged(vectors["deconfound-tde"], 0.75)
+        same(again.logits(inputs), expected)
+        again.alpha = 1.5
+        same(again.logits(inputs), judged(vectors["deconfound-tde"])[1])
 
     def test_nothing_is_fetched(self):
         with pytest.raises(UserError, match="none is fetched"):

@@ -77,7 +77,7 @@ class TestNumbers:
         assert found["few"] == pytest.approx(sum(few) / len(few))
 
     def test_other_rates_are_other_lines_and_an_untold_rate_is_not(self, tmp_path):
-        older, *files = [committed("baseline")[0], *momentum_files(tmp_path)]
+        older, *files = [committed("baseline")[1], *momentum_files(tmp_path)]
         labels = [group.label for group in grouped(comparing.read_all([older, files[0]]))]
         assert labels == ["baseline"]
         labels = [group.label for group in grouped(comparing.read_all(files))]
@@ -213,7 +213,7 @@ class TestDrawn:
         both = committed("baseline", "deconfound-tde")
         text = self.drawn(tmp_path, "class-rank", both)
         assert "deconfound-tde (mean of 3 seeds)" in text and "accuracy (%)" in text
-        assert style.COLOURS["deconfound-tde"] in text and "few" in text
+        assert style.METHODS["deconfound-tde"][0] in text and "few" in text
         assert "mean |x| of test images (units" in self.drawn(tmp_path, "feature-norm", both)
         assert "|w|" in self.drawn(tmp_path, "weight-norm", both)
         assert "alpha (dotted" in self.drawn(tmp_path, "alpha", both)
@@ -232,6 +232,21 @@ class TestDrawn:
         three = [runs[i].folder for i in (0, 1, 2)]
         text = self.drawn(tmp_path, "gradcam", three, images=[0, 7], data=data)
         assert "alpha 1.5" in text and text.count("<image") == 2 * (1 + 3)
+
+    def test_gradcam_reads_the_data_of_its_runs_once(self, tmp_path, data, runs, monkeypatch):
+        from longtail import finished
+
+        read = []
+        monkeypatch.setattr(finished.data_sets, "load", lambda *_: read.append(1) or data)
+        self.drawn(tmp_path, "gradcam", runs[:3], images=[0])
+        assert len(read) == 1
+
+    def test_a_map_lies_on_what_the_network_saw(self, tmp_path, data):
+        made = make_runs(tmp_path / "runs", data, ["baseline"], seeds=(0,), crop_size=6, pad=0)
+        figure = figures.FIGURES["gradcam"](made, images=[3], data=data)
+        picture, under = (axes.images[0].get_array() for axes in figure.axes)
+        seen = data.test.inputs[3][:, 1:7, 1:7]
+        assert np.array_equal(picture, seen.permute(1, 2, 0)) and under.shape == (6, 6)
 
     def test_a_class_without_test_images_leaves_a_gap_and_an_empty_split_no_line(self, tmp_path):
         data = tiny_data(counts=(130, 25))  # two classes, none of few
@@ -318,13 +333,18 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
     refused = {name for name, what in said.items() if what.startswith("not drawn: ")}
     assert refused == {"momentum", "decomposition", "gradcam"}
     assert len(list(Path("all").iterdir())) == 8
-    for wrong in (["figure", "alfa"], ["figure", "alpha", "--images", "3"], ["figures", "--all"]):
+    for wrong in (
+        ["figure", "decision-1d", words[0]],
+        ["figure", "alfa"],
+        ["figure", "alpha", "--images", "3"],
+        ["figures", "--all"],
+    ):
         with pytest.raises(SystemExit):
             cli.main(wrong)
     assert "Did you mean 'alpha'?" in capsys.readouterr().err
 
 
-def test_committed_figures_are_small_and_their_commands_documented():
+def test_committed_figures_are_what_their_commands_draw(tmp_path):
     page = (ROOT / "docs/figures.md").read_text()
     commands = re.findall(r"^longtail figure (\S+) (.*?)-o (\S+)$", page.replace("\\\n", " "), re.M)
     drawn = {}
@@ -332,6 +352,10 @@ def test_committed_figures_are_small_and_their_commands_documented():
         assert name in figures.FIGURES
         assert all(list(ROOT.glob(word)) for word in words.split() if word.startswith("results/"))
         drawn[out] = name
+        if words.strip().startswith("results/") and (ROOT / out).exists():
+            paths = [path for word in words.split() for path in sorted(ROOT.glob(word))]
+            again = figures.draw(name, paths, tmp_path / f"{name}.svg")
+            assert again.read_bytes() == (ROOT / out).read_bytes(), f"draw {out} again"
     kept = sorted((ROOT / "docs/figures").glob("*.svg"))
     assert kept
     for path in kept:
@@ -340,10 +364,40 @@ def test_committed_figures_are_small_and_their_commands_documented():
     assert all(f"`{name}`" in page for name in figures.FIGURES)
 
 
-def test_a_method_has_one_colour_whatever_its_company():
+def test_a_method_looks_the_same_whatever_its_company_and_like_no_other():
     from longtail import methods
 
-    assert set(methods.registry()) == set(style.COLOURS)
-    alone, together = style.styles(["bbn"]), style.styles(["focal", "bbn"])
-    assert alone[0][0] == together[1][0]
+    assert set(methods.registry()) == set(style.METHODS)
+    assert style.styles(["bbn"])[0] == style.styles(["focal", "bbn"])[1]
+    looks = [*style.METHODS.values(), style.OTHER]
+    assert len(set(looks)) == len(looks) and {dash for _, dash in looks} <= set(style.DASHES)
+    assert len(set(style.styles(["bbn"] * 4))) == 4 and len(style.styles(["bbn"] * 9)) == 9
     assert tuple(style.SPLITS) == tables.SPLITS
+
+
+def contrast(one: list[float], other: list[float]) -> float:
+    """As WCAG 2.1 has it, of colours with red, green and blue from 0 to 1."""
+
+    def luminance(colour):
+        parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def parts_of(colour: str) -> list[float]:
+    return [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+
+
+def test_lines_stand_out_on_white_and_on_the_dark_page():
+    from longtail.pages import source
+
+    (dark,) = re.findall(
+        r"@media \(prefers-color-scheme: dark\) {\s*:root {(.*?)}", source("style.css")
+    )
+    ground = parts_of(re.search(r"--paper: (#\w{6})", dark)[1])
+    kept = int(re.search(r"--kept: (\d+)%", dark)[1]) / 100
+    for colour, _ in [*style.METHODS.values(), style.OTHER]:
+        assert contrast(parts_of(colour), [1, 1, 1]) >= 3
+        assert contrast([kept * c + 1 - kept for c in parts_of(colour)], ground) >= 3

@@ -106,6 +106,22 @@ def test_a_layer_by_its_name():
         gradcam.layers_of(backbones.build("identity", 6))
 
 
+def test_a_network_whose_channels_come_last_is_refused():
+    backbone = backbones.build("resnet18", 3).eval()
+    backbone.model.output_fmt = "NHWC"  # as timm's swin_tiny says
+    with pytest.raises(UserError, match="gives its maps as NHWC"):
+        gradcam.layers_of(backbone)
+
+
+def test_backbones_are_rows_of_their_own_and_empty_maps_are_told():
+    item = dict.fromkeys(("overall", "many", "medium", "few"), 30.0) | {"images": 8, "empty": 2}
+    item |= {"method": "m", "data": "d", "ratio": None, "alpha": None, "seed": 0}
+    header, rows = compactness.table([item | {"backbone": name} for name in ("conv4", "resnet32")])
+    wanted = ["d m, backbone conv4", "d m, backbone resnet32"]
+    assert [row[0] for row in rows] == wanted and [row[1] for row in rows] == ["1", "1"]
+    assert header[-1] == "empty maps (%)" and [row[-1] for row in rows] == ["25.0", "25.0"]
+
+
 def test_compactness_by_hand():
     level, peak, ramp = torch.ones(4, 5), torch.zeros(4, 5), torch.arange(20.0).view(4, 5)
     peak[2, 3] = 7.0

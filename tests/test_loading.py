@@ -148,6 +148,44 @@ class TestArchive:
         assert_close(model.logits(rows), lt.load_model(files["safetensors"]).logits(rows))
         assert not mark.exists()
 
+    @pytest.mark.parametrize(
+        ("field", "value"), [("dtype", 4), ("sizes", [{"as_int": 18}]), ("strides", [])]
+    )
+    def test_a_weight_of_another_type_or_order_is_refused(self, field, value, files, tmp_path):
+        whole = zipfile.ZipFile(files["pt2"])
+        member = next(n for n in whole.namelist() if n.endswith("model_weights_config.json"))
+        config = json.loads(whole.read(member))
+        for entry in config["config"].values():
+            entry["tensor_meta"][field] = value
+        changes = {"weights_config.json": json.dumps(config).encode()}
+        with pytest.raises(UserError, match="ValueError.*Nothing of it was run"):
+            lt.load_model(rewritten(files["pt2"], tmp_path / "m.pt2", changes))
+
+    def test_a_crafted_archive_is_refused(self, files, tmp_path):
+        crafted = rewritten(
+            files["pt2"], tmp_path / "a.pt2", {"weights_config.json": b'{"config": []}'}
+        )
+        packed = tmp_path / "packed.pt2"
+        with zipfile.ZipFile(files["pt2"]) as old, zipfile.ZipFile(packed, "w", 8) as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        assert lt.load_model(packed)
+        whole = packed.read_bytes()
+        info = next(
+            i for i in zipfile.ZipFile(packed).infolist() if i.filename.endswith("longtail.json")
+        )
+        start = info.header_offset + 30 + len(info.filename)
+        damaged, encrypted = tmp_path / "damaged.pt2", tmp_path / "encrypted.pt2"
+        damaged.write_bytes(whole[:start] + b"\xff" * 9 + whole[start + 9 :])
+        flagged = bytearray(whole)
+        place = whole.rindex(b"PK\x01\x02", 0, whole.rindex(info.filename.encode()))
+        flagged[place + 8] |= 1
+        flagged[info.header_offset + 6] |= 1
+        encrypted.write_bytes(flagged)
+        for path in (crafted, damaged, encrypted):
+            with pytest.raises(UserError, match="Nothing of it was run"):
+                lt.load_model(path)
+
     def test_a_weight_of_another_size_is_refused(self, files, tmp_path):
         path = rewritten(files["pt2"], tmp_path / "m.pt2", {"weight_0": b"\0" * 8})
         with pytest.raises(UserError, match="was cut short"):

@@ -93,6 +93,21 @@ def test_a_file_its_bytes_its_image_and_its_pixels_are_the_same(photos, model):
     assert all(prediction == found[0] for prediction in found)
 
 
+def test_one_array_is_one_image_and_four_dimensions_are_a_batch(photos, model):
+    pixels = np.asarray(Image.open(photos / "test" / "leaf" / "2.png"))
+    (alone,) = model.predict([pixels])
+    assert model.predict(pixels) == model.predict(torch.from_numpy(pixels.copy())) == [alone]
+    assert model.predict(pixels.transpose(2, 0, 1)) == [alone]
+    assert model.predict(np.stack([pixels] * 2)) == [alone] * 2
+    assert len(model.predict(pixels[..., 0])) == 1  # grey
+
+
+def test_a_wrong_array_in_a_stream_leaves_its_reason_there(photos, model):
+    file = photos / "test" / "leaf" / "2.png"
+    first, wrong, last = model.stream([file, np.zeros((12, 12, 5), np.uint8), file])
+    assert first == last and "shape (12, 12, 5) is no image" in wrong
+
+
 def test_a_model_of_grey_images_takes_colour(tmp_path):
     run = lt.fit("digits-lt", "baseline", out=tmp_path / "digits", epochs=1, device="cpu")
     model = lt.load_model(run)
@@ -150,6 +165,7 @@ def test_embeddings_are_rows(vectors):
     expected = [model.classes[c] for c in model.logits(rows).argmax(1)]
     assert [p.name for p in model.predict(rows)] == expected
     assert [p.name for p in model.predict(rows.double().numpy())] == expected
+    assert [p.name for p in model.predict(rows[0])] == expected[:1]
     for wrong, said in (([[1.0, 2.0]], "shape"), ([[float("nan")] * 6], "NaN"), (["a.jpg"], "not")):
         with pytest.raises(UserError, match=said):
             model.predict(wrong)

@@ -111,6 +111,26 @@ def test_without_validation_data_a_part_of_training_chooses_and_that_is_said(mad
     assert "which the network has seen" in found.verdict
     alone = lt.retrofit(folder / "head.pt", replace(data, val=None, test=None))
     assert alone.judged_on == "train" and alone.head.alpha == found.head.alpha
+    assert torch.equal(found.head.mean_feature, data.train.inputs.mean(0))
+
+
+def test_it_says_when_it_is_judged_on_what_chose_alpha(made):
+    data, _, folder = made
+    assert "optimistic" not in lt.retrofit(folder / "head.pt", data).verdict
+    for fewer in ({"test": None}, {"test": None, "val": None}):
+        found = lt.retrofit(folder / "head.pt", replace(data, **fewer))
+        assert "chosen and judged on the same images, so this is optimistic" in found.verdict
+
+
+def test_a_layer_saved_alone_and_its_own_head_file(made):
+    data, layer, folder = made
+    torch.save(layer.state_dict(), folder / "alone.pt")
+    found = lt.retrofit(folder / "alone.pt", data, out=folder / "tde")
+    assert set(found.state) == {"weight", "bias"} and not found.state["bias"].any()
+    assert found.head.alpha == lt.retrofit(folder / "head.pt", data).head.alpha
+    again = lt.retrofit(folder / "tde" / "head.safetensors", data)
+    assert set(again.state) == {"weight", "mean_feature"}
+    assert again.head.alpha == found.head.alpha
 
 
 def test_the_test_part_chooses_nothing(made):
@@ -164,6 +184,14 @@ def test_features_of_a_network_are_those_before_its_last_layer(tmp_path, monkeyp
     right = 100 * (logits.argmax(1) == data.test.labels).double().mean().item()
     assert found.before.overall == pytest.approx(right)
     assert set(found.state) == set(network.state_dict())
+
+
+def test_a_checkpoint_in_half_precision_stays_in_half_precision(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    torch.save(Small().half().state_dict(), tmp_path / "n.pt")
+    monkeypatch.setattr(networks, "_candidates", lambda *_, **__: iter([Small()]))
+    found = lt.retrofit(tmp_path / "n.pt", tiny_data(), model="small")
+    assert {value.dtype for value in found.state.values()} == {torch.float16}
 
 
 def test_a_network_that_does_more_after_its_last_layer_is_refused(tmp_path, monkeypatch):

@@ -274,10 +274,6 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
     }
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 BELOW = 1.3
 """Points under the paper's figure from which a cell is named: the bar set before any was run."""
 

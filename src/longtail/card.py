@@ -1,7 +1,8 @@
 """The model card: what a shipped model is, in Markdown that lies beside it."""
 
+from longtail import tables
 from longtail.methods import registry
-from longtail.shipped import MEASURED, About
+from longtail.shipped import About
 
 
 def card(about: About, name: str) -> str:
@@ -47,8 +48,7 @@ def _title(about: About) -> str:
 
 
 def _data(about: About) -> str:
-    ratio = about.training.get("ratio")
-    return f"{about.training.get('data', 'unnamed data')}" + (f":{ratio:g}" if ratio else "")
+    return tables.data_name({"data": "unnamed data", "ratio": None, **about.training})
 
 
 def _what(about: About) -> str:
@@ -59,7 +59,7 @@ def _what(about: About) -> str:
         return told + "It has no alpha."
     if about.dial:
         return (
-            told + f"Alpha is an input; the run that made it used {about.alpha:g}. A larger one "
+            told + f"Alpha is an input, {about.alpha:g} unless it is set. A larger one "
             "takes more of the frequent classes' advantage away, 0 takes nothing."
         )
     return (
@@ -83,8 +83,8 @@ def _normalisation(about: About) -> str:
 
 def _figures(about: About) -> list[str]:
     metrics = about.metrics
-    part = {"val": "validation", "test": "test"}.get(metrics.get("judged_on", ""), "unknown")
-    values = [metrics.get(name) for name in MEASURED]
+    part = tables.PARTS.get(metrics.get("judged_on", ""), "unknown")
+    values = [metrics.get(name) for name in tables.SPLITS]
     cells = ["-" if value is None else f"{value:.1f}" for value in values]
     at = "" if metrics.get("alpha") is None else f", at alpha {metrics['alpha']:g}"
     lines = [

@@ -6,7 +6,8 @@ Shapes: N rows, D features, W features padded with zeros to a multiple of the he
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -21,9 +22,13 @@ from torch import Tensor
 
 from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
-from longtail.rows import Rows, in_order, shuffled, steps_of, train
+from longtail.rows import ASKED, Rows, in_order, shuffled, steps_of, train
 
-FLOATS = (np.float64, np.float32, np.float16)  # kept as they are; all else becomes the first
+ROWS: dict[str, Any] = {
+    "dtype": (np.float64, np.float32, np.float16),  # kept as they are; all else becomes the first
+    "ensure_all_finite": False,  # where the sum overflows, that takes a bool for every number
+}
+"""How rows are taken by scikit-learn's checks."""
 
 
 class HeadClassifier(ClassifierMixin, BaseEstimator):
@@ -76,14 +81,15 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train from nothing on `X` (N, D), in memory or memory-mapped, and labels `y` (N,)."""
         self._check_settings()
-        array, labels = self._validated(X, y, reset=True)
-        classes, target = np.unique(labels, return_inverse=True)
-        self._begin(array, classes)
-        rows = self._rows(array, self._dtype)
-        head = self._trained(rows, target, np.arange(len(rows)))
-        self._keep(head)
-        self.n_iter_ = self.epochs
-        self._fitted(head, rows, target)
+        with self._whole_or_not():
+            array, labels = self._validated(X, y, reset=True)
+            classes, target = np.unique(labels, return_inverse=True)
+            self._begin(array, classes)
+            rows = self._rows(array, self._dtype)
+            head = self._trained(rows, target, np.arange(len(rows)))
+            self._keep(head)
+            self.n_iter_ = self.epochs
+            self._fitted(head, rows, target)
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
@@ -95,23 +101,34 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             classes: on the first call, all labels that will ever come; some may come late.
         """
         self._check_settings()
-        first = not hasattr(self, "coef_")
-        array, labels = self._validated(X, y, reset=first)
-        known = self._announced(classes, first)
-        target = _encoded(labels, known)
-        if first:
-            self._begin(array, known)
-        rows = self._rows(array, self._dtype)
-        head = self._fresh() if first else self._head(self._dtype)
-        if not first:
-            self._meet(head, rows, target)
-        optimizer = self._optimizer(head)
-        train(head, rows, target, in_order(len(rows), self.batch_size), optimizer)
-        self._remember(optimizer, head)
-        self._keep(head)
-        self.n_iter_ = 1 if first else self.n_iter_ + 1
-        self._streamed(head, rows)
+        with self._whole_or_not():
+            first = not hasattr(self, "coef_")
+            array, labels = self._validated(X, y, reset=first)
+            known = self._announced(classes, first)
+            target = _encoded(labels, known)
+            if first:
+                self._begin(array, known)
+            rows = self._rows(array, self._dtype)
+            head = self._fresh() if first else self._head(self._dtype)
+            if not first:
+                self._meet(head, rows, target)
+            optimizer = self._optimizer(head)
+            train(head, rows, target, in_order(len(rows), self.batch_size), optimizer)
+            self._remember(optimizer, head)
+            self._keep(head)
+            self.n_iter_ = 1 if first else self.n_iter_ + 1
+            self._streamed(head, rows)
         return self
+
+    @contextmanager
+    def _whole_or_not(self) -> Iterator[None]:
+        """What is fitted within stays as it was if that fails; nothing is changed in place."""
+        before = self.__dict__.copy()
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def decision_function(self, X: ArrayLike) -> NDArray:
         """Scores (N, C) whose softmax are the probabilities; of two classes their gap (N,)."""
@@ -151,14 +168,16 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
     def _collected(self, X: ArrayLike, of: Callable[[Tensor], Tensor]) -> NDArray:
         """`of` the scores of every row, a batch in memory at a time."""
         check_is_fitted(self)
-        array: NDArray = validate_data(self, X, dtype=FLOATS, reset=False)
+        array: NDArray = validate_data(self, X, **ROWS, reset=False)
+        _check_finite(array)
         dtype = np.result_type(array.dtype, self._dtype)
         scorer = self._scorer(self._head(dtype))
         batches = self._rows(array, dtype).batches()
         return np.concatenate([of(scorer(batch)).numpy(force=True) for batch in batches])
 
     def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[NDArray, NDArray]:
-        array, labels = validate_data(self, X, y, dtype=FLOATS, reset=reset)
+        array, labels = validate_data(self, X, y, **ROWS, reset=reset)
+        _check_finite(array)
         check_classification_targets(labels)
         return array, labels
 
@@ -239,7 +258,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             head.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay
         )
         if self._velocity is not None:
-            velocity = torch.from_numpy(self._velocity).to(head.weight)
+            velocity = torch.from_numpy(self._velocity).to(head.weight, copy=True)
             optimizer.state[head.weight]["momentum_buffer"] = velocity
         return optimizer
 
@@ -278,6 +297,15 @@ def checked_device(name: str) -> str:
         reason = str(error).splitlines()[0]
         raise UserError(f"device={name!r} cannot be used: {reason}. 'cpu' always can") from None
     return name
+
+
+def _check_finite(array: NDArray) -> None:
+    """Refuse NaN and infinities, looking at a batch at a time."""
+    for place in in_order(len(array), ASKED):
+        if not np.isfinite(array[place]).all():
+            what = "NaN" if np.isnan(array[place]).any() else "infinity"
+            last = min(place.stop, len(array)) - 1
+            raise UserError(f"Input X contains {what} in rows {place.start} to {last}")
 
 
 def _encoded(y: NDArray, classes: NDArray) -> NDArray[np.int64]:

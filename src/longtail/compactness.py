@@ -14,17 +14,21 @@ from typing import Any
 
 from longtail import gradcam, tables
 from longtail.bench import Bench, Recipe
+from longtail.benches import write_json
 from longtail.config import MachineConfig
 from longtail.engine import Progress
 from longtail.finished import reopen
 from longtail.pipeline import run_jobs
-from longtail.runs import Run, environment, replacing, versions
+from longtail.runs import Run, environment, versions
 
 BENCH = "cifar-lt"
 ONLY = ("cifar100-lt-100/resnet32-dual",)
 METHODS = ("baseline", "decouple-lws", "deconfound", "deconfound-tde")
 """The three of Figure 5, and the training of the last at alpha 0: what is due to alpha."""
-SAME = ("method", "data", "ratio", "backbone", "seed", "alpha", "training_id", "subset_sha256")
+SAME = (
+    *("method", "data", "ratio", "backbone", "seed", "alpha", "alpha_rule"),
+    *("training_id", "subset_sha256"),
+)
 """What a measurement takes over from its run's result."""
 
 
@@ -57,9 +61,7 @@ def bench_compactness(
     if missing:
         run_jobs([job for job, _ in missing], resume=True, progress=progress)
     for job, path in missing:
-        measured = measure(job.run)
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(measured) + "\n")
+        write_json(path, measure(job.run))
     return [json.loads(path.read_text()) for path in paths]
 
 
@@ -77,16 +79,17 @@ def measure(run: Run) -> dict[str, Any]:
 
 
 def table(measured: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Percent of a map's mass in its top tenth, mean and deviation over seeds."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for item in measured:
-        groups.setdefault(f"{tables.data_name(item)} {item['method']}", []).append(item)
+    """Percent of a map's mass in its top tenth, mean and deviation over seeds.
+
+    The mean of a seed is over the images that have a map; the last column says how many have none.
+    """
     rows = [
         [
-            name,
-            str(len(items)),
-            *(tables.shown(tables.spread([i[s] for i in items])) for s in tables.SPLITS),
+            f"{tables.data_name(group.results[0])} {group.label}",
+            str(len(group.results)),
+            *(tables.shown(tables.spread([i[s] for i in group.results])) for s in tables.SPLITS),
+            tables.shown(tables.spread([100 * i["empty"] / i["images"] for i in group.results])),
         ]
-        for name, items in groups.items()
+        for group in tables.alike(measured)
     ]
-    return ["compactness (%)", "seeds", *tables.SPLITS], rows
+    return ["compactness (%)", "seeds", *tables.SPLITS, "empty maps (%)"], rows

@@ -40,6 +40,11 @@ def embed(
     if out.suffix != ".npz":
         raise UserError(f"{out} must end in .npz: that is how it is told apart when it is loaded")
     root = options.get("root")
+    if data is None and (ignored := [name for name in options if name != "root"]):
+        raise UserError(
+            f"--{ignored[0].replace('_', '-')} prepares other images, named by --data: those of "
+            "the run itself are prepared as they were"
+        )
     opened = reopen(run, root=None if root is None else Path(root))
     if isinstance(data, str):
         data = data_sets.load(data, **options)

@@ -69,7 +69,7 @@ class CosineTDEClassifier(HeadClassifier):
 
     Attributes:
         alpha_: the value that "auto" chose, else the one given to `fit`.
-        alpha_rule_: "given", "held-out", "label-free", or "no direction".
+        alpha_rule_: "fixed", "held-out", "label-free", or "no direction".
         alpha_path_: class-balanced accuracy on the held-out rows at each alpha; empty otherwise.
         mean_cos_: mean of cos(x, d) over the training features.
         mean_feature_: running mean feature (D,); d is its direction.
@@ -143,7 +143,7 @@ class CosineTDEClassifier(HeadClassifier):
         """The number that is set, so that no refit is needed, else the one that was chosen."""
         if self.alpha != "auto":
             return float(self.alpha)
-        if self.alpha_rule_ == "given":
+        if self.alpha_rule_ == "fixed":
             raise UserError("alpha='auto' is chosen while fitting: call fit again, or set a number")
         return self.alpha_
 
@@ -202,7 +202,7 @@ class CosineTDEClassifier(HeadClassifier):
         """The number given, or the best on held-out rows, or what can be said without labels."""
         self.alpha_path_ = {}
         if self.alpha != "auto":
-            self.alpha_, self.alpha_rule_ = float(self.alpha), "given"
+            self.alpha_, self.alpha_rule_ = float(self.alpha), "fixed"
             return
         self.alpha_ = label_free_alpha(self.mean_cos_)
         self.alpha_rule_ = "label-free" if self.alpha_ else "no direction"

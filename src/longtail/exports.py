@@ -1,8 +1,10 @@
 """Runs to files that other programs take: safetensors, ONNX, torch.export, a pretrained folder.
 
-A file is checked against the model it was made of before it is written, and a card lies beside it.
+What a file says is compared with the run's own model, total - alpha * indirect (Eq. 8), before it
+is written; a card lies beside it.
 """
 
+import copy
 import io
 import json
 import warnings
@@ -15,9 +17,10 @@ from torch import Tensor
 
 from longtail.card import card
 from longtail.errors import UserError, unknown
+from longtail.heads import NormalisedHead
 from longtail.loading import CONFIG, DESCRIPTION, WEIGHTS, needs, onnx_session
 from longtail.runs import FILES, Run, replacing
-from longtail.shipped import Shipped, no_dial, of_run
+from longtail.shipped import About, Shipped, no_dial, of_run
 
 BATCHES = (1, 2, 5)
 """Sizes at which a graph must agree with the model."""
@@ -62,7 +65,9 @@ def export(
     path = Path(f"{trained.about.training['method']}{suffix}" if out is None else out)
     if path.name in FILES and (path.parent / "config.yaml").exists():
         raise UserError(f"{path} is a file of the run itself: choose another -o")
-    _write(path, write(shipped))
+    content, graph = write(shipped)
+    _check(trained, shipped, graph, to)
+    _write(path, content)
     _write(card_of(path), card(shipped.about, path.name).encode())
     return path
 
@@ -77,7 +82,9 @@ def save_pretrained(shipped: Shipped, folder: Path | str) -> Path:
     folder = Path(folder)
     if (folder / "config.yaml").exists():
         raise UserError(f"{folder} is the folder of a run: choose another")
-    _write(folder / WEIGHTS, _safetensors(shipped))
+    content, graph = _safetensors(shipped)
+    _check(shipped, shipped, graph, "safetensors")
+    _write(folder / WEIGHTS, content)
     _write(folder / CONFIG, (_description(shipped, indent=2) + "\n").encode())
     _write(folder / CARD, card(shipped.about, folder.name).encode())
     return folder
@@ -92,12 +99,19 @@ def _description(shipped: Shipped, indent: int | None = None) -> str:
     return json.dumps(shipped.about.to_json(), indent=indent)
 
 
-def _safetensors(shipped: Shipped) -> bytes:
+Graph = Callable[..., Tensor]
+"""What computes the logits, read back from what will be written."""
+
+
+def _safetensors(shipped: Shipped) -> tuple[bytes, Graph]:
     weights = {name: w.cpu().contiguous() for name, w in shipped.state_dict().items()}
-    return safetensors.torch.save(weights, {"format": "pt", DESCRIPTION: _description(shipped)})
+    said = _description(shipped)
+    content = safetensors.torch.save(weights, {"format": "pt", DESCRIPTION: said})
+    again = Shipped.build(About.from_json(said, "the file"), "the file")
+    return content, again.take(safetensors.torch.load(content), "the file")
 
 
-def _onnx(shipped: Shipped) -> bytes:
+def _onnx(shipped: Shipped) -> tuple[bytes, Graph]:
     needs("onnx", "onnxscript", "onnxruntime")
     size = sum(weight.nbytes for weight in shipped.state_dict().values())
     if size > LARGEST_ONNX:
@@ -128,11 +142,10 @@ def _onnx(shipped: Shipped) -> bytes:
         feed = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
         return torch.from_numpy(session.run(None, feed)[0])
 
-    _check(shipped, run, "ONNX")
-    return content
+    return content, run
 
 
-def _torch_export(shipped: Shipped) -> bytes:
+def _torch_export(shipped: Shipped) -> tuple[bytes, Graph]:
     content = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -141,18 +154,18 @@ def _torch_export(shipped: Shipped) -> bytes:
         )
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # it has the paths of this machine
-        _check(shipped, program.module(), "torch.export")
         described = {f"{DESCRIPTION}.json": _description(shipped)}
         torch.export.save(program, content, extra_files=described)
-    return content.getvalue()
+        content.seek(0)
+        return content.getvalue(), torch.export.load(content).module()
 
 
-WRITERS: dict[str, tuple[str, Callable[[Shipped], bytes]]] = {
+WRITERS: dict[str, tuple[str, Callable[[Shipped], tuple[bytes, Graph]]]] = {
     "safetensors": (".safetensors", _safetensors),
     "onnx": (".onnx", _onnx),
     "torch-export": (".pt2", _torch_export),
 }
-"""Format to its suffix and what makes the bytes of a file."""
+"""Format to its suffix and what makes the bytes of a file, with what they compute."""
 
 
 def _input_names(shipped: Shipped) -> list[str]:
@@ -177,12 +190,15 @@ def _sample(shipped: Shipped, batch: int, alpha: float = 1.0) -> tuple[Tensor, .
 
 
 @torch.no_grad()
-def _check(shipped: Shipped, graph: Callable[..., Tensor], what: str) -> None:
-    """Refuse a graph that says something else than the model."""
+def _check(trained: Shipped, shipped: Shipped, graph: Graph, what: str) -> None:
+    """Refuse a `graph` of `shipped` that says something else than the `trained` model."""
+    trained = copy.deepcopy(trained).cpu()
     for batch in BATCHES:
-        for alpha in ALPHAS if shipped.about.dial else (0.0,):
-            inputs = _sample(shipped, batch, alpha)
-            expected, got = shipped(*inputs), graph(*inputs)
+        for alpha in ALPHAS if shipped.about.dial else (shipped.about.alpha,):
+            inputs = _sample(shipped, batch, alpha or 0.0)
+            turned = isinstance(trained.head, NormalisedHead) and alpha is not None
+            dial = (torch.tensor(alpha),) if turned else ()
+            expected, got = trained(inputs[0], *dial), graph(*inputs)
             if got.shape != expected.shape:
                 raise UserError(
                     f"the {what} graph gives {tuple(got.shape)} for a batch of {batch}, the model "

@@ -28,6 +28,12 @@ def layers_of(backbone: Backbone, name: str = "") -> list[nn.Module]:
     """The layer called `name`, by default the last stage; a list of modules is all of them."""
     root = backbone.model if isinstance(backbone, Timm) else backbone
     assert isinstance(root, nn.Module)
+    order = getattr(root, "output_fmt", "NCHW")  # as timm says it of its transformers
+    if str(getattr(order, "value", order)) != "NCHW":
+        raise UserError(
+            f"this network gives its maps as {order}: Grad-CAM needs a convolutional one, whose "
+            "channels come before the places"
+        )
     name = name or _last_stage(backbone)
     known = dict(root.named_modules())
     if not name or name not in known:
@@ -136,8 +142,7 @@ def opened_maps(opened: Opened, part: Split, layer: str = "") -> Tensor:
 def measure(opened: Opened, layer: str = "") -> Compactness:
     """How compact the maps of the true class are over the test set of an opened run."""
     data = opened.data
-    test = data.test if data.test is not None else data.val
-    assert test is not None
+    test = data.judged
     maps = opened_maps(opened, test, layer)
     shares = 100 * compactness(maps)
     split_of = {c: name for name, classes in data.counts.splits.items() for c in classes}

@@ -7,16 +7,17 @@ read here. Every other file, pickles above all, is refused unread.
 
 import json
 import zipfile
+import zlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from longtail.errors import UserError
+from longtail.runs import read_tensors
 from longtail.shipped import About, Shipped, of_run
 
 DESCRIPTION = "longtail"
@@ -34,12 +35,12 @@ def read_folder(folder: Path) -> Shipped:
             f"{WEIGHTS})"
         )
     about = About.from_json((folder / CONFIG).read_text(), str(folder / CONFIG))
-    return Shipped.build(about, str(folder)).take(_tensors(folder / WEIGHTS), str(folder))
+    return Shipped.build(about, str(folder)).take(read_tensors(folder / WEIGHTS), str(folder))
 
 
 def read_safetensors(path: Path) -> Shipped:
     """The model of a file that longtail export wrote."""
-    tensors, source = _tensors(path), str(path)
+    tensors, source = read_tensors(path), str(path)
     with safe_open(path, framework="pt") as file:
         text = (file.metadata() or {}).get(DESCRIPTION)
     if text is None:
@@ -50,13 +51,13 @@ def read_safetensors(path: Path) -> Shipped:
     return Shipped.build(About.from_json(text, source), source).take(tensors, source)
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return safetensors.torch.load_file(path)
-    except SafetensorError as error:
-        raise UserError(
-            f"{path} is no safetensors file, or was cut short: {error}. Nothing of it was run"
-        ) from None
+UNREADABLE = (
+    *(KeyError, IndexError, ValueError, TypeError, AttributeError, OSError),
+    *(zipfile.BadZipFile, zlib.error, RuntimeError),  # the last: encrypted, or packed unheard-of
+)
+"""What reading a crafted archive may raise."""
+TYPES = {torch.int64: 5, torch.float32: 7}
+"""The numbers that torch.export has for the types of our weights."""
 
 
 def read_archive(path: Path) -> Shipped:
@@ -75,7 +76,7 @@ def read_archive(path: Path) -> Shipped:
             }
     except UserError:
         raise
-    except (KeyError, IndexError, ValueError, TypeError, zipfile.BadZipFile, OSError) as error:
+    except UNREADABLE as error:
         raise UserError(
             f"{path} is no torch.export archive of longtail export, or was cut short "
             f"({type(error).__name__}). Nothing of it was run"
@@ -87,6 +88,10 @@ def _raw(content: bytes, entry: dict[str, Any], like: Tensor) -> Tensor:
     """The bytes of one weight as a tensor of the shape and type of `like`."""
     if entry["use_pickle"] or len(content) != like.nbytes:
         raise ValueError("a pickle, or a weight of another size")
+    said = entry["tensor_meta"]
+    sizes, strides = ([axis["as_int"] for axis in said[name]] for name in ("sizes", "strides"))
+    if (said["dtype"], sizes, strides) != (TYPES[like.dtype], [*like.shape], [*like.stride()]):
+        raise ValueError("a weight of another type, or in another order")
     return torch.frombuffer(bytearray(content), dtype=like.dtype).reshape(like.shape)
 
 

@@ -16,6 +16,13 @@ from longtail.data.base import ClassCounts
 from longtail.heads import Head, NormalisedHead
 from longtail.methods.normalised import ALPHAS
 
+RULES = {
+    "fixed": "fixed before training",
+    "held-out": "chosen on held-out data for the best mean class accuracy",
+    "label-free": "set without labels: 1 / mean cos(x, d)",
+    "no direction": "0, for the features have no common direction to remove",
+}
+"""How a value of alpha came about, in a word and in a sentence."""
 GRID = ALPHAS
 """Where alpha is looked for is also what a result's sweep holds."""
 

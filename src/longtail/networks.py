@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from longtail.backbones import Backbone
 from longtail.errors import UserError, unknown
+from longtail.runs import read_tensors
 
 State = dict[str, Tensor]
 WRAPPERS = ("state_dict", "model", "model_state_dict", "model_state", "state_dict_ema")
@@ -35,10 +34,12 @@ def read_state(path: Path) -> State:
         raise UserError(f"{path} does not exist: a .pt, .pth or .safetensors file is expected")
     try:
         if path.suffix == ".safetensors":
-            content: Any = safetensors.torch.load_file(path)
+            content: Any = read_tensors(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError) as error:
+    except UserError:
+        raise
+    except OSError as error:
         raise UserError(f"{path} cannot be read, it may be cut short: {error}") from None
     except Exception as error:  # the unpickler raises anything at all on what it refuses
         raise UserError(
@@ -64,8 +65,8 @@ def _bare(name: str) -> str:
 class Classifier:
     """The last linear layer of a checkpoint."""
 
-    name: str
-    """Of the layer, as in fc."""
+    prefix: str
+    """Of its names in the checkpoint, as in `fc.`; empty where the layer was saved alone."""
     weight: Tensor
     """(C, D)."""
     bias: Tensor | None
@@ -73,25 +74,32 @@ class Classifier:
 
     def replaced(self, state: State, weight: Tensor) -> State:
         """The checkpoint with another `weight` (C, D) in this layer, and no bias."""
-        changed = {**state, f"{self.name}.weight": weight.to(self.weight)}
+        own, bias = f"{self.prefix}weight", f"{self.prefix}bias"
+        changed = {**state, own: weight.to(state[own])}
         if self.bias is not None:
-            changed[f"{self.name}.bias"] = torch.zeros_like(self.bias)
+            changed[bias] = torch.zeros_like(state[bias])
         return changed
 
 
 def classifier_in(state: State, classes: int, dim: int) -> Classifier:
     """The layer of a checkpoint that takes features of size `dim` to `classes`."""
-    names = [n for n, v in state.items() if n.endswith("weight") and v.shape == (classes, dim)]
+    names = [
+        name
+        for name, value in state.items()
+        if f".{name}".endswith(".weight") and value.shape == (classes, dim)
+    ]
     if not names:
         raise UserError(
             f"the checkpoint has no linear layer from {dim} features to {classes} classes: the "
             "features must be those its last layer was trained on, and the classes the same"
         )
-    return _layer(state, names[-1].removesuffix(".weight"))
+    return _layer(state, names[-1].removesuffix("weight"))
 
 
-def _layer(state: State, name: str) -> Classifier:
-    return Classifier(name, state[f"{name}.weight"].float(), state.get(f"{name}.bias"))
+def _layer(state: State, prefix: str) -> Classifier:
+    bias = state.get(f"{prefix}bias")
+    weight = state[f"{prefix}weight"].float()
+    return Classifier(prefix, weight, None if bias is None else bias.float())
 
 
 class Penultimate(Backbone):
@@ -130,7 +138,7 @@ def build(name: str, state: State, classes: int, sample: Tensor) -> tuple[Penult
         except RuntimeError as error:
             complaint = " ".join(str(error).split())[:300]
             continue
-        return _apart(name, network.eval(), _layer(state, layers[-1]), sample)
+        return _apart(name, network.eval(), _layer(state, f"{layers[-1]}."), sample)
     raise UserError(f"the checkpoint does not fit {name}: {complaint}")
 
 
@@ -159,14 +167,13 @@ def _apart(
     """The network cut before its last layer, if the two together still give its logits."""
     try:
         whole = network(sample)
-        cut = Penultimate(network, layer.name, layer.weight.shape[1])
-        features = cut(sample)
-        logits = nn.functional.linear(features, layer.weight, layer.bias)
     except Exception as error:  # whatever a network raises on a size that is not its own
         shape = "x".join(map(str, sample.shape[1:]))
         raise UserError(
             f"{name} does not take images of {shape}: {error}. Another --image-size may fit"
         ) from error
+    cut = Penultimate(network, layer.prefix.removesuffix("."), layer.weight.shape[1])
+    logits = nn.functional.linear(cut(sample), layer.weight, layer.bias)
     if logits.shape != whole.shape or not torch.allclose(logits, whole, rtol=1e-3, atol=1e-3):
         raise UserError(
             f"{name} does more after its last linear layer, so that another layer in its place "

@@ -68,16 +68,16 @@ class Predictor:
 
         Args:
             folder: where to.
-            alpha_input: leave alpha free; else it is folded into the weights as it stands.
+            alpha_input: leave alpha free, at first where it stands; else it is folded in.
         """
         if not isinstance(self._network, TorchNetwork):
             raise UserError("an ONNX file has a graph and no weights to save: load the run instead")
         shipped = self._network.shipped
-        if alpha_input and not self.about.dial:
+        if not alpha_input:
+            return exports.save_pretrained(shipped.folded(self.alpha), folder)
+        if not self.about.dial or self.alpha is None:
             raise no_dial(self.about)
-        return exports.save_pretrained(
-            shipped if alpha_input else shipped.folded(self.alpha), folder
-        )
+        return exports.save_pretrained(shipped.turned(self.alpha), folder)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -113,13 +113,17 @@ class Predictor:
         """Names and probabilities of every input, in their order.
 
         Args:
-            images: files, arrays or PIL images; for a model of embeddings, their rows.
+            images: files, arrays or PIL images, or one of them; for a model of embeddings, their
+                rows, or one. An array of up to 3 dimensions is one image.
             top: classes to name for each.
 
         Raises:
             UserError: if one cannot be read; `stream` goes on instead.
         """
-        several = [images] if isinstance(images, (str, Path, bytes, Image.Image)) else images
+        one = isinstance(images, (str, Path, bytes, Image.Image))
+        if isinstance(images, (np.ndarray, Tensor)):
+            one = images.ndim <= len(self.about.blueprint.shape)
+        several = cast(Iterable[Picture], [images] if one else images)
         found = []
         for place, prediction in enumerate(self.stream(several, top=top)):
             if isinstance(prediction, str):
@@ -153,7 +157,18 @@ class Predictor:
             yield from (_vector(row, self.about.blueprint.shape[0]) for row in images)
             return
         channels, height, width = self.about.blueprint.shape
-        for pixels in decode_all(map(_blob, images), (height, width)):
+        wrong: dict[int, str] = {}
+
+        def blobs() -> Iterator[Blob]:
+            for place, picture in enumerate(images):
+                try:
+                    yield _blob(picture)
+                except UserError as error:
+                    wrong[place] = str(error)
+                    yield b""  # no image either, but in its place
+
+        for place, pixels in enumerate(decode_all(blobs(), (height, width))):
+            pixels = wrong.pop(place, pixels)
             if not isinstance(pixels, str) and channels == 1:
                 colour = Image.fromarray(pixels.transpose(1, 2, 0))
                 pixels = np.asarray(colour.convert("L"))[None]

@@ -4,7 +4,7 @@ The page's own scripts draw what follows the slider; everything else is written 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from longtail.data.base import ClassCounts
 from longtail.errors import UserError
 from longtail.figures import style
 from longtail.intervals import POSITIONS, Intervals
+from longtail.measures import RULES
 from longtail.pages import source, template
 from longtail.runs import Run, replacing
 
@@ -29,6 +30,10 @@ NEEDS = (
 class Judged:
     """A finished run and all that the page says of it."""
 
+    label: str
+    """Of its group."""
+    group: int
+
     def __init__(self, run: Run):
         self.run = run
         self.result = comparing.read(run, NEEDS).result
@@ -38,7 +43,7 @@ class Judged:
     @property
     def name(self) -> str:
         """As in 'deconfound-tde, seed 0'."""
-        return f"{self.result['method']}, seed {self.result['seed']}"
+        return f"{self.label}, seed {self.result['seed']}"
 
     @property
     def data(self) -> str:
@@ -52,8 +57,8 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     judged = [Judged(run) for run in opened.values()]
     if not judged:
         raise UserError("a report needs at least one run")
-    for other in judged[1:]:
-        _check_same_data(judged[0], other)
+    _check_same_data(judged)
+    groups = _grouped(judged)
     page = template("report.html.j2").render(
         **_about_data(judged[0]),
         header=tables.HEADER,
@@ -61,10 +66,10 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         splits=SPLITS,
         last_alpha=POSITIONS[-1],
         last_position=len(POSITIONS) - 1,
-        chosen=list(dict.fromkeys(_alpha_rule(j.result) for j in judged if j.result["alpha_rule"])),
-        confusions=_confusions(judged),
+        chosen=list(dict.fromkeys(_alpha_rule(j) for j in judged if j.result["alpha_rule"])),
+        confusions=_confusions(groups),
         runs=[_about_run(j) for j in judged],
-        content=_content(judged),
+        content=_content(judged, groups),
         style=source("style.css"),
         script="\n".join(source(name) for name in SCRIPTS),
     )
@@ -74,22 +79,31 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     return out
 
 
-def _check_same_data(first: Judged, other: Judged) -> None:
-    compared: dict[str, tuple[Any, ...]] = {
-        "data": (first.data, other.data),
-        "classes": (len(first.names), len(other.names)),
-        "class names": (first.names, other.names),
-        "training subset": tuple(j.result["subset_sha256"][:12] for j in (first, other)),
-        "judged on": (first.result["judged_on"], other.result["judged_on"]),
-        "test images": (sum(first.where_right.seen), sum(other.where_right.seen)),
-        "test images of each class": (first.where_right.seen, other.where_right.seen),
-    }
-    comparing.check_equal((str(first.run.folder), str(other.run.folder)), compared)
+def _grouped(judged: Sequence[Judged]) -> list[list[Judged]]:
+    """Runs that differ only in their seed, each told its group."""
+    of_result = {id(j.result): j for j in judged}
+    groups = []
+    for number, group in enumerate(tables.alike(j.result for j in judged)):
+        groups.append([of_result[id(result)] for result in group.results])
+        for j in groups[-1]:
+            j.label, j.group = group.label, number
+    return groups
+
+
+def _check_same_data(judged: Sequence[Judged]) -> None:
+    comparing.check_same_data([comparing.Found(j.run.folder, j.result) for j in judged])
+    first = judged[0]
+    for other in judged[1:]:
+        compared: dict[str, tuple[Any, ...]] = {
+            "class names": (first.names, other.names),
+            "test images": (sum(first.where_right.seen), sum(other.where_right.seen)),
+            "test images of each class": (first.where_right.seen, other.where_right.seen),
+        }
+        comparing.check_equal((str(first.run.folder), str(other.run.folder)), compared)
 
 
 def _about_data(judged: Judged) -> dict[str, Any]:
     result = judged.result
-    part = {"val": "validation"}.get(result["judged_on"], result["judged_on"])
     return {
         "data": judged.data,
         "classes": len(result["counts"]),
@@ -97,13 +111,13 @@ def _about_data(judged: Judged) -> dict[str, Any]:
         "most": max(result["counts"]),
         "least": min(result["counts"]),
         "test_images": f"{sum(judged.where_right.seen):,}",
-        "judged_on": part,
+        "judged_on": tables.PARTS[result["judged_on"]],
         "subset": result["subset_sha256"],
         "absent": judged.where_right.seen.count(0),
     }
 
 
-def _content(judged: Sequence[Judged]) -> dict[str, Any]:
+def _content(judged: Sequence[Judged], groups: Sequence[Sequence[Judged]]) -> dict[str, Any]:
     """What the page's script reads."""
     first = judged[0].result
     split_of = {
@@ -111,8 +125,7 @@ def _content(judged: Sequence[Judged]) -> dict[str, Any]:
         for number, classes in enumerate(ClassCounts(tuple(first["counts"])).splits.values())
         for c in classes
     }
-    groups = list(dict.fromkeys(tables.key(j.result) for j in judged))
-    styles = style.styles(key[0] for key in groups)
+    styles = style.styles(group[0].result["method"] for group in groups)
     shared = [j.result["training_id"] for j in judged]
     return {
         "data": judged[0].data,
@@ -122,13 +135,13 @@ def _content(judged: Sequence[Judged]) -> dict[str, Any]:
         "splits": [split_of[c] for c in range(len(first["counts"]))],
         "perUnit": round(1 / POSITIONS[1]),
         "groups": [
-            {"method": key[0], "colour": colour, "dash": dash}
-            for key, (colour, dash) in zip(groups, styles, strict=True)
+            {"label": group[0].label, "colour": colour, "dash": dash}
+            for group, (colour, dash) in zip(groups, styles, strict=True)
         ],
         "runs": [
             {
                 "name": j.name,
-                "group": groups.index(tables.key(j.result)),
+                "group": j.group,
                 "alpha": j.result["alpha"],
                 # the plain half of a training that is here with its TDE too stays where it is
                 "follows": bool(j.result["alpha"]) or shared.count(j.result["training_id"]) == 1,
@@ -146,13 +159,10 @@ def _counted(where_right: Intervals) -> dict[str, Any]:
     return {name: getattr(where_right, name) for name in ("hits", "pieces", "starts", "stops")}
 
 
-def _confusions(judged: Sequence[Judged]) -> list[dict[str, Any]]:
-    """For each method, over its seeds: shares of a split's images that each split is given."""
-    groups: dict[tuple, list[Judged]] = {}
-    for j in judged:
-        groups.setdefault(tables.key(j.result), []).append(j)
+def _confusions(groups: Sequence[Sequence[Judged]]) -> list[dict[str, Any]]:
+    """For each group, over its seeds: shares of a split's images that each split is given."""
     tellings = []
-    for group in groups.values():
+    for group in groups:
         alphas = dict.fromkeys(j.result["alpha"] for j in group)
         moved = any(alphas)
         before = _shares([j.where_right.before for j in group])
@@ -161,7 +171,7 @@ def _confusions(judged: Sequence[Judged]) -> list[dict[str, Any]]:
         tables_shown = [("alpha 0" if shown else "no alpha", before)]
         tellings.append(
             {
-                "method": group[0].result["method"],
+                "label": group[0].label,
                 "tables": [*tables_shown, (f"alpha {shown}", after)] if moved else tables_shown,
             }
         )
@@ -194,12 +204,12 @@ def _about_run(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _alpha_rule(result: Mapping[str, Any]) -> tuple[str, str, float, str]:
-    """Method, option, value, and how it came about."""
-    how = {
-        "fixed": "fixed before training",
-        "held-out": "chosen on held-out data for the best mean class accuracy",
-        "label-free": "set by the label-free rule 1 / mean cos(x, d)",
-    }
-    option = "tau" if result["alpha"] is None else "alpha"
-    return result["method"], option, result[option], how[result["alpha_rule"]]
+def _alpha_rule(judged: Judged) -> tuple[str, str, float, str]:
+    """Label, option, value, and how it came about."""
+    result = judged.result
+    how = RULES[result["alpha_rule"]]
+    if result["alpha"] is not None:
+        return judged.label, "alpha", result["alpha"], how
+    if result["alpha_rule"] == "label-free":  # no image could be held out
+        how = "the value that changes least, for there was nothing to choose it on"
+    return judged.label, "tau", result["tau"], how

@@ -106,7 +106,10 @@ class View:
         """Network inputs of images, their middles where they are too large; embeddings pass."""
         if self.size is None:
             return inputs
-        if inputs.shape[2:] != self.size:
-            inputs = middle(inputs, self.size)
-        images = normalise(inputs, self.mean, self.std)
+        images = normalise(self.cut(inputs), self.mean, self.std)
         return images.contiguous(memory_format=torch.channels_last)
+
+    def cut(self, images: Tensor) -> Tensor:
+        """What is seen of stored images (B, C, H, W) when they are judged."""
+        assert self.size is not None, "embeddings are seen whole"
+        return images if images.shape[2:] == self.size else middle(images, self.size)

@@ -48,7 +48,7 @@ class Features:
 def collect(model: Model, data: Data, extract: Callable[[Split], Tensor]) -> Features:
     """Extract features of every part once."""
     held = Held(extract(data.val), data.val.labels) if data.val is not None else None
-    judged = _judged(data)
+    judged = data.judged
     same = held.features if held is not None and judged is data.val else None
     return Features(extract(data.train), extract(judged) if same is None else same, held)
 
@@ -70,15 +70,9 @@ def judge(method: Method, head: Head, features: Features, data: Data) -> Evidenc
     return Evidence(
         head=head,
         features=features,
-        scores=score(head, features.judged, _judged(data).labels),
+        scores=score(head, features.judged, data.judged.labels),
         held_out=score(head, *features.held) if features.held else None,
     )
-
-
-def _judged(data: Data) -> Split:
-    judged = data.test if data.test is not None else data.val
-    assert judged is not None
-    return judged
 
 
 def _ruled(method: Method, head: Head, features: Features, data: Data) -> Head:
@@ -135,7 +129,7 @@ class Result:
     seed: int
     alpha: float | None
     alpha_rule: str
-    """How alpha, or a rule's tau, came about: fixed, held-out, label-free; else empty."""
+    """How alpha, or a rule's tau, came about: a key of `measures.RULES`; else empty."""
     heads: int | None
     tau: float | None
     gamma: float | None

@@ -29,11 +29,11 @@ from longtail.heads import AffineHead, CosineHead, Head
 from longtail.measures import Accuracy, accuracy, best, cosines, label_free_alpha, score, sweep
 from longtail.methods import Model
 from longtail.resident import View
+from longtail.rows import HELD_OUT
 from longtail.runs import environment, replacing
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """What nearly every checkpoint of timm and torchvision was trained with."""
-HELD_OUT = 0.2
 Pixels = Literal["imagenet", "data"]
 
 
@@ -80,6 +80,11 @@ class Retrofit:
             caution = (
                 " Alpha was chosen on training images, which the network has seen: images it has "
                 "not seen, as a validation part, would choose better."
+            )
+        if self.chosen_on == self.judged_on and self.rule == "held-out":
+            caution += (
+                " Alpha was chosen and judged on the same images, so this is optimistic: only a "
+                "test part can tell."
             )
         if self.head.alpha == 0:
             return (
@@ -203,11 +208,12 @@ def _measured(
         rule = "no direction"
     elif path:
         head.alpha, rule = best(path), "held-out"
+    head.mean_feature.copy_(parts["train"].in_memory.mean(0))  # of what was held out too
     judged_on, judged = next((p, parts[p]) for p in ("test", "val", "train") if p in parts)
     if judged_on == "train" and len(held):
         judged = held
     folded = head.folded()
-    usual = float(train.in_memory.norm(dim=1).mean().clamp(min=1e-12))
+    usual = float(parts["train"].in_memory.norm(dim=1).mean().clamp(min=1e-12))
     return Retrofit(
         head=head.eval(),
         rule=rule,

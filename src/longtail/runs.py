@@ -183,10 +183,7 @@ class Folder(Generic[C]):
         path = self.folder / name
         if not path.exists():
             raise UserError(f"{self.folder} has no model yet: go on with {self.command} --resume")
-        try:
-            return safetensors.torch.load_file(path)
-        except SafetensorError as error:
-            raise UserError(f"{path} cannot be read, it was cut short: {error}") from None
+        return read_tensors(path)
 
     def append_metrics(self, record: Mapping[str, Any], *, epoch: int) -> None:
         """Add the record of `epoch`, dropping any of a later epoch that a resumed run redoes."""
@@ -248,6 +245,16 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "source"
     return found
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
+    try:
+        return safetensors.torch.load_file(path)
+    except SafetensorError as error:
+        raise UserError(
+            f"{path} is no safetensors file, or was cut short: {error}. Nothing of it was run"
+        ) from None
 
 
 @contextmanager

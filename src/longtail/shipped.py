@@ -4,6 +4,7 @@ Normalisation is inside, so that a shipped model takes pixels as they are: uint8
 Shapes: B inputs, images (C, H, W) uint8 or embeddings (D,) float32.
 """
 
+import copy
 import json
 import math
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longtail import tables
 from longtail.blueprint import Blueprint, head_values
 from longtail.data.augment import normalise
 from longtail.data.photo import middle
@@ -23,7 +25,6 @@ from longtail.methods import Model
 from longtail.runs import Run, versions
 
 FORMAT = 1
-MEASURED = ("overall", "many", "medium", "few")
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class Shipped(nn.Module):
     def __init__(self, model: Model, about: About):
         super().__init__()
         self.backbone, self.head, self.about = model.backbone, model.head, about
+        if isinstance(self.head, NormalisedHead):
+            self.head.alpha = about.alpha or 0.0
         if not about.blueprint.embeddings:
             for name in ("mean", "std"):  # in `about` already: not among the weights
                 values = torch.tensor(getattr(about.blueprint, name)).view(-1, 1, 1)
@@ -131,6 +134,13 @@ class Shipped(nn.Module):
         metrics = _metrics_at(alpha, self.about.metrics)
         about = replace(self.about, blueprint=blueprint, alpha=alpha, dial=False, metrics=metrics)
         return Shipped(Model(self.backbone, head), about)
+
+    def turned(self, alpha: float) -> "Shipped":
+        """The same model with its dial at `alpha`."""
+        kept = {"sweep": self.about.metrics["sweep"]} if "sweep" in self.about.metrics else {}
+        metrics = _metrics_at(alpha, self.about.metrics) | kept
+        about = replace(self.about, alpha=alpha, metrics=metrics)
+        return Shipped(Model(self.backbone, copy.deepcopy(self.head)), about)
 
     @staticmethod
     def build(about: About, source: str) -> "Shipped":
@@ -187,7 +197,7 @@ def of_run(run: Run | Path | str) -> Shipped:
         metrics={
             "judged_on": result["judged_on"],
             "alpha": result["alpha"],
-            **{name: result[name] for name in MEASURED},
+            **{name: result[name] for name in tables.SPLITS},
             "sweep": result["sweep"],
         },
         training={

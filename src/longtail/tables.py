@@ -2,10 +2,12 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 SPLITS = ("overall", "many", "medium", "few")
+PARTS = {"test": "test", "val": "validation"}
+"""What may be judged on, and what it is called."""
 
 
 @dataclass(frozen=True)
@@ -13,6 +15,7 @@ class Row:
     """The runs of one method that differ only in their seed."""
 
     method: str
+    """With what sets it apart from other rows of the same method."""
     alpha: str
     seeds: int
     figures: dict[str, tuple[float, float | None] | None]
@@ -29,19 +32,80 @@ class Row:
 
 
 SAME = (
-    *("method", "data", "ratio", "backbone", "heads", "tau", "gamma", "momentum"),
-    *("epochs", "batch_size", "subset_sha256"),
+    *("method", "data", "ratio", "backbone", "heads", "tau", "gamma", "momentum", "lr"),
+    *("epochs", "batch_size", "subset_sha256", "judged_on", "alpha_rule"),
 )
-"""What runs of one row have in common."""
+"""What runs of one row have in common, besides the rest of their training and options."""
+UNSAID = ("method", "data", "ratio", "subset_sha256")
+"""Of these, what no label repeats."""
 HEADER = ("method", "alpha", "seeds", *SPLITS)
 
 
-def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Group results that differ only in their seed, in order of first appearance."""
-    groups: dict[tuple, list[Mapping[str, Any]]] = {}
+@dataclass(frozen=True)
+class Alike:
+    """Results that differ only in their seed."""
+
+    label: str
+    """The method, and what sets it apart from other groups of the same method."""
+    results: tuple[Mapping[str, Any], ...]
+
+
+def alike(results: Iterable[Mapping[str, Any]]) -> list[Alike]:
+    """Groups in order of first appearance; in none of them does a seed occur twice.
+
+    An early file does not tell all: it goes with the first group that it does not contradict.
+    """
+    results = list(results)
+    options = {name for result in results for name in result.get("options", {})}
+    groups: list[tuple[dict[str, Any], list[Mapping[str, Any]]]] = []
     for result in results:
-        groups.setdefault(key(result), []).append(result)
-    return [row(group) for group in groups.values()]
+        own = _facts(result, options)
+        for known, members in groups:
+            agree = all(known[name] == own[name] for name in known.keys() & own.keys())
+            if agree and all(other["seed"] != result["seed"] for other in members):
+                known.update(own)
+                members.append(result)
+                break
+        else:
+            groups.append((own, [result]))
+    labels = _labels([known for known, _ in groups])
+    return [Alike(*pair) for pair in zip(labels, (tuple(m) for _, m in groups), strict=True)]
+
+
+def _facts(result: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+    """What a result tells of itself, but for its seed and what was chosen for that seed."""
+    facts = {name: result[name] for name in SAME if name in result}
+    if result.get("alpha_rule") == "fixed":
+        facts["alpha"] = result["alpha"]
+    elif result.get("alpha_rule") and result["alpha"] is None:
+        facts.pop("tau", None)
+    own = dict(result.get("train", {}))
+    if "options" in result:  # a setting that is a field of the result is told there
+        own |= {n: result["options"].get(n, "default") for n in options if n not in result}
+    return own | facts
+
+
+def _labels(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    labels: list[str] = []
+    for known in groups:
+        peers = [peer for peer in groups if peer["method"] == known["method"]]
+        said = (*SAME, "alpha", *sorted(known.keys() - {*SAME, "alpha"}))
+        differing = [
+            f"{name.replace('_', ' ')} {known[name]}"
+            for name in said
+            if name in known
+            and name not in UNSAID
+            and any(peer.get(name, known[name]) != known[name] for peer in peers)
+        ]
+        label = ", ".join([known["method"], *differing])
+        again = sum(other.partition(" (again")[0] == label for other in labels)
+        labels.append(label + (f" (again, {again + 1})" if again else ""))
+    return labels
+
+
+def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """A row for each group of results that differ only in their seed."""
+    return [replace(row(group.results), method=group.label) for group in alike(results)]
 
 
 def row(results: Sequence[Mapping[str, Any]]) -> Row:
@@ -52,11 +116,6 @@ def row(results: Sequence[Mapping[str, Any]]) -> Row:
         seeds=len(results),
         figures={split: spread([r[split] for r in results]) for split in SPLITS},
     )
-
-
-def key(result: Mapping[str, Any]) -> tuple:
-    """What is equal for the results of one row, and for no others."""
-    return tuple(result.get(name) for name in SAME)
 
 
 def data_name(result: Mapping[str, Any]) -> str:

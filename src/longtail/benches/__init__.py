@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail import tables
+from longtail.errors import UserError
 from longtail.runs import replacing
 
 
@@ -18,6 +19,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     rounded = json.loads(json.dumps(content), parse_float=lambda text: float(f"{float(text):.6g}"))
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(rounded, indent=1) + "\n")
+
+
+def check_features(sha256: str, made: Iterable[Path]) -> None:
+    """Refuse results in the files `made` that are of other features than those of `sha256`."""
+    for path in made:
+        if json.loads(path.read_text()).get("subset_sha256", sha256) != sha256:
+            raise UserError(f"{path} was measured on other features than there are now: delete it")
 
 
 def read_all(folder: Path) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from longtail import tables
-from longtail.benches import figure, read_all, write_json, write_page
+from longtail.benches import check_features, figure, read_all, write_json, write_page
 from longtail.benches.baselines import CLASSIFIERS, IMBALANCED_LEARN, UNSEEDED
 from longtail.data import load
 from longtail.data.base import Data
@@ -59,8 +59,17 @@ def missing(folder: Path, results: Path, seeds: int, only: Sequence[str] = ()) -
         for name in names
         for seed in range(1 if name in UNSEEDED else seeds)
     ]
-    wanted = [c for c in cells if not only or any(w in (c.file.stem, c.classifier) for w in only)]
-    return [cell for cell in wanted if not cell.result_path(results).exists()]
+    wanted = [
+        cell
+        for cell in cells
+        if not only or any(word in f"{cell.file.stem}/{cell.classifier}" for word in only)
+    ]
+    made = {
+        cell: cell.result_path(results) for cell in wanted if cell.result_path(results).exists()
+    }
+    for file in dict.fromkeys(cell.file for cell in made):
+        check_features(load(str(file)).subset_sha256, [made[c] for c in made if c.file == file])
+    return [cell for cell in wanted if cell not in made]
 
 
 def has_imbalanced_learn() -> bool:
@@ -150,7 +159,8 @@ def _about(found: Sequence[dict[str, Any]]) -> str:
     where = ", ".join(dict.fromkeys(f"{r['device']}, {r['threads']} threads" for r in found))
     return (
         f"{first['rows']:,} rows, {first['classes']} classes, D {first['dim']}: {network}; "
-        f"files: {', '.join(files)}. Times: {where}."
+        f"files: {', '.join(files)}. Deviations are over networks, of a single one over the "
+        f"classifier's seeds. Times: {where}."
     )
 
 
@@ -169,21 +179,32 @@ def _table(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]
         alphas = sorted({row["alpha"] for row in rows if row["alpha"] is not None})
         cells = []
         for column in ACCURACIES:
-            text = figure(row[column] for row in rows)
+            text = figure(_over_networks(rows, column))
             cells.append(f"**{text}**" if _mean(rows, column) == best[column] else text)
-        rate = tables.spread([row["predict_rows_per_second"] for row in rows])
+        rate = tables.spread(_over_networks(rows, "predict_rows_per_second"))
+        networks = len({row["file"] for row in rows})
         lines.append(
             [
-                *(name + stuck, ", ".join(f"{a:.3g}" for a in alphas) or "-", str(len(rows))),
+                *(name + stuck, ", ".join(f"{a:.3g}" for a in alphas) or "-"),
+                f"{networks} x {len(rows) // networks}",
                 *cells,
-                figure(row["fit_seconds"] for row in rows),
+                figure(_over_networks(rows, "fit_seconds")),
                 f"{rate[0]:,.0f}" if rate else "-",
             ]
         )
-    header = ["classifier", "alpha", "runs", *ACCURACIES, "fit, s", "predict, rows/s"]
+    header = ["classifier", "alpha", "networks x seeds", *ACCURACIES, "fit, s", "predict, rows/s"]
     return header, lines
 
 
 def _mean(rows: Sequence[dict[str, Any]], column: str) -> float | None:
-    spread = tables.spread([row[column] for row in rows])
+    spread = tables.spread(_over_networks(rows, column))
     return None if spread is None else spread[0]
+
+
+def _over_networks(rows: Sequence[dict[str, Any]], column: str) -> list[float | None]:
+    """A figure for each network, the mean of its classifier's seeds; of one network, each seed."""
+    files = sorted({row["file"] for row in rows})
+    if len(files) == 1:
+        return [row[column] for row in rows]
+    means = [tables.spread([r[column] for r in rows if r["file"] == file]) for file in files]
+    return [None if mean is None else mean[0] for mean in means]

@@ -21,10 +21,10 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from longtail import tables
-from longtail.benches import figure, read_all, write_json, write_page
+from longtail.benches import check_features, figure, read_all, write_json, write_page
 from longtail.benches.baselines import logistic
 from longtail.data import hold_out, load
-from longtail.data.base import Split
+from longtail.data.base import Split, digest
 from longtail.errors import UserError
 from longtail.estimator import DeconfoundTDEClassifier
 from longtail.runs import environment
@@ -110,7 +110,9 @@ def bench_stream(pools: Sequence[Pool], seeds: int, results: Path) -> Iterator[P
     for pool in pools:
         for seed in range(seeds):
             path = results / NAME / f"{pool.name}-s{seed}.json"
-            if not path.exists():
+            if path.exists():
+                check_features(digest(pool.stream), [path])
+            else:
                 write_json(path, measure(pool, seed))
                 yield path
 
@@ -150,6 +152,7 @@ def measure(pool: Pool, seed: int) -> dict[str, Any]:
         "classes": int(y.max()) + 1,
         "dim": X.shape[1],
         "judged_rows": len(pool.judged),
+        "subset_sha256": digest(pool.stream),
         "piece_counts": [np.bincount(y[p], minlength=y.max() + 1).tolist() for p in order],
         "threads": torch.get_num_threads(),
         **environment(cuda=False),

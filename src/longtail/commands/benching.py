@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from longtail.commands.measuring import MEASURED
+from longtail.commands.measuring import MEASURED, check_options
 from longtail.config import MachineConfig
 from longtail.terminal import first_process
 
@@ -21,7 +21,7 @@ class Bench:
     seeds: int | None = None
     """Seeds of every cell; each recipe's own number by default."""
     only: tuple[str, ...] = ()
-    """Run only recipes whose path holds one of these words."""
+    """Run only recipes whose path holds one of these words; of embeddings, FILE/CLASSIFIER."""
     root: Path | None = None
     """Folder of the data sets; else $LONGTAIL_DATA. For embeddings and stream, of .npz files."""
     recipes: Path = Path("recipes")
@@ -53,6 +53,7 @@ class Bench:
         """Run and print the table."""
         from longtail import bench
 
+        check_options(self)
         if self.name in MEASURED:
             return MEASURED[self.name](self)
         opened = bench.Bench.open(

@@ -12,6 +12,23 @@ if TYPE_CHECKING:
     from longtail.commands.benching import Bench
 
 
+TAKES = {
+    "seeds": ("compactness", "embeddings", "stream", "shapes-lvis", "lvis"),
+    "only": ("compactness", "embeddings", "shapes-lvis", "lvis"),
+    "images": ("images",),
+    "rows": ("scale",),
+}
+"""Options that not every bench of this file has, and which do."""
+
+
+def check_options(asked: "Bench") -> None:
+    """Refuse an option that the bench would ignore; one of recipes has seeds and only."""
+    for option, names in TAKES.items():
+        takes = asked.name in names or (asked.name not in MEASURED and option in ("seeds", "only"))
+        if not takes and getattr(asked, option) != getattr(type(asked), option):
+            raise UserError(f"bench {asked.name} has no --{option}: leave it out")
+
+
 def _speed(asked: "Bench") -> None:
     _measures_at_once(asked)
     from longtail import speed

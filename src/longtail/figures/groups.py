@@ -43,28 +43,12 @@ def grouped(found: Sequence[Found]) -> list[Group]:
     """In order of first appearance; a label says what sets apart two groups of one method."""
     if not found:
         raise UserError("this figure needs at least one run: pass run folders or result files")
-    # an older result does not tell its rate: it goes with one that differs in nothing else
-    rates = {tables.key(i.result): i.result["lr"] for i in found if "lr" in i.result}
-    groups: dict[tuple, list[Mapping[str, Any]]] = {}
-    for item in found:
-        key = tables.key(item.result)
-        key = (*key, item.result.get("lr", rates.get(key)))
-        groups.setdefault(key, []).append(item.result)
-    looks = style.styles(key[0] for key in groups)
+    groups = tables.alike(item.result for item in found)
+    looks = style.styles(group.results[0]["method"] for group in groups)
     return [
-        Group(_label(key, groups), colour, dash, tuple(results))
-        for (key, results), (colour, dash) in zip(groups.items(), looks, strict=True)
+        Group(group.label, colour, dash, group.results)
+        for group, (colour, dash) in zip(groups, looks, strict=True)
     ]
-
-
-def _label(key: tuple, keys: Mapping[tuple, Any]) -> str:
-    alike = [other for other in keys if other[0] == key[0]]
-    differing = [
-        f"{name} {value}"
-        for name, value, *others in zip((*tables.SAME, "lr"), key, *alike, strict=True)
-        if len(set(others)) > 1 and name not in ("data", "ratio", "subset_sha256")
-    ]
-    return ", ".join([str(key[0]), *differing])
 
 
 def ranked(counts: Sequence[int]) -> list[int]:

@@ -99,7 +99,8 @@ function addColumns() {
 
 /** The table as it is sorted and searched, whole, with full precision. */
 function csv() {
-  const quoted = (value) => `"${String(value).replaceAll('"', '""')}"`;
+  const plain = (text) => (/^[=+\-@\t\r]/.test(text) ? `'${text}` : text); // no formula in a spreadsheet
+  const quoted = (text) => `"${plain(text).replaceAll('"', '""')}"`;
   const title = ([key, text]) =>
     ["first", "second"].includes(key) ? choiceName(picked(key)) : text.replace("\u2212", "-");
   const lines = [COLUMNS.map((column) => quoted(title(column))).join(",")];

@@ -109,7 +109,7 @@ function drawSplits() {
       cell.dataset.value = mean(values);
     });
     const [overall, , , few] = [3, 4, 5, 6].map((i) => row.cells[i].textContent);
-    said.push(`${page.groups[g].method}, alpha ${alphas}: overall ${overall}, few ${few}`);
+    said.push(`${page.groups[g].label}, alpha ${alphas}: overall ${overall}, few ${few}`);
   });
   return said.join(". ");
 }
@@ -119,7 +119,7 @@ function addFollowers() {
     const runs = members[g];
     if (!runs[0].live) return row.cells[7].append("no alpha");
     const box = element("input", { type: "checkbox", checked: runs[0].follows });
-    box.setAttribute("aria-label", `${page.groups[g].method} follows the slider`);
+    box.setAttribute("aria-label", `${page.groups[g].label} follows the slider`);
     box.addEventListener("change", () => {
       for (const run of runs) run.follows = box.checked;
       update();

@@ -41,7 +41,7 @@ function chart(svg, { lines, top, xTicks, xName, yName, behind, behindName }) {
   shape(svg, "text", below, xName);
   for (const { points, colour, dash } of lines) {
     const text = points.filter(([, v]) => v !== null).map(([p, v]) => `${x(p)},${y(v)}`).join(" ");
-    shape(svg, "polyline", { points: text, stroke: colour, "stroke-dasharray": dash });
+    shape(svg, "polyline", { points: text, style: `--stroke: ${colour}`, "stroke-dasharray": dash });
   }
 }
 
@@ -95,12 +95,12 @@ function drawLoss() {
 
 function addLegends() {
   for (const list of document.querySelectorAll("[data-legend]")) {
-    for (const { method, colour, dash } of page.groups) {
+    for (const { label, colour, dash } of page.groups) {
       const item = element("li");
       const sample = shape(item, "svg", { "aria-hidden": "true", viewBox: "0 0 28 10" });
-      const line = { points: "0,5 28,5", stroke: colour, "stroke-dasharray": dash };
+      const line = { points: "0,5 28,5", style: `--stroke: ${colour}`, "stroke-dasharray": dash };
       shape(sample, "polyline", line);
-      item.append(method);
+      item.append(label);
       list.append(item);
     }
   }
