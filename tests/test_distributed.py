@@ -137,9 +137,8 @@ def test_the_command_on_two_ranks_equals_one_and_one_rank_goes_on_after_two(tmp_
     cli.main([*words, "--out", str(one.folder)])
     cli.main([*streaming, "--out", str(killed.folder), "--resume"])
     expected = one.load_model()
-    for run, parts in ((two, 2), (killed, 2)):
+    for run in (two, killed):
         weights = run.load_model()
-        weights["head.mean_feature"] /= parts  # as long as there are parts
         for key in expected:
             torch.testing.assert_close(weights[key], expected[key], rtol=1e-3, atol=1e-4)
         losses = [[record["loss"] for record in r.metrics] for r in (one, run)]

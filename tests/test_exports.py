@@ -15,6 +15,7 @@ import longtail as lt
 from helpers import files_in, tiny_config, tiny_data
 from longtail import exports, finished, loading, methods
 from longtail.errors import UserError
+from longtail.exports import WRITERS
 from longtail.heads import NormalisedHead
 from longtail.pipeline import fit_all
 from longtail.runs import Run
@@ -178,7 +179,13 @@ def test_a_file_is_compared_with_the_trained_model(to, vectors, tmp_path, monkey
     folded = NormalisedHead.folded
     monkeypatch.setattr(NormalisedHead, "folded", lambda self, alpha: folded(self, alpha + 0.1))
     with pytest.raises(UserError, match=r"graph and the model differ by .* nothing was written"):
-        lt.export(vectors["deconfound-tde"], to, tmp_path / "m.x", alpha=2.0)
+        lt.export(vectors["deconfound-tde"], to, tmp_path / f"m{WRITERS[to][0]}", alpha=2.0)
+    assert not files_in(tmp_path)
+
+
+def test_a_name_that_says_another_format_is_refused(vectors, tmp_path):
+    with pytest.raises(UserError, match="m.onnx is to hold safetensors: .* end in .safetensors"):
+        lt.export(vectors["deconfound-tde"], out=tmp_path / "m.onnx")
     assert not files_in(tmp_path)
 
 

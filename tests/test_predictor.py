@@ -98,7 +98,9 @@ def test_one_array_is_one_image_and_four_dimensions_are_a_batch(photos, model):
     (alone,) = model.predict([pixels])
     assert model.predict(pixels) == model.predict(torch.from_numpy(pixels.copy())) == [alone]
     assert model.predict(pixels.transpose(2, 0, 1)) == [alone]
-    assert model.predict(np.stack([pixels] * 2)) == [alone] * 2
+    for prediction in model.predict(np.stack([pixels] * 2)):
+        assert prediction.name == alone.name
+        assert prediction.probability == pytest.approx(alone.probability, abs=1e-5)
     assert len(model.predict(pixels[..., 0])) == 1  # grey
 
 

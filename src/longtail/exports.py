@@ -63,6 +63,8 @@ def export(
     shipped = trained if alpha_input else trained.folded(alpha)
     suffix, write = WRITERS[to]
     path = Path(f"{trained.about.training['method']}{suffix}" if out is None else out)
+    if path.suffix != suffix:
+        raise UserError(f"{path} is to hold {to}: its name must end in {suffix}")
     if path.name in FILES and (path.parent / "config.yaml").exists():
         raise UserError(f"{path} is a file of the run itself: choose another -o")
     content, graph = write(shipped)
