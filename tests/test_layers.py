@@ -9,11 +9,12 @@ SOURCE = Path(__file__).parents[1] / "src" / "longtail"
 
 LAYERS = [
     {"errors", "seeding"},
+    {"settings"},
     {"config"},
     {"runs", "recipes", "tables", "terminal", "pages"},
     {"comparing"},
     {"data"},
-    {"kernels", "backbones", "heads", "losses"},
+    {"kernels", "arithmetic", "backbones", "heads", "losses"},
     {"methods"},
     {"schedule", "resident", "streaming", "features", "models", "replica", "graph", "engine"},
     {"blueprint"},

@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from typing import final
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from longtail.arithmetic import normalise, precise, product, shortened, summed_over_ranks
 from longtail.errors import UserError
 
 
@@ -108,7 +108,7 @@ class NormalisedHead(Head):
     @property
     def direction(self) -> Tensor:
         """The head direction d (K, D/K): unit rows; zero rows while there is no mean."""
-        return _normalise(self.mean_feature, self.heads, 0.0)
+        return normalise(self.mean_feature, self.heads, 0.0)
 
     def total(self, x: Tensor) -> Tensor:
         """Logits of the total effect, Eq. 7 (for cosine and capsule, Eq. 10)."""
@@ -168,10 +168,10 @@ class NormalisedHead(Head):
         return self._logits(along, pull)
 
     def _features(self, x: Tensor) -> Tensor:
-        return _normalise(x, self.heads, self.squash)  # (..., K, D/K)
+        return normalise(x, self.heads, self.squash)  # (..., K, D/K)
 
     def _weights(self) -> Tensor:
-        return _normalise(self.weight, self.heads, self.gamma)  # (C, K, D/K)
+        return normalise(self.weight, self.heads, self.gamma)  # (C, K, D/K)
 
     def _logits(self, x: Tensor, v: Tensor) -> Tensor:
         return self.tau / self.heads * product(x, v)
@@ -228,8 +228,8 @@ class FoldedHead(Head):
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
         if self.heads == 1:  # nothing to group: the price of grouping shows at a batch of one
-            return product(_shortened(precise(x), self.squash), precise(self.weight))
-        return product(_normalise(x, self.heads, self.squash).flatten(-2), precise(self.weight))
+            return product(shortened(precise(x), self.squash), precise(self.weight))
+        return product(normalise(x, self.heads, self.squash).flatten(-2), precise(self.weight))
 
 
 @final
@@ -284,41 +284,6 @@ def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int
     rest = p.masked_fill(exempt, 0.0).sum(-1, keepdim=True)
     q = precise(tde).masked_fill(exempt, -torch.inf).softmax(-1)
     return torch.where(exempt, p, rest * q)
-
-
-def summed_over_ranks(values: Tensor) -> Tensor:
-    """`values` added up over all ranks, in place; a CUDA graph of one rank can hold this."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(values)
-    return values
-
-
-def _normalise(v: Tensor, heads: int, offset: float) -> Tensor:
-    """Groups v^k / (|v^k| + offset), (..., K, D/K), in float32 at least.
-
-    A group of no length stays zero with a gradient of order one, where an epsilon gives 1/epsilon.
-    """
-    return _shortened(precise(v).unflatten(-1, (heads, -1)), offset)
-
-
-def _shortened(v: Tensor, offset: float) -> Tensor:
-    """The vectors v / (|v| + offset), in no more operations than a cosine needs."""
-    length = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
-    return v / torch.threshold(length + offset if offset else length, 1e-12, 1.0)
-
-
-def product(x: Tensor, v: Tensor) -> Tensor:
-    """The matrix product x v^T, kept from autocast, whose rounding tau would enlarge."""
-    kind = x.device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return F.linear(x, v)
-    with torch.autocast(kind, enabled=False):
-        return F.linear(x, v)
-
-
-def precise(x: Tensor) -> Tensor:
-    """At least float32."""
-    return x.float() if x.dtype.itemsize < 4 else x
 
 
 def _check_heads(dim: int, heads: int) -> None:

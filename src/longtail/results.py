@@ -199,6 +199,13 @@ def trained_with(config: Config) -> dict[str, Any]:
     return {"options": options, "train": json.loads(json.dumps(asdict(config.train)))}
 
 
+def described(head: Head, train: Any) -> dict[str, Any]:
+    """The fields that tell how a head was made and trained, by options of any kind."""
+    made = {name: getattr(head, name, None) for name in ("heads", "tau", "gamma")}
+    names = ("momentum", "lr", "epochs", "batch_size")
+    return {**made, **{name: getattr(train, name) for name in names}}
+
+
 def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[float, ...]:
     """Mean of `values` (N,) over the images of each class; 0 for a class without any."""
     labels = labels.to(values.device)
@@ -244,13 +251,7 @@ def make_result(
         seed=config.seed,
         alpha=alpha[0],
         alpha_rule=alpha[1],
-        heads=getattr(head, "heads", None),
-        tau=getattr(head, "tau", None),
-        gamma=getattr(head, "gamma", None),
-        momentum=config.train.momentum,
-        lr=config.train.lr,
-        epochs=config.train.epochs,
-        batch_size=config.train.batch_size,
+        **described(head, config.train),
         subset_sha256=data.subset_sha256,
         judged_on=data.judged_on,
         overall=judged.overall,

@@ -22,8 +22,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from longtail.config import Config, Settings
+from longtail.config import Config
 from longtail.errors import UserError
+from longtail.settings import Settings
 
 CHECKPOINT_FORMAT = 1
 FILES = (
@@ -114,6 +115,8 @@ class Folder(Generic[C]):
 
     def check(self, config: C, *, resume: bool, overwrite: bool) -> None:
         """Refuse a folder that holds something else; every rank may ask."""
+        if resume and overwrite:
+            raise UserError("--resume goes on with a run and --overwrite replaces it: pass one")
         if self.folder.is_file():
             raise UserError(f"{self.folder} is a file: --out is the folder of the run")
         if (self.folder / "config.yaml").exists() and (self.folder / "env.json").exists():

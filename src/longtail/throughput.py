@@ -32,6 +32,7 @@ from longtail.graph import stepper
 from longtail.replica import Replica
 from longtail.resident import Resident
 from longtail.runs import environment, replacing
+from longtail.speed import wait
 from longtail.streaming import ahead, can_decode, place, received, workers_of
 
 WARM_UP = 5
@@ -127,13 +128,13 @@ def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
             "would be streamed: pass a smaller --images to measure resident ones"
         )
     advance = stepper([replica])
-    _wait(fabric)
+    wait(fabric)
     with memory.watched() as host:
         began = time.perf_counter()
         replica.begin_epoch(0)
         for size in replica.step_sizes:
             advance((size,))
-        _wait(fabric)
+        wait(fabric)
         seconds = time.perf_counter() - began
     fed_by = type(replica.resident).__name__
     return _measured(mode, fed_by, config, sum(replica.step_sizes), seconds, fabric, host)
@@ -219,11 +220,11 @@ def _steady(
     with memory.watched() as host:
         for _ in range(warm_up):
             step()
-        _wait(fabric)
+        wait(fabric)
         began = time.perf_counter()
         for _ in range(timed):
             step()
-        _wait(fabric)
+        wait(fabric)
         seconds = time.perf_counter() - began
     return seconds, host
 
@@ -314,8 +315,3 @@ def table(found: Sequence[Throughput]) -> tuple[list[str], list[list[str]]]:
         for way in found
     ]
     return header, rows
-
-
-def _wait(fabric: Fabric) -> None:
-    if fabric.device.type == "cuda":
-        torch.cuda.synchronize()

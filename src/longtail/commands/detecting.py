@@ -50,8 +50,6 @@ class DetectTrain:
             raise UserError(
                 "which data? Give shapes-lvis, coco-small, lvis-v0.5, lvis-v1 or a folder"
             )
-        if self.resume and self.overwrite:
-            raise UserError("--resume goes on with a run and --overwrite replaces it: pass one")
         out = self.out or Path("runs") / f"{Path(config.data).name}-{config.method}-s{config.seed}"
         console = Console()
         try:

@@ -47,8 +47,6 @@ class Train:
         names = list(methods.registry()) if asked == "all" else asked.split(",")
         source = Path(self.config.data or str(self.config.files.list)).name.replace(":", "-")
         out = self.out or Path("runs") / f"{source}-{asked}"
-        if self.resume and self.overwrite:
-            raise UserError("--resume goes on with a run and --overwrite replaces it: pass one")
         count = 1 if self.seeds is None else self.seeds
         if count < 1:
             raise UserError(f"--seeds {count}: at least one seed must be trained")

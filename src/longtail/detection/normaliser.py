@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.distributed import get_world_size, is_available, is_initialized
 
-from longtail.heads import summed_over_ranks
+from longtail.arithmetic import summed_over_ranks
 
 
 def per_rank(count: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from longtail.detection.data import Categories, DetectionSet
 from longtail.detection.detector import Detector
 from longtail.detection.settings import DetectionConfig
 from longtail.heads import NormalisedHead
-from longtail.results import Result, csv_text
+from longtail.results import Result, csv_text, described
 from longtail.runs import Folder, commit, versions
 
 FIGURES = ("AP", "AP50", "AP75", "AP_r", "AP_c", "AP_f", "AP_bbox")
@@ -83,13 +83,7 @@ def make_result(
         seed=config.seed,
         alpha=(config.inference.alpha if config.tde != "off" else 0.0) if normalised else None,
         alpha_rule="fixed" if normalised else "",
-        heads=getattr(head, "heads", None),
-        tau=getattr(head, "tau", None),
-        gamma=getattr(head, "gamma", None),
-        momentum=config.train.momentum,
-        lr=config.train.lr,
-        epochs=config.train.epochs,
-        batch_size=config.train.batch_size,
+        **described(head, config.train),
         subset_sha256=digest(data),
         judged_on="val",
         overall=measured["AP"],

@@ -11,8 +11,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import tyro
 
-from longtail.config import MachineConfig, Settings
+from longtail.config import MachineConfig
 from longtail.errors import UserError, unknown
+from longtail.settings import Settings
 
 Tde = Literal["off", "plain", "background-exempt"]
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from longtail.arithmetic import precise, product
 from longtail.data.base import ClassCounts
-from longtail.heads import AffineHead, Head, precise, product
+from longtail.heads import AffineHead, Head
 from longtail.methods.base import (
     Auto,
     Choice,

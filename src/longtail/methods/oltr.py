@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from longtail.arithmetic import precise, product, summed_over_ranks
 from longtail.data.base import ClassCounts
-from longtail.heads import CapsuleHead, Head, precise, product, summed_over_ranks
+from longtail.heads import CapsuleHead, Head
 from longtail.losses import Outputs, State
 from longtail.methods.base import (
     Batch,
