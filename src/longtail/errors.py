@@ -26,7 +26,7 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserE
     """
     near = get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return UserError(f"unknown {kind} '{name}'.{hint}" + (f"  ({more})" if more else ""))
+    return UserError(f"unknown {kind} '{name}'.{hint}" + (f" ({more})" if more else ""))
 
 
 def some(names: Sequence[str], most: int = 3) -> str:

@@ -120,7 +120,7 @@ def test_unknown_name() -> None:
     with pytest.raises(UserError) as caught:
         load("cifar100:50")
     assert str(caught.value) == (
-        "unknown data 'cifar100'. Did you mean 'cifar100-lt'?  (list them: longtail data)"
+        "unknown data 'cifar100'. Did you mean 'cifar100-lt'? (list them: longtail data)"
     )
 
 

@@ -101,9 +101,10 @@ def source(name: str, *, root: Path | None, config: DataConfig) -> Source:
     missing = [path for path in paths.values() if not path.is_file()]
     if missing:
         shown = place if place != root else root / name
+        also = "" if place != root else f" There is no {shown} either."
         raise UserError(
-            f"{name} lacks {', '.join(map(str, missing))}. {_wanted(name, shown)}. Lists that lie "
-            "elsewhere are given with --list, --val-list and --test-list"
+            f"{name} lacks {', '.join(map(str, missing))}.{also} {_wanted(name, shown)}. Lists "
+            "that lie elsewhere are given with --list, --val-list and --test-list"
         )
     config = replace(config, val_list=paths["val"], test_list=paths.get("test"))
     found = lists.source(paths["train"], root=place, config=config, check=_checked(about, paths))

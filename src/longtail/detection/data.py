@@ -151,7 +151,8 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> tuple[Detectio
     else:
         folder, files = Path(name).expanduser(), OWN_FILES
         if not folder.is_dir():
-            raise unknown("detection data", name, [shapes.NAME, *FILES], "or pass a folder")
+            known = [shapes.NAME, *FILES]
+            raise unknown("detection data", name, known, f"{', '.join(known)}, or a folder")
     for file in files:
         if not (folder / file).is_file():
             raise UserError(_missing(name, folder, file))
