@@ -56,9 +56,9 @@ def deterministic():
 @pytest.mark.parametrize("method", ["baseline", "deconfound", "capsule"])
 def test_graph_and_eager_agree_over_20_steps(method):
     data = tiny_data(counts=COUNTS)
-    (graph,) = losses([cuda_config(method=method)], data)
-    (eager,) = losses([cuda_config(method=method, graph=False)], data)
-    assert len(graph) == 20 and graph[-1] < graph[0]
+    (graph,) = losses([cuda_config(method=method, lr=0.005)], data)
+    (eager,) = losses([cuda_config(method=method, lr=0.005, graph=False)], data)
+    assert len(graph) == 20 and sum(graph[-5:]) < sum(graph[:5])
     assert graph == pytest.approx(eager, rel=2e-3)
     assert graph[:3] == pytest.approx(eager[:3], rel=1e-5)
 
@@ -75,13 +75,14 @@ def test_the_augmentation_of_photographs_is_captured_too():
 
 @pytest.mark.parametrize("method", ["baseline", "deconfound", "mixup", "bbn", "ldam-drw"])
 @pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_the_figures_are_made_with_agrees_with_float32(method, compiled):
     """bf16, our own kernels and the compiled backbone follow the plain step, up to rounding."""
     data = tiny_data(counts=COUNTS)
-    options = {"method": method, "backbone": "resnet32-dual", "lr": 0.01}
+    options = {"method": method, "backbone": "resnet32-dual", "lr": 0.002}
     (fast,) = losses([cuda_config(precision="bf16", compile=compiled, **options)], data)
     (plain,) = losses([cuda_config(graph=False, **options)], data)
-    assert fast[0] == pytest.approx(plain[0], rel=2e-2)
+    assert fast[:2] == pytest.approx(plain[:2], rel=2e-2)
     assert sum(fast) == pytest.approx(sum(plain), rel=5e-2)
     assert fast != plain
 
@@ -150,7 +151,7 @@ def test_unlike_trainings_share_a_graph_and_each_is_what_it_is_alone():
 
 def test_methods_of_equal_shape_train_together_and_short_batches_count(tmp_path):
     data = tiny_data(counts=COUNTS)
-    config = cuda_config(keep_short_batch=True, epochs=6, precision="auto", lr=0.02)
+    config = cuda_config(keep_short_batch=True, epochs=6, precision="auto", lr=0.005)
     names = ["baseline", "deconfound", "deconfound-tde"]
     runs = fit_all(config, names, [0, 1], out=tmp_path, data=data)
     assert {run.result["replicas"] for run in runs} == {4}

@@ -2,11 +2,12 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from longtail import backbones, prices, speed
+from longtail import backbones, prices, speed, tables
 from longtail.config import Config
 from longtail.data import load
 from longtail.data.base import ClassCounts
@@ -91,7 +92,7 @@ def test_every_stage_has_its_price_and_tuning_is_paid_for():
         tuned = p.method == "decouple-tau-norm"
         assert p.seconds == pytest.approx(alone * (1.8 if tuned else 1))
     header, rows = prices.table(list(found.values()))
-    assert len(header) == len(rows[0])
+    assert len(header) == len(rows[0]) and {row[-1] for row in rows} == {"-"}
 
 
 def test_judging_is_priced_at_one_alpha_and_at_all():
@@ -100,3 +101,18 @@ def test_judging_is_priced_at_one_alpha_and_at_all():
     found = prices.judge_price(config, data, launch(config.machine))
     assert found.images == len(data.test) and found.alphas == 13
     assert found.one_alpha > 0 and found.sweep > 0
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_tables_in_the_docs_are_the_measured_ones():
+    docs = (ROOT / "docs/performance.md").read_text()
+    measured = json.loads((ROOT / "results/speed/speed.json").read_text())["speeds"]
+    assert tables.markdown(*speed.table([speed.Speed(**line) for line in measured])) in docs
+    found = []
+    for line in json.loads((ROOT / "results/speed/prices.json").read_text())["prices"]:
+        told = line.pop("seconds")
+        found.append(prices.Price(**line))
+        assert found[-1].seconds == pytest.approx(told)
+    assert tables.markdown(*prices.table(found)) in docs
