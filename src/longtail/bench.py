@@ -276,6 +276,8 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
 
 BELOW = 1.3
 """Points under the paper's figure from which a cell is named: the bar set before any was run."""
+SHARES = """Seconds a run are a run's share, by images, of those it was trained beside, whatever these were:
+rows are not to be compared by them. `longtail bench prices` measures methods one at a time."""
 
 
 def page(bench: Bench) -> str:
@@ -288,7 +290,9 @@ def page(bench: Bench) -> str:
             apart = overall[0] - recipe.paper
             lost.append(f"- {recipe.name} on {recipe.config.data}: {apart:+.1f}\n")
     below = f"\nMore than {BELOW} points below the paper:\n\n{''.join(lost)}" if lost else ""
-    return f"# {bench.name}\n\nMade by `longtail bench {bench.name}`.\n\n{markdown(bench)}{below}"
+    table = markdown(bench)
+    note = f"\n{SHARES}\n" if "seconds a run" in table else ""
+    return f"# {bench.name}\n\nMade by `longtail bench {bench.name}`.\n\n{table}{note}{below}"
 
 
 def write_table(bench: Bench, readme: Path | None) -> Path:
