@@ -276,8 +276,8 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
 
 BELOW = 1.3
 """Points under the paper's figure from which a cell is named: the bar set before any was run."""
-SHARES = """Seconds a run are its share, by images, of those of all trained beside it, whatever these
-were: rows are not to be compared by them. `longtail bench prices` measures methods one at a time."""
+SHARES = """Seconds a run are its share, by images, of those of all trained beside it: rows are not
+to be compared by them. `longtail bench prices` measures methods one at a time."""
 
 
 def page(bench: Bench) -> str:
