@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import longtail as lt
 from longtail import cli, methods, terminal
 from longtail.errors import UserError
 
@@ -104,6 +105,12 @@ def test_eval_and_sweep_agree(run, capsys):
     rows = [line.split() for line in table.splitlines()]
     assert [row[0] for row in rows] == ["alpha", "0", "1", "2"]
     assert rows[2][1] == f"{at_one['overall']:.1f}"
+
+
+def test_eval_says_how_the_tau_of_a_rule_was_chosen(tmp_path, capsys):
+    run = lt.fit("digits-lt", "decouple-tau-norm", out=tmp_path / "r", epochs=1, device="cpu")
+    told = longtail(capsys, "eval", str(run.folder)).splitlines()[-1]
+    assert told == f"tau {run.result['tau']:g}: held-out"
 
 
 def test_report_is_one_file_without_network(run, tmp_path, capsys):

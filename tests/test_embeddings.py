@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import longtail as lt
-from helpers import tiny_data
+from helpers import tiny_config, tiny_data
 from longtail import cli, embeddings
 from longtail.errors import UserError
 from longtail.finished import reopen
+from longtail.pipeline import fit_all
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,14 @@ def test_options_for_images_that_were_not_named_are_refused(run, tmp_path, capsy
     with pytest.raises(SystemExit):
         cli.main(["embed", str(run.folder), "--image-size", "9", "-o", str(tmp_path / "g.npz")])
     assert "--image-size prepares other images" in capsys.readouterr().err
+
+
+def test_a_run_on_data_of_ones_own_making(tmp_path):
+    own = tiny_data()
+    config = tiny_config(method="baseline")
+    (run,) = fit_all(config, ["baseline"], [0], out=tmp_path / "runs", data=own)
+    stored = np.load(lt.embed(run, tmp_path / "f.npz", data=own))
+    assert (stored["y_train"] == own.train.labels.numpy()).all()
 
 
 def test_the_file_is_a_data_set(run, tmp_path):

@@ -263,7 +263,7 @@ def test_a_number_is_fixed_in_the_words_of_a_result():
     from longtail.measures import RULES
 
     assert quick(alpha=1.0, epochs=1).fit(*embeddings()).alpha_rule_ == "fixed"
-    assert set(RULES) == {"fixed", "held-out", "label-free", "no direction"}
+    assert {"fixed", "held-out", "label-free", "no direction"} < set(RULES)
 
 
 def test_half_precision_whose_sum_overflows_is_checked_a_batch_at_a_time():

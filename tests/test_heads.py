@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 from longtail.errors import UserError
 from longtail.heads import (
+    AffineHead,
     CapsuleHead,
     CosineHead,
     DeconfoundHead,
@@ -189,7 +190,26 @@ def test_an_empty_batch_changes_nothing(kind):
     assert head.eval()(torch.empty(0, 8)).shape == (0, 5)
 
 
+@normalised
+def test_a_batch_that_is_not_finite_is_not_followed(kind):
+    head = trained(kind).train()
+    before = head.mean_feature.clone()
+    head(torch.tensor([[torch.inf] + [1.0] * 7]))
+    assert torch.equal(head.mean_feature, before)
+    head(torch.ones(2, 8))
+    assert_close(head.mean_feature, head.momentum * before + 1)
+
+
 # ---- precision
+
+
+def test_an_affine_head_takes_half_precision_and_is_kept_from_rounding():
+    head = AffineHead.of(torch.rand(5, 8), torch.rand(5))
+    x = torch.rand(3, 8)
+    assert head(x.bfloat16()).dtype == torch.float32
+    expected = head(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(head(x), expected)
 
 
 @normalised

@@ -89,9 +89,9 @@ def test_a_thousand_classes_are_judged_at_every_position_in_seconds():
     total, indirect = torch.rand(2, 10_000, 1000, generator=generator)
     total.scatter_add_(1, labels[:, None], torch.randn(10_000, 1, generator=generator))
     scores = Scores(total, indirect, labels)
-    began = time.perf_counter()
+    began = time.process_time()  # others may have the machine
     found = intervals.intervals(scores, ClassCounts((200,) * 1000), 1.5)
-    assert time.perf_counter() - began < 4
+    assert time.process_time() - began < 8  # of two cores
     for position in (0, 30, 60):
         right = scores.at(intervals.POSITIONS[position]).argmax(1) == labels
         assert hits_at(found, position) == torch.bincount(labels[right], minlength=1000).tolist()

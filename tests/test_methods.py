@@ -117,7 +117,7 @@ class TestChoices:
     def test_with_nothing_to_hold_out_the_weights_stay(self, counts, tmp_path):
         data, config = tiny_data(counts=counts), tiny_config(batch_size=3)
         (run,) = fit_all(config, ["decouple-tau-norm"], [0], out=tmp_path, data=data)
-        assert run.result["tau"] == 0.0 and run.result["alpha_rule"] == "label-free"
+        assert run.result["tau"] == 0.0 and run.result["alpha_rule"] == "least"
 
     def test_logit_adjustment_takes_auto_too(self, tmp_path):
         config = tiny_config(tau="auto")

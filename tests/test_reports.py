@@ -122,7 +122,7 @@ class TestBadInput:
 
 def test_a_tau_that_nothing_could_choose_is_not_said_to_follow_a_cosine(tmp_path, data):
     made = make_runs(tmp_path, data, ["baseline"])
-    result = made[0].result | {"tau": 0.0, "alpha_rule": "label-free"}
+    result = made[0].result | {"tau": 0.0, "alpha_rule": "least"}
     (made[0].folder / "result.json").write_text(json.dumps(result))
     text = lt.report(made, tmp_path / "r.html").read_text()
     assert "tau 0, the value that changes least" in text and "mean cos" not in text
@@ -319,9 +319,9 @@ def large(tmp_path_factory, runs) -> tuple[Path, float]:
     """The page of five runs, and the seconds that it took."""
     out = tmp_path_factory.mktemp("large")
     made = [large_run(out / str(seed), seed, runs[1]) for seed in range(5)]
-    began = time.perf_counter()
+    began = time.process_time()  # others may have the machine
     page = lt.report(made, out / "r.html")
-    return page, time.perf_counter() - began
+    return page, time.process_time() - began
 
 
 def test_a_thousand_classes_and_fifty_thousand_images_make_a_small_page_soon(large):

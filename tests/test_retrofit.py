@@ -54,7 +54,10 @@ def linear(train: Split, path) -> nn.Linear:
         optimizer.zero_grad()
         F.cross_entropy(layer(train.inputs), train.labels).backward()
         optimizer.step()
-    torch.save({"state_dict": {f"module.head.{k}": v for k, v in layer.state_dict().items()}}, path)
+    torch.save(
+        {"state_dict": {f"_orig_mod.module.head.{k}": v for k, v in layer.state_dict().items()}},
+        path,
+    )
     return layer
 
 

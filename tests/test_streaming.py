@@ -16,6 +16,7 @@ from helpers import tiny_config
 from longtail import streaming
 from longtail.config import MachineConfig
 from longtail.data import cores, images, load, memory
+from longtail.data.base import Split
 from longtail.data.streamed import Streamed
 from longtail.errors import UserError
 from longtail.finished import evaluate
@@ -177,6 +178,7 @@ def test_a_streamed_image_that_cannot_be_read_is_named(photos: Path, caplog):
         (made,) = in_batches(inputs, everything, MachineConfig(workers=0), HERE)
     assert f"{path} is black: it cannot be read" in caplog.text
     assert (made.flatten(1).amax(1) == 0).sum() == 1
+    assert torch.equal(Split(inputs, everything[0]).pixels(), made)  # none is lost on the way
     inputs = replace(inputs, store=replace(inputs.store, corrupt="stop"))
     with pytest.raises(UserError, match=r"b/3\.png cannot be read \(.*--corrupt skip"):
         list(in_batches(inputs, everything, MachineConfig(workers=2), HERE))
@@ -197,6 +199,14 @@ def test_a_decode_is_kept_and_found_again(photos: Path, monkeypatch):
     assert one.stat().st_mtime_ns != stamp
     changed = load(str(photos), image_size=10)
     assert changed.subset_sha256 != first.subset_sha256
+
+
+def test_a_data_set_is_the_same_in_memory_and_streamed(photos: Path):
+    held, streamed = (load(str(photos), image_size=10, stream=stream) for stream in (False, True))
+    assert held.subset_sha256 == streamed.subset_sha256
+    one = next((photos / "train" / "a").iterdir())
+    one.write_bytes(one.read_bytes()[:-1] + b"?")  # of the same name and size
+    assert load(str(photos), image_size=10, stream=True).subset_sha256 != held.subset_sha256
 
 
 def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
@@ -254,7 +264,7 @@ def test_a_small_card_gets_the_same_model_in_parts(tmp_path: Path):
     ]
     whole, parts = (run.load_model() for run in runs)
     torch.testing.assert_close(whole["head.weight"], parts["head.weight"])
-    # four times as long, for four means are added where one was: only the direction is used
+    # the mean of four parts' means, so that the window is that of the whole step
     torch.testing.assert_close(whole["head.mean_feature"], parts["head.mean_feature"])
     losses = [[record["loss"] for record in run.metrics] for run in runs]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -9,6 +9,7 @@ from typing import Any
 
 import tyro
 
+from longtail import __version__
 from longtail.commands import COMMANDS
 from longtail.commands.training import Train
 from longtail.errors import UserError, unknown
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        print("\nlongtail: interrupted; go on with --resume", file=sys.stderr)
+        print("\nlongtail: interrupted; a training goes on with --resume", file=sys.stderr)
         sys.exit(130)
 
 
@@ -41,9 +42,7 @@ def parse(arguments: list[str]) -> Callable[[], None] | None:
         print(overview())
         return None
     if arguments[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"longtail {version('longtail')}")
+        print(f"longtail {__version__}")
         return None
     name, rest = command_of(arguments)
     if name not in COMMANDS:

@@ -45,7 +45,10 @@ def embed(
             f"--{ignored[0].replace('_', '-')} prepares other images, named by --data: those of "
             "the run itself are prepared as they were"
         )
-    opened = reopen(run, root=None if root is None else Path(root))
+    run = Run.open(run)
+    # of a run on a `Data` of the user's making nothing else knows the images
+    own = data if isinstance(data, Data) and _trained(run, data) else None
+    opened = reopen(run, own, root=None if root is None else Path(root))
     if isinstance(data, str):
         data = data_sets.load(data, **options)
     wanted = opened.data if data is None else data
@@ -61,6 +64,10 @@ def embed(
     with replacing(out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
     return out
+
+
+def _trained(run: Run, data: Data) -> bool:
+    return data.subset_sha256 == run.result["subset_sha256"]
 
 
 def origin(opened: Opened, data: Data) -> dict[str, Any]:

@@ -119,8 +119,7 @@ def _alpha(
     if evidence.held_out is not None and data.test is not None:
         return measures.choose_alpha(evidence.held_out, data.counts), "held-out"
     assert isinstance(evidence.head, NormalisedHead)
-    alpha = label_free(evidence.head, evidence.features.train)
-    return alpha, "label-free" if alpha else "no direction"
+    return label_free(evidence.head, evidence.features.train)
 
 
 def sweep(

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from typing import final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longtail.arithmetic import normalise, precise, product, shortened, summed_over_ranks
@@ -137,8 +136,9 @@ class NormalisedHead(Head):
         """Follow the mean feature (Assumption 1): mean <- mu * mean + mean of the batch.
 
         There is no factor 1 - mu, as only the direction is used. The batch is that of all ranks,
-        whose shares may be unequal or empty; empty on all of them, it changes nothing. `keep`
-        (...) says which features count, as a detector's foreground. A CUDA graph can hold this.
+        whose shares may be unequal or empty. If it is empty on all of them, or not finite, as in a
+        step that a loss scaler skips, it changes nothing. `keep` (...) says which features count,
+        as a detector's foreground. A CUDA graph can hold this.
         """
         x = precise(x).reshape(-1, self.dim)
         count = x.new_full((1,), x.shape[0])
@@ -146,7 +146,8 @@ class NormalisedHead(Head):
             x, count = torch.where(keep.reshape(-1, 1), x, 0.0), keep.sum().to(x.dtype).reshape(1)
         seen = summed_over_ranks(torch.cat([x.sum(0), count]))  # (D + 1,): one message
         mean = self.momentum * self.mean_feature + seen[:-1] / seen[-1].clamp(min=1)
-        self.mean_feature.copy_(torch.where(seen[-1] > 0, mean, self.mean_feature))
+        followed = (seen[-1] > 0) & seen.isfinite().all()
+        self.mean_feature.copy_(torch.where(followed, mean, self.mean_feature))
 
     @torch.no_grad()
     def folded(self, alpha: float | None = None) -> "FoldedHead":
@@ -258,7 +259,7 @@ class AffineHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
-        return F.linear(x, self.weight, self.bias)
+        return product(precise(x), precise(self.weight)) + precise(self.bias)
 
 
 def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int] = 0) -> Tensor:

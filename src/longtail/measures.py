@@ -7,6 +7,7 @@ Shapes: N test images, C classes, D features.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ RULES = {
     "held-out": "chosen on held-out data for the best mean class accuracy",
     "label-free": "set without labels: 1 / mean cos(x, d)",
     "no direction": "0, for the features have no common direction to remove",
+    "least": "the value that changes least, for there was nothing to choose it on",
 }
 """How a value of alpha came about, in a word and in a sentence."""
 GRID = ALPHAS
@@ -115,6 +117,12 @@ def label_free_alpha(mean_cos: float) -> float:
     A mean cosine at or under 0.1 means that there is no common direction to remove: alpha 0.
     """
     return 0.0 if mean_cos <= 0.1 else min(3.0, 1 / mean_cos)
+
+
+def settled(result: Mapping[str, Any]) -> tuple[str, float, str]:
+    """The option that a result's `alpha_rule` speaks of, its value, and the word of the rule."""
+    option = "tau" if result["alpha"] is None else "alpha"
+    return option, result[option], result["alpha_rule"]
 
 
 @torch.no_grad()

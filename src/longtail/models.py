@@ -64,13 +64,17 @@ def _tried(backbone: str, shape: torch.Size) -> Tried:
     network = backbones.build(backbone, shape[0]).eval()
     layers = [layer for layer in network.modules() if not list(layer.children())]
     made: list[int] = []
-    hooks = [
-        layer.register_forward_hook(lambda _, args, output: made.append(output.numel()))
-        for layer in layers
-    ]
-    (dim,) = network(torch.zeros(1, *shape)).shape[1:]
-    for hook in hooks:
-        hook.remove()
+
+    def count(layer: nn.Module, args: object, output: object) -> None:
+        parts = output if isinstance(output, tuple) else (output,)  # as a recurrent layer's
+        made.extend(part.numel() for part in parts if isinstance(part, Tensor))
+
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    try:
+        (dim,) = network(torch.zeros(1, *shape)).shape[1:]
+    finally:
+        for hook in hooks:
+            hook.remove()
     if dim != network.dim:
         raise ValueError(f"its features have {dim} numbers, not {network.dim}")
     return Tried(dim, sum(made), any(map(_draws, layers)))

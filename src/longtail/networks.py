@@ -56,8 +56,9 @@ def read_state(path: Path) -> State:
 
 
 def _bare(name: str) -> str:
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
+    """Without the prefixes of wrappers, which may be wrapped themselves."""
+    while name.startswith(PREFIXES):
+        name = name.partition(".")[2]
     return name
 
 

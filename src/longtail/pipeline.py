@@ -241,10 +241,10 @@ def _settled(
     if features.held is None or data.test is None:
         rest, held = data_sets.hold_out(data.train, TUNING_FRACTION)
         if not len(held):
-            value = choice.grid[0]  # what changes least
+            value, rule = choice.grid[0], "least"
             if isinstance(head, NormalisedHead):
-                value = label_free(head, features.train)
-            return job.closed(value), "label-free"
+                value, rule = label_free(head, features.train)
+            return job.closed(value), rule
         if fabric.global_rank == 0:
             logger.warning(
                 "%s auto: it may not be chosen on what is judged, so one more run on %d %% of each "

@@ -13,7 +13,7 @@ from longtail.data.base import ClassCounts
 from longtail.errors import UserError
 from longtail.figures import style
 from longtail.intervals import POSITIONS, Intervals
-from longtail.measures import RULES
+from longtail.measures import RULES, settled
 from longtail.pages import source, template
 from longtail.runs import Run, replacing
 
@@ -206,10 +206,5 @@ def _about_run(judged: Judged) -> dict[str, Any]:
 
 def _alpha_rule(judged: Judged) -> tuple[str, str, float, str]:
     """Label, option, value, and how it came about."""
-    result = judged.result
-    how = RULES[result["alpha_rule"]]
-    if result["alpha"] is not None:
-        return judged.label, "alpha", result["alpha"], how
-    if result["alpha_rule"] == "label-free":  # no image could be held out
-        how = "the value that changes least, for there was nothing to choose it on"
-    return judged.label, "tau", result["tau"], how
+    option, value, rule = settled(judged.result)
+    return judged.label, option, value, RULES[rule]

@@ -105,8 +105,8 @@ def choose(
     return best(path)
 
 
-def label_free(head: NormalisedHead, features: Tensor) -> float:
-    """Alpha by the authors' rule, from training features alone."""
+def label_free(head: NormalisedHead, features: Tensor) -> tuple[float, str]:
+    """Alpha by the authors' rule, from training features alone, and the rule's name."""
     mean_cos = cosines(head, features).mean().item()
     alpha = label_free_alpha(mean_cos)
     if alpha == 0:
@@ -115,7 +115,7 @@ def label_free(head: NormalisedHead, features: Tensor) -> float:
             "centred?), so alpha is 0",
             mean_cos,
         )
-    return alpha
+    return alpha, "label-free" if alpha else "no direction"
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def _joined(
                 chunk = _decoded(chunk, inputs.shape[-1], device)
             if chunk.broken:
                 assert isinstance(inputs, Streamed)
-                _tell(inputs, chunk.broken)
+                inputs.tell(chunk.broken)
             count = len(chunk.images)
             whole[filled : filled + count].copy_(chunk.images, non_blocking=True)
             filled += count
@@ -176,18 +176,6 @@ def _decoded(chunk: Encoded, size: int, device: torch.device) -> Pixels:
     images = torch.stack([black if isinstance(image, str) else image for image in made])
     rows = zip(chunk.rows, made, strict=True)
     return Pixels(images, [(row, reason) for row, reason in rows if isinstance(reason, str)])
-
-
-def _tell(inputs: Streamed, broken: Sequence[tuple[int, str]]) -> None:
-    """Stop at a streamed image that cannot be read, or name it and go on with a black one."""
-    row, reason = broken[0]
-    if inputs.store.corrupt == "stop":
-        raise UserError(
-            f"{inputs.store.where(row)} cannot be read ({reason}). Mend or remove it, or pass "
-            "--corrupt skip: streamed, such an image is black"
-        )
-    for row, reason in broken:
-        log.warning("%s is black: it cannot be read (%s)", inputs.store.where(row), reason)
 
 
 class _Places(Dataset[Any]):

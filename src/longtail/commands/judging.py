@@ -30,6 +30,7 @@ class Eval:
     def run(self) -> None:
         """Print a table row or JSON."""
         from longtail.finished import evaluate
+        from longtail.measures import settled
 
         alpha = self.alpha if self.alpha in (None, "auto") else number("--alpha", self.alpha)
         result = evaluate(self.folder, alpha).to_json()  # type: ignore[arg-type]
@@ -38,7 +39,7 @@ class Eval:
         else:
             print_table([result])
             if result["alpha_rule"]:
-                print(f"alpha {result['alpha']:g}: {result['alpha_rule']}")
+                print("{} {:g}: {}".format(*settled(result)))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from secrets import token_hex
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ except ImportError:  # not on Windows, where two processes may both decode
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DECODER = 2
 """Counts the changes to what `images.decode` makes of an image."""
@@ -204,9 +206,19 @@ def files_hash(root: Path, names: Sequence[str]) -> str:
     for name in names:
         state = (root / name).stat()
         sha.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
-    for place in range(0, len(names), max(1, len(names) // PROBES)):
-        with (root / names[place]).open("rb") as file:
-            sha.update(file.read(PROBE))
-            file.seek(max(0, os.fstat(file.fileno()).st_size - PROBE))
-            sha.update(file.read())
+    for name in probed(names):
+        sha.update(ends(root / name))
     return sha.hexdigest()
+
+
+def probed(files: Sequence[T]) -> Sequence[T]:
+    """The few of `files` that are looked into, spread over all of them."""
+    return files[:: max(1, len(files) // PROBES)]
+
+
+def ends(file: Path) -> bytes:
+    """The first and the last bytes of a file."""
+    with file.open("rb") as content:
+        first = content.read(PROBE)
+        content.seek(max(0, os.fstat(content.fileno()).st_size - PROBE))
+        return first + content.read()

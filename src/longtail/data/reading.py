@@ -3,10 +3,11 @@
 import hashlib
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from longtail.config import DataConfig
 from longtail.data.base import Split, digest
-from longtail.data.cache import Cached
+from longtail.data.cache import Cached, ends, probed
 from longtail.data.checks import drop_small
 from longtail.data.images import Images
 from longtail.data.memory import shortage
@@ -24,7 +25,7 @@ class Read:
     source: Source
     parts: dict[str, Split]
     subset_sha256: str
-    """Of the training part: its pixels, or its names where it is known by them."""
+    """Of the training part: of its files, in memory or streamed, else of its pixels."""
 
 
 def read(source: Source, config: DataConfig, *, copies: int) -> Read:
@@ -36,12 +37,12 @@ def read(source: Source, config: DataConfig, *, copies: int) -> Read:
     lacking = "" if config.stream else shortage(source, copies=copies)
     if config.stream or lacking:
         return _streamed(source, config, lacking)
-    names = _names_digest(source.train) if source.published else ""
+    files = _files_digest(source.train, source.published) if _files(source.train) else ""
     # images that could not be read may have taken a class with them, so classes are checked anew
     left = drop_small(source.in_memory(), config.min_count)
     parts = {name: part.read() for name, part in left.parts.items()}
     whole = len(parts["train"]) == len(source.train)
-    return Read(left, parts, names if names and whole else digest(parts["train"]))
+    return Read(left, parts, files if files and whole else digest(parts["train"]))
 
 
 def _streamed(source: Source, config: DataConfig, lacking: str) -> Read:
@@ -61,7 +62,7 @@ def _streamed(source: Source, config: DataConfig, lacking: str) -> Read:
         store = stores[name]
         assert store is not None
         parts[name] = Split(Streamed(store, part.rows, size), part.labels)
-    return Read(source, parts, _names_digest(source.train))
+    return Read(source, parts, _files_digest(source.train, source.published))
 
 
 def _files(part: Part) -> Images | None:
@@ -70,11 +71,20 @@ def _files(part: Part) -> Images | None:
     return store if isinstance(store, Images) and store.name is not None else None
 
 
-def _names_digest(part: Part) -> str:
-    """SHA-256 of the names and labels of the images, in their order."""
+def _files_digest(part: Part, published: bool) -> str:
+    """SHA-256 of the names and labels of the images, in their order.
+
+    Names that are not `published` may be anyone's, so that the sizes of the files and the ends of a
+    few of them count, too. To read them all would take long.
+    """
     store = _files(part)
     assert store is not None and store.name is not None
     sha = hashlib.sha256()
     for row, label in zip(part.rows.tolist(), part.labels.tolist(), strict=True):
         sha.update(f"{store.name(row)} {label}\n".encode())
+    if not published:
+        files = [file for file in store.blobs(part.rows) if isinstance(file, Path)]
+        sha.update(" ".join(str(file.stat().st_size) for file in files).encode())
+        for file in probed(files):
+            sha.update(ends(file))
     return sha.hexdigest()

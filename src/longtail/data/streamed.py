@@ -1,5 +1,6 @@
 """Images that stay encoded on disk and are decoded whenever they are asked for."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,9 @@ import torch
 from torch import Tensor
 
 from longtail.data.images import Images, attempt
+from longtail.errors import UserError
+
+log = logging.getLogger(__name__)
 
 
 class Pixels(NamedTuple):
@@ -73,6 +77,16 @@ class Streamed:
             else:
                 images[place] = pixels
         return Pixels(torch.from_numpy(images), broken)
+
+    def tell(self, broken: Sequence[tuple[int, str]]) -> None:
+        """Stop at the first of `Pixels.broken`, or name them all and go on with black ones."""
+        for row, reason in broken:
+            if self.store.corrupt == "stop":
+                raise UserError(
+                    f"{self.store.where(row)} cannot be read ({reason}). Mend or remove it, or "
+                    "pass --corrupt skip: streamed, such an image is black"
+                )
+            log.warning("%s is black: it cannot be read (%s)", self.store.where(row), reason)
 
     def encoded(self, index: Sequence[int]) -> Encoded:
         """The files at the places `index`, in its order."""
