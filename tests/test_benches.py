@@ -109,7 +109,7 @@ def test_accuracy_is_that_of_the_predictions(features):
         distances = [np.linalg.norm(row / np.linalg.norm(row) - mean) for mean in means]
         right[label].append(np.argmin(distances) == label)
     per_class = [100 * np.mean(right[c]) for c in range(3)]
-    assert found["balanced"] == pytest.approx(np.mean(per_class))
+    assert found["class_mean"] == pytest.approx(np.mean(per_class))
     assert [found[s] for s in ("many", "medium", "few")] == pytest.approx(per_class)
 
 

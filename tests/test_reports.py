@@ -161,6 +161,7 @@ class TestInBrowser:
                 chromium.run(move(alpha))
             at = own if alpha is None else lt.evaluate(runs[1], alpha, data=data)
             shown = [[float(value) for value in row] for row in chromium.run(FIGURES)]
+            assert chromium.run("$('splits').tHead.innerText").split()[-2:] == ["few", "slider"]
             assert shown[0] == pytest.approx(figures_of(fixed), abs=1e-9)
             assert shown[1] == pytest.approx(figures_of(at), abs=1e-9)
             assert chromium.run(PER_CLASS) == [list(fixed.per_class), list(at.per_class)]
@@ -169,6 +170,38 @@ class TestInBrowser:
             moved.add(at.per_class)
         assert len(moved) > 2  # or nothing was tested
         assert chromium.complaints() == [] and chromium.requests() == [page.as_uri()]
+
+    def test_the_class_mean_is_there_and_follows_where_the_test_set_is_skewed(
+        self, chromium, tmp_path, data
+    ):
+        """Forty test images of class a, twenty of b, ten of c, five of d, two of e, none of f."""
+        kept = [40 * c + i for c, n in enumerate((40, 20, 10, 5, 2, 0)) for i in range(n)]
+        order = data.test.labels.argsort(stable=True)
+        skewed = replace(data, test=data.test.take(order[torch.tensor(kept)]))
+        made = make_runs(tmp_path, skewed)
+        page = lt.report(made, tmp_path / "r.html")
+        assert "overall is over images" in page.read_text()
+        chromium.open(page)
+        heads = "[...$('splits').tHead.rows[0].cells].map((cell) => cell.textContent)"
+        assert chromium.run(heads)[-3:] == ["few", "class mean", "slider"]
+        cells = "[...$('splits').tBodies[0].rows[1].cells].map((cell) => cell.textContent)"
+        moved = set()
+        for alpha in (None, 0.0, 0.15, 0.75, 3.0):
+            if alpha is not None:
+                chromium.run(move(alpha))
+            at = lt.evaluate(made[1], alpha, data=skewed)
+            judged = [value for value in at.per_class if value is not None]
+            mean = sum(judged) / len(judged)
+            assert len(judged) == 5
+            shown = float(chromium.run("$('splits').tBodies[0].rows[1].cells[7].dataset.value"))
+            assert shown == pytest.approx(mean, abs=1e-9)
+            wanted = ["-" if value is None else f"{value:.1f}" for value in figures_of(at)]
+            assert chromium.run(cells)[3:8] == [*wanted, f"{mean:.1f}"]
+            moved.add((mean, at.overall))
+        assert len(moved) > 2 and max(abs(one - other) for one, other in moved) > 5
+        follows = "$('splits').tBodies[0].rows[1].cells[8].firstChild.type"
+        assert chromium.run(follows) == "checkbox"
+        assert chromium.complaints() == []
 
     def test_keys_links_and_the_own_alpha(self, chromium, tmp_path, runs):
         page = lt.report(runs, tmp_path / "r.html")

@@ -219,7 +219,7 @@ def keep(run: Run, path: Path) -> None:
 def markdown(bench: Bench) -> str:
     """The table of a bench from its result files; a cell that was not run says so."""
     rows = [_cells(recipe, bench.found(recipe)) for recipe in bench.recipes]
-    # the paper has not every bench, and seconds of a CPU are nobody else's
+    # the paper has not every bench, most test sets are even, seconds of a CPU are nobody else's
     columns = [c for c in rows[0] if any(row[c] for row in rows)]
     return tables.markdown(columns, ([row[c] for c in columns] for row in rows))
 
@@ -259,6 +259,7 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
     config, paper = recipe.config, recipe.paper
     row = tables.row(results) if results else None
     overall = row.figures["overall"] if row else None
+    class_mean = row.figures[tables.CLASS_MEAN] if row and tables.uneven(results) else None
     seconds = [own_seconds(r) for r in results if "CPU" not in r["device"]]
     return {
         "data": config.data,
@@ -270,6 +271,7 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
         "paper": "" if paper is None else f"{paper:.1f}",
         "difference": f"{overall[0] - paper:+.1f}" if overall and paper is not None else "",
         **{s: tables.shown(row.figures[s]) if row else "" for s in ("many", "medium", "few")},
+        tables.CLASS_MEAN: tables.shown(class_mean) if class_mean else "",
         "seconds a run": tables.shown(tables.spread(seconds)) if seconds else "",
     }
 

@@ -42,8 +42,10 @@ class Console:
             f"  {self._epoch:>4}/{self._epochs}  loss {record['loss']:.4f}  lr {record['lr']:.2g}"
             f"  {record['images_per_second']:,.0f} images/s"
         )
-        if record.get("val") and record["val"]["overall"] is not None:
-            row += f"  val {record['val']['overall']:.1f}"
+        val = record.get("val")
+        if val and val["overall"] is not None:
+            row += f"  val {val['overall']:.1f}"
+            row += "" if val["alpha"] is None else f" at alpha {val['alpha']:g}"
         self.terminal.print(row)
         if self._epoch == self._epochs:
             self.close()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from longtail import tables
 from longtail.data.base import ClassCounts
 from longtail.heads import Head, NormalisedHead
 from longtail.methods.normalised import ALPHAS
@@ -64,7 +65,7 @@ class Accuracy:
     @property
     def class_mean(self) -> float:
         """Mean over the classes that have a test image."""
-        return _mean([value for value in self.per_class if value is not None]) or 0.0
+        return tables.class_mean(self.per_class) or 0.0
 
 
 @torch.no_grad()
@@ -85,7 +86,7 @@ def accuracy(logits: Tensor, labels: Tensor, counts: ClassCounts) -> Accuracy:
     ratios = (100 * hits / seen).tolist()  # nan for a class without test images
     per_class = tuple(None if math.isnan(ratio) else ratio for ratio in ratios)
     by_split = {
-        name: _mean([value for c in classes if (value := per_class[c]) is not None])
+        name: tables.class_mean([per_class[c] for c in classes])
         for name, classes in counts.splits.items()
     }
     overall = 100 * right.mean().item() if len(labels) else None
@@ -132,7 +133,3 @@ def cosines(head: NormalisedHead, features: Tensor) -> Tensor:
     groups = features.view(len(features), *direction.shape)
     cos = F.cosine_similarity(groups, direction.unsqueeze(0), dim=-1)
     return cos.mean(1)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -59,11 +59,14 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         raise UserError("a report needs at least one run")
     _check_same_data(judged)
     groups = _grouped(judged)
+    uneven = len(set(judged[0].where_right.seen) - {0}) > 1  # at whatever alpha the slider is
+    columns = tables.columns(uneven)
     page = template("report.html.j2").render(
         **_about_data(judged[0]),
-        header=tables.HEADER,
-        rows=tables.rows([j.result for j in judged]),
+        header=(*tables.HEADER, *columns),
+        rows=[row.cells(columns) for row in tables.rows(j.result for j in judged)],
         splits=SPLITS,
+        uneven=uneven,
         last_alpha=POSITIONS[-1],
         last_position=len(POSITIONS) - 1,
         chosen=list(dict.fromkeys(_alpha_rule(j) for j in judged if j.result["alpha_rule"])),

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 SPLITS = ("overall", "many", "medium", "few")
+CLASS_MEAN = "class mean"
+ROUNDING = 1e-3
+"""Result files keep six digits, so that figures further apart than this do differ."""
 PARTS = {"test": "test", "val": "validation"}
 """What may be judged on, and what it is called."""
 
@@ -19,15 +22,16 @@ class Row:
     alpha: str
     seeds: int
     figures: dict[str, tuple[float, float | None] | None]
-    """Mean and deviation of each split; None for an empty one, no deviation for one seed."""
+    """Mean and deviation of each split, and of the class mean; None for an empty one, no deviation
+    for one seed."""
 
-    def cells(self) -> list[str]:
-        """As text: name, alpha, number of seeds, the four splits."""
+    def cells(self, columns: Sequence[str]) -> list[str]:
+        """As text: what `HEADER` names, then the figures of `columns`."""
         return [
             self.method,
             self.alpha,
             str(self.seeds),
-            *(shown(self.figures[split]) for split in SPLITS),
+            *(shown(self.figures[name]) for name in columns),
         ]
 
 
@@ -38,7 +42,7 @@ SAME = (
 """What runs of one row have in common, besides the rest of their training and options."""
 UNSAID = ("method", "data", "ratio", "subset_sha256")
 """Of these, what no label repeats."""
-HEADER = ("method", "alpha", "seeds", *SPLITS)
+HEADER = ("method", "alpha", "seeds")
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,31 @@ def row(results: Sequence[Mapping[str, Any]]) -> Row:
         method=results[0]["method"],
         alpha=_alphas([r["alpha"] for r in results]),
         seeds=len(results),
-        figures={split: spread([r[split] for r in results]) for split in SPLITS},
+        figures={
+            **{split: spread([r[split] for r in results]) for split in SPLITS},
+            CLASS_MEAN: spread([class_mean(r.get("per_class", ())) for r in results]),
+        },
     )
+
+
+def class_mean(per_class: Iterable[float | None]) -> float | None:
+    """Mean over classes, however many images each has; one that was not judged is left out."""
+    judged = [value for value in per_class if value is not None]
+    return sum(judged) / len(judged) if judged else None
+
+
+def uneven(results: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether overall, the mean over images, is not the class mean.
+
+    So it is where the part that was judged has more images of some classes than of others.
+    """
+    pairs = ((r["overall"], class_mean(r.get("per_class", ()))) for r in results)
+    return any(mean is not None and abs(mean - overall) > ROUNDING for overall, mean in pairs)
+
+
+def columns(uneven: bool) -> tuple[str, ...]:
+    """The accuracies of a table: the class mean only where it says something else than overall."""
+    return (*SPLITS, CLASS_MEAN) if uneven else SPLITS
 
 
 def data_name(result: Mapping[str, Any]) -> str:

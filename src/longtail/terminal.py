@@ -11,7 +11,9 @@ def print_table(results: list[dict[str, Any]]) -> None:
     """Mean and deviation of each method over its seeds."""
     from longtail import tables
 
-    print_lines(list(tables.HEADER), [row.cells() for row in tables.rows(results)])
+    columns = tables.columns(tables.uneven(results))
+    lines = [row.cells(columns) for row in tables.rows(results)]
+    print_lines([*tables.HEADER, *columns], lines)
     if first_process() and any(result["judged_on"] == "val" for result in results):
         print("judged on the validation part")
 

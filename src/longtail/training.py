@@ -136,11 +136,14 @@ def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Repl
 
 
 def _held_out(replica: Replica) -> dict[str, float | None] | None:
+    """Split accuracies on the validation part, and the alpha that they are at."""
     data = replica.data
     if data.val is None:
         return None
     held = measures.score(replica.model.head, replica.features(data.val), data.val.labels)
-    return measures.accuracy(held.total, held.labels, data.counts).splits()
+    alpha = None if held.indirect is None else 0.0  # methods of other alphas share the training
+    judged = measures.accuracy(held.total, held.labels, data.counts)
+    return {"alpha": alpha, **judged.splits()}
 
 
 def _title(jobs: Sequence[Job]) -> str:

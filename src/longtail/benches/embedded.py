@@ -31,7 +31,7 @@ from longtail.runs import environment
 NAME = "embeddings"
 PREDICT_SECONDS = 0.5
 """Predicting is repeated for this long."""
-ACCURACIES = ("balanced", *tables.SPLITS)
+ACCURACIES = ("class_mean", *tables.SPLITS)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def measure(cell: Cell, data: Data, device: str) -> dict[str, Any]:
         "dim": X.shape[1],
         "classes": len(data.classes),
         "subset_sha256": data.subset_sha256,
-        "balanced": judged.class_mean,
+        "class_mean": judged.class_mean,
         **judged.splits(),
         "alpha": getattr(classifier, "alpha_", None),
         "alpha_rule": getattr(classifier, "alpha_rule_", None),
@@ -192,7 +192,8 @@ def _table(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]
                 f"{rate[0]:,.0f}" if rate else "-",
             ]
         )
-    header = ["classifier", "alpha", "networks x seeds", *ACCURACIES, "fit, s", "predict, rows/s"]
+    accuracies = (name.replace("_", " ") for name in ACCURACIES)
+    header = ["classifier", "alpha", "networks x seeds", *accuracies, "fit, s", "predict, rows/s"]
     return header, lines
 
 

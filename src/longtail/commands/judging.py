@@ -57,14 +57,17 @@ class Sweep:
 
     def run(self) -> None:
         """Print a line for each alpha."""
+        from longtail import tables
         from longtail.finished import sweep
 
         path = sweep(self.folder, parse_alphas(self.alphas))
-        lines = [
-            [f"{alpha:g}", *("-" if v is None else f"{v:.1f}" for v in point.splits().values())]
-            for alpha, point in path.items()
-        ]
-        print_lines(["alpha", "overall", "many", "medium", "few"], lines)
+        columns = tables.columns(tables.uneven(vars(point) for point in path.values()))
+        lines = []
+        for alpha, point in path.items():
+            figures = point.splits() | {tables.CLASS_MEAN: point.class_mean}
+            values = [figures[name] for name in columns]
+            lines.append([f"{alpha:g}", *("-" if v is None else f"{v:.1f}" for v in values)])
+        print_lines(["alpha", *columns], lines)
 
 
 @dataclass(frozen=True)

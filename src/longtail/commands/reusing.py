@@ -64,6 +64,7 @@ class Retrofit:
 
     def run(self) -> None:
         """Print both heads and the verdict."""
+        from longtail import tables
         from longtail.retrofits import retrofit
 
         if not self.data:
@@ -82,6 +83,6 @@ class Retrofit:
             [name, *("-" if value is None else f"{value:.1f}" for value in figures.values())]
             for name, figures in rows.items()
         ]
-        print_lines(["head", "overall", "many", "medium", "few", "class mean"], lines)
+        print_lines(["head", *tables.columns(uneven=True)], lines)
         print(made.verdict)
         print(f"written to {self.out}")

@@ -37,11 +37,14 @@ function hitsAt(run, position) {
 const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
 const ratios = (hits) => hits.map((n, c) => (page.seen[c] ? (100 * n) / page.seen[c] : null));
 
-/** Overall over images; a split's figure is the mean of its classes' accuracies. */
+/** Overall over images; the class mean, as a split's figure, is the mean of classes' accuracies. */
 function splitsOf(hits) {
   const total = page.seen.reduce((a, b) => a + b, 0);
   const perClass = ratios(hits);
-  const figures = { overall: total ? (100 * hits.reduce((a, b) => a + b, 0)) / total : null };
+  const figures = {
+    overall: total ? (100 * hits.reduce((a, b) => a + b, 0)) / total : null,
+    "class mean": mean(perClass.filter((v) => v !== null)),
+  };
   SPLITS.forEach((name, number) => {
     figures[name] = mean(perClass.filter((v, c) => v !== null && page.splits[c] === number));
   });
@@ -93,6 +96,7 @@ function shape(parent, name, attributes, text) {
 
 // ---- the table of splits
 
+const FIGURES = [...$("splits").tHead.rows[0].cells].slice(3, -1).map((cell) => cell.textContent);
 const members = page.groups.map((_, g) => page.runs.filter((run) => run.group === g));
 
 function drawSplits() {
@@ -101,7 +105,7 @@ function drawSplits() {
     const runs = members[g];
     const alphas = [...new Set(runs.map(alphaOf))].join(", ");
     row.cells[1].textContent = alphas;
-    ["overall", ...SPLITS].forEach((name, i) => {
+    FIGURES.forEach((name, i) => {
       const values = runs.map((run) => run.figures[name]).filter((value) => value !== null);
       const spread = deviation(values);
       const cell = row.cells[3 + i];
@@ -117,13 +121,13 @@ function drawSplits() {
 function addFollowers() {
   [...$("splits").tBodies[0].rows].forEach((row, g) => {
     const runs = members[g];
-    if (!runs[0].live) return row.cells[7].append("no alpha");
+    if (!runs[0].live) return row.lastElementChild.append("no alpha");
     const box = element("input", { type: "checkbox", checked: runs[0].follows });
     box.setAttribute("aria-label", `${page.groups[g].label} follows the slider`);
     box.addEventListener("change", () => {
       for (const run of runs) run.follows = box.checked;
       update();
     });
-    row.cells[7].append(box);
+    row.lastElementChild.append(box);
   });
 }
