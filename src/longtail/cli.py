@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from longtail import __version__
+import longtail
 from longtail.commands import COMMANDS
 from longtail.commands.training import Train
 from longtail.errors import UserError, unknown
@@ -42,7 +42,7 @@ def parse(arguments: list[str]) -> Callable[[], None] | None:
         print(overview())
         return None
     if arguments[0] == "--version":
-        print(f"longtail {__version__}")
+        print(f"longtail {longtail.__version__}")
         return None
     name, rest = command_of(arguments)
     if name not in COMMANDS:
