@@ -145,7 +145,7 @@ class Images:
     and so be streamed."""
 
     def row_bytes(self) -> int:
-        """Bytes of one decoded image, told from the first header that can be read."""
+        """Bytes of one decoded image, told by the first one; 0 if that cannot be read."""
         if self.image_size is not None:
             return 3 * self.image_size**2
         for blob in islice(self.blobs(torch.arange(1)), 1):
