@@ -1,7 +1,7 @@
 """What `longtail bench` does by another name than that of a folder of classifiers' recipes."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from longtail.config import Config
@@ -12,20 +12,26 @@ if TYPE_CHECKING:
     from longtail.commands.benching import Bench
 
 
-TAKES = {
-    "seeds": ("compactness", "embeddings", "stream", "shapes-lvis", "lvis"),
-    "only": ("compactness", "embeddings", "shapes-lvis", "lvis"),
-    "images": ("images",),
-    "rows": ("scale",),
-}
-"""Options that not every bench of this file has, and which do."""
+@dataclass(frozen=True)
+class Measured:
+    """A bench whose recipes are no classifiers', or that has none."""
+
+    run: Callable[["Bench"], None]
+    takes: tuple[str, ...] = ()
+    """Which of `OPTIONS` it reads."""
+
+
+OPTIONS = ("seeds", "only", "images", "rows")
+"""Those of `longtail bench` that not every bench reads."""
+OF_RECIPES = ("seeds", "only")
+"""What a folder of recipes reads of them."""
 
 
 def check_options(asked: "Bench") -> None:
-    """Refuse an option that the bench would ignore; one of recipes has seeds and only."""
-    for option, names in TAKES.items():
-        takes = asked.name in names or (asked.name not in MEASURED and option in ("seeds", "only"))
-        if not takes and getattr(asked, option) != getattr(type(asked), option):
+    """Refuse an option that the bench would ignore."""
+    takes = MEASURED[asked.name].takes if asked.name in MEASURED else OF_RECIPES
+    for option in OPTIONS:
+        if option not in takes and getattr(asked, option) != getattr(type(asked), option):
             raise UserError(f"bench {asked.name} has no --{option}: leave it out")
 
 
@@ -188,18 +194,18 @@ def _detection_speed(asked: "Bench") -> None:
     print_lines(header, rows)
 
 
-MEASURED: dict[str, Callable[["Bench"], None]] = {
-    "speed": _speed,
-    "prices": _prices,
-    "images": _images,
-    "compactness": _compactness,
-    "embeddings": _embeddings,
-    "stream": _stream,
-    "cost": _cost,
-    "scale": _scale,
-    "shapes-lvis": _detection,
-    "lvis": _detection,
-    "lvis-test": _test_server,
-    "detection-speed": _detection_speed,
+MEASURED: dict[str, Measured] = {
+    "speed": Measured(_speed),
+    "prices": Measured(_prices),
+    "images": Measured(_images, takes=("images",)),
+    "compactness": Measured(_compactness, takes=OF_RECIPES),
+    "embeddings": Measured(_embeddings, takes=("seeds", "only")),
+    "stream": Measured(_stream, takes=("seeds",)),
+    "cost": Measured(_cost),
+    "scale": Measured(_scale, takes=("rows",)),
+    "shapes-lvis": Measured(_detection, takes=OF_RECIPES),
+    "lvis": Measured(_detection, takes=OF_RECIPES),
+    "lvis-test": Measured(_test_server),
+    "detection-speed": Measured(_detection_speed, takes=("only",)),
 }
-"""Benches whose recipes are no classifiers, or that have none."""
+"""By what the user types."""
