@@ -37,7 +37,7 @@ def check_options(asked: "Bench") -> None:
 
 def _speed(asked: "Bench") -> None:
     _measures_at_once(asked)
-    from longtail import speed
+    from longtail.benches import speed
     from longtail.data import load
 
     config = Config.preset("cifar100-lt:100").with_options(
@@ -51,7 +51,7 @@ def _speed(asked: "Bench") -> None:
 
 def _prices(asked: "Bench") -> None:
     _measures_at_once(asked)
-    from longtail import prices
+    from longtail.benches import prices
     from longtail.data import load
 
     config = replace(Config.preset("cifar100-lt:100"), machine=asked.machine)
@@ -61,7 +61,8 @@ def _prices(asked: "Bench") -> None:
 
 
 def _compactness(asked: "Bench") -> None:
-    from longtail import bench, compactness
+    from longtail import bench
+    from longtail.benches import compactness
     from longtail.console import Console
 
     opened = bench.Bench.open(
@@ -86,7 +87,7 @@ def _compactness(asked: "Bench") -> None:
 def _images(asked: "Bench") -> None:
     if asked.dry_run:
         raise UserError("bench images measures at once, for about five minutes: no --dry-run")
-    from longtail import throughput
+    from longtail.benches import throughput
 
     config = Config.preset("imagenet-lt").with_options(method="deconfound")
     setting = throughput.Setting(
@@ -186,12 +187,14 @@ def _test_server(asked: "Bench") -> None:
 
 def _detection_speed(asked: "Bench") -> None:
     _measures_at_once(asked)
-    from longtail.detection import speed
+    from longtail.benches import detection_speed
 
-    chosen = speed.workloads(asked.only)
-    found = speed.bench_speed(asked.results / "detection-speed", chosen, asked.machine.device)
-    header, rows = speed.table(found)
-    print_lines(header, rows)
+    found = detection_speed.bench_speed(
+        asked.results / "detection-speed",
+        detection_speed.workloads(asked.only),
+        asked.machine.device,
+    )
+    print_lines(*detection_speed.table(found))
 
 
 MEASURED: dict[str, Measured] = {
