@@ -49,7 +49,11 @@ class Price:
 
 @dataclass(frozen=True)
 class Judging:
-    """Seconds of judging the test part."""
+    """Seconds of judging the test part.
+
+    Of an untrained head whose mean feature is filled with ones: a fresh head has zeros there, and
+    TDE would subtract nothing. The work is that of a trained head; its accuracies mean nothing.
+    """
 
     images: int
     one_alpha: float
@@ -91,7 +95,7 @@ def price(config: Config, data: Data, fabric: Fabric, seconds: float) -> Price:
 
 
 def judge_price(config: Config, data: Data, fabric: Fabric) -> Judging:
-    """Judge an untrained model, at one alpha and at all."""
+    """Judge a model, at one alpha and at all."""
     replica = _replica(config.with_options(method="deconfound"), data, fabric)
     replica.model.head.mean_feature.fill_(1.0)  # type: ignore[operator]
     test = data.test if data.test is not None else data.train
