@@ -266,19 +266,6 @@ def test_too_many_rows_are_refused_before_they_are_written(tmp_path, capsys):
     assert "begins at 1,000 rows" in capsys.readouterr().err
 
 
-def test_the_peak_of_memory_is_seen():
-    if scale.anonymous_bytes() is None:
-        pytest.skip("this kernel does not tell anonymous memory")
-    before = scale.anonymous_bytes()
-    with scale.Peak() as peak:
-        block = np.ones(8_000_000)
-        import time
-
-        time.sleep(0.1)
-        del block
-    assert peak.bytes - before > 50_000_000
-
-
 # ------------------------------------------------------------------------------------- the pages
 
 ROOT = Path(__file__).parents[1]

@@ -263,8 +263,8 @@ def test_two_devices_with_synchronised_statistics_equal_one(tmp_path):
 
 
 def test_streamed_images_and_those_decoded_on_the_device_train_alike(tmp_path):
+    from longtail.benches.generated import generate, generated
     from longtail.config import DataConfig
-    from longtail.data.generated import generate, generated
 
     paths = generate(tmp_path, 24, scale=0.2)
     config = cuda_config(backbone="conv4", augment="resized-crop", crop_size=32, lr=0.01)

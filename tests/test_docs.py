@@ -1,9 +1,17 @@
 """What the documents show is run; what they link to is there."""
 
 import re
+import shlex
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
+
+from longtail import methods
+from longtail.cli import COMMANDS, parse
+from longtail.commands.benching import Bench
+from longtail.commands.measuring import MEASURED, check_options
+from longtail.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,14 +28,59 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_links_and_commands_are_real(page):
-    from longtail.cli import COMMANDS
-
-    text = page.read_text()
-    for link in re.findall(r"\]\(([^)#]+)\)", text):
+def test_links_are_real(page):
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert link.startswith("https://") or (page.parent / link).exists(), link
-    for words in re.findall(r"^longtail (\S+) ?(\S*)", text, flags=re.M):
-        assert words[0] in COMMANDS or " ".join(words) in COMMANDS, words
+
+
+def command_lines(shell: str) -> list[list[str]]:
+    """The words after each `longtail`, up to a pipe or a redirection."""
+    found = []
+    for line in shell.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if "longtail" in words:
+            words = words[words.index("longtail") + 1 :]
+            found.append(list(takewhile(lambda word: word not in ("|", ">"), words)))
+    return found
+
+
+def check_command(words: list[str]) -> None:
+    run = parse(words)
+    asked = getattr(run, "__self__", None)
+    if isinstance(asked, Bench):
+        assert asked.name in MEASURED or (ROOT / "recipes" / asked.name).is_dir()
+        check_options(asked)
+
+
+def test_a_wrong_command_line_is_noticed(capsys):
+    text = "find . | longtail predict run - > out  # names\nlongtail bench cost \\\n  --rows 5\n"
+    assert command_lines(text) == [["predict", "run", "-"], ["bench", "cost", "--rows", "5"]]
+    for wrong in ("bench cost --rows 5", "bench cots", "train --no-such 1", "evaluate runs/x"):
+        with pytest.raises((UserError, AssertionError)):
+            check_command(wrong.split())
+    with pytest.raises(SystemExit):
+        check_command(["sweep"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_command_lines_are_real(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    if page.name == "add-a-method.md":  # its command is of the method that it writes
+        written: dict = {}
+        exec(blocks(page), written)
+        monkeypatch.setitem(methods.registry(), "square-root", written["square_root"])
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), flags=re.S | re.M)
+    for words in command_lines("".join(text for language, text in fences if not language)):
+        check_command(words)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_of_the_help_are_real(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    lines = command_lines(COMMANDS[name].examples)
+    assert lines
+    for words in lines:
+        check_command(words)
 
 
 def test_the_first_command_comes_early():

@@ -9,8 +9,9 @@ from torch import nn
 
 import reference
 from helpers import tiny_config, tiny_data
-from longtail import backbones, cli, compactness, finished, gradcam
+from longtail import backbones, cli, finished, gradcam
 from longtail.bench import Bench
+from longtail.benches import compactness
 from longtail.config import MachineConfig
 from longtail.errors import UserError
 from longtail.heads import DeconfoundHead, LinearHead

@@ -36,9 +36,8 @@ LAYERS = [
     {"gradcam"},
     {"figures"},
     {"reports"},
-    {"demo", "console", "bench", "benches", "speed", "throughput"},
-    {"prices"},
-    {"compactness"},
+    {"demo", "console", "bench"},
+    {"benches"},
     {"commands"},
     {"cli", "__init__", "__main__"},
 ]

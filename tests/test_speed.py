@@ -2,18 +2,22 @@
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
-from longtail import backbones, prices, speed, tables
+from longtail import backbones, methods, tables
+from longtail.benches import prices, speed
 from longtail.config import Config
 from longtail.data import load
 from longtail.data.base import ClassCounts
 from longtail.engine import launch
 from longtail.heads import DeconfoundHead
 from longtail.measures import accuracy, score, sweep
+
+ROOT = Path(__file__).parents[1]
 
 
 def best_of(repeats: int, call) -> float:
@@ -43,13 +47,13 @@ def test_a_sweep_of_13_costs_little_more_than_one_evaluation():
     assert best_of(3, lambda: sweep(scores, counts)) <= 0.2 * best_of(2, evaluate)
 
 
-def test_measure_and_save(tmp_path):
+def test_measured_speeds_are_written(tmp_path, monkeypatch):
     config = Config.preset("digits-lt").with_options(method="deconfound", device="cpu")
-    found = speed.measure(config, load("digits-lt"), launch(config.machine), 1, 0.05)
+    monkeypatch.setattr(speed, "variants", lambda config, cuda: [(config, 1)])
+    (found,) = speed.bench_speed(config, load("digits-lt"), tmp_path / "speed.json", seconds=0.05)
     assert found.images_per_second > 0 and found.roofline > found.images_per_second
-    speed.save([found], tmp_path / "speed.json")
     stored = json.loads((tmp_path / "speed.json").read_text())
-    assert stored["speeds"][0]["replicas"] == 1 and "torch" in stored["versions"]
+    assert stored["speeds"] == [asdict(found)] and "torch" in stored["versions"]
     header, rows = speed.table([found])
     assert len(header) == len(rows[0])
 
@@ -57,7 +61,6 @@ def test_measure_and_save(tmp_path):
 def test_activations_are_counted_by_convolution():
     config = Config.preset("digits-lt").with_options(method="baseline", device="cpu")
     data = load("digits-lt")
-    from longtail import methods
     from longtail.models import build_model
 
     model = build_model(config, methods.build("baseline"), data)
@@ -103,7 +106,16 @@ def test_judging_is_priced_at_one_alpha_and_at_all():
     assert found.one_alpha > 0 and found.sweep > 0
 
 
-ROOT = Path(__file__).parents[1]
+def test_prices_are_written_as_the_committed_ones_are(tmp_path, monkeypatch):
+    every = methods.registry()
+    monkeypatch.setattr(methods, "registry", lambda: {"deconfound": every["deconfound"]})
+    config = Config.preset("digits-lt").with_options(device="cpu", epochs=2)
+    prices.bench_prices(config, load("digits-lt"), tmp_path / "prices.json", seconds=0.02)
+    stored = json.loads((tmp_path / "prices.json").read_text())
+    committed = json.loads((ROOT / "results/speed/prices.json").read_text())
+    assert list(stored) == list(committed)
+    assert list(stored["judging"]) == list(committed["judging"])
+    assert list(stored["prices"][0]) == list(committed["prices"][0])
 
 
 def test_the_tables_in_the_docs_are_the_measured_ones():

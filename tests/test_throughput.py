@@ -13,13 +13,15 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail import cli, throughput
+from longtail import cli
+from longtail.benches import throughput
+from longtail.benches.generated import SIZES, generate, generated
+from longtail.benches.memory import anonymous, used, watched
+from longtail.benches.throughput import Setting, Throughput, bench_images
 from longtail.config import Config, DataConfig, MachineConfig
 from longtail.data import memory
-from longtail.data.generated import SIZES, generate, generated
 from longtail.errors import UserError
 from longtail.streaming import in_batches
-from longtail.throughput import Setting, Throughput, bench_images
 
 HERE = torch.device("cpu")
 WAY = Throughput("ceiling", "Resident", 1024, 0, 2500.0, 2**31, (2**30,))
@@ -38,7 +40,7 @@ MODES = ["ceiling", "resident", "streaming", "streaming-device", "dataloader"]
 
 
 def test_every_way_is_measured_and_written(setting, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "INTERVAL", 0.001)
+    monkeypatch.setattr(throughput, "INTERVAL", 0.001)
     found = bench_images(setting, tmp_path / "images.json")
     assert [way.mode for way in found] == MODES
     assert [way.fed_by for way in found] == ["Resident"] * 2 + ["Streaming"] * 2 + ["DataLoader"]
@@ -102,20 +104,20 @@ def test_memory_stays_flat_while_images_stream(tmp_path):
     arriving = in_batches(inputs, order, MachineConfig(workers=1), HERE)
     (worker,) = set(active_children()) - before
     gc.collect()  # else it might come in between, and pages are no longer shared once written to
-    used, kept = [], set()
+    taken, kept = [], set()
     for number, batch in enumerate(arriving):
         kept.add(weakref.ref(batch))
         if number % 10 == 9:
-            used.append(memory.used(worker.pid))
-    assert len(used) == 6 and 2**20 < max(used) < used[0] + 2**24
+            taken.append(used(worker.pid))
+    assert len(taken) == 6 and 2**20 < max(taken) < taken[0] + 2**24
     assert sum(batch() is not None for batch in kept) == 1  # the last
 
 
-def test_memory_is_watched_all_along(monkeypatch):
-    monkeypatch.setattr(memory, "INTERVAL", 0.01)
-    with memory.watched() as found:
+@pytest.mark.parametrize("look", [used, anonymous])
+def test_memory_is_watched_all_along(look):
+    with watched(look, 0.01) as found:
         assert len(found) == 1  # before anything is timed
-        with mmap.mmap(-1, 2**25) as taken:
+        with mmap.mmap(-1, 2**25, flags=mmap.MAP_PRIVATE) as taken:
             taken.write(b"x" * 2**25)
             seen = len(found)
             while len(found) < seen + 2:
@@ -139,11 +141,11 @@ def test_generated_images_have_the_sizes_they_should(tmp_path):
     assert all(image.std() > 20 for image in images)
 
 
-def test_memory_of_this_process_is_seen():
-    before = memory.used()
+def test_memory_that_processes_share_is_seen():
+    before = used()
     with mmap.mmap(-1, 2**25) as taken:
         taken.write(b"x" * 2**25)
-        assert memory.used() - before > 2**24
+        assert used() - before > 2**24
 
 
 def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from small import Interrupt, Stop, small_config, small_data
 
+from longtail.benches.detection_speed import Workload, measure_speed
 from longtail.detection.masks import encode
-from longtail.detection.speed import Workload, measure_speed
 from longtail.detection.training import fit
 from longtail.engine import launch
 

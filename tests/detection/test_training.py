@@ -11,6 +11,7 @@ from small import Interrupt, Stop, small_config, small_data
 
 import longtail as lt
 from longtail import cli
+from longtail.benches.detection_speed import Workload, mask_rcnn, measure_speed, table, workloads
 from longtail.config import MachineConfig
 from longtail.detection import batches, predicting, regions
 from longtail.detection.bench import Recipe
@@ -20,7 +21,6 @@ from longtail.detection.finished import Finished
 from longtail.detection.measure import repeat_factors
 from longtail.detection.results import DetectionRun
 from longtail.detection.settings import METHODS
-from longtail.detection.speed import Workload, mask_rcnn, measure_speed, table, workloads
 from longtail.detection.training import batches_of, fit
 from longtail.engine import launch
 from longtail.errors import UserError

@@ -1,7 +1,7 @@
-"""Benches that measure something other than a folder of recipes, one file each.
+"""Benches that measure something other than the accuracies of recipes, one file each.
 
-Each writes its figures as JSON the moment they exist, and makes its Markdown table from the files
-alone, so that a table never holds a figure that no file has.
+Each writes its figures as JSON the moment they exist, and makes its Markdown table, if it has one,
+from the files alone, so that a table never holds a figure that no file has.
 """
 
 import json
@@ -15,10 +15,15 @@ from longtail.runs import replacing
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content` whole or not at all, figures to six digits."""
-    rounded = json.loads(json.dumps(content), parse_float=lambda text: float(f"{float(text):.6g}"))
+    """Write `content` whole or not at all."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(rounded, indent=1) + "\n")
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def six_digits(content: Mapping[str, Any]) -> dict[str, Any]:
+    """`content` as JSON holds it, its figures rounded."""
+    text = json.dumps(content)
+    return json.loads(text, parse_float=lambda figure: float(f"{float(figure):.6g}"))
 
 
 def check_features(sha256: str, made: Iterable[Path]) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longtail import tables
-from longtail.benches import read_all, write_json, write_page
+from longtail.benches import read_all, six_digits, write_json, write_page
 from longtail.heads import CosineHead, DeconfoundHead
 from longtail.runs import environment
 
@@ -147,7 +147,7 @@ def bench_cost(results: Path, device: str) -> Path:
     try:
         for cell in cells(device):
             content["cells"].append(measure(*cell, device=device))
-            write_json(results / "cost" / f"{device}.json", content)
+            write_json(results / "cost" / f"{device}.json", six_digits(content))
     finally:
         torch.set_num_threads(threads)
     return write_table(results)

@@ -19,7 +19,14 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from longtail import tables
-from longtail.benches import check_features, figure, read_all, write_json, write_page
+from longtail.benches import (
+    check_features,
+    figure,
+    read_all,
+    six_digits,
+    write_json,
+    write_page,
+)
 from longtail.benches.baselines import CLASSIFIERS, IMBALANCED_LEARN, UNSEEDED
 from longtail.data import load
 from longtail.data.base import Data
@@ -83,7 +90,7 @@ def bench_embeddings(cells: Sequence[Cell], results: Path, device: str) -> Itera
     for cell in cells:
         if data is None or data.name != str(cell.file):
             data = load(str(cell.file))
-        write_json(cell.result_path(results), measure(cell, data, device))
+        write_json(cell.result_path(results), six_digits(measure(cell, data, device)))
         yield cell
 
 

@@ -9,7 +9,6 @@ Shapes: N rows, D features, C classes.
 import multiprocessing
 import shutil
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,7 +25,8 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.metrics import balanced_accuracy_score
 
 from longtail import tables
-from longtail.benches import read_all, write_json, write_page
+from longtail.benches import read_all, six_digits, write_json, write_page
+from longtail.benches.memory import anonymous, watched
 from longtail.errors import UserError
 from longtail.estimator import DeconfoundTDEClassifier
 from longtail.runs import environment
@@ -37,6 +37,8 @@ CHUNK = 20_000
 PASSES, ITERATIONS, SAMPLE = 2, 10, 20_000
 SPREAD = 0.1
 """Of the class centres, beside noise of 1: hard enough that not all is right."""
+INTERVAL = 0.02
+"""Seconds between two looks at the memory, whose peak may be short."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def bench_scale(results: Path, rows: int = ROWS, dim: int = DIM, classes: int = 
         }
         for contestant in CONTESTANTS:
             content["fits"].append(apart(contestant, folder))
-            write_json(results / NAME / f"{rows}.json", content)
+            write_json(results / NAME / f"{rows}.json", six_digits(content))
     return write_table(results)
 
 
@@ -132,8 +134,7 @@ def measured(contestant: str, folder: Path) -> dict[str, Any]:
     labels = np.load(folder / "y.npy")
     asked = CONTESTANTS[contestant]
     classifier = asked.make()
-    before = anonymous_bytes()
-    with Peak() as peak, warnings.catch_warnings(record=True) as said:
+    with watched(anonymous, INTERVAL) as held, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         began = time.perf_counter()
         if asked.rows is not None and asked.rows < len(labels):
@@ -142,44 +143,15 @@ def measured(contestant: str, folder: Path) -> dict[str, Any]:
         classifier.fit(features, labels)
         seconds = time.perf_counter() - began
     found = classifier.predict(np.load(folder / "x_test.npy", mmap_mode="r"))
-    taken = None if before is None or peak.bytes is None else peak.bytes - before
     return {
         "classifier": contestant,
         "given": asked.given,
         "converged": not any(issubclass(w.category, ConvergenceWarning) for w in said),
         "fit_seconds": seconds,
-        "memory_bytes": taken,
+        "memory_bytes": max(held) - held[0] if held[0] else None,
         "balanced": 100 * balanced_accuracy_score(np.load(folder / "y_test.npy"), found),
         "alpha": getattr(classifier, "alpha_", None),
     }
-
-
-class Peak:
-    """The most anonymous memory that this process held while the block ran."""
-
-    def __enter__(self) -> "Peak":
-        self.bytes = anonymous_bytes()
-        self._over = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self._watcher.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._watcher.join()
-
-    def _watch(self) -> None:
-        while self.bytes is not None and not self._over.wait(0.02):
-            self.bytes = max(self.bytes, anonymous_bytes() or 0)
-
-
-def anonymous_bytes() -> int | None:
-    """Memory of this process that is no file's; None where the kernel does not tell."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(x.split()[1]) * 1024 for x in lines if x.startswith("RssAnon:")), None)
 
 
 def write_table(results: Path) -> Path:

@@ -10,18 +10,19 @@ from longtail.commands.measuring import MEASURED, check_options
 from longtail.config import MachineConfig
 from longtail.terminal import first_process
 
+NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(MEASURED)}."
+
 
 @dataclass(frozen=True)
 class Bench:
     """Reproduce a table of the paper: run what is missing, then write the table."""
 
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """A folder of recipes, such as cifar-lt or momentum; or what is measured without any: speed,
-    images, compactness, embeddings, stream, cost, scale, detection-speed."""
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help=NAMES)]
     seeds: int | None = None
     """Seeds of every cell; each recipe's own number by default."""
     only: tuple[str, ...] = ()
-    """Run only recipes whose path holds one of these words; of embeddings, FILE/CLASSIFIER."""
+    """Run only recipes whose path holds one of these words; of embeddings, FILE/CLASSIFIER, of
+    detection-speed, the name of a workload."""
     root: Path | None = None
     """Folder of the data sets; else $LONGTAIL_DATA. For embeddings and stream, of .npz files."""
     recipes: Path = Path("recipes")
@@ -55,7 +56,7 @@ class Bench:
 
         check_options(self)
         if self.name in MEASURED:
-            return MEASURED[self.name](self)
+            return MEASURED[self.name].run(self)
         opened = bench.Bench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )

@@ -1,7 +1,7 @@
 """What `longtail bench` does by another name than that of a folder of classifiers' recipes."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from longtail.config import Config
@@ -12,26 +12,32 @@ if TYPE_CHECKING:
     from longtail.commands.benching import Bench
 
 
-TAKES = {
-    "seeds": ("compactness", "embeddings", "stream", "shapes-lvis", "lvis"),
-    "only": ("compactness", "embeddings", "shapes-lvis", "lvis"),
-    "images": ("images",),
-    "rows": ("scale",),
-}
-"""Options that not every bench of this file has, and which do."""
+@dataclass(frozen=True)
+class Measured:
+    """A bench whose recipes are no classifiers', or that has none."""
+
+    run: Callable[["Bench"], None]
+    takes: tuple[str, ...] = ()
+    """Which of `OPTIONS` it reads."""
+
+
+OPTIONS = ("seeds", "only", "images", "rows")
+"""Those of `longtail bench` that not every bench reads."""
+OF_RECIPES = ("seeds", "only")
+"""What a folder of recipes reads of them."""
 
 
 def check_options(asked: "Bench") -> None:
-    """Refuse an option that the bench would ignore; one of recipes has seeds and only."""
-    for option, names in TAKES.items():
-        takes = asked.name in names or (asked.name not in MEASURED and option in ("seeds", "only"))
-        if not takes and getattr(asked, option) != getattr(type(asked), option):
+    """Refuse an option that the bench would ignore."""
+    takes = MEASURED[asked.name].takes if asked.name in MEASURED else OF_RECIPES
+    for option in OPTIONS:
+        if option not in takes and getattr(asked, option) != getattr(type(asked), option):
             raise UserError(f"bench {asked.name} has no --{option}: leave it out")
 
 
 def _speed(asked: "Bench") -> None:
     _measures_at_once(asked)
-    from longtail import speed
+    from longtail.benches import speed
     from longtail.data import load
 
     config = Config.preset("cifar100-lt:100").with_options(
@@ -45,7 +51,7 @@ def _speed(asked: "Bench") -> None:
 
 def _prices(asked: "Bench") -> None:
     _measures_at_once(asked)
-    from longtail import prices
+    from longtail.benches import prices
     from longtail.data import load
 
     config = replace(Config.preset("cifar100-lt:100"), machine=asked.machine)
@@ -55,7 +61,8 @@ def _prices(asked: "Bench") -> None:
 
 
 def _compactness(asked: "Bench") -> None:
-    from longtail import bench, compactness
+    from longtail import bench
+    from longtail.benches import compactness
     from longtail.console import Console
 
     opened = bench.Bench.open(
@@ -80,7 +87,7 @@ def _compactness(asked: "Bench") -> None:
 def _images(asked: "Bench") -> None:
     if asked.dry_run:
         raise UserError("bench images measures at once, for about five minutes: no --dry-run")
-    from longtail import throughput
+    from longtail.benches import throughput
 
     config = Config.preset("imagenet-lt").with_options(method="deconfound")
     setting = throughput.Setting(
@@ -180,26 +187,28 @@ def _test_server(asked: "Bench") -> None:
 
 def _detection_speed(asked: "Bench") -> None:
     _measures_at_once(asked)
-    from longtail.detection import speed
+    from longtail.benches import detection_speed
 
-    chosen = speed.workloads(asked.only)
-    found = speed.bench_speed(asked.results / "detection-speed", chosen, asked.machine.device)
-    header, rows = speed.table(found)
-    print_lines(header, rows)
+    found = detection_speed.bench_speed(
+        asked.results / "detection-speed",
+        detection_speed.workloads(asked.only),
+        asked.machine.device,
+    )
+    print_lines(*detection_speed.table(found))
 
 
-MEASURED: dict[str, Callable[["Bench"], None]] = {
-    "speed": _speed,
-    "prices": _prices,
-    "images": _images,
-    "compactness": _compactness,
-    "embeddings": _embeddings,
-    "stream": _stream,
-    "cost": _cost,
-    "scale": _scale,
-    "shapes-lvis": _detection,
-    "lvis": _detection,
-    "lvis-test": _test_server,
-    "detection-speed": _detection_speed,
+MEASURED: dict[str, Measured] = {
+    "speed": Measured(_speed),
+    "prices": Measured(_prices),
+    "images": Measured(_images, takes=("images",)),
+    "compactness": Measured(_compactness, takes=OF_RECIPES),
+    "embeddings": Measured(_embeddings, takes=("seeds", "only")),
+    "stream": Measured(_stream, takes=("seeds",)),
+    "cost": Measured(_cost),
+    "scale": Measured(_scale, takes=("rows",)),
+    "shapes-lvis": Measured(_detection, takes=OF_RECIPES),
+    "lvis": Measured(_detection, takes=OF_RECIPES),
+    "lvis-test": Measured(_test_server),
+    "detection-speed": Measured(_detection_speed, takes=("only",)),
 }
-"""Benches whose recipes are no classifiers, or that have none."""
+"""By what the user types."""

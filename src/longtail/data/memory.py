@@ -1,17 +1,12 @@
-"""Memory of the host: whether a data set fits, told before it is read, and what is taken."""
+"""Memory of the host: whether a data set fits, told before it is read."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
 
 from longtail.data.cache import Cached, room
 from longtail.data.sources import Source
 
 GIB = 2**30
-INTERVAL = 2.0
-"""Seconds between two looks at what is used."""
 
 
 def free() -> int | None:
@@ -54,55 +49,6 @@ def _all_kept(source: Source) -> bool:
             return False
         unwritten += part.store.unwritten(part.rows)
     return not unwritten or unwritten < room()
-
-
-def used(process: int | None = None) -> int:
-    """Bytes of a process (this one) and its children that are theirs alone or shared among them.
-
-    0 where the kernel does not tell.
-    """
-    top, total = process or os.getpid(), 0
-    for process in (top, *_children(top)):
-        try:
-            text = Path(f"/proc/{process}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        for line in text.splitlines():
-            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
-                total += int(line.split()[1]) * 1024
-    return total
-
-
-@contextmanager
-def watched() -> Iterator[list[int]]:
-    """What is `used` before, every few seconds meanwhile, and after, in a list that grows.
-
-    It is asked for in a thread: the kernel takes a while to count a large mapping.
-    """
-    found, done = [used()], Event()
-
-    def watch() -> None:
-        while not done.wait(INTERVAL):
-            found.append(used())
-
-    thread = Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        done.set()
-        thread.join()
-        found.append(used())
-
-
-def _children(process: int) -> list[int]:
-    found: list[int] = []
-    for path in Path(f"/proc/{process}/task").glob("*/children"):
-        try:
-            found += [int(word) for word in path.read_text().split()]
-        except OSError:
-            continue
-    return [each for child in found for each in (child, *_children(child))]
 
 
 def _machine() -> int | None:

@@ -5,25 +5,24 @@ read once in the forward pass, its gradient is written and read once in the back
 is read once more there: five passes. Bytes over the measured copy bandwidth give the floor.
 """
 
-import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from torch import nn
 
 from longtail import methods
+from longtail.benches import write_json
 from longtail.config import Config, MachineConfig
 from longtail.data.base import Data
 from longtail.engine import launch
 from longtail.graph import stepper
 from longtail.replica import Replica
 from longtail.resident import Resident, sample_input
-from longtail.runs import environment, replacing
+from longtail.runs import environment
 
 PASSES = 5
 
@@ -140,20 +139,9 @@ def bench_speed(config: Config, data: Data, out: Path, seconds: float = 1.0) -> 
     found: list[Speed] = []
     for variant, replicas in variants(config, cuda):
         found.append(measure(variant, data, launch(variant.machine), replicas, seconds))
-        save(found, out)
+        figures = [asdict(speed) for speed in found]
+        write_json(out, {**environment(cuda=cuda), "speeds": figures})
     return found
-
-
-def save(found: Sequence[Speed], out: Path) -> None:
-    """Write the figures with the environment they were measured in."""
-    write(out, {"speeds": [asdict(speed) for speed in found]})
-
-
-def write(out: Path, figures: Mapping[str, Any]) -> None:
-    """Write `figures` with the environment they were measured in."""
-    content = {**environment(cuda=torch.cuda.is_available()), **figures}
-    with replacing(out) as path:
-        path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def table(found: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:

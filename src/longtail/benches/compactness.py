@@ -14,7 +14,7 @@ from typing import Any
 
 from longtail import gradcam, tables
 from longtail.bench import Bench, Recipe
-from longtail.benches import write_json
+from longtail.benches import six_digits, write_json
 from longtail.config import MachineConfig
 from longtail.engine import Progress
 from longtail.finished import reopen
@@ -61,7 +61,7 @@ def bench_compactness(
     if missing:
         run_jobs([job for job, _ in missing], resume=True, progress=progress)
     for job, path in missing:
-        write_json(path, measure(job.run))
+        write_json(path, six_digits(measure(job.run)))
     return [json.loads(path.read_text()) for path in paths]
 
 

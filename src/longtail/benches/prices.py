@@ -14,6 +14,8 @@ import torch
 from lightning.fabric import Fabric
 
 from longtail import methods
+from longtail.benches import write_json
+from longtail.benches.speed import step_seconds, wait
 from longtail.config import Config
 from longtail.data.base import Data
 from longtail.engine import launch
@@ -21,7 +23,7 @@ from longtail.measures import GRID, accuracy, score, sweep
 from longtail.pipeline import TUNING_FRACTION
 from longtail.replica import Replica
 from longtail.resident import Resident
-from longtail.speed import step_seconds, wait, write
+from longtail.runs import environment
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,11 @@ class Price:
 
 @dataclass(frozen=True)
 class Judging:
-    """Seconds of judging the test part."""
+    """Seconds of judging the test part.
+
+    Of an untrained head whose mean feature is filled with ones: a fresh head has zeros there, and
+    TDE would subtract nothing. The work is that of a trained head; its accuracies mean nothing.
+    """
 
     images: int
     one_alpha: float
@@ -60,12 +66,16 @@ class Judging:
 def bench_prices(config: Config, data: Data, out: Path, seconds: float = 0.5) -> list[Price]:
     """Measure every method on `data`, writing `out` anew after each."""
     fabric = launch(config.machine)
-    judging = judge_price(config, data, fabric)
+    about = {
+        **environment(cuda=fabric.device.type == "cuda"),
+        "data": data.full_name,
+        "judging": asdict(judge_price(config, data, fabric)),
+    }
     found: list[Price] = []
     for name in methods.registry():
         found.append(price(config.with_options(method=name), data, fabric, seconds))
         figures = [{**asdict(p), "seconds": p.seconds} for p in found]
-        write(out, {"data": data.full_name, "judging": asdict(judging), "prices": figures})
+        write_json(out, {**about, "prices": figures})
     return found
 
 
@@ -85,7 +95,7 @@ def price(config: Config, data: Data, fabric: Fabric, seconds: float) -> Price:
 
 
 def judge_price(config: Config, data: Data, fabric: Fabric) -> Judging:
-    """Judge an untrained model, at one alpha and at all."""
+    """Judge a model, at one alpha and at all."""
     replica = _replica(config.with_options(method="deconfound"), data, fabric)
     replica.model.head.mean_feature.fill_(1.0)  # type: ignore[operator]
     test = data.test if data.test is not None else data.train

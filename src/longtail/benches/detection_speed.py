@@ -6,11 +6,11 @@ of both is the true boxes alone: fewer masks are trained than late in a real tra
 alike. Variants are measured in turn, round by round, and the median counts.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,11 +23,13 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
+from longtail.benches import write_json
+from longtail.benches.detection_parts import parts_of
+from longtail.benches.speed import wait
 from longtail.config import MachineConfig
 from longtail.detection.batches import Batch, rows_of
 from longtail.detection.data import Categories
 from longtail.detection.detector import Detector, build_detector
-from longtail.detection.parts import parts_of
 from longtail.detection.proposals import SIZES
 from longtail.detection.pyramid import Pyramid, group_norm
 from longtail.detection.regions import BOX
@@ -35,7 +37,7 @@ from longtail.detection.settings import DetectionConfig, Tde
 from longtail.detection.training import LONGEST_GRADIENT
 from longtail.engine import launch
 from longtail.errors import unknown
-from longtail.runs import environment, replacing
+from longtail.runs import environment
 
 OBJECTS = 8
 """In each random image."""
@@ -98,8 +100,7 @@ def bench_speed(
     for workload in asked:
         found.append(measure_speed(workload, fabric))
         content = {**environment(cuda=fabric.device.type == "cuda"), **asdict(found[-1])}
-        with replacing(folder / f"{workload.name}.json") as path:
-            path.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(folder / f"{workload.name}.json", content)
     return found
 
 
@@ -110,21 +111,21 @@ def measure_speed(workload: Workload, fabric: Fabric, rounds: int = 15, calls: i
     theirs = mask_rcnn(config, workload.classes).to(fabric.device)
     batch = random_batch(config, workload.classes, workload.batch, fabric.device)
     images, targets = _as_lists(batch)
-    wait = _waiter(fabric)
+    ready = partial(wait, fabric)
     works = {
         "ours": _trainer(ours, lambda: ours(batch), config, fabric),
         "torchvision": _trainer(theirs, lambda: theirs(images, targets), config, fabric),
     }
-    training = _in_turn(works, wait, rounds, calls)
+    training = _in_turn(works, ready, rounds, calls)
     ours.eval()
     theirs.eval()
     with torch.no_grad(), fabric.autocast():
-        scored = _in_turn({tde: _scorer(ours, batch, tde) for tde in TDE}, wait, 2 * rounds, calls)
+        scored = _in_turn({tde: _scorer(ours, batch, tde) for tde in TDE}, ready, 2 * rounds, calls)
         # its suppression loops over images and classes: seconds a batch
-        other = _in_turn({"torchvision": lambda: theirs(images)}, wait, min(rounds, 3), 1)
+        other = _in_turn({"torchvision": lambda: theirs(images)}, ready, min(rounds, 3), 1)
         ways = {f"inference, TDE {tde}": _scorer(ours, batch, tde) for tde in TDE}
-        parts = parts_of(ours, ways, wait, rounds)
-    parts = parts_of(ours, {"training": works["ours"]}, wait, rounds) | parts
+        parts = parts_of(ours, ways, ready, rounds)
+    parts = parts_of(ours, {"training": works["ours"]}, ready, rounds) | parts
     size = workload.batch
     return Speed(
         workload=workload.name,
@@ -272,7 +273,3 @@ def _per_second(seconds: Mapping[str, list[float]], images: int) -> dict[str, fl
 
 def _ratio(these: list[float], those: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(these, those, strict=True))
-
-
-def _waiter(fabric: Fabric) -> Callable[[], None]:
-    return torch.cuda.synchronize if fabric.device.type == "cuda" else lambda: None

@@ -20,23 +20,26 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from longtail import methods
+from longtail.benches import write_json
+from longtail.benches.generated import PlainImages, generate, generated
+from longtail.benches.memory import used, watched
+from longtail.benches.speed import wait
 from longtail.config import Config
-from longtail.data import memory
 from longtail.data.base import Data, Split
 from longtail.data.cores import cores
-from longtail.data.generated import PlainImages, generate, generated
 from longtail.data.listed import LISTED
 from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.graph import stepper
 from longtail.replica import Replica
 from longtail.resident import Resident
-from longtail.runs import environment, replacing
-from longtail.speed import wait
+from longtail.runs import environment
 from longtail.streaming import ahead, can_decode, place, received, workers_of
 
 WARM_UP = 5
 """Steps before the clock starts, where it does not run from the beginning."""
+INTERVAL = 2.0
+"""Seconds between two looks at the host's memory."""
 EPOCHS = 90
 IMAGES = LISTED["imagenet-lt"].lists["train"][1]
 
@@ -129,7 +132,7 @@ def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
         )
     advance = stepper([replica])
     wait(fabric)
-    with memory.watched() as host:
+    with watched(used, INTERVAL) as host:
         began = time.perf_counter()
         replica.begin_epoch(0)
         for size in replica.step_sizes:
@@ -217,7 +220,7 @@ def _steady(
     step: Callable[[], None], warm_up: int, timed: int, fabric: Fabric
 ) -> tuple[float, list[int]]:
     """Seconds of `timed` steps after those of the warm-up, and the host's memory all along."""
-    with memory.watched() as host:
+    with watched(used, INTERVAL) as host:
         for _ in range(warm_up):
             step()
         wait(fabric)
@@ -297,8 +300,7 @@ def _save(found: Sequence[Throughput], about: Mapping[str, Any], out: Path) -> N
             for way in found
         },
     }
-    with replacing(out) as path:
-        path.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(out, content)
 
 
 def table(found: Sequence[Throughput]) -> tuple[list[str], list[list[str]]]:
