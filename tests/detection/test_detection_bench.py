@@ -7,7 +7,7 @@ from small import small_config, small_data
 
 from longtail import cli
 from longtail.config import MachineConfig
-from longtail.detection.bench import DetectionBench, write_table
+from longtail.detection.bench import DetectionBench, markdown, write_table
 from longtail.detection.data import DetectionSet
 from longtail.detection.settings import DetectionMachineConfig
 from longtail.errors import UserError
@@ -94,7 +94,11 @@ def test_each_recipe_is_judged_by_its_own_inference(bench, data, monkeypatch):
 
 @pytest.mark.parametrize(
     ("option", "value", "differs"),
-    [("lr", 0.5, "train"), ("width", 8, "options"), ("backbone", "resnet14t", "backbone")],
+    [
+        *(("lr", 0.5, "train"), ("width", 8, "options"), ("backbone", "resnet14t", "backbone")),
+        *(("alpha", 3.0, "inference"), ("score_threshold", 0.5, "inference")),
+        ("data", "x", "data"),
+    ],
 )
 def test_a_result_of_another_recipe_is_not_taken(
     bench, place, places, tmp_path, option, value, differs
@@ -103,6 +107,21 @@ def test_a_result_of_another_recipe_is_not_taken(
     opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
     with pytest.raises(UserError, match=rf"another recipe .* \(they differ in {differs}\)"):
         opened.missing(None)
+
+
+def test_the_table_has_the_alpha_that_was_measured(bench, place, places, tmp_path):
+    write_recipes(tmp_path, place / "set", alpha=3.0)
+    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
+    rows = [line.split(" | ") for line in markdown(opened).splitlines()[2:]]
+    assert [row[2:4] for row in rows] == [
+        *(["off", "0"], ["plain", "1.5"], ["background-exempt", "1.5"]),
+    ]
+
+
+def test_an_alpha_that_nothing_uses_makes_no_other_result(bench, place, places, tmp_path):
+    write_recipes(tmp_path, place / "set", alpha=3.0)
+    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
+    assert opened.missing(None, ["deconfound.yaml"]) == []
 
 
 def test_results_of_other_images_are_not_joined(bench, data):

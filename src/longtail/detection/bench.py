@@ -90,7 +90,7 @@ class DetectionBench:
         if not path.exists():
             return False
         found, wanted = json.loads(path.read_text()), made_with(recipe.config)
-        other = sorted(name for name in wanted if found[name] != wanted[name])
+        other = sorted(name for name in wanted if found.get(name) != wanted[name])
         if other:
             raise UserError(
                 f"{path} was made by another recipe than {recipe.path} is now (they differ in "
@@ -137,11 +137,10 @@ class DetectionBench:
     def _keep(self, rows: Sequence[tuple[Recipe, int]], finished: Finished) -> None:
         """Write the results of all recipes that share a run; every rank judges its share."""
         for recipe, seed in rows:
-            own, asked = finished.config, recipe.config.inference
-            config = replace(own, method=recipe.config.method, inference=asked)
-            as_trained = replace(own.inference, tde=asked.tde, alpha=asked.alpha)
+            asked = recipe.config
+            config = replace(finished.config, method=asked.method, inference=asked.inference)
             content = finished.stored
-            if config.tde != "off" or config.inference != as_trained:
+            if content.get("inference") != made_with(config)["inference"]:
                 result = finished.judged(config)
                 content = result.to_json() if result else {}
             if finished.fabric.global_rank == 0:
@@ -204,8 +203,8 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         config.data,
         f"[{recipe.place.name}](../{recipe.path})",
-        config.tde,
-        f"{config.inference.alpha:g}" if config.tde != "off" else "-",
+        ", ".join(dict.fromkeys(r["tde"] for r in results)) or config.tde,
+        tables.row(results).alpha if results else "",
         str(len(results)),
         *(_figure(name, results) for name in FIGURES),
         ", ".join(paper) if recipe.paper else "",
