@@ -68,7 +68,7 @@ def test_a_run_leaves_its_folder(run, data):
 
 
 def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
-    config = small_config(place, epochs=2, method="baseline")
+    config = small_config(place, epochs=2, batch_size=4, method="baseline")
     whole = fit(config, out=tmp_path / "whole", data=data)
     half = DetectionRun(tmp_path / "half")
 
@@ -84,6 +84,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
     one, other = whole.load_model(), half.load_model()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.result["overall"] == half.result["overall"] and whole.result["alpha"] is None
+    assert whole.result["images"] == half.result["images"] == 2 * 4  # of six a short step is left
 
 
 def test_commands(run, place, tmp_path, capsys):

@@ -21,7 +21,7 @@ from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.replica import load_weights
 
-COST = ("training_id", "seconds", "images_per_second", "device", "losses")
+COST = ("training_id", "seconds", "images", "images_per_second", "device", "losses")
 """The fields of a result that evaluation cannot know."""
 
 

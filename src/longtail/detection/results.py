@@ -74,7 +74,7 @@ def make_result(
         data: what was trained on.
         measured: what `measure` gave on the validation part.
         detector: as trained.
-        cost: seconds, images_per_second, device, training_id, losses.
+        cost: seconds, images, images_per_second, device, training_id, losses.
     """
     head = detector.cascade.each[-1].head
     normalised = isinstance(head, NormalisedHead)
@@ -99,7 +99,6 @@ def make_result(
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
         capture_seconds=0.0,
         replicas=1,
-        images=len(data) * config.train.epochs,
         **made_with(config),
         versions=versions(),
         git=commit(),

@@ -82,6 +82,7 @@ def fit(
         cost = {
             "training_id": training_id(config, train),
             "seconds": trained.seconds + time.perf_counter() - began,
+            "images": trained.images,
             "images_per_second": trained.images / trained.seconds,
             "device": environment(cuda=fabric.device.type == "cuda")["device"],
             "losses": trained.losses,
