@@ -19,7 +19,7 @@ from longtail.detection.settings import DetectionConfig, Tde
 from longtail.detection.training import Splits
 from longtail.engine import launch
 from longtail.errors import UserError
-from longtail.replica import load_weights
+from longtail.models import load_weights
 
 COST = ("training_id", "seconds", "images", "images_per_second", "device", "losses")
 """The fields of a result that evaluation cannot know."""

@@ -26,7 +26,7 @@ from longtail.detection.results import DetectionRun, digest, make_result, traini
 from longtail.detection.settings import DetectionConfig
 from longtail.engine import Progress, check_finite, launch
 from longtail.errors import UserError
-from longtail.replica import load_weights
+from longtail.models import load_weights
 from longtail.runs import environment
 from longtail.schedule import rate
 from longtail.seeding import stream
