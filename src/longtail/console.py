@@ -1,7 +1,7 @@
 """What a person sees of a training: a live line and a row per epoch, or plain lines when piped."""
 
 import time
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console as Terminal
 from rich.live import Live
@@ -9,12 +9,18 @@ from rich.text import Text
 
 
 class Console:
-    """Watches trainings, one after the other, as `engine.Progress`."""
+    """Watches trainings, one after the other, as `engine.Progress`; afterwards it is closed."""
 
     def __init__(self, terminal: Terminal | None = None):
         self.terminal = terminal or Terminal(highlight=False)
         self._live: Live | None = None
         self._last_draw = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def begin(self, title: str, epochs: int, done: int) -> None:
         """A training starts, or goes on after `done` epochs."""

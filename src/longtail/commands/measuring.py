@@ -66,13 +66,10 @@ def _compactness(asked: "Bench") -> None:
         print(f"{recipe.cell}  {recipe.name}  seed {seed}")
     if asked.dry_run:
         return
-    console = Console()
-    try:
+    with Console() as console:
         measured = compactness.bench_compactness(
             opened, cells, root=asked.root, machine=asked.machine, progress=console
         )
-    finally:
-        console.close()
     header, rows = compactness.table(measured)
     print_lines(header, rows)
 
@@ -159,12 +156,11 @@ def _detection(asked: "Bench") -> None:
     print(f"{len(wanted)} results to make, from {len(trainings)} trainings")
     if asked.dry_run:
         return
-    console = Console()
     try:
-        machine = DetectionMachineConfig.of(asked.machine)
-        opened.run(wanted, root=asked.root, machine=machine, progress=console)
+        with Console() as console:
+            machine = DetectionMachineConfig.of(asked.machine)
+            opened.run(wanted, root=asked.root, machine=machine, progress=console)
     finally:
-        console.close()
         if first_process():
             print(f"written to {write_table(opened)}")
 
