@@ -143,7 +143,7 @@ def _measures_at_once(asked: "Bench") -> None:
 
 def _detection(asked: "Bench") -> None:
     from longtail.console import Console
-    from longtail.detection.bench import DetectionBench, write_table
+    from longtail.detection.bench import DetectionBench
     from longtail.detection.settings import DetectionMachineConfig
 
     opened = DetectionBench.open(
@@ -162,7 +162,7 @@ def _detection(asked: "Bench") -> None:
             opened.run(wanted, root=asked.root, machine=machine, progress=console)
     finally:
         if first_process():
-            print(f"written to {write_table(opened)}")
+            print(f"written to {opened.write_page()}")
 
 
 def _test_server(asked: "Bench") -> None:
