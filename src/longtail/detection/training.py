@@ -199,7 +199,7 @@ class Loop:
             losses = self.step(batch._replace(keys=self._keys(now, order[i])))
             parts.append(torch.stack([loss.detach() for loss in losses.values()]))
             if progress:
-                progress.step(i + 1, len(order))
+                progress.step(i + 1, len(order), self.images)
         table = torch.stack(parts)  # (steps, losses)
         if world > 1:
             table = cast(Tensor, self.fabric.all_reduce(table))
