@@ -236,7 +236,7 @@ def test_the_committed_tables_are_those_of_the_committed_files(name, monkeypatch
     monkeypatch.chdir(root)
     folders = {"recipes": Path("recipes"), "results": Path("results"), "runs": Path("runs")}
     bench = Bench.open(name, **folders)
-    assert Path(f"results/{name}.md").read_text() == benches.page(bench)
+    assert Path(f"results/{name}.md").read_text() == bench.page()
     short = benches.markdown(bench) if name == "letters-lt" else benches.overview(bench)
     assert short.replace("(../recipes", "(recipes") in Path("README.md").read_text()
 

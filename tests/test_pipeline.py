@@ -237,7 +237,7 @@ class TestBadInput:
         run, other = fit(tmp_path, data=data), fit(tmp_path / "other", "baseline", data=data)
         weights = (other.folder / "model.safetensors").read_bytes()
         (run.folder / "model.safetensors").write_bytes(weights)
-        with pytest.raises(UserError, match="holds the weights of another model"):
+        with pytest.raises(UserError, match="of another model than the run.s config.yaml asks for"):
             lt.evaluate(run, data=data)
         (run.folder / "result.json").write_text("{")
         with pytest.raises(UserError, match="result.json is damaged"):

@@ -19,7 +19,7 @@ from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.jobs import Job
 from longtail.pipeline import TUNING_FRACTION, run_jobs
-from longtail.recipes import asked_for, recipe_paths
+from longtail.recipes import RecipeBench, recipe_paths, result_path
 from longtail.results import own_seconds, trained_with
 from longtail.runs import Run, replacing
 from longtail.schedule import lay_out
@@ -65,19 +65,14 @@ class Recipe:
         """METHOD, or METHOD+VARIANT where a method is there with several options."""
         return self.path.stem
 
-    def result_path(self, results: Path, seed: int) -> Path:
-        """Where the result of `seed` is kept."""
-        return results / self.cell / f"{self.name}-s{seed}.json"
+    @property
+    def place(self) -> Path:
+        """CELL/NAME, to which results add their seed."""
+        return self.cell / self.name
 
 
-@dataclass(frozen=True)
-class Bench:
-    """One benchmark: its recipes, where its results are kept, and where runs go meanwhile."""
-
-    name: str
-    recipes: tuple[Recipe, ...]
-    results: Path
-    runs: Path
+class Bench(RecipeBench[Recipe]):
+    """A benchmark of classifiers."""
 
     @staticmethod
     def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "Bench":
@@ -85,25 +80,16 @@ class Bench:
         read = sorted(map(Recipe.read, recipe_paths(recipes / name)), key=_in_paper_order)
         places: dict[Path, Recipe] = {}
         for recipe in read:
-            other = places.setdefault(recipe.cell / recipe.name, recipe)
+            other = places.setdefault(recipe.place, recipe)
             if other is not recipe:
                 raise UserError(
                     f"{other.path} and {recipe.path} would write the same results, "
-                    f"{recipe.cell / recipe.name}: name one METHOD+VARIANT.yaml"
+                    f"{recipe.place}: name one METHOD+VARIANT.yaml"
                 )
         return Bench(name, tuple(read), results / name, runs / name)
 
-    def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[Recipe, int]]:
-        """Recipes and seeds without a result file, those of one data set together."""
-        asked = asked_for(self.recipes, seeds, only)
-        return [(recipe, seed) for recipe, seed in asked if not self._done(recipe, seed)]
-
-    def _done(self, recipe: Recipe, seed: int) -> bool:
-        """Whether the result is there; one that another recipe made is not taken for it."""
-        path = recipe.result_path(self.results, seed)
-        if not path.exists():
-            return False
-        found = json.loads(path.read_text())
+    def differing(self, recipe: Recipe, found: Mapping[str, Any]) -> list[str]:
+        """Fields of the result `found` that `recipe`, as it is now, would not have made."""
         train = recipe.config.train
         wanted = {
             **trained_with(recipe.config),
@@ -112,13 +98,7 @@ class Bench:
         if found["alpha_rule"] == "fixed" and "alpha" in recipe.config.options:
             wanted["alpha"] = recipe.config.options["alpha"]
         # early files do not tell all
-        other = sorted(n for n, value in wanted.items() if n in found and found[n] != value)
-        if other:
-            raise UserError(
-                f"{path} was made by another recipe than {recipe.path} is now (they differ in "
-                f"{' and '.join(other)}): delete it, or bring the recipe back"
-            )
-        return True
+        return [n for n, value in wanted.items() if n in found and found[n] != value]
 
     def run(
         self,
@@ -136,7 +116,7 @@ class Bench:
         others = [
             self.job(recipe, seed, root, machine) for recipe in self.recipes for seed in seeds
         ]
-        paths = [recipe.result_path(self.results, seed) for recipe, seed in wanted]
+        paths = [result_path(self.results, recipe, seed) for recipe, seed in wanted]
         targets = dict(zip((job.run for job in jobs), paths, strict=True))
         for job in jobs:
             _check_same_recipe(job)
@@ -158,10 +138,11 @@ class Bench:
         folder = self.runs / recipe.cell / f"{recipe.name}-s{seed}"
         return Job(config, methods.build(config.method, config.options), Run(folder))
 
-    def found(self, recipe: Recipe) -> list[dict[str, Any]]:
-        """The results of `recipe` that are there."""
-        paths = (self.results / recipe.cell).glob(f"{recipe.name}-s[0-9]*.json")
-        return [json.loads(path.read_text()) for path in sorted(paths)]
+    def body(self) -> str:
+        """The table, and the cells where we lose."""
+        table = markdown(self)
+        note = f"\n{SHARES}\n" if "seconds a run" in table else ""
+        return f"{table}{note}{_below(self)}"
 
     def expected_seconds(self, wanted: Iterable[tuple[Recipe, int]]) -> float | None:
         """What `wanted` should take, from the price of an image in the results that are there."""
@@ -282,8 +263,8 @@ SHARES = """Seconds a run are its share, by images, of those of all trained besi
 to be compared by them. `longtail bench prices` measures methods one at a time."""
 
 
-def page(bench: Bench) -> str:
-    """What RESULTS/NAME.md holds: the table, and the cells where we lose."""
+def _below(bench: Bench) -> str:
+    """The cells where we lose, if there are any."""
     lost = []
     for recipe in bench.recipes:
         results = bench.found(recipe)
@@ -291,19 +272,14 @@ def page(bench: Bench) -> str:
         if overall and recipe.paper is not None and overall[0] < recipe.paper - BELOW:
             apart = overall[0] - recipe.paper
             lost.append(f"- {recipe.name} on {recipe.config.data}: {apart:+.1f}\n")
-    below = f"\nMore than {BELOW} points below the paper:\n\n{''.join(lost)}" if lost else ""
-    table = markdown(bench)
-    note = f"\n{SHARES}\n" if "seconds a run" in table else ""
-    return f"# {bench.name}\n\nMade by `longtail bench {bench.name}`.\n\n{table}{note}{below}"
+    return f"\nMore than {BELOW} points below the paper:\n\n{''.join(lost)}" if lost else ""
 
 
 def write_table(bench: Bench, readme: Path | None) -> Path:
     """Write RESULTS/NAME.md; README gets it, or its overview, between NAME's markers."""
     table = markdown(bench)
     short = table if len({r.config.data for r in bench.recipes}) == 1 else overview(bench)
-    out = bench.results.with_suffix(".md")
-    with replacing(out) as path:
-        path.write_text(page(bench))
+    out = bench.write_page()
     if readme and readme.exists():
         text = readme.read_text()
         begin, end = f"<!-- {bench.name} -->", f"<!-- /{bench.name} -->"

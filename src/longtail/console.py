@@ -1,43 +1,64 @@
-"""What a person sees of a training: a live line and a row per epoch, or plain lines when piped."""
+"""What a person sees of a training: a row per epoch, and meanwhile a live line.
+
+A log has no live line: an epoch that lasts says every minute how far it is.
+"""
 
 import time
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console as Terminal
 from rich.live import Live
 from rich.text import Text
 
+LIVE_SECONDS, LOG_SECONDS = 0.1, 60.0
+"""At least so long from one line of an unfinished epoch to the next."""
+
 
 class Console:
-    """Watches trainings, one after the other, as `engine.Progress`."""
+    """Watches trainings, one after the other, as `engine.Progress`; afterwards it is closed."""
 
     def __init__(self, terminal: Terminal | None = None):
         self.terminal = terminal or Terminal(highlight=False)
         self._live: Live | None = None
-        self._last_draw = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def begin(self, title: str, epochs: int, done: int) -> None:
         """A training starts, or goes on after `done` epochs."""
         self.close()
         self._epochs, self._epoch, self._began = epochs, done, time.perf_counter()
-        self._first = done
+        self._first, self._last_line = done, self._began
         resumed = f", resumed after epoch {done}" if done else ""
         self.terminal.print(f"{title}: {epochs} epochs{resumed}")
         if self.terminal.is_terminal:
             self._live = Live(console=self.terminal, transient=True, auto_refresh=False)
             self._live.start()
 
-    def step(self, done: int, steps: int) -> None:
-        """Redraw the live line, at most ten times a second."""
+    def step(self, done: int, steps: int, images: int) -> None:
+        """Say how far the epoch is, unless that was just said."""
         now = time.perf_counter()
-        if self._live and now - self._last_draw > 0.1:
-            self._last_draw = now
-            line = f"epoch {self._epoch + 1}/{self._epochs}  step {done}/{steps}  {self._left()}"
+        if done == 1:  # which may have waited for a capture, or for the first images
+            self._first_step = now
+        if now - self._last_line < (LIVE_SECONDS if self._live else LOG_SECONDS):
+            return
+        self._last_line = now
+        line = f"epoch {self._epoch + 1}/{self._epochs}  step {done}/{steps}"
+        if done > 1:
+            speed = images * (done - 1) / steps / (now - self._first_step)
+            line += f"  {speed:,.0f} images/s"
+        line += self._left()
+        if self._live:
             self._live.update(Text(line), refresh=True)
+        else:
+            self.terminal.print(line)
 
     def epoch(self, record: dict[str, Any]) -> None:
         """Print the epoch's row."""
-        self._epoch = record["epoch"] + 1
+        self._epoch, self._last_line = record["epoch"] + 1, time.perf_counter()
         row = (
             f"  {self._epoch:>4}/{self._epochs}  loss {record['loss']:.4f}  lr {record['lr']:.2g}"
             f"  {record['images_per_second']:,.0f} images/s"
@@ -61,4 +82,4 @@ class Console:
         if not passed:
             return ""
         seconds = (time.perf_counter() - self._began) / passed * (self._epochs - self._epoch)
-        return f"about {seconds:.0f} s left"
+        return f"  about {seconds:.0f} s left"

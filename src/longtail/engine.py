@@ -30,8 +30,8 @@ class Progress(Protocol):
     def begin(self, title: str, epochs: int, done: int) -> None:
         """A training of `epochs` starts, `done` of them already over."""
 
-    def step(self, done: int, steps: int) -> None:
-        """A step was launched."""
+    def step(self, done: int, steps: int, images: int) -> None:
+        """Of an epoch's `steps`, which show `images` over all ranks, `done` were launched."""
 
     def epoch(self, record: dict[str, Any]) -> None:
         """An epoch is over; `record` is its line of metrics.jsonl."""
@@ -107,12 +107,13 @@ def train(
             advance, steps = stepper(running), steps_of_epoch(running)
         for epoch in range(first, last):
             began = time.perf_counter()
+            images = running[0].images_in(epoch, epoch + 1)
             for replica in running:
                 replica.begin_epoch(epoch)
             for done, sizes in enumerate(steps, start=1):
                 advance(sizes)
                 if progress:
-                    progress.step(done, len(steps))
+                    progress.step(done, len(steps), images)
             for replica in running:
                 replica.end_epoch()
             records = {replica: _record(replica, epoch, began) for replica in running}

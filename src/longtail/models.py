@@ -120,5 +120,6 @@ def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> Non
         model.load_state_dict(state)
     except RuntimeError as error:
         raise UserError(
-            f"{source} holds the weights of another model: start again with --overwrite"
+            f"{source} holds the weights of another model than the run's config.yaml asks for: "
+            "bring back the one of the two that was changed, or train the run anew with --overwrite"
         ) from error

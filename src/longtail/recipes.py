@@ -1,22 +1,30 @@
-"""Where recipes lie, and which of them are asked for."""
+"""Where recipes lie, which of them are asked for, and which have their results already."""
 
-from collections.abc import Iterable, Sequence
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from longtail.errors import UserError
+from longtail.runs import replacing
 
 
-class Seeded(Protocol):
+class AnyRecipe(Protocol):
     """A recipe of any kind."""
 
     @property
     def path(self) -> Path: ...
     @property
+    def place(self) -> Path:
+        """Folder and name of its results, under the bench's own folder."""
+
+    @property
     def seeds(self) -> int: ...
 
 
-R = TypeVar("R", bound=Seeded)
+R = TypeVar("R", bound=AnyRecipe)
 
 
 def recipe_paths(folder: Path) -> list[Path]:
@@ -37,3 +45,61 @@ def asked_for(recipes: Iterable[R], seeds: int | None, only: Sequence[str]) -> l
         paths = "\n".join(str(recipe.path) for recipe in recipes)
         raise UserError(f"no recipe has {' or '.join(only)} in its path. There are:\n{paths}")
     return [(recipe, seed) for recipe in chosen for seed in range(seeds or recipe.seeds)]
+
+
+def result_path(results: Path, recipe: AnyRecipe, seed: int) -> Path:
+    """Where the result of `seed` is kept."""
+    return results / f"{recipe.place}-s{seed}.json"
+
+
+@dataclass(frozen=True)
+class RecipeBench(ABC, Generic[R]):
+    """One benchmark: its recipes, where its results are kept, and where runs go meanwhile."""
+
+    name: str
+    recipes: tuple[R, ...]
+    results: Path
+    runs: Path
+
+    @abstractmethod
+    def differing(self, recipe: R, found: Mapping[str, Any]) -> list[str]:
+        """Fields of the result `found` that `recipe`, as it is now, would not have made."""
+
+    @abstractmethod
+    def body(self) -> str:
+        """What RESULTS/NAME.md tells, from the result files alone."""
+
+    def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[R, int]]:
+        """Recipes and seeds without a result file, in the order of the recipes."""
+        asked = asked_for(self.recipes, seeds, only)
+        return [(recipe, seed) for recipe, seed in asked if not self._done(recipe, seed)]
+
+    def _done(self, recipe: R, seed: int) -> bool:
+        """Whether the result is there; one that another recipe made is not taken for it."""
+        path = result_path(self.results, recipe, seed)
+        if not path.exists():
+            return False
+        other = self.differing(recipe, json.loads(path.read_text()))
+        if other:
+            raise UserError(
+                f"{path} was made by another recipe than {recipe.path} is now (they differ in "
+                f"{' and '.join(sorted(other))}): delete it, or bring the recipe back"
+            )
+        return True
+
+    def found(self, recipe: R) -> list[dict[str, Any]]:
+        """The results of `recipe` that are there."""
+        path = self.results / recipe.place
+        paths = sorted(path.parent.glob(f"{path.name}-s[0-9]*.json"))
+        return [json.loads(each.read_text()) for each in paths]
+
+    def page(self) -> str:
+        """What RESULTS/NAME.md holds."""
+        return f"# {self.name}\n\nMade by `longtail bench {self.name}`.\n\n{self.body()}"
+
+    def write_page(self) -> Path:
+        """Write RESULTS/NAME.md."""
+        out = self.results.with_suffix(".md")
+        with replacing(out) as path:
+            path.write_text(self.page())
+        return out

@@ -21,6 +21,7 @@ from longtail import networks
 from longtail.backbones import Backbone, Identity
 from longtail.config import MachineConfig, TrainConfig
 from longtail.data.base import Data, Split
+from longtail.data.listed import IMAGENET_MEAN, IMAGENET_STD
 from longtail.data.prepare import hold_out
 from longtail.engine import launch
 from longtail.errors import UserError
@@ -32,8 +33,6 @@ from longtail.resident import View
 from longtail.rows import HELD_OUT
 from longtail.runs import environment, replacing
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""What nearly every checkpoint of timm and torchvision was trained with."""
 Pixels = Literal["imagenet", "data"]
 
 

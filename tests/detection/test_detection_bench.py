@@ -1,16 +1,18 @@
 """Benches of detectors: one training for all that share it, and nothing of two kinds in a table."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from small import small_config, small_data
 
 from longtail import cli
 from longtail.config import MachineConfig
-from longtail.detection.bench import DetectionBench, write_table
+from longtail.detection.bench import DetectionBench
 from longtail.detection.data import DetectionSet
 from longtail.detection.settings import DetectionMachineConfig
 from longtail.errors import UserError
+from longtail.recipes import result_path
 
 CPU = DetectionMachineConfig(device="cpu", workers=1)
 ROWS = (
@@ -68,7 +70,7 @@ def test_a_bench_trains_once_for_all_that_share_it(bench, places, capsys):
     assert kept["deconfound-s0"]["options"]["image_size"] == 64  # the file says what was run
     assert kept["deconfound-s0"]["options"]["tau"] == 16
     assert bench.missing(None) == [] and len(bench.missing(2)) == 3
-    page = write_table(bench).read_text()
+    page = bench.write_page().read_text()
     assert "28.4, -" in page and "not run" not in page
     words = [str(word) for pair in places.items() for word in (f"--{pair[0]}", pair[1])]
     cli.main(["bench", "shapes-lvis", "--dry-run", "--seeds", "2", *words])
@@ -84,7 +86,7 @@ def test_each_recipe_is_judged_by_its_own_inference(bench, data, monkeypatch):
         "longtail.detection.finished.judge",
         lambda detector, config, *_: asked.append(config.inference) or MEASURED,
     )
-    path = bench.result_path(bench.recipes[2], 0)
+    path = result_path(bench.results, bench.recipes[2], 0)
     text = path.read_text()
     path.unlink()
     bench.run(bench.missing(None), root=None, machine=CPU, data=data)
@@ -94,7 +96,11 @@ def test_each_recipe_is_judged_by_its_own_inference(bench, data, monkeypatch):
 
 @pytest.mark.parametrize(
     ("option", "value", "differs"),
-    [("lr", 0.5, "train"), ("width", 8, "options"), ("backbone", "resnet14t", "backbone")],
+    [
+        *(("lr", 0.5, "train"), ("width", 8, "options"), ("backbone", "resnet14t", "backbone")),
+        *(("alpha", 3.0, "inference"), ("score_threshold", 0.5, "inference")),
+        ("data", "x", "data"),
+    ],
 )
 def test_a_result_of_another_recipe_is_not_taken(
     bench, place, places, tmp_path, option, value, differs
@@ -103,6 +109,26 @@ def test_a_result_of_another_recipe_is_not_taken(
     opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
     with pytest.raises(UserError, match=rf"another recipe .* \(they differ in {differs}\)"):
         opened.missing(None)
+
+
+def test_the_table_has_the_alpha_that_was_measured(bench, place, places, tmp_path):
+    write_recipes(tmp_path, place / "set", alpha=3.0)
+    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
+    rows = [line.split(" | ") for line in opened.body().splitlines()[2:]]
+    assert [row[2:4] for row in rows] == [
+        *(["off", "0"], ["plain", "1.5"], ["background-exempt", "1.5"]),
+    ]
+
+
+def test_a_recipe_has_no_result_of_one_whose_name_begins_alike(bench, tmp_path):
+    (tmp_path / "deconfound-smooth-s0.json").write_text("{}")
+    assert replace(bench, results=tmp_path).found(bench.recipes[0]) == []
+
+
+def test_an_alpha_that_nothing_uses_makes_no_other_result(bench, place, places, tmp_path):
+    write_recipes(tmp_path, place / "set", alpha=3.0)
+    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
+    assert opened.missing(None, ["deconfound.yaml"]) == []
 
 
 def test_results_of_other_images_are_not_joined(bench, data):

@@ -13,6 +13,7 @@ import longtail as lt
 from longtail import cli
 from longtail.benches.detection_speed import Workload, mask_rcnn, measure_speed, table, workloads
 from longtail.config import MachineConfig
+from longtail.data.images import decode
 from longtail.detection import batches, predicting, regions
 from longtail.detection.bench import Recipe
 from longtail.detection.data import Categories, DetectionSet
@@ -67,7 +68,7 @@ def test_a_run_leaves_its_folder(run, data):
 
 
 def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
-    config = small_config(place, epochs=2, method="baseline")
+    config = small_config(place, epochs=2, batch_size=4, method="baseline")
     whole = fit(config, out=tmp_path / "whole", data=data)
     half = DetectionRun(tmp_path / "half")
 
@@ -83,6 +84,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
     one, other = whole.load_model(), half.load_model()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.result["overall"] == half.result["overall"] and whole.result["alpha"] is None
+    assert whole.result["images"] == half.result["images"] == 2 * 4  # of six a short step is left
 
 
 def test_commands(run, place, tmp_path, capsys):
@@ -150,6 +152,27 @@ def test_masks_are_pasted_a_few_at_a_time_and_only_if_seen(run, data, monkeypatc
     pasted.clear()
     list(finished.compare(config, data[1], [0], whole.scores[2].item()))
     assert pasted == [2]  # those above the third
+
+
+def test_only_the_images_that_are_asked_for_are_read(run, data, monkeypatch):
+    finished = Finished(run.folder, data=data, machine=CPU)
+    config, val = finished.config, data[1]
+    whole = list(finished.detections(config, val))
+    read = []
+    monkeypatch.setattr(
+        "longtail.detection.data.decode", lambda path: read.append(path) or decode(path)
+    )
+    chosen = [2, 0]
+    found = list(finished.detections(config, val, chosen))
+    for i, one in zip(chosen, found, strict=True):
+        assert one.image_id == whole[i].image_id
+        torch.testing.assert_close(one.boxes, whole[i].boxes)
+    paths = [val.pictures[i].path for i in chosen]
+    assert sorted(read) == sorted(paths)
+    read.clear()
+    assert len(list(finished.compare(config, val, chosen, 0.3))) == 2
+    assert sorted(read) == sorted(2 * paths)  # to detect in, without and with TDE; to draw on
+    assert list(finished.compare(config, val, [], 0.3)) == []
 
 
 def test_test_images_without_annotations_are_predicted(run, place, tmp_path, capsys):

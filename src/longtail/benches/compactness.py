@@ -19,6 +19,7 @@ from longtail.config import MachineConfig
 from longtail.engine import Progress
 from longtail.finished import reopen
 from longtail.pipeline import run_jobs
+from longtail.recipes import result_path
 from longtail.runs import Run, environment, versions
 
 BENCH = "cifar-lt"
@@ -52,7 +53,7 @@ def bench_compactness(
 ) -> list[Mapping[str, Any]]:
     """Measure every wanted cell that has no file yet; gives the content of all their files."""
     folder = bench.results.with_name("compactness")
-    paths = [recipe.result_path(folder, seed) for recipe, seed in wanted]
+    paths = [result_path(folder, recipe, seed) for recipe, seed in wanted]
     missing = [
         (bench.job(recipe, seed, root, machine), path)
         for (recipe, seed), path in zip(wanted, paths, strict=True)

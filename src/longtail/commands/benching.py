@@ -70,10 +70,9 @@ class Bench:
             return
         from longtail.console import Console
 
-        console = Console()
         try:
-            opened.run(wanted, root=self.root, machine=self.machine, progress=console)
+            with Console() as console:
+                opened.run(wanted, root=self.root, machine=self.machine, progress=console)
         finally:
-            console.close()
             if first_process():
                 print(f"written to {bench.write_table(opened, Path('README.md'))}")

@@ -51,8 +51,7 @@ class DetectTrain:
                 "which data? Give shapes-lvis, coco-small, lvis-v0.5, lvis-v1 or a folder"
             )
         out = self.out or Path("runs") / f"{Path(config.data).name}-{config.method}-s{config.seed}"
-        console = Console()
-        try:
+        with Console() as console:
             run = fit(
                 config,
                 out=out,
@@ -60,8 +59,6 @@ class DetectTrain:
                 overwrite=self.overwrite,
                 progress=console,
             )
-        finally:
-            console.close()
         if first_process():
             _print([run.result])
             print(f"written to {out}")

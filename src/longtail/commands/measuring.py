@@ -73,13 +73,10 @@ def _compactness(asked: "Bench") -> None:
         print(f"{recipe.cell}  {recipe.name}  seed {seed}")
     if asked.dry_run:
         return
-    console = Console()
-    try:
+    with Console() as console:
         measured = compactness.bench_compactness(
             opened, cells, root=asked.root, machine=asked.machine, progress=console
         )
-    finally:
-        console.close()
     header, rows = compactness.table(measured)
     print_lines(header, rows)
 
@@ -153,7 +150,7 @@ def _measures_at_once(asked: "Bench") -> None:
 
 def _detection(asked: "Bench") -> None:
     from longtail.console import Console
-    from longtail.detection.bench import DetectionBench, write_table
+    from longtail.detection.bench import DetectionBench
     from longtail.detection.settings import DetectionMachineConfig
 
     opened = DetectionBench.open(
@@ -166,14 +163,13 @@ def _detection(asked: "Bench") -> None:
     print(f"{len(wanted)} results to make, from {len(trainings)} trainings")
     if asked.dry_run:
         return
-    console = Console()
     try:
-        machine = DetectionMachineConfig.of(asked.machine)
-        opened.run(wanted, root=asked.root, machine=machine, progress=console)
+        with Console() as console:
+            machine = DetectionMachineConfig.of(asked.machine)
+            opened.run(wanted, root=asked.root, machine=machine, progress=console)
     finally:
-        console.close()
         if first_process():
-            print(f"written to {write_table(opened)}")
+            print(f"written to {opened.write_page()}")
 
 
 def _test_server(asked: "Bench") -> None:

@@ -51,8 +51,7 @@ class Train:
         if count < 1:
             raise UserError(f"--seeds {count}: at least one seed must be trained")
         seeds = range(self.config.seed, self.config.seed + count)
-        console = Console()
-        try:
+        with Console() as console:
             runs = fit_all(
                 self.config,
                 names,
@@ -62,8 +61,6 @@ class Train:
                 overwrite=self.overwrite,
                 progress=console,
             )
-        finally:
-            console.close()
         print_table([run.result for run in runs])
         if not first_process():
             return
@@ -91,10 +88,7 @@ class Demo:
         from longtail.console import Console
         from longtail.demo import demo
 
-        console = Console()
-        try:
+        with Console() as console:
             runs, page = demo(self.out, range(self.seeds), console)
-        finally:
-            console.close()
         print_table([run.result for run in runs])
         print(f"accuracy by class, head to tail: {page}")

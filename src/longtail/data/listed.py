@@ -18,7 +18,8 @@ from longtail.errors import UserError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-"""By custom used for all photographs."""
+"""Of ImageNet's pixels from 0 to 1: by custom used for all photographs, and what nearly every
+pretrained network expects."""
 
 
 @dataclass(frozen=True)

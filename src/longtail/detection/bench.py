@@ -25,7 +25,7 @@ from longtail.detection.settings import (
 from longtail.detection.training import Splits, fit
 from longtail.engine import Progress
 from longtail.errors import UserError
-from longtail.recipes import asked_for, recipe_paths
+from longtail.recipes import RecipeBench, recipe_paths, result_path
 from longtail.runs import differences, replacing
 
 
@@ -57,14 +57,8 @@ class Recipe:
         return self.place.parent, METHODS.index(self.config.method), tde != "plain"
 
 
-@dataclass(frozen=True)
-class DetectionBench:
-    """One benchmark: its recipes, where its results are kept, and where runs go meanwhile."""
-
-    name: str
-    recipes: tuple[Recipe, ...]
-    results: Path
-    runs: Path
+class DetectionBench(RecipeBench[Recipe]):
+    """A benchmark of detectors."""
 
     @staticmethod
     def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "DetectionBench":
@@ -75,28 +69,10 @@ class DetectionBench:
         _check_shared(read)
         return DetectionBench(name, tuple(read), results / name, runs / name)
 
-    def result_path(self, recipe: Recipe, seed: int) -> Path:
-        """Where the result of `seed` is kept."""
-        return self.results / f"{recipe.place}-s{seed}.json"
-
-    def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[Recipe, int]]:
-        """Recipes and seeds without a result file."""
-        asked = asked_for(self.recipes, seeds, only)
-        return [(recipe, seed) for recipe, seed in asked if not self._done(recipe, seed)]
-
-    def _done(self, recipe: Recipe, seed: int) -> bool:
-        """Whether the result is there; one that another recipe made is not taken for it."""
-        path = self.result_path(recipe, seed)
-        if not path.exists():
-            return False
-        found, wanted = json.loads(path.read_text()), made_with(recipe.config)
-        other = sorted(name for name in wanted if found[name] != wanted[name])
-        if other:
-            raise UserError(
-                f"{path} was made by another recipe than {recipe.path} is now (they differ in "
-                f"{' and '.join(other)}): delete it, or bring the recipe back"
-            )
-        return True
+    def differing(self, recipe: Recipe, found: Mapping[str, Any]) -> list[str]:
+        """Fields of the result `found` that `recipe`, as it is now, would not have made."""
+        wanted = made_with(recipe.config)
+        return [name for name in wanted if found.get(name) != wanted[name]]
 
     def _check_data(self, name: str, splits: Splits) -> None:
         """Refuse to mix results of other images of the same name with those to come."""
@@ -137,22 +113,25 @@ class DetectionBench:
     def _keep(self, rows: Sequence[tuple[Recipe, int]], finished: Finished) -> None:
         """Write the results of all recipes that share a run; every rank judges its share."""
         for recipe, seed in rows:
-            own, asked = finished.config, recipe.config.inference
-            config = replace(own, method=recipe.config.method, inference=asked)
-            as_trained = replace(own.inference, tde=asked.tde, alpha=asked.alpha)
+            asked = recipe.config
+            config = replace(finished.config, method=asked.method, inference=asked.inference)
             content = finished.stored
-            if config.tde != "off" or config.inference != as_trained:
+            if content.get("inference") != made_with(config)["inference"]:
                 result = finished.judged(config)
                 content = result.to_json() if result else {}
             if finished.fabric.global_rank == 0:
-                with replacing(self.result_path(recipe, seed)) as path:
+                with replacing(result_path(self.results, recipe, seed)) as path:
                     path.write_text(json.dumps(content) + "\n")
 
-    def found(self, recipe: Recipe) -> list[dict[str, Any]]:
-        """The results of `recipe` that are there."""
-        path = self.results / recipe.place
-        paths = sorted(path.parent.glob(f"{path.name}-s*.json"))
-        return [json.loads(each.read_text()) for each in paths]
+    def body(self) -> str:
+        """The table; a cell that was not run says so."""
+        header = [
+            *("data", "method", "TDE", "alpha", "seeds"),
+            *FIGURES,
+            "the paper on LVIS: " + ", ".join(FIGURES),
+            "seconds a run",
+        ]
+        return tables.markdown(header, (_cells(r, self.found(r)) for r in self.recipes))
 
 
 def _trained(
@@ -184,19 +163,6 @@ def _check_shared(recipes: Sequence[Recipe]) -> None:
             )
 
 
-def markdown(bench: DetectionBench) -> str:
-    """The table of a bench from its result files; a cell that was not run says so."""
-    header = [
-        *("data", "method", "TDE", "alpha", "seeds"),
-        *FIGURES,
-        "the paper on LVIS: " + ", ".join(FIGURES),
-        "seconds a run",
-    ]
-    rows = [_cells(recipe, bench.found(recipe)) for recipe in bench.recipes]
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
 def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[str]:
     config = recipe.config
     paper = [f"{recipe.paper[name]:.1f}" if name in recipe.paper else "-" for name in FIGURES]
@@ -204,8 +170,8 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         config.data,
         f"[{recipe.place.name}](../{recipe.path})",
-        config.tde,
-        f"{config.inference.alpha:g}" if config.tde != "off" else "-",
+        ", ".join(dict.fromkeys(r["tde"] for r in results)) or config.tde,
+        tables.row(results).alpha if results else "",
         str(len(results)),
         *(_figure(name, results) for name in FIGURES),
         ", ".join(paper) if recipe.paper else "",
@@ -217,12 +183,3 @@ def _figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
     if not results:
         return "not run"
     return tables.shown(tables.spread([result["ap"][name] for result in results]))
-
-
-def write_table(bench: DetectionBench) -> Path:
-    """Write RESULTS/NAME.md."""
-    out = bench.results.with_suffix(".md")
-    with replacing(out) as path:
-        made = f"Made by `longtail bench {bench.name}`."
-        path.write_text(f"# {bench.name}\n\n{made}\n\n{markdown(bench)}")
-    return out

@@ -5,6 +5,7 @@ C classes are numbered 1..C in the order of the file's category ids; 0 is the ba
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,10 @@ class DetectionSet(Dataset):
 
     def __len__(self) -> int:
         return len(self.pictures)
+
+    def only(self, images: Iterable[int]) -> "DetectionSet":
+        """Those of its images that are numbered, in that order."""
+        return DetectionSet(tuple(self.pictures[i] for i in images), self.categories, self.dropped)
 
     def __getitem__(self, i: int) -> tuple[Tensor, dict[str, Any]]:
         """Image (3, H, W) uint8, and its objects without crowds.

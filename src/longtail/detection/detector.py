@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from longtail.data.listed import IMAGENET_MEAN, IMAGENET_STD
 from longtail.detection.batches import Batch
 from longtail.detection.cascade import Cascade, Found
 from longtail.detection.classification import rare_classes
@@ -12,9 +13,6 @@ from longtail.detection.pyramid import Pyramid
 from longtail.detection.settings import DetectionConfig
 from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, LinearHead
 from longtail.seeding import stream
-
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's pixels, which pretrained weights expect."""
 
 
 class Detector(nn.Module):
@@ -29,10 +27,9 @@ class Detector(nn.Module):
     def __init__(self, pyramid: Pyramid, proposals: Proposals, cascade: Cascade) -> None:
         super().__init__()
         self.pyramid, self.proposals, self.cascade = pyramid, proposals, cascade
-        self.register_buffer("mean", 255 * torch.tensor(MEAN).view(3, 1, 1), persistent=False)
-        self.register_buffer(
-            "deviation", 255 * torch.tensor(DEVIATION).view(3, 1, 1), persistent=False
-        )
+        for name, channels in (("mean", IMAGENET_MEAN), ("deviation", IMAGENET_STD)):
+            pixel = 255 * torch.tensor(channels).view(3, 1, 1)
+            self.register_buffer(name, pixel, persistent=False)
 
     def forward(self, batch: Batch) -> dict[str, Tensor] | Found:
         pixels = (batch.images.float() - self.mean) / self.deviation

@@ -19,9 +19,9 @@ from longtail.detection.settings import DetectionConfig, Tde
 from longtail.detection.training import Splits
 from longtail.engine import launch
 from longtail.errors import UserError
-from longtail.replica import load_weights
+from longtail.models import load_weights
 
-COST = ("training_id", "seconds", "images_per_second", "device", "losses")
+COST = ("training_id", "seconds", "images", "images_per_second", "device", "losses")
 """The fields of a result that evaluation cannot know."""
 
 
@@ -124,10 +124,16 @@ class Finished:
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int], least_score: float
     ) -> Iterator[Image.Image]:
         """Each image without and with TDE, and as annotated where it is."""
-        before = self.detections(_seen(self.scored("off"), least_score), data, images)
+        if not images:
+            return
+        data = data.only(images)
+        source = source_of(config, data, self.fabric)
+        before, after = (
+            predict(self.detector, _seen(asked, least_score), data, self.fabric, source=source)
+            for asked in (self.scored("off"), config)
+        )
         with_tde = config.tde != "off"
-        after = self.detections(_seen(config, least_score), data, images) if with_tde else iter(())
-        for number, first in zip(images, list(before), strict=True):
+        for number, first in enumerate(list(before)):
             image, target = data[number]
             shown = {self.config.training: first}
             if with_tde:

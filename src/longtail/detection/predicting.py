@@ -57,12 +57,19 @@ def predict(
     images: Sequence[int] | None = None,
     source: Source | None = None,
 ) -> Iterator[Detections]:
-    """Detections in the `images` of `data` that are numbered (all by default), in their order."""
+    """Detections in the `images` of `data` that are numbered (all by default), in their order.
+
+    Without a `source` of `data` only those images are read.
+    """
     detector.score_by(config).eval()
     chosen = list(range(len(data)) if images is None else images)
+    if not chosen:  # no canvas fits no image
+        return
+    if source is None:
+        data, chosen = data.only(chosen), list(range(len(chosen)))
+        source = source_of(config, data, fabric)
     size = max(1, config.train.batch_size // fabric.world_size)
     order = [chosen[i : i + size] for i in range(0, len(chosen), size)]
-    source = source or source_of(config, data, fabric)
     for numbers, batch in zip(order, source.batches(order), strict=True):
         yield from in_pixels(detect(detector, batch, fabric), batch, data, numbers)
 

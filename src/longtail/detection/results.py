@@ -48,6 +48,8 @@ class DetectionResult(Result):
 
     tde: str
     """off, plain or background-exempt."""
+    inference: Mapping[str, Any]
+    """Everything that scored it; without alpha where nothing is removed."""
     measure: str
     """What overall and the groups hold."""
     groups: tuple[str, ...]
@@ -72,13 +74,11 @@ def make_result(
         data: what was trained on.
         measured: what `measure` gave on the validation part.
         detector: as trained.
-        cost: seconds, images_per_second, device, training_id, losses.
+        cost: seconds, images, images_per_second, device, training_id, losses.
     """
     head = detector.cascade.each[-1].head
     normalised = isinstance(head, NormalisedHead)
     return DetectionResult(
-        method=config.method,
-        data=config.data,
         ratio=None,
         seed=config.seed,
         alpha=(config.inference.alpha if config.tde != "off" else 0.0) if normalised else None,
@@ -99,7 +99,6 @@ def make_result(
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
         capture_seconds=0.0,
         replicas=1,
-        images=len(data) * config.train.epochs,
         **made_with(config),
         versions=versions(),
         git=commit(),
@@ -113,8 +112,15 @@ def make_result(
 
 def made_with(config: DetectionConfig) -> dict[str, Any]:
     """The fields that tell one recipe from another, as a result file has them."""
-    options = {**asdict(config.model), **asdict(config.head)}
-    made = {"backbone": config.backbone, "options": options, "train": asdict(config.train)}
+    scoring = {**asdict(config.inference), "tde": config.tde}
+    if config.tde == "off":
+        del scoring["alpha"]  # such a recipe may say any
+    made = {
+        **{name: getattr(config, name) for name in ("method", "data", "backbone")},
+        "options": {**asdict(config.model), **asdict(config.head)},
+        "inference": scoring,
+        "train": asdict(config.train),
+    }
     return json.loads(json.dumps(made))
 
 

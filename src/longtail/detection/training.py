@@ -26,7 +26,7 @@ from longtail.detection.results import DetectionRun, digest, make_result, traini
 from longtail.detection.settings import DetectionConfig
 from longtail.engine import Progress, check_finite, launch
 from longtail.errors import UserError
-from longtail.replica import load_weights
+from longtail.models import load_weights
 from longtail.runs import environment
 from longtail.schedule import rate
 from longtail.seeding import stream
@@ -82,6 +82,7 @@ def fit(
         cost = {
             "training_id": training_id(config, train),
             "seconds": trained.seconds + time.perf_counter() - began,
+            "images": trained.images,
             "images_per_second": trained.images / trained.seconds,
             "device": environment(cuda=fabric.device.type == "cuda")["device"],
             "losses": trained.losses,
@@ -198,7 +199,7 @@ class Loop:
             losses = self.step(batch._replace(keys=self._keys(now, order[i])))
             parts.append(torch.stack([loss.detach() for loss in losses.values()]))
             if progress:
-                progress.step(i + 1, len(order))
+                progress.step(i + 1, len(order), self.images)
         table = torch.stack(parts)  # (steps, losses)
         if world > 1:
             table = cast(Tensor, self.fabric.all_reduce(table))
