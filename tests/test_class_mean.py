@@ -12,6 +12,7 @@ from longtail import cli, tables
 from longtail.bench import Bench
 from longtail.data.base import ClassCounts
 from longtail.measures import accuracy
+from longtail.recipes import result_path
 
 LABELS = (0, 0, 0, 0, 0, 0, 1, 1, 3)  # class 2 is absent
 PREDICTED = (0, 0, 0, 0, 0, 1, 1, 0, 0)
@@ -76,7 +77,7 @@ def test_a_page_of_a_bench_has_it_for_skewed_test_sets(tmp_path):
     bench = Bench.open("toy", **folders)
     judged = (result((0, 1, 3), (0, 0, 3)), result())
     for recipe, one in zip(bench.recipes, judged, strict=True):
-        file = recipe.result_path(bench.results, 0)
+        file = result_path(bench.results, recipe, 0)
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps(one | {"device": "a CPU"}))
     header, _, *rows = benches.markdown(bench).splitlines()
