@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 SPLITS = ("overall", "many", "medium", "few")
-PARTS = {"test": "test", "val": "validation"}
+PARTS = {"test": "test", "val": "validation", "train": "training"}
 """What may be judged on, and what it is called."""
 
 
