@@ -1,5 +1,11 @@
 """Tiny data and runs that tests share."""
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +59,30 @@ def tiny_config(**options: Any) -> Config:
 
 def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from longtail.locks import locked
+
+with locked(Path(sys.argv[1])):
+    worker = os.fork()
+    if worker:
+        print(worker, flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds `folder` as if it trained there, and has forked a worker."""
+    words = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        worker = int(holder.stdout.readline())
+        try:
+            yield holder
+        finally:
+            holder.kill()
+            os.kill(worker, signal.SIGKILL)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from longtail.config import Config
 from longtail.errors import UserError
+from longtail.locks import LOCK
 from longtail.settings import Settings
 
 CHECKPOINT_FORMAT = 1
@@ -122,7 +123,7 @@ class Folder(Generic[C]):
         if (self.folder / "config.yaml").exists() and (self.folder / "env.json").exists():
             if not overwrite:
                 self._check_same(config, resume)
-        elif self.folder.exists() and any(self.folder.iterdir()):
+        elif self.folder.exists() and any(path.name != LOCK for path in self.folder.iterdir()):
             raise UserError(f"{self.folder} is not empty and not a run: choose another --out")
 
     def begin(self, config: C, *, overwrite: bool, cuda: bool) -> None:

@@ -10,6 +10,7 @@ from PIL import Image
 from small import Interrupt, Stop, small_config, small_data
 
 import longtail as lt
+from helpers import holding
 from longtail import cli
 from longtail.config import MachineConfig
 from longtail.detection import batches, predicting, regions
@@ -83,6 +84,15 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
     one, other = whole.load_model(), half.load_model()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.result["overall"] == half.result["overall"] and whole.result["alpha"] is None
+
+
+def test_a_folder_that_another_process_trains_into_is_refused(place, data, tmp_path):
+    pytest.importorskip("fcntl", reason="locks are those of Unix")
+    with (
+        holding(tmp_path / "run") as holder,
+        pytest.raises(UserError, match=f"is being trained by process {holder.pid} on"),
+    ):
+        fit(small_config(place), out=tmp_path / "run", data=data)
 
 
 def test_commands(run, place, tmp_path, capsys):
