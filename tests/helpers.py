@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from longtail.config import Config
 from longtail.data.base import Data, Split, count, digest
@@ -55,6 +57,21 @@ def tiny_config(**options: Any) -> Config:
         "save_seconds": 0.0,
     }
     return Config().with_options(**{**defaults, **options})
+
+
+PHOTOS = ("ant", "bee", "cat")
+"""The classes of `photos`."""
+
+
+def photos(folder: Path) -> None:
+    """Noise of three classes, 16x16, as a folder of images."""
+    random = np.random.RandomState(0)
+    for part, counts in (("train", (8, 4, 2)), ("test", (2, 2, 2))):
+        for name, images in zip(PHOTOS, counts, strict=True):
+            (folder / part / name).mkdir(parents=True)
+            for i in range(images):
+                pixels = random.randint(255, size=(16, 16, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / part / name / f"{i}.png")
 
 
 def files_in(folder: Path) -> set[str]:

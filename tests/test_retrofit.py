@@ -14,14 +14,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import longtail as lt
-from helpers import files_in, tiny_data
+from helpers import PHOTOS, files_in, photos, tiny_data
 from longtail import cli, networks
 from longtail.data.base import Data, Split, count, digest
 from longtail.errors import UserError
 from longtail.retrofits import IMAGENET_MEAN, IMAGENET_STD
 
 COUNTS = (200, 60, 12, 4)
-NAMES = ("ant", "bee", "cat")
 
 
 def features(counts, seed: int, pull: float = 1.5, noise: float = 1.2) -> Split:
@@ -232,17 +231,6 @@ def test_real_names_through_the_door(home, tmp_path, capsys):
     assert lt.load_model(tmp_path / "tde").about.blueprint.backbone == f"{home}/{name}"
 
 
-def photos(folder: Path) -> None:
-    """Noise of three classes, 16x16, as a folder of images."""
-    random = np.random.RandomState(0)
-    for part, counts in (("train", (8, 4, 2)), ("test", (2, 2, 2))):
-        for name, images in zip(NAMES, counts, strict=True):
-            (folder / part / name).mkdir(parents=True)
-            for i in range(images):
-                pixels = random.randint(255, size=(16, 16, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / part / name / f"{i}.png")
-
-
 @torch.no_grad()
 def test_from_a_checkpoint_to_predictions_and_a_file(tmp_path, monkeypatch, capsys):
     """The folder is a model: its logits are Eq. 8 on the network's own features, at any alpha."""
@@ -274,7 +262,7 @@ def test_from_a_checkpoint_to_predictions_and_a_file(tmp_path, monkeypatch, caps
         x = feature(line["image"])
         x = x / x.norm()
         logits = torch.stack([16 * (w @ x - (x @ d) * (w @ d)) for w in rows])  # alpha 1
-        expected = dict(zip(NAMES, logits.softmax(0).tolist(), strict=True))
+        expected = dict(zip(PHOTOS, logits.softmax(0).tolist(), strict=True))
         said = {found["class"]: found["probability"] for found in line["top"]}
         assert said == pytest.approx(expected, abs=1e-4)
         (prediction,) = shipped.predict([line["image"]])

@@ -1,6 +1,7 @@
 """A detector trained for two steps, judged, scored again, drawn and benched; what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,17 @@ def test_a_folder_that_another_process_trains_into_is_refused(place, data, tmp_p
         pytest.raises(UserError, match=f"is being trained by process {holder.pid} on"),
     ):
         fit(small_config(place), out=tmp_path / "run", data=data)
+
+
+def test_a_detector_finds_its_data_from_another_directory(run, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(place.parent)
+    started = run.config.with_options(data=place.name)
+    folder = tmp_path / "copied"
+    shutil.copytree(run.folder, folder)
+    DetectionRun(folder).begin(started, overwrite=False, cuda=False)
+    monkeypatch.chdir(tmp_path)
+    opened = Finished(folder, machine=CPU)
+    assert len(opened.val) == len(Finished(run.folder, machine=CPU).val)
 
 
 def test_commands(run, place, tmp_path, capsys):
