@@ -1,9 +1,17 @@
 """Tiny data and runs that tests share."""
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from longtail.config import Config
 from longtail.data.base import Data, Split, count, digest
@@ -51,5 +59,47 @@ def tiny_config(**options: Any) -> Config:
     return Config().with_options(**{**defaults, **options})
 
 
+PHOTOS = ("ant", "bee", "cat")
+"""The classes of `photos`."""
+
+
+def photos(folder: Path) -> None:
+    """Noise of three classes, 16x16, as a folder of images."""
+    random = np.random.RandomState(0)
+    for part, counts in (("train", (8, 4, 2)), ("test", (2, 2, 2))):
+        for name, images in zip(PHOTOS, counts, strict=True):
+            (folder / part / name).mkdir(parents=True)
+            for i in range(images):
+                pixels = random.randint(255, size=(16, 16, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / part / name / f"{i}.png")
+
+
 def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from longtail.locks import locked
+
+with locked(Path(sys.argv[1])):
+    worker = os.fork()
+    if worker:
+        print(worker, flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds `folder` as if it trained there, and has forked a worker."""
+    words = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        worker = int(holder.stdout.readline())
+        try:
+            yield holder
+        finally:
+            holder.kill()
+            os.kill(worker, signal.SIGKILL)

@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from helpers import tiny_config, tiny_data
+import longtail as lt
+from helpers import files_in, tiny_config, tiny_data
 from longtail.errors import UserError
 from longtail.methods import Method, Stage, head_only
 from longtail.pipeline import fit_all
@@ -67,6 +69,33 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path):
     whole = Run(tmp_path / "whole")
     assert same_tensors(whole, killed)
     assert without_clock(whole) == without_clock(killed)
+
+
+class Rival:
+    """Starts the same training in another process when the first epoch is over."""
+
+    def __init__(self, out: Path):
+        self.out, self.told = out, ""
+
+    def begin(self, *args): ...
+
+    def step(self, *args): ...
+
+    def epoch(self, record):
+        if record["epoch"] == 0:
+            done = longtail(self.out, "--resume")
+            self.told = f"{done.returncode} {done.stderr.decode()}"
+            assert len(Run(self.out).metrics) == 1  # to read is free
+
+
+def test_the_same_training_in_a_second_process_is_refused(tmp_path):
+    pytest.importorskip("fcntl", reason="locks are those of Unix")
+    rival, out = Rival(tmp_path / "run"), tmp_path / "run"
+    small = {"epochs": 6, "batch_size": 32, "augment": "crop", "pad": 1, "save_seconds": 0.0}
+    run = lt.fit("digits-lt", "deconfound-tde", out=out, progress=rival, device="cpu", **small)
+    assert rival.told.startswith(f"2 longtail: {out} is being trained by process {os.getpid()} on")
+    assert "--resume, or choose another --out" in rival.told
+    assert len(run.metrics) == 6 and run.finished and ".lock" not in files_in(out)
 
 
 class Kill(Exception):

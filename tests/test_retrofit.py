@@ -1,22 +1,24 @@
 """A trained classifier in its TDE version: direction, alpha, the drop-in checkpoint, honesty."""
 
 import json
-import os
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
 import longtail as lt
-from helpers import tiny_data
+from helpers import PHOTOS, files_in, photos, tiny_data
 from longtail import cli, networks
 from longtail.data.base import Data, Split, count, digest
 from longtail.errors import UserError
+from longtail.retrofits import IMAGENET_MEAN, IMAGENET_STD
 
 COUNTS = (200, 60, 12, 4)
 
@@ -98,13 +100,13 @@ def test_alpha_is_chosen_on_validation_data_and_helps(made):
 def test_the_new_checkpoint_is_the_same_network(made):
     data, layer, folder = made
     found = lt.retrofit(folder / "head.pt", data, out=folder / "tde")
-    state = safetensors.torch.load_file(folder / "tde" / "model.safetensors")
+    state = safetensors.torch.load_file(folder / "tde" / "checkpoint.safetensors")
     layer.load_state_dict({k.removeprefix("head."): v for k, v in state.items()})
     logits = layer(data.test.inputs)
     assert (logits.argmax(1) == found.head(data.test.inputs).argmax(1)).all()
     assert 1 < logits.std() < 16
-    kept = safetensors.torch.load_file(folder / "tde" / "head.safetensors")
-    assert torch.equal(kept["mean_feature"], data.train.inputs.mean(0))
+    kept = safetensors.torch.load_file(folder / "tde" / "model.safetensors")
+    assert torch.equal(kept["head.mean_feature"], data.train.inputs.mean(0))
 
 
 def test_without_validation_data_a_part_of_training_chooses_and_that_is_said(made):
@@ -125,14 +127,14 @@ def test_it_says_when_it_is_judged_on_what_chose_alpha(made):
         assert "chosen and judged on the same images, so this is optimistic" in found.verdict
 
 
-def test_a_layer_saved_alone_and_its_own_head_file(made):
+def test_a_layer_saved_alone_and_its_own_model_file(made):
     data, layer, folder = made
     torch.save(layer.state_dict(), folder / "alone.pt")
     found = lt.retrofit(folder / "alone.pt", data, out=folder / "tde")
     assert set(found.state) == {"weight", "bias"} and not found.state["bias"].any()
     assert found.head.alpha == lt.retrofit(folder / "head.pt", data).head.alpha
-    again = lt.retrofit(folder / "tde" / "head.safetensors", data)
-    assert set(again.state) == {"weight", "mean_feature"}
+    again = lt.retrofit(folder / "tde" / "model.safetensors", data)
+    assert set(again.state) == {"head.weight", "head.mean_feature"}
     assert again.head.alpha == found.head.alpha
 
 
@@ -172,12 +174,18 @@ class Small(nn.Module):
         return logits + 1 if self.after else logits
 
 
+def known(monkeypatch, network: nn.Module) -> None:
+    """As if timm had it."""
+    monkeypatch.setattr(networks, "_full_names", lambda name: ["timm/small"])
+    monkeypatch.setattr(networks, "_whole", lambda *_, **__: network)
+
+
 @pytest.mark.parametrize("pixels", ["imagenet", "data"])
 def test_features_of_a_network_are_those_before_its_last_layer(tmp_path, monkeypatch, pixels):
     torch.manual_seed(0)
     network, data = Small().eval(), tiny_data()
     safetensors.torch.save_file(network.state_dict(), tmp_path / "n.safetensors")
-    monkeypatch.setattr(networks, "_candidates", lambda *_, **__: iter([Small()]))
+    known(monkeypatch, Small())
     found = lt.retrofit(tmp_path / "n.safetensors", data, model="small", pixels=pixels)
     mean, std = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     if pixels == "data":
@@ -192,14 +200,14 @@ def test_features_of_a_network_are_those_before_its_last_layer(tmp_path, monkeyp
 def test_a_checkpoint_in_half_precision_stays_in_half_precision(tmp_path, monkeypatch):
     torch.manual_seed(0)
     torch.save(Small().half().state_dict(), tmp_path / "n.pt")
-    monkeypatch.setattr(networks, "_candidates", lambda *_, **__: iter([Small()]))
+    known(monkeypatch, Small())
     found = lt.retrofit(tmp_path / "n.pt", tiny_data(), model="small")
     assert {value.dtype for value in found.state.values()} == {torch.float16}
 
 
 def test_a_network_that_does_more_after_its_last_layer_is_refused(tmp_path, monkeypatch):
     torch.save(Small().state_dict(), tmp_path / "n.pt")
-    monkeypatch.setattr(networks, "_candidates", lambda *_, **__: iter([Small(after=True)]))
+    known(monkeypatch, Small(after=True))
     with pytest.raises(UserError, match="more after its last linear layer"):
         lt.retrofit(tmp_path / "n.pt", tiny_data(), model="small")
 
@@ -219,11 +227,82 @@ def test_real_names_through_the_door(home, tmp_path, capsys):
     cli.main([*words, "--model", name, "-o", str(tmp_path / "tde")])
     said = capsys.readouterr().out
     assert "original" in said and "TDE, alpha" in said and "which the network has seen" in said
-    assert sorted(os.listdir(tmp_path / "tde")) == [
-        "head.safetensors",
-        "model.safetensors",
-        "result.json",
-    ]
+    assert files_in(tmp_path / "tde") == {
+        *("model.safetensors", "config.json", "README.md"),
+        *("checkpoint.safetensors", "result.json"),
+    }
+    assert lt.load_model(tmp_path / "tde").about.blueprint.backbone == f"{home}/{name}"
+
+
+@torch.no_grad()
+def test_from_a_checkpoint_to_predictions_and_a_file(tmp_path, monkeypatch, capsys):
+    """The folder is a model: its logits are Eq. 8 on the network's own features, at any alpha."""
+    import timm
+
+    monkeypatch.chdir(tmp_path)
+    photos(tmp_path / "photos")
+    torch.manual_seed(0)
+    network = timm.create_model("test_resnet", num_classes=3).eval()
+    torch.save(network.state_dict(), "n.pth")
+    rows = [w / w.norm() for w in network.fc.weight]
+    network.fc = nn.Identity()
+    cli.main(["retrofit", "n.pth", "--model", "test_resnet", "--data", "photos", "-o", "tde"])
+    cli.main(["export", "tde", "--to", "onnx", "--alpha", "1"])
+    capsys.readouterr()
+    cli.main(["predict", "tde", "photos/test/bee", "--alpha", "1", "--json"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    def feature(path):
+        pixels = torch.tensor(np.asarray(Image.open(path)) / 255, dtype=torch.float32)
+        scaled = (pixels - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)
+        return network(scaled.permute(2, 0, 1)[None])[0]
+
+    seen = [feature(path) for path in Path("photos/train").rglob("*.png")]
+    d = sum(seen) / sum(seen).norm()
+    shipped = lt.load_model("retrofit.onnx")
+    assert [line["image"] for line in lines] == ["photos/test/bee/0.png", "photos/test/bee/1.png"]
+    for line in lines:
+        x = feature(line["image"])
+        x = x / x.norm()
+        logits = torch.stack([16 * (w @ x - (x @ d) * (w @ d)) for w in rows])  # alpha 1
+        expected = dict(zip(PHOTOS, logits.softmax(0).tolist(), strict=True))
+        said = {found["class"]: found["probability"] for found in line["top"]}
+        assert said == pytest.approx(expected, abs=1e-4)
+        (prediction,) = shipped.predict([line["image"]])
+        assert dict(prediction.top) == pytest.approx(expected, abs=1e-4)
+
+    card = Path("tde/README.md").read_text()
+    verdict = json.loads(Path("tde/result.json").read_text())["verdict"]
+    assert "`n.pth`, trained no further" in card and verdict in card
+    assert "epoch" not in card and "None" not in card and str(tmp_path) not in card
+    with pytest.raises(UserError, match="a file of the run itself"):
+        lt.export("tde", out="tde/model.safetensors")
+
+
+def test_a_model_of_features_says_that_it_takes_no_images(made, capsys):
+    data, _, folder = made
+    found = lt.retrofit(folder / "head.pt", data, out=folder / "tde")
+    model = lt.load_model(folder / "tde")
+    model.alpha = 0.5
+    found.head.alpha = 0.5
+    torch.testing.assert_close(
+        model.logits(data.test.inputs), found.head(data.test.inputs).detach()
+    )
+    with pytest.raises(SystemExit):
+        cli.main(["predict", str(folder / "tde"), "x.png"])
+    assert "takes embeddings, not images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["timm/nothing", "torchvision/resnet10t", "timm/test_resnet"])
+def test_a_network_that_is_not_there_is_told(name, made):
+    data, _, folder = made
+    lt.retrofit(folder / "head.pt", data, out=folder / "tde")
+    about = json.loads((folder / "tde" / "config.json").read_text())
+    about["blueprint"] |= {"backbone": name, "shape": [3, 8, 8], "seen": [8, 8]}
+    about["blueprint"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
+    (folder / "tde" / "config.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match="network 'nothing'|no network|weights of another model"):
+        lt.load_model(folder / "tde")
 
 
 # ----------------------------------------------------------------------------------- bad files

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from longtail import backbones, methods
+from longtail import backbones, methods, networks
 from longtail.config import Config
 from longtail.data.base import Data
 from longtail.errors import UserError, unknown
@@ -21,6 +21,7 @@ class Blueprint:
     """What a trained network is made of, and what it takes."""
 
     backbone: str
+    """Its name; `timm/resnet50` is all of timm's network but its last layer."""
     head: Mapping[str, Any]
     """Its class as `kind`, and the numbers it was made with."""
     shape: tuple[int, ...]
@@ -50,8 +51,10 @@ class Blueprint:
         if kind not in known:
             raise unknown("kind of head", str(kind), known, "is its method's file installed?")
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to draw
-            backbone = backbones.build(self.backbone, self.shape[0])
-            return Model(backbone, known[kind](**values))
+            head, channels = known[kind](**values), self.shape[0]
+            if self.backbone.startswith(networks.THEIRS):
+                return Model(networks.rebuild(self.backbone, head.classes, channels), head)
+            return Model(backbones.build(self.backbone, channels), head)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON that `from_json` reads back."""

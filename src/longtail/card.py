@@ -86,13 +86,14 @@ def _figures(about: About) -> list[str]:
     part = tables.PARTS.get(metrics.get("judged_on", ""), "unknown")
     values = [metrics.get(name) for name in tables.SPLITS]
     cells = ["-" if value is None else f"{value:.1f}" for value in values]
-    at = "" if metrics.get("alpha") is None else f", at alpha {metrics['alpha']:g}"
+    at = ", at the last epoch" if "epochs" in about.training else ""
+    at += "" if metrics.get("alpha") is None else f", at alpha {metrics['alpha']:g}"
     lines = [
         "| overall | many | medium | few |",
         "| --- | --- | --- | --- |",
         f"| {' | '.join(cells)} |",
         "",
-        f"Accuracy in percent on the {part} part, at the last epoch{at}. Many, medium and few are "
+        f"Accuracy in percent on the {part} part{at}. Many, medium and few are "
         "classes with more than 100, 20 to 100 and fewer than 20 training images.",
     ]
     if about.alpha != metrics.get("alpha"):
@@ -102,10 +103,14 @@ def _figures(about: About) -> list[str]:
 
 def _training(about: About) -> list[str]:
     training, counts = about.training, about.counts
+    how = f"seed {training.get('seed')}, {training.get('epochs')} epochs"
+    if "checkpoint" in training:
+        how = f"the weights of `{training['checkpoint']}`, trained no further"
     facts = [
         f"{sum(counts):,} images of {len(counts)} classes, {max(counts):,} of the most frequent "
-        f"and {min(counts):,} of the rarest; seed {training.get('seed')}, {training.get('epochs')} "
-        f"epochs; subset SHA-256 `{training.get('subset_sha256')}`."
+        f"and {min(counts):,} of the rarest; {how}; subset SHA-256 "
+        f"`{training.get('subset_sha256')}`.",
+        *([str(training["verdict"])] if "verdict" in training else []),
     ]
     method = registry().get(str(training.get("method")))
     paper = method().paper if method else None

@@ -18,9 +18,9 @@ from torch import Tensor
 from longtail.card import card
 from longtail.errors import UserError, unknown
 from longtail.heads import NormalisedHead
-from longtail.loading import CONFIG, DESCRIPTION, WEIGHTS, needs, onnx_session
+from longtail.loading import CONFIG, DESCRIPTION, WEIGHTS, needs, onnx_session, read_folder
 from longtail.runs import FILES, Run, replacing
-from longtail.shipped import About, Shipped, no_dial, of_run
+from longtail.shipped import About, Shipped, no_dial
 
 BATCHES = (1, 2, 5)
 """Sizes at which a graph must agree with the model."""
@@ -44,7 +44,7 @@ def export(
     """Write the model of a finished run to one file, and its card beside it.
 
     Args:
-        run: the run or its folder.
+        run: the run or its folder, or that of `retrofit` or `save_pretrained`.
         to: safetensors, onnx or torch-export.
         out: the file; METHOD with the format's suffix, in this folder, by default.
         alpha: folded into the weights; the run's own by default.
@@ -57,7 +57,7 @@ def export(
         raise unknown("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
     if alpha_input and alpha is not None:
         raise UserError("--alpha fixes it and --alpha-input leaves it free: pass one of them")
-    trained = of_run(run)
+    trained = read_folder(run.folder if isinstance(run, Run) else Path(run))
     if alpha_input and not trained.about.dial:
         raise no_dial(trained.about)
     shipped = trained if alpha_input else trained.folded(alpha)
@@ -65,7 +65,7 @@ def export(
     path = Path(f"{trained.about.training['method']}{suffix}" if out is None else out)
     if path.suffix != suffix:
         raise UserError(f"{path} is to hold {to}: its name must end in {suffix}")
-    if path.name in FILES and (path.parent / "config.yaml").exists():
+    if path.name in FILES and any((path.parent / own).exists() for own in ("config.yaml", CONFIG)):
         raise UserError(f"{path} is a file of the run itself: choose another -o")
     content, graph = write(shipped)
     _check(trained, shipped, graph, to)

@@ -61,7 +61,7 @@ def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = 
     Args:
         run: the run or its folder.
         data: for a run that was trained on a `Data` of your own making.
-        root: where its data set lies now; else where it lay.
+        root: where its data set lies now; else where it lay, seen from where the run was started.
     """
     run = Run.open(run)
     config = run.config
@@ -69,8 +69,9 @@ def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = 
     choice = job.method.choice
     method = job.closed(run.result[choice.option]) if choice else job.method
     if data is None:
-        files = config.files if root is None else replace(config.files, root=root)
-        data = data_sets.load(config.data, files)
+        name, files = data_sets.relocated(config.data, config.files, run.reached)
+        files = files if root is None else replace(files, root=root)
+        data = replace(data_sets.load(name, files), name=run.result["data"])  # as it was typed
     if data.subset_sha256 != run.result["subset_sha256"]:
         raise UserError(
             f"{run.folder} was trained on other images than {config.data} holds now: subset "

@@ -5,10 +5,10 @@ Nothing of a file is ever executed: safetensors hold tensors alone, and a `.pt` 
 Shapes: C classes, D features.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ WRAPPERS = ("state_dict", "model", "model_state_dict", "model_state", "state_dic
 """Under which training scripts put the weights in their checkpoints."""
 PREFIXES = ("module.", "_orig_mod.")
 """That DataParallel and torch.compile put before every name."""
+THEIRS = ("timm/", "torchvision/")
+"""How the full name of a network begins, as in `timm/resnet50`."""
 
 
 def read_state(path: Path) -> State:
@@ -104,12 +106,19 @@ def _layer(state: State, prefix: str) -> Classifier:
 
 
 class Penultimate(Backbone):
-    """A network without its last layer: images to the features that the layer saw."""
+    """A network without its last layer: images to the features that the layer saw.
 
-    def __init__(self, network: nn.Module, name: str, dim: int):
+    Args:
+        name: its full name.
+        network: the whole, which is cut.
+        layer: the last one's name in it.
+    """
+
+    def __init__(self, name: str, network: nn.Module, layer: str):
         super().__init__()
-        network.set_submodule(name, nn.Identity())
-        self.network, self.dim = network, dim
+        self.name, self.dim = name, cast(nn.Linear, network.get_submodule(layer)).in_features
+        network.set_submodule(layer, nn.Identity())
+        self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x)
@@ -125,12 +134,13 @@ def build(name: str, state: State, classes: int, sample: Tensor) -> tuple[Penult
         sample: a batch of images (B, channels, H, W), on which the parts must agree with the whole.
     """
     complaint = ""
-    for network in _candidates(name, classes, channels=sample.shape[1]):
-        layers = [n for n, m in network.named_modules() if _is_classifier(m, classes)]
-        if not layers:
+    for full_name in _full_names(name):
+        network = _whole(full_name, classes, channels=sample.shape[1])
+        layer = _last_layer(network, classes)
+        if layer is None:
             complaint = f"its classifier is no linear layer of {classes} outputs"
             continue
-        own = state.get(f"{layers[-1]}.weight")
+        own = state.get(f"{layer}.weight")
         if own is not None and len(own) != classes:
             complaint = f"its classifier knows {len(own)} classes, the data has {classes}"
             continue
@@ -139,31 +149,57 @@ def build(name: str, state: State, classes: int, sample: Tensor) -> tuple[Penult
         except RuntimeError as error:
             complaint = " ".join(str(error).split())[:300]
             continue
-        return _apart(name, network.eval(), _layer(state, f"{layers[-1]}."), sample)
+        return _apart(full_name, network.eval(), _layer(state, f"{layer}."), sample)
     raise UserError(f"the checkpoint does not fit {name}: {complaint}")
 
 
-def _is_classifier(module: nn.Module, classes: int) -> bool:
-    return isinstance(module, nn.Linear) and module.out_features == classes
+def rebuild(full_name: str, classes: int, channels: int) -> Penultimate:
+    """The network that `build` gave under that name, its weights still those of a fresh one."""
+    if full_name not in _full_names(full_name.partition("/")[2]):
+        raise UserError(f"there is no network '{full_name}' in this version of its library")
+    network = _whole(full_name, classes, channels)
+    layer = _last_layer(network, classes)
+    if layer is None:
+        raise UserError(f"the classifier of {full_name} is no linear layer of {classes} outputs")
+    return Penultimate(full_name, network, layer)
 
 
-def _candidates(name: str, classes: int, channels: int) -> Iterator[nn.Module]:
-    """Networks of that name, with random weights."""
+def _full_names(name: str) -> list[str]:
+    """The full names of all networks that are called so."""
     import timm
     from torchvision import models
 
     theirs = models.list_models(module=models)
-    if not timm.is_model(name) and name not in theirs:
+    known = (timm.is_model(name), name in theirs)
+    if not any(known):
         raise unknown("network", name, [*timm.list_models(), *theirs], "any of timm or torchvision")
-    if timm.is_model(name):
-        yield timm.create_model(name, num_classes=classes, in_chans=channels)
-    if name in theirs:
-        yield models.get_model(name, weights=None, num_classes=classes)
+    return [home + name for home, has in zip(THEIRS, known, strict=True) if has]
+
+
+def _whole(full_name: str, classes: int, channels: int) -> nn.Module:
+    """That network, with random weights."""
+    import timm
+    from torchvision import models
+
+    home, _, name = full_name.partition("/")
+    if home == "timm":
+        return timm.create_model(name, num_classes=classes, in_chans=channels)
+    return models.get_model(name, weights=None, num_classes=classes)
+
+
+def _last_layer(network: nn.Module, classes: int) -> str | None:
+    """The name of its last linear layer with so many outputs."""
+    layers = [
+        name
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear) and module.out_features == classes
+    ]
+    return layers[-1] if layers else None
 
 
 @torch.no_grad()
 def _apart(
-    name: str, network: nn.Module, layer: Classifier, sample: Tensor
+    full_name: str, network: nn.Module, layer: Classifier, sample: Tensor
 ) -> tuple[Penultimate, Classifier]:
     """The network cut before its last layer, if the two together still give its logits."""
     try:
@@ -171,13 +207,13 @@ def _apart(
     except Exception as error:  # whatever a network raises on a size that is not its own
         shape = "x".join(map(str, sample.shape[1:]))
         raise UserError(
-            f"{name} does not take images of {shape}: {error}. Another --image-size may fit"
+            f"{full_name} does not take images of {shape}: {error}. Another --image-size may fit"
         ) from error
-    cut = Penultimate(network, layer.prefix.removesuffix("."), layer.weight.shape[1])
+    cut = Penultimate(full_name, network, layer.prefix.removesuffix("."))
     logits = nn.functional.linear(cut(sample), layer.weight, layer.bias)
     if logits.shape != whole.shape or not torch.allclose(logits, whole, rtol=1e-3, atol=1e-3):
         raise UserError(
-            f"{name} does more after its last linear layer, so that another layer in its place "
-            "would not be what is measured here"
+            f"{full_name} does more after its last linear layer, so that another layer in its "
+            "place would not be what is measured here"
         )
     return cut, layer

@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from longtail.errors import UserError
 from longtail.heads import Head, NormalisedHead
 from longtail.intervals import intervals
 from longtail.jobs import DataOf, Job, plan, schedule, waves
+from longtail.locks import alone
 from longtail.methods import Method
 from longtail.models import Tried, check_fits
 from longtail.results import (
@@ -125,23 +127,35 @@ def run_jobs(
         job.run: check_fits(job.config, job.method, data_of(job), fabric.world_size) for job in jobs
     }
     fabric.barrier()
-    if fabric.global_rank == 0:
-        for job in jobs:
-            if overwrite or not job.run.finished:
-                job.run.begin(job.config, overwrite=overwrite, cuda=on_cuda(fabric))
-    fabric.barrier()
     others = [*others, *jobs]
     replicas = 1
     if _side_by_side(map(data_of, jobs), tried.values(), fabric):
         replicas = min(machine.replicas, _room(jobs, tried, fabric))
-    for wave in waves(jobs):
-        for together in schedule(wave, data_of, replicas, others):
-            first = together[0][0]
-            with too_large_is_told(first.config, data_of(first), fabric, len(together)):
-                for job in _fit_together(together, data_of, fabric, progress, others):
-                    if on_result and fabric.global_rank == 0:
-                        on_result(job)
+    with _begun(jobs, fabric, resume, overwrite):
+        for wave in waves(jobs):
+            for together in schedule(wave, data_of, replicas, others):
+                first = together[0][0]
+                with too_large_is_told(first.config, data_of(first), fabric, len(together)):
+                    for job in _fit_together(together, data_of, fabric, progress, others):
+                        if on_result and fabric.global_rank == 0:
+                            on_result(job)
     return [job.run for job in jobs]
+
+
+def _begun(
+    jobs: Sequence[Job], fabric: Fabric, resume: bool, overwrite: bool
+) -> AbstractContextManager[None]:
+    """The folders of all `jobs`, made and held; what is finished already needs no holding."""
+    left = overwrite or not all(job.run.finished for job in jobs)
+
+    def begin() -> None:
+        for job in jobs:  # once more, now that nobody else can change them
+            job.run.check(job.config, resume=resume, overwrite=overwrite)
+        for job in jobs:
+            if overwrite or not job.run.finished:
+                job.run.begin(job.config, overwrite=overwrite, cuda=on_cuda(fabric))
+
+    return alone([job.run.folder for job in jobs] if left else [], fabric, begin)
 
 
 def _side_by_side(sets: Iterable[Data], tried: Iterable[Tried], fabric: Fabric) -> bool:

@@ -209,7 +209,7 @@ class OnnxNetwork:
 
 
 def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
-    """A model from a run, a file of `longtail export`, or a folder of `save_pretrained`.
+    """A model from a run, `longtail retrofit`, `longtail export` or `save_pretrained`.
 
     Nothing in a file is ever run: pickles are refused unread.
 

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from longtail import data as data_sets
-from longtail import networks
+from longtail import exports, networks
 from longtail.backbones import Backbone, Identity
-from longtail.config import MachineConfig, TrainConfig
+from longtail.blueprint import Blueprint
+from longtail.config import Config, MachineConfig, TrainConfig
 from longtail.data.base import Data, Split
 from longtail.data.listed import IMAGENET_MEAN, IMAGENET_STD
 from longtail.data.prepare import hold_out
@@ -31,9 +32,12 @@ from longtail.measures import Accuracy, accuracy, best, cosines, label_free_alph
 from longtail.methods import Model
 from longtail.resident import View
 from longtail.rows import HELD_OUT
-from longtail.runs import environment, replacing
+from longtail.runs import environment, replacing, versions
+from longtail.shipped import About, Shipped
 
 Pixels = Literal["imagenet", "data"]
+AS_IT_IS = TrainConfig(augment="none")
+"""How images are seen: whole."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +97,12 @@ class Retrofit:
         helps = "It helps" if self.gain > 0 else "It does not help; keep the original"
         return f"{helps}: at alpha {self.head.alpha:g} {told}.{caution}"
 
-    def save(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """Write model.safetensors, head.safetensors and, last, result.json."""
-        tensors = {
-            "model": self.state,
-            "head": {"weight": self.head.weight, "mean_feature": self.head.mean_feature},
-        }
-        for name, state in tensors.items():
-            plain = {key: value.detach().cpu().contiguous() for key, value in state.items()}
-            with replacing(folder / f"{name}.safetensors") as path:
-                path.write_bytes(safetensors.torch.save(plain))
+    def save(self, folder: Path, shipped: Shipped, about: Mapping[str, Any]) -> None:
+        """Write `shipped` as `load_model` reads it, checkpoint.safetensors and result.json."""
+        exports.save_pretrained(shipped, folder)
+        plain = {name: value.detach().cpu().contiguous() for name, value in self.state.items()}
+        with replacing(folder / "checkpoint.safetensors") as path:
+            path.write_bytes(safetensors.torch.save(plain))
         with replacing(folder / "result.json") as path:
             path.write_text(json.dumps({**about, **self.to_json()}, indent=1) + "\n")
 
@@ -138,7 +138,7 @@ def retrofit(
             Alpha is chosen on the validation part, else on a fifth of each training class; the
             test part, if there is one, is only judged on.
         model: the network's name in timm or torchvision; not needed with features.
-        out: a folder for the result; None writes nothing.
+        out: a folder for the result, which `load_model` and `export` read; None writes nothing.
         pixels: how pixels were normalised in its training.
         options: fields of `DataConfig`.
     """
@@ -147,8 +147,10 @@ def retrofit(
         raise UserError(f"{folder} is not empty: choose another --out")
     state = networks.read_state(Path(checkpoint))
     data = data_sets.load(data, **options) if isinstance(data, str) else data
-    parts, layer = _features(state, data, model, pixels)
-    made = _measured(parts, layer, data, state)
+    if pixels == "imagenet" and len(data.mean) == 3:
+        data = replace(data, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    backbone, layer = _network(state, data, model)
+    made = _measured(_features(backbone, layer, data), layer, data, state)
     if folder:
         about = {
             "checkpoint": Path(checkpoint).name,
@@ -158,35 +160,35 @@ def retrofit(
             "counts": data.counts.images,
             **environment(cuda=torch.cuda.is_available()),
         }
-        made.save(folder, about)
+        made.save(folder, _shipped(made, backbone, data, Path(checkpoint).name), about)
     return made
 
 
-def _features(
-    state: networks.State, data: Data, name: str, pixels: Pixels
-) -> tuple[dict[str, Split], networks.Classifier]:
-    """Features (N, D) of every part, and the layer that they go into."""
+def _network(
+    state: networks.State, data: Data, name: str
+) -> tuple[Identity | networks.Penultimate, networks.Classifier]:
+    """What gives the features, and the layer that they go into."""
     classes, sample = len(data.classes), data.train.take(torch.arange(2)).pixels()
-    backbone: Backbone
     if data.embeddings:
-        backbone = Identity(sample.shape[1])
-        layer = networks.classifier_in(state, classes, backbone.dim)
-    else:
-        if not name:
-            raise UserError("which network? Pass its name in timm or torchvision as --model")
-        if pixels == "imagenet" and sample.shape[1] == 3:
-            data = replace(data, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-        backbone, layer = networks.build(name, state, classes, sample / 255)
+        dim = sample.shape[1]
+        return Identity(dim), networks.classifier_in(state, classes, dim)
+    if not name:
+        raise UserError("which network? Pass its name in timm or torchvision as --model")
+    return networks.build(name, state, classes, sample / 255)
+
+
+def _features(backbone: Backbone, layer: networks.Classifier, data: Data) -> dict[str, Split]:
+    """Features (N, D) of every part."""
     machine = MachineConfig()
     fabric = launch(machine)
-    view = View.of(data, TrainConfig(augment="none"), fabric.device)
+    view = View.of(data, AS_IT_IS, fabric.device)
     network = Model(backbone, AffineHead.of(layer.weight, layer.bias)).to(fabric.device)
     parts = {}
     for part in ("train", "val", "test"):
         if (split := getattr(data, part)) is not None:
             found = extract(network, split, view, fabric, machine)
             parts[part] = Split(found.cpu(), split.labels)
-    return parts, layer
+    return parts
 
 
 @torch.no_grad()
@@ -225,6 +227,31 @@ def _measured(
         # without the normalised feature, logits keep their size where features are of usual length
         state=layer.replaced(state, folded.weight / usual),
     )
+
+
+def _shipped(
+    made: Retrofit, backbone: Identity | networks.Penultimate, data: Data, checkpoint: str
+) -> Shipped:
+    """The network with the new head, its dial at the chosen alpha."""
+    name = "identity" if isinstance(backbone, Identity) else backbone.name
+    about = About(
+        blueprint=Blueprint.of(Config(backbone=name, train=AS_IT_IS), made.head, data),
+        classes=data.classes,
+        counts=data.counts.images,
+        alpha=made.head.alpha,
+        dial=True,
+        metrics={"judged_on": made.judged_on, "alpha": made.head.alpha, **made.after.splits()},
+        training={
+            "method": "retrofit",
+            "checkpoint": checkpoint,
+            "data": Path(data.name).name,
+            "ratio": data.ratio,
+            "subset_sha256": data.subset_sha256,
+            "verdict": made.verdict,
+        },
+        version=versions()["longtail"],
+    )
+    return Shipped(Model(backbone, made.head), about).cpu()
 
 
 def _judge(head: Head, split: Split, data: Data) -> Accuracy:

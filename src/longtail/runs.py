@@ -24,6 +24,7 @@ from torch import Tensor
 
 from longtail.config import Config
 from longtail.errors import UserError
+from longtail.locks import LOCK
 from longtail.settings import Settings
 
 CHECKPOINT_FORMAT = 1
@@ -122,7 +123,7 @@ class Folder(Generic[C]):
         if (self.folder / "config.yaml").exists() and (self.folder / "env.json").exists():
             if not overwrite:
                 self._check_same(config, resume)
-        elif self.folder.exists() and any(self.folder.iterdir()):
+        elif self.folder.exists() and any(path.name != LOCK for path in self.folder.iterdir()):
             raise UserError(f"{self.folder} is not empty and not a run: choose another --out")
 
     def begin(self, config: C, *, overwrite: bool, cuda: bool) -> None:
@@ -130,7 +131,16 @@ class Folder(Generic[C]):
         if overwrite:
             self.remove()
         self.write("config.yaml", config.to_yaml())
-        self.write("env.json", json.dumps(environment(cuda=cuda), indent=2) + "\n")
+        about = {**environment(cuda=cuda), "started_in": _way(self.folder, Path.cwd())}
+        self.write("env.json", json.dumps(about, indent=2) + "\n")
+
+    def reached(self, path: Path) -> Path:
+        """A path of its configuration, from where the run was started; as it is if not there."""
+        env = self.folder / "env.json"
+        way = json.loads(env.read_text()).get("started_in") if env.exists() else None
+        start = Path.cwd() if way is None else (self.folder.resolve() / way).resolve()
+        there = start / path.expanduser()
+        return there if there.exists() else path
 
     def remove(self) -> None:
         """Delete the files of a run, and nothing else that lies beside them."""
@@ -285,6 +295,14 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         flat.update(_flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
     return flat
+
+
+def _way(folder: Path, place: Path) -> str:
+    """From `folder` to `place`: it holds when both are moved, and tells nothing of the machine."""
+    try:
+        return os.path.relpath(place.resolve(), folder.resolve())
+    except ValueError:  # they are on two drives
+        return str(place)
 
 
 def _processor() -> str:

@@ -9,7 +9,7 @@ SPLITS = ("overall", "many", "medium", "few")
 CLASS_MEAN = "class mean"
 ROUNDING = 1e-3
 """Result files keep six digits, so that figures further apart than this do differ."""
-PARTS = {"test": "test", "val": "validation"}
+PARTS = {"test": "test", "val": "validation", "train": "training"}
 """What may be judged on, and what it is called."""
 
 

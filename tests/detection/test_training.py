@@ -1,6 +1,7 @@
 """A detector trained for two steps, judged, scored again, drawn and benched; what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from PIL import Image
 from small import Interrupt, Stop, small_config, small_data
 
 import longtail as lt
+from helpers import holding
 from longtail import cli
 from longtail.benches.detection_speed import Workload, mask_rcnn, measure_speed, table, workloads
 from longtail.config import MachineConfig
@@ -85,6 +87,26 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.result["overall"] == half.result["overall"] and whole.result["alpha"] is None
     assert whole.result["images"] == half.result["images"] == 2 * 4  # of six a short step is left
+
+
+def test_a_folder_that_another_process_trains_into_is_refused(place, data, tmp_path):
+    pytest.importorskip("fcntl", reason="locks are those of Unix")
+    with (
+        holding(tmp_path / "run") as holder,
+        pytest.raises(UserError, match=f"is being trained by process {holder.pid} on"),
+    ):
+        fit(small_config(place), out=tmp_path / "run", data=data)
+
+
+def test_a_detector_finds_its_data_from_another_directory(run, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(place.parent)
+    started = run.config.with_options(data=place.name)
+    folder = tmp_path / "copied"
+    shutil.copytree(run.folder, folder)
+    DetectionRun(folder).begin(started, overwrite=False, cuda=False)
+    monkeypatch.chdir(tmp_path)
+    opened = Finished(folder, machine=CPU)
+    assert len(opened.val) == len(Finished(run.folder, machine=CPU).val)
 
 
 def test_commands(run, place, tmp_path, capsys):

@@ -53,14 +53,15 @@ class Retrofit:
     model: str = ""
     """The network's name in timm or torchvision; not needed with features."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/retrofit")
-    """Folder for the new checkpoint and the result."""
+    """Folder for the new model, which longtail predict and export take, and the result."""
     pixels: Literal["imagenet", "data"] = "imagenet"
     """How pixels were normalised in training: ImageNet's mean and deviation, or the data's own."""
     files: DataConfig = field(default_factory=DataConfig)
 
     examples = """
       longtail retrofit resnet50.pth --model resnet50 --data photos/ --image-size 224
-      longtail retrofit head.safetensors --data features.npz -o runs/tde"""
+      longtail retrofit head.safetensors --data features.npz -o runs/tde
+      longtail predict runs/retrofit holiday/ --alpha 1"""
 
     def run(self) -> None:
         """Print both heads and the verdict."""

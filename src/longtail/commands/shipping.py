@@ -27,7 +27,7 @@ class Export:
     """Write a finished run's model to a file, checked against the run, with a card beside it."""
 
     folder: Run
-    """Folder of a finished run."""
+    """Folder of a finished run, of longtail retrofit, or of save_pretrained."""
     to: Literal["safetensors", "onnx", "torch-export"] = "safetensors"
     """Format. ONNX needs pip install longtail[onnx]."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
@@ -60,7 +60,7 @@ class Predict:
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
-    """Folder of a run, a file of longtail export, or a folder of save_pretrained."""
+    """Folder of a run, of longtail retrofit or of save_pretrained, or a file of longtail export."""
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
     """Files, folders, globs in quotes, or - for a list on standard input, a path on each line."""
     alpha: float | None = None

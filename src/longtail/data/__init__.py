@@ -6,6 +6,7 @@ lists, and gives `Data`, wholly in memory. `name:ratio` cuts to that imbalance.
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = [
     "digest",
     "hold_out",
     "load",
+    "relocated",
 ]
 
 EMBEDDED = {
@@ -65,6 +67,20 @@ def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Da
     else:
         source = _by_path(base, config)
     return prepared(source, name=base, ratio=ratio, config=config)
+
+
+def relocated(
+    name: str, config: DataConfig, reached: Callable[[Path], Path]
+) -> tuple[str, DataConfig]:
+    """What `load` takes for the same data when its paths are as `reached` gives them."""
+    given = {key: path for key in PATHS if (path := getattr(config, key)) is not None}
+    paths: dict[str, Any] = {key: reached(path) for key, path in given.items()}
+    base, colon, ratio = name.rpartition(":")
+    if not colon or reached(Path(name)).exists():
+        base, colon, ratio = name, "", ""
+    if base and base not in (*EMBEDDED, *NAMED, *LISTED):
+        name = f"{reached(Path(base))}{colon}{ratio}"
+    return name, replace(config, **paths)
 
 
 def available(root: Path | None = None) -> list[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ C classes are numbered 1..C in the order of the file's category ids; 0 is the ba
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,15 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> tuple[Detectio
     for split in (train, val):
         _check_images(name, split)
     return train, val
+
+
+def relocated(
+    name: str, root: Path | None, reached: Callable[[Path], Path]
+) -> tuple[str, Path | None]:
+    """What `load` takes for the same data when its paths are as `reached` gives them."""
+    if name not in (shapes.NAME, *FILES):
+        name = str(reached(Path(name)))
+    return name, None if root is None else reached(root)
 
 
 def _counted(found: Annotations) -> Categories:

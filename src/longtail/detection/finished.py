@@ -10,7 +10,7 @@ from PIL import Image
 from longtail.config import MachineConfig
 from longtail.detection import pictures
 from longtail.detection.annotations import Picture
-from longtail.detection.data import Categories, DetectionSet, load
+from longtail.detection.data import Categories, DetectionSet, load, relocated
 from longtail.detection.detector import build_detector
 from longtail.detection.measure import Detections
 from longtail.detection.predicting import Source, judge, predict, source_of
@@ -53,7 +53,8 @@ class Finished:
     @cached_property
     def splits(self) -> Splits:
         """What it was trained and judged on, which images of one's own do not need."""
-        train, val = self._data or load(self.config.data, self.config.files.root)
+        place = relocated(self.config.data, self.config.files.root, self.run.reached)
+        train, val = self._data or load(*place)
         if digest(train) != self.stored["subset_sha256"]:
             raise UserError(
                 f"{self.run.folder} was trained on other images than {self.config.data} holds now"

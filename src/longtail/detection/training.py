@@ -26,6 +26,7 @@ from longtail.detection.results import DetectionRun, digest, make_result, traini
 from longtail.detection.settings import DetectionConfig
 from longtail.engine import Progress, check_finite, launch
 from longtail.errors import UserError
+from longtail.locks import alone
 from longtail.models import load_weights
 from longtail.runs import environment
 from longtail.schedule import rate
@@ -66,13 +67,23 @@ def fit(
     fresh = overwrite or not (run.folder / "last.pt").exists()
     detector = build_detector(config, train.categories, weights=fresh, images=len(train))
     fabric.barrier()
-    if fabric.global_rank == 0 and (overwrite or not run.finished):
-        run.begin(config, overwrite=overwrite, cuda=fabric.device.type == "cuda")
-    fabric.barrier()
-    if run.finished:
-        _check_same(run, run.result["subset_sha256"], digest(train))
-        return run
-    loop = Loop(config, detector.to(fabric.device), train, fabric)
+
+    def begin() -> None:
+        run.check(config, resume=resume, overwrite=overwrite)  # now that nobody else can change it
+        if overwrite or not run.finished:
+            run.begin(config, overwrite=overwrite, cuda=fabric.device.type == "cuda")
+
+    with alone([run.folder] if overwrite or not run.finished else [], fabric, begin):
+        if run.finished:
+            _check_same(run, run.result["subset_sha256"], digest(train))
+        else:
+            _fit(Loop(config, detector.to(fabric.device), train, fabric), run, val, progress)
+    return run
+
+
+def _fit(loop: "Loop", run: DetectionRun, val: DetectionSet, progress: Progress | None) -> None:
+    """Train to the last epoch, judge, write."""
+    fabric, config, detector = loop.fabric, loop.config, loop.detector
     trained = _train(loop, run, progress)
     if fabric.global_rank == 0:
         run.save_model(detector.state_dict())
@@ -80,17 +91,15 @@ def fit(
     measured = judge(detector, config, val, fabric)
     if fabric.global_rank == 0:
         cost = {
-            "training_id": training_id(config, train),
+            "training_id": training_id(config, loop.data),
             "seconds": trained.seconds + time.perf_counter() - began,
             "images": trained.images,
             "images_per_second": trained.images / trained.seconds,
             "device": environment(cuda=fabric.device.type == "cuda")["device"],
             "losses": trained.losses,
         }
-        result = make_result(config, train, measured, detector, cost)
-        write_result(run, result, train)
+        write_result(run, make_result(config, loop.data, measured, detector, cost), loop.data)
     fabric.barrier()
-    return run
 
 
 def _check_same(run: DetectionRun, before: str, now: str) -> None:

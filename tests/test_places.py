@@ -1,0 +1,89 @@
+"""A finished run finds its data from any directory, and tells none of this machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import longtail as lt
+from helpers import photos
+from longtail import cli
+from longtail.runs import Run
+
+SMALL = [
+    *("--method", "cosine", "--backbone", "conv4", "--epochs", "1", "--batch-size", "4"),
+    *("--device", "cpu", "--augment", "none", "--warmup", "0", "--out", "runs/x"),
+]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """Where it is trained; what is asked of it comes from elsewhere."""
+    folder = tmp_path / "project"
+    photos(folder / "photos")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def lists(folder: Path) -> list[str]:
+    for part in ("train", "test"):
+        files = sorted((folder / "photos" / part).rglob("*.png"))
+        rows = [
+            f"{f.relative_to(folder / 'photos')} {'abc'.index(f.parent.name[0])}" for f in files
+        ]
+        (folder / f"{part}.txt").write_text("\n".join(rows))
+    return ["--list", "train.txt", "--test-list", "test.txt", "--root", "photos"]
+
+
+@pytest.mark.parametrize("source", ["photos", "./photos/", "photos:3", "lists"])
+def test_eval_and_sweep_from_another_directory(source, project, monkeypatch, capsys):
+    cli.main(["train", *(lists(project) if source == "lists" else [source]), *SMALL])
+    run = Run(project / "runs" / "x")
+    capsys.readouterr()
+    monkeypatch.chdir(project.parent / "elsewhere")
+    cli.main(["eval", str(run.folder), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    same = ("data", "ratio", "overall", "per_class", "subset_sha256")
+    assert [told[name] for name in same] == [run.result[name] for name in same]
+    cli.main(["sweep", "../project/runs/x", "--alphas", "0,1"])
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    for file in ("config.yaml", "env.json", "result.json"):
+        assert str(project.parent) not in (run.folder / file).read_text()
+
+
+def test_a_project_may_be_moved_and_a_run_may_be_moved_back(project, monkeypatch):
+    cli.main(["train", "photos", *SMALL])
+    before = Run("runs/x").result["per_class"]
+    moved = project.rename(project.with_name("moved"))
+    monkeypatch.chdir(project.parent / "elsewhere")
+    assert list(lt.evaluate(moved / "runs" / "x").per_class) == pytest.approx(before, rel=1e-5)
+    alone = (moved / "runs" / "x").rename(project.parent / "x")
+    with pytest.raises(lt.UserError, match="unknown data 'photos'"):
+        lt.evaluate(alone)
+    monkeypatch.chdir(moved)
+    assert lt.evaluate(alone).data == "photos"
+
+
+def test_a_linked_folder_of_runs_leads_back(project, monkeypatch):
+    (project.parent / "large" / "disk").mkdir(parents=True)
+    (project / "runs").symlink_to(project.parent / "large" / "disk")
+    cli.main(["train", "photos", *SMALL])
+    monkeypatch.chdir(project.parent / "elsewhere")
+    assert lt.evaluate(project / "runs" / "x").data == "photos"
+
+
+def test_a_name_is_never_taken_for_a_folder(project, monkeypatch):
+    (project / "photos").rename(project / "digits-lt")
+    cli.main(["train", "digits-lt", *SMALL])
+    monkeypatch.chdir(project.parent / "elsewhere")
+    assert lt.evaluate(project / "runs" / "x").data == "digits-lt"
+
+
+def test_a_run_of_an_earlier_version_is_looked_up_from_here(project):
+    cli.main(["train", "photos", *SMALL])
+    env = Path("runs/x/env.json")
+    about = json.loads(env.read_text())
+    assert about.pop("started_in") == "../.."
+    env.write_text(json.dumps(about))
+    assert lt.evaluate("runs/x").data == "photos"
