@@ -289,6 +289,11 @@ class TestBadInput:
         saved = Run(tmp_path / "deconfound-tde").load_checkpoint()
         assert saved["epoch"] == 1
 
+    def test_what_a_killed_start_leaves_is_no_obstacle(self, tmp_path):
+        (tmp_path / "deconfound-tde").mkdir()
+        (tmp_path / "deconfound-tde" / ".config.yaml.123").write_text("data: dig")
+        assert fit(tmp_path).finished
+
     def test_a_folder_that_is_not_a_run_is_left_alone(self, tmp_path):
         (tmp_path / "deconfound-tde").mkdir()
         (tmp_path / "deconfound-tde" / "thesis.tex").write_text("years of work")

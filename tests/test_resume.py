@@ -16,7 +16,7 @@ from helpers import files_in, tiny_config, tiny_data
 from longtail.errors import UserError
 from longtail.methods import Method, Stage, head_only
 from longtail.pipeline import fit_all
-from longtail.runs import Run
+from longtail.runs import Run, replacing
 
 TRAIN = [
     *("train", "digits-lt", "--method", "deconfound-tde", "--epochs", "6", "--batch-size", "32"),
@@ -172,6 +172,16 @@ def test_a_checkpoint_of_another_version_is_said(tmp_path):
     torch.save({**content, "format": 99}, run.folder / "last.pt")
     with pytest.raises(UserError, match="has checkpoint format 99, this version reads 1"):
         resume(run)
+
+
+def test_what_is_written_in_vain_leaves_no_file(tmp_path):
+    for error in (KeyboardInterrupt(), ValueError()):
+        with pytest.raises(type(error)), replacing(tmp_path / "a.txt") as path:
+            path.write_text("half")
+            raise error
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "a.txt"):
+        (tmp_path / "another.txt").read_text()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a disk that is full")

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from longtail.config import Config
 from longtail.errors import UserError
-from longtail.locks import LOCK
 from longtail.settings import Settings
 
 CHECKPOINT_FORMAT = 1
@@ -120,10 +119,13 @@ class Folder(Generic[C]):
             raise UserError("--resume goes on with a run and --overwrite replaces it: pass one")
         if self.folder.is_file():
             raise UserError(f"{self.folder} is a file: --out is the folder of the run")
-        if (self.folder / "config.yaml").exists() and (self.folder / "env.json").exists():
+        there = {
+            path.name for path in self.folder.glob("[!.]*")
+        }  # the hidden are left by the killed
+        if {"config.yaml", "env.json"} <= there:
             if not overwrite:
                 self._check_same(config, resume)
-        elif self.folder.exists() and any(path.name != LOCK for path in self.folder.iterdir()):
+        elif there:
             raise UserError(f"{self.folder} is not empty and not a run: choose another --out")
 
     def begin(self, config: C, *, overwrite: bool, cuda: bool) -> None:
@@ -160,8 +162,10 @@ class Folder(Generic[C]):
         """Replace last.pt; the one before stays until the new one is wholly on disk."""
         whole = io.BytesIO()  # a full disk then fails in a plain write, and says so
         torch.save({"format": CHECKPOINT_FORMAT, **content}, whole)
-        with replacing(self.folder / "last.pt") as path:
-            path.write_bytes(whole.getbuffer())
+        with replacing(self.folder / "last.pt") as path, path.open("wb") as file:
+            file.write(whole.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """What `save_checkpoint` wrote, or None before the first."""
@@ -279,14 +283,17 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
                 f"no space left for {path}. Nothing is lost: what was there before is still there. "
                 "Make room and go on with --resume"
             ) from error
+        if error.filename and Path(error.filename) not in (temporary, path, *path.parents):
+            raise  # it is about another file, that was read meanwhile
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
