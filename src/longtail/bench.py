@@ -20,7 +20,7 @@ from longtail.errors import UserError
 from longtail.jobs import Job
 from longtail.pipeline import TUNING_FRACTION, run_jobs
 from longtail.recipes import RecipeBench, recipe_paths, result_path
-from longtail.results import own_seconds, trained_with
+from longtail.results import own_seconds, rounded, trained_with
 from longtail.runs import Run, replacing
 from longtail.schedule import lay_out
 
@@ -98,7 +98,7 @@ class Bench(RecipeBench[Recipe]):
         if found["alpha_rule"] == "fixed" and "alpha" in recipe.config.options:
             wanted["alpha"] = recipe.config.options["alpha"]
         # early files do not tell all
-        return [n for n, value in wanted.items() if n in found and found[n] != value]
+        return [n for n, value in wanted.items() if n in found and found[n] != rounded(value)]
 
     def run(
         self,

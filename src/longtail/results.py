@@ -176,7 +176,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON, rounded to what the figures can bear: under 20 kB for 100 classes."""
-        return {key: _rounded(value) for key, value in asdict(self).items()}
+        return {key: rounded(value) for key, value in asdict(self).items()}
 
 
 COST = (
@@ -214,13 +214,14 @@ def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[float, ..
     return tuple((total / seen).tolist())
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """As result files keep it: floats of six digits, lists for tuples."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, tuple):
-        return [_rounded(inner) for inner in value]
+        return [rounded(inner) for inner in value]
     if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        return {key: rounded(inner) for key, inner in value.items()}
     return value
 
 
@@ -304,5 +305,5 @@ def csv_text(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(tuple(_rounded(v) for v in row) for row in rows)
+    writer.writerows(tuple(rounded(v) for v in row) for row in rows)
     return text.getvalue()

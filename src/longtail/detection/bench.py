@@ -26,6 +26,7 @@ from longtail.detection.training import Splits, fit
 from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.recipes import RecipeBench, recipe_paths, result_path
+from longtail.results import rounded
 from longtail.runs import differences, replacing
 
 
@@ -71,7 +72,7 @@ class DetectionBench(RecipeBench[Recipe]):
 
     def differing(self, recipe: Recipe, found: Mapping[str, Any]) -> list[str]:
         """Fields of the result `found` that `recipe`, as it is now, would not have made."""
-        wanted = made_with(recipe.config)
+        wanted = rounded(made_with(recipe.config))
         return [name for name in wanted if found.get(name) != wanted[name]]
 
     def _check_data(self, name: str, splits: Splits) -> None:
