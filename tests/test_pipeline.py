@@ -13,7 +13,7 @@ from longtail import methods
 from longtail.data import hold_out
 from longtail.errors import UserError
 from longtail.pipeline import fit_all
-from longtail.replica import Replica
+from longtail.replica import Replica, build_optimizer
 from longtail.results import Result
 from longtail.runs import Run
 from longtail.schedule import lay_out
@@ -124,6 +124,12 @@ def test_every_optimizer_moves_the_weights_and_adam_takes_momentum_as_beta1(opti
     groups = run.load_checkpoint()["replica"]["optimizer"]["param_groups"]
     assert groups[0].get("momentum", groups[0].get("betas", [None])[0]) == 0.8
     assert run.metrics[0]["mu"] == pytest.approx(0.8)
+
+
+def test_no_other_optimizer_is_taken_for_an_unknown_one():
+    train = tiny_config(optimizer="adamax").train
+    with pytest.raises(UserError, match="unknown optimizer 'adamax'"):
+        build_optimizer(train, torch.nn.Linear(2, 2), torch.tensor(0.1))
 
 
 def test_a_short_last_batch_is_dropped_unless_kept(tmp_path):

@@ -17,7 +17,7 @@ from longtail import methods, tables
 from longtail.config import Config, MachineConfig
 from longtail.engine import Progress
 from longtail.errors import UserError
-from longtail.jobs import Job
+from longtail.jobs import Job, settled
 from longtail.pipeline import TUNING_FRACTION, run_jobs
 from longtail.recipes import asked_for, recipe_paths
 from longtail.results import own_seconds, trained_with
@@ -47,10 +47,15 @@ class Recipe:
     def read(path: Path) -> "Recipe":
         """Read a recipe file: options of `Config`, and `paper` and `seeds` beside them."""
         text = path.read_text()
-        extra = yaml.safe_load(text) or {}
+        config = Config.from_yaml(text, str(path))
+        try:
+            config, _ = settled(config)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        extra = yaml.safe_load(text)
         return Recipe(
             path=path,
-            config=Config.from_yaml(text, str(path)),
+            config=config,
             paper=extra.get("paper"),
             seeds=extra.get("seeds", 3),
         )
@@ -156,7 +161,7 @@ class Bench:
         if root is not None:
             config = config.with_options(root=root)
         folder = self.runs / recipe.cell / f"{recipe.name}-s{seed}"
-        return Job(config, methods.build(config.method, config.options), Run(folder))
+        return Job.of(config, Run(folder))
 
     def found(self, recipe: Recipe) -> list[dict[str, Any]]:
         """The results of `recipe` that are there."""

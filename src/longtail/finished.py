@@ -10,7 +10,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from longtail import data as data_sets
-from longtail import measures, methods
+from longtail import measures
 from longtail.config import MachineConfig
 from longtail.data.base import Data, Split
 from longtail.engine import launch
@@ -64,8 +64,8 @@ def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = 
         root: where its data set lies now; else where it lay.
     """
     run = Run.open(run)
-    config = run.config
-    job = Job(config, methods.build(config.method, config.options), run)
+    job = Job.of(run.config, run)
+    config = job.config
     choice = job.method.choice
     method = job.closed(run.result[choice.option]) if choice else job.method
     if data is None:
