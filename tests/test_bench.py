@@ -303,6 +303,7 @@ def test_a_recipe_judged_on_validation_does_not_read_the_test_set(tmp_path):
         ("train: {optimizer: sdg}", "unknown --optimizer 'sdg'. Did you mean 'sgd'"),
         ("train: {schedule: cosin}", "unknown --schedule 'cosin'. Did you mean 'cosine'"),
         ("train: {augment: crop-flop}", "unknown --augment 'crop-flop'. Did you mean 'crop-flip'"),
+        ("seeds: three", "seeds takes a whole number, not 'three'"),
         ("options: {haeds: 4}", "unknown option of deconfound 'haeds'. Did you mean 'heads'"),
     ],
 )

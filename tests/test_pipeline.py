@@ -127,7 +127,7 @@ def test_every_optimizer_moves_the_weights_and_adam_takes_momentum_as_beta1(opti
 
 
 def test_no_other_optimizer_is_taken_for_an_unknown_one():
-    train = tiny_config(optimizer="adamax").train
+    train = replace(tiny_config().train, optimizer="adamax")
     with pytest.raises(UserError, match="unknown optimizer 'adamax'"):
         build_optimizer(train, torch.nn.Linear(2, 2), torch.tensor(0.1))
 
@@ -273,7 +273,7 @@ class TestBadInput:
             ({"batch_size": -1}, "--batch-size -1: it must be at least 1"),
             ({"lr": float("nan")}, "--lr nan: it must be above 0"),
             ({"momentum": 1.5}, "--momentum 1.5: it must be from 0 to below 1"),
-            ({"milestones": (120.0,)}, "parts of the epochs"),
+            ({"milestones": (120.0,)}, "--milestones 120.0: it must be from 0 to below 1"),
         ],
     )
     def test_values_are_checked_whoever_sets_them(self, options, said, tmp_path):

@@ -23,6 +23,7 @@ from longtail.recipes import asked_for, recipe_paths
 from longtail.results import own_seconds, trained_with
 from longtail.runs import Run, replacing
 from longtail.schedule import lay_out
+from longtail.settings import typed
 
 PAPER_ORDER = (
     *("focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),
@@ -56,8 +57,8 @@ class Recipe:
         return Recipe(
             path=path,
             config=config,
-            paper=extra.get("paper"),
-            seeds=extra.get("seeds", 3),
+            paper=typed(extra.get("paper"), float | None, f"{path}: paper"),
+            seeds=typed(extra.get("seeds", 3), int, f"{path}: seeds"),
         )
 
     @property

@@ -131,6 +131,7 @@ RANGES: dict[str, tuple[float, float]] = {
     ),
     "lr": (1e-12, math.inf),
     "momentum": (0, 1),
+    "milestones": (0, 1),
     "val_fraction": (0, 1),
 }
 

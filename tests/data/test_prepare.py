@@ -108,7 +108,7 @@ def test_min_count_leaves_no_test(write_npz: Callable[..., Path]) -> None:
     [
         ({"min_count": -1}, "--min-count -1 is below 0"),
         ({"image_size": 0}, "--image-size 0 is no size"),
-        ({"corrupt": "ignore"}, "--corrupt 'ignore' is neither stop nor skip"),
+        ({"corrupt": "ignore"}, "unknown --corrupt 'ignore'. .one of stop, skip"),
     ],
 )
 def test_options(option: dict[str, object], message: str) -> None:

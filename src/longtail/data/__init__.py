@@ -6,7 +6,7 @@ lists, and gives `Data`, wholly in memory. `name:ratio` cuts to that imbalance.
 
 import math
 import os
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from longtail.data.named import NAMED, data_root, find
 from longtail.data.prepare import hold_out, prepared
 from longtail.data.sources import Source
 from longtail.errors import UserError, unknown
+from longtail.settings import with_values
 
 __all__ = [
     "ClassCounts",
@@ -34,7 +35,6 @@ EMBEDDED = {
     "letters-lt": "26 letters in the frequencies of English, 16x16, drawn on the spot",
     "digits-lt": "handwritten digits of scikit-learn, 8x8, cut to a long tail",
 }
-PATHS = ("root", "list", "val_list", "test_list")
 
 
 def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Data:
@@ -83,13 +83,12 @@ def available(root: Path | None = None) -> list[tuple[str, str, str]]:
 
 
 def _configured(config: DataConfig, options: dict[str, Any]) -> DataConfig:
-    """`config` with `options` in place; text is taken for a path where one is due."""
+    """`config` with `options` in place."""
     known = [field.name for field in fields(DataConfig)]
     for option in options:
         if option not in known:
             raise unknown("data option", option, known, f"they are {', '.join(known)}")
-    paths = {key: Path(options[key]) for key in PATHS if options.get(key) is not None}
-    return replace(config, **{**options, **paths})
+    return with_values(config, options)
 
 
 def _split_ratio(name: str) -> tuple[str, float | None]:
