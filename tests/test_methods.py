@@ -307,7 +307,7 @@ class TestTable:
     ("name", "options", "said"),
     [
         ("class-balanced", {"beta": 1.0}, "beta 1.0 must lie in 0 to below 1"),
-        ("deconfound-tde", {"alpha": -1.0}, "alpha -1.0 must be from 0 up"),
+        ("deconfound-tde", {"alpha": -1.0}, "alpha -1 must be a number from 0 up"),
         ("ldam-drw", {"defer": 1.0}, "defer 1.0 must lie between 0 and 1"),
         ("mixup", {"concentration": 0.0}, "concentration 0.0 must be above 0"),
         ("decouple-tau-norm", {"tau": "much"}, "--tau takes float, not 'much'"),

@@ -187,6 +187,12 @@ class TestAlpha:
         with pytest.raises(UserError, match="baseline has no alpha"):
             lt.evaluate(run, 1.0, data=data)
 
+    @pytest.mark.parametrize("alpha", ["-1", "nan", "inf"])
+    def test_what_is_no_alpha_is_refused_before_anything_is_read(self, alpha):
+        for ask in (lt.evaluate, lambda run, wrong: lt.sweep(run, [0.0, wrong])):
+            with pytest.raises(UserError, match=f"alpha {alpha} must be a number from 0 up"):
+                ask("nowhere", float(alpha))
+
 
 class TestBadInput:
     def test_unknown_method_and_option(self, tmp_path):

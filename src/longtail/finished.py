@@ -16,7 +16,7 @@ from longtail.data.base import Data, Split
 from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.features import extract
-from longtail.heads import NormalisedHead
+from longtail.heads import NormalisedHead, checked_alpha
 from longtail.jobs import Job
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
@@ -95,6 +95,8 @@ def evaluate(
     rule.
     `data` is needed for a run that was trained on a `Data` of your own making.
     """
+    if alpha is not None and alpha != "auto":
+        alpha = checked_alpha(alpha)
     opened = reopen(run, data)
     job, data, evidence = opened.job, opened.data, opened.evidence
     stored = job.run.result
@@ -111,8 +113,6 @@ def _alpha(
     wanted: Auto, evidence: Evidence, data: Data, stored: Mapping[str, Any]
 ) -> tuple[float, str]:
     if wanted != "auto":
-        if wanted < 0:
-            raise UserError(f"alpha {wanted} must be from 0 up")
         return wanted, "fixed"
     if stored["alpha_rule"] == "held-out":  # it was chosen then, perhaps by a tuning run
         return stored["alpha"], "held-out"
@@ -127,6 +127,7 @@ def sweep(
     run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Data | None = None
 ) -> dict[float, measures.Accuracy]:
     """Accuracy of a finished run at each alpha, from one pass over the images."""
+    alphas = [checked_alpha(alpha) for alpha in alphas]
     opened = reopen(run, data)
     _needs_tde(opened.job, opened.evidence)
     return measures.sweep(opened.evidence.scores, opened.data.counts, alphas)

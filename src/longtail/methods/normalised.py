@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from longtail.errors import UserError
-from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead, Head
+from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, checked_alpha
 from longtail.methods.base import NOT_READ, Auto, Choice, Method, Paper, Reading
 
 ALPHAS = tuple(i * 0.25 for i in range(13))
@@ -59,11 +58,9 @@ def _total(head: Callable[..., Head], paper: Paper, reading: Reading, **options:
 
 def _tde(name: str, trained: Method, alpha: Auto) -> Method:
     """What `name` trained, its indirect effect removed; `auto` leaves the strength open."""
-    if alpha != "auto" and alpha < 0:
-        raise UserError(f"{name}-tde: --alpha {alpha} must be from 0 up, or auto")
     return replace(
         trained,
-        alpha=None if alpha == "auto" else alpha,
+        alpha=None if alpha == "auto" else checked_alpha(alpha),
         choice=Choice("alpha", ALPHAS) if alpha == "auto" else None,
         training=name,
         post_hoc=("alpha",),
