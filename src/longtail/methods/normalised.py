@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, checked_alpha
-from longtail.methods.base import NOT_READ, Auto, Choice, Method, Paper, Reading
+from longtail.methods.base import NOT_READ, Auto, Choice, Method, Paper, Reading, require
 
 ALPHAS = tuple(i * 0.25 for i in range(13))
 """0 to 3 in steps of 0.25: where alpha is looked for."""
@@ -30,6 +30,7 @@ def capsule(*, heads: int = 1, tau: float = 16.0) -> Method:
 
 def deconfound(*, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32) -> Method:
     """De-confounded training, Eq. 7 (Tang et al. 2020)."""
+    require(least=0, gamma=gamma)
     reading = Reading(deconfounds=True)
     return _total(DeconfoundHead, TANG, reading, heads=heads, tau=tau, gamma=gamma)
 
@@ -52,6 +53,8 @@ def deconfound_tde(
 
 
 def _total(head: Callable[..., Head], paper: Paper, reading: Reading, **options: float) -> Method:
+    require(least=1, heads=options["heads"])
+    require(above=0, tau=options["tau"])
     made = partial(head, alpha=0.0, **options)
     return Method(head=made, alpha=0.0, paper=paper, reading=reading)
 
