@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -98,6 +99,18 @@ def test_training_learns_and_evaluate_gives_the_same_result_again(tmp_path):
     swept = lt.sweep(run, [0.0, 0.5], data=data)
     assert swept[0.0].overall == at_zero.overall
     assert swept[0.5].overall == pytest.approx(run.result["overall"], rel=1e-5)
+
+
+def test_a_path_is_a_name_of_data(tmp_path):
+    data = tiny_data(images=False)
+    parts = {"train": data.train, "test": data.test}
+    arrays = {f"x_{part}": split.inputs.numpy() for part, split in parts.items()}
+    labels = {f"y_{part}": split.labels.numpy() for part, split in parts.items()}
+    np.savez(tmp_path / "points.npz", **arrays, **labels)
+    named = [tmp_path / "points.npz", str(tmp_path / "points.npz")]
+    runs = [lt.fit(d, out=tmp_path / f"{i}", epochs=1) for i, d in enumerate(named)]
+    assert runs[0].config == runs[1].config
+    assert runs[0].result["per_class"] == runs[1].result["per_class"]
 
 
 def test_fit_takes_seeds_and_embeddings(tmp_path):

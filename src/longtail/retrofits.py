@@ -124,7 +124,7 @@ class Retrofit:
 
 def retrofit(
     checkpoint: Path | str,
-    data: str | Data,
+    data: Path | str | Data,
     *,
     model: str = "",
     out: Path | str | None = None,
@@ -147,7 +147,7 @@ def retrofit(
     if folder and folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: choose another --out")
     state = networks.read_state(Path(checkpoint))
-    data = data_sets.load(data, **options) if isinstance(data, str) else data
+    data = data if isinstance(data, Data) else data_sets.load(data, **options)
     parts, layer = _features(state, data, model, pixels)
     made = _measured(parts, layer, data, state)
     if folder:

@@ -57,15 +57,8 @@ class Settings(ABC):
 
     def check(self) -> None:
         """Refuse values that no training could have, whoever set them."""
-        for part in (getattr(self, name) for name in self.parts):
-            for name, kind in get_type_hints(type(part)).items():
-                value = getattr(part, name)
-                if get_origin(kind) is Literal and value not in get_args(kind):
-                    raise _unknown_value(value, kind, name)
-                least, below = self.ranges.get(name, (-math.inf, math.inf))
-                for number in value if isinstance(value, tuple) else (value,):
-                    if name in self.ranges and number is not None and not least <= number < below:
-                        raise UserError(f"{_flag(name)} {number}: {_range(least, below)}")
+        for part in self.parts:
+            check_values(getattr(self, part), self.ranges)
 
     def to_yaml(self) -> str:
         """As text that `from_yaml` reads back."""
@@ -111,6 +104,19 @@ def with_values(part: P, values: Mapping[str, Any]) -> P:
     kinds = get_type_hints(type(part))
     read = {name: typed(value, kinds[name], name) for name, value in values.items()}
     return replace(part, **read)  # type: ignore[type-var]
+
+
+def check_values(part: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Refuse values of a dataclass of options that are out of `ranges`, or none of those named."""
+    for name, kind in get_type_hints(type(part)).items():
+        value = getattr(part, name)
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise _unknown_value(value, kind, name)
+        if name in ranges:
+            least, below = ranges[name]
+            for number in value if isinstance(value, tuple) else (value,):
+                if number is not None and not least <= number < below:
+                    raise UserError(f"{_flag(name)} {number}: {_range(least, below)}")
 
 
 def typed(value: Any, kind: Any, name: str) -> Any:

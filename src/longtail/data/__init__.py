@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from longtail.config import DataConfig
+from longtail.config import RANGES, DataConfig
 from longtail.data import arrays, boxes, digits, folder, letters, listed, lists, named, parquet
 from longtail.data.base import ClassCounts, Data, Split, count, digest
 from longtail.data.listed import LISTED
@@ -18,7 +18,7 @@ from longtail.data.named import NAMED, data_root, find
 from longtail.data.prepare import hold_out, prepared
 from longtail.data.sources import Source
 from longtail.errors import UserError, unknown
-from longtail.settings import with_values
+from longtail.settings import check_values, with_values
 
 __all__ = [
     "ClassCounts",
@@ -37,7 +37,7 @@ EMBEDDED = {
 }
 
 
-def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Data:
+def load(name: Path | str = "", config: DataConfig | None = None, **options: Any) -> Data:
     """Load a data set.
 
     Args:
@@ -52,7 +52,7 @@ def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Da
         UserError: if there is no such data, or it is not fit to be trained on.
     """
     config = _configured(config or DataConfig(), options)
-    base, ratio = _split_ratio(name)
+    base, ratio = _split_ratio(os.fspath(name))
     if base in LISTED:
         source = listed.source(base, root=data_root(config), config=config)
     elif config.list is not None:
@@ -83,12 +83,14 @@ def available(root: Path | None = None) -> list[tuple[str, str, str]]:
 
 
 def _configured(config: DataConfig, options: dict[str, Any]) -> DataConfig:
-    """`config` with `options` in place."""
+    """`config` with `options` in place, all of it checked."""
     known = [field.name for field in fields(DataConfig)]
     for option in options:
         if option not in known:
             raise unknown("data option", option, known, f"they are {', '.join(known)}")
-    return with_values(config, options)
+    config = with_values(config, options)
+    check_values(config, RANGES)
+    return config
 
 
 def _split_ratio(name: str) -> tuple[str, float | None]:
