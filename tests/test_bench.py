@@ -10,6 +10,7 @@ from longtail import cli, tables
 from longtail.bench import Bench, Recipe
 from longtail.config import MachineConfig
 from longtail.errors import UserError
+from longtail.jobs import plan
 
 RECIPE = """# A row
 data: digits-lt:20
@@ -294,3 +295,35 @@ def test_a_recipe_judged_on_validation_does_not_read_the_test_set(tmp_path):
     assert load(str(tmp_path / "points.npz")).judged_on == "test"
     data = load(str(tmp_path / "points.npz"), judge="val")
     assert data.test is None and data.judged_on == "val"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train: {optimizer: sdg}", "unknown --optimizer 'sdg'. Did you mean 'sgd'"),
+        ("train: {schedule: cosin}", "unknown --schedule 'cosin'. Did you mean 'cosine'"),
+        ("train: {augment: crop-flop}", "unknown --augment 'crop-flop'. Did you mean 'crop-flip'"),
+        ("seeds: three", "seeds takes a whole number, not 'three'"),
+        ("options: {haeds: 4}", "unknown option of deconfound 'haeds'. Did you mean 'heads'"),
+    ],
+)
+def test_a_recipe_that_no_training_could_have_is_refused(tmp_path, line, said):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(f"data: digits-lt\nmethod: deconfound\n{line}\n")
+    with pytest.raises(UserError) as caught:
+        Recipe.read(path)
+    assert str(caught.value).startswith(f"{path}: {said}")
+
+
+def test_a_methods_only_backbone_is_the_one_that_all_files_name(tmp_path):
+    folder = tmp_path / "recipes" / "toy"
+    folder.mkdir(parents=True)
+    (folder / "bbn.yaml").write_text(RECIPE.format(method="bbn"))
+    bench = reopen(tmp_path)
+    (recipe,) = bench.recipes
+    assert recipe.cell == Path("digits-lt-20/resnet32-dual")
+    machine = MachineConfig(device="cpu")
+    job = bench.job(recipe, 0, None, machine)
+    assert job.config.backbone == "resnet32-dual"
+    (planned,) = plan(recipe.config.with_options(device="cpu"), ["bbn"], [0], tmp_path)
+    assert (job.config, job.method) == (planned.config, planned.method)

@@ -10,6 +10,7 @@ import pytest
 
 import longtail as lt
 from longtail import cli, methods, terminal
+from longtail.config import Config
 from longtail.errors import UserError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -175,6 +176,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("train", "digits-lt", "--seeds", "0"), "--seeds 0: at least one"),
         (("train", "digits-lt", "--alpha", "nan"), "--alpha takes float, not 'nan'"),
         (("train", "digits-lt", "--heads", "inf"), "--heads takes int, not 'inf'"),
+        (("sweep", "nowhere", "--alphas=-1:0:1"), "alpha -1 must be a number from 0 up"),
         (("sweep", "nowhere", "--alphas", "nan"), "--alphas takes numbers, not 'nan'"),
     ],
 )
@@ -217,11 +219,29 @@ def test_method_options_stand_anywhere_and_need_no_data_before_them(tmp_path):
         ("method: [baseline, cosine]\n", "method takes one name"),
         ("epochs: 3\n", "it belongs under 'train:'"),
         ("train:\n  epochs: three\n", "epochs takes a whole number"),
+        ("train:\n  crop_size: big\n", "crop_size takes a whole number, not 'big'"),
+        ("train:\n  milestones: [a, b]\n", "milestones takes a number, not 'a'"),
+        ("train:\n  lr: true\n", "lr takes a number, not True"),
+        ("train:\n  schedule: cosin\n", "unknown --schedule 'cosin'. Did you mean 'cosine'"),
+        ("files:\n  stream: 'false'\n", "stream takes true or false, not 'false'"),
+        ("files:\n  root: 3\n", "root takes a path, not 3"),
+        ("machine:\n  graph: 'off'\n", "graph takes true or false, not 'off'"),
+        ("seed: three\n", "seed takes a whole number, not 'three'"),
+        ("options: 3\n", "options holds options"),
     ],
 )
 def test_recipes_are_checked(text, said, tmp_path, capsys):
     (tmp_path / "r.yaml").write_text(text)
     assert said in refused(capsys, "train", "digits-lt", "--recipe", str(tmp_path / "r.yaml"))
+
+
+def test_recipes_are_read_by_the_types_of_the_options():
+    text = "machine: {precision: 32, workers: null}\nfiles: {root: a/b}\ntrain: {milestones: [0]}\n"
+    config = Config.from_yaml(text)
+    assert (config.machine.precision, config.machine.workers) == ("32", None)
+    assert config.files.root == Path("a/b")
+    assert isinstance(config.train.milestones[0], float)
+    assert Config().with_options(root="a/b").files.root == Path("a/b")
 
 
 def test_a_recipe_without_data_keeps_the_defaults_of_the_data_set(tmp_path):

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from longtail import methods
 from longtail.data import hold_out
 from longtail.errors import UserError
 from longtail.pipeline import fit_all
-from longtail.replica import Replica
+from longtail.replica import Replica, build_optimizer
 from longtail.results import Result
 from longtail.runs import Run
 from longtail.schedule import lay_out
@@ -100,6 +101,18 @@ def test_training_learns_and_evaluate_gives_the_same_result_again(tmp_path):
     assert swept[0.5].overall == pytest.approx(run.result["overall"], rel=1e-5)
 
 
+def test_a_path_is_a_name_of_data(tmp_path):
+    data = tiny_data(images=False)
+    parts = {"train": data.train, "test": data.test}
+    arrays = {f"x_{part}": split.inputs.numpy() for part, split in parts.items()}
+    labels = {f"y_{part}": split.labels.numpy() for part, split in parts.items()}
+    np.savez(tmp_path / "points.npz", **arrays, **labels)
+    named = [tmp_path / "points.npz", str(tmp_path / "points.npz")]
+    runs = [lt.fit(d, out=tmp_path / f"{i}", epochs=1) for i, d in enumerate(named)]
+    assert runs[0].config == runs[1].config
+    assert runs[0].result["per_class"] == runs[1].result["per_class"]
+
+
 def test_fit_takes_seeds_and_embeddings(tmp_path):
     data = tiny_data(images=False)
     runs = lt.fit(
@@ -124,6 +137,12 @@ def test_every_optimizer_moves_the_weights_and_adam_takes_momentum_as_beta1(opti
     groups = run.load_checkpoint()["replica"]["optimizer"]["param_groups"]
     assert groups[0].get("momentum", groups[0].get("betas", [None])[0]) == 0.8
     assert run.metrics[0]["mu"] == pytest.approx(0.8)
+
+
+def test_no_other_optimizer_is_taken_for_an_unknown_one():
+    train = replace(tiny_config().train, optimizer="adamax")
+    with pytest.raises(UserError, match="unknown optimizer 'adamax'"):
+        build_optimizer(train, torch.nn.Linear(2, 2), torch.tensor(0.1))
 
 
 def test_a_short_last_batch_is_dropped_unless_kept(tmp_path):
@@ -180,6 +199,12 @@ class TestAlpha:
         run = fit(tmp_path, "baseline", data=data)
         with pytest.raises(UserError, match="baseline has no alpha"):
             lt.evaluate(run, 1.0, data=data)
+
+    @pytest.mark.parametrize("alpha", ["-1", "nan", "inf"])
+    def test_what_is_no_alpha_is_refused_before_anything_is_read(self, alpha):
+        for ask in (lt.evaluate, lambda run, wrong: lt.sweep(run, [0.0, wrong])):
+            with pytest.raises(UserError, match=f"alpha {alpha} must be a number from 0 up"):
+                ask("nowhere", float(alpha))
 
 
 class TestBadInput:
@@ -267,7 +292,7 @@ class TestBadInput:
             ({"batch_size": -1}, "--batch-size -1: it must be at least 1"),
             ({"lr": float("nan")}, "--lr nan: it must be above 0"),
             ({"momentum": 1.5}, "--momentum 1.5: it must be from 0 to below 1"),
-            ({"milestones": (120.0,)}, "parts of the epochs"),
+            ({"milestones": (120.0,)}, "--milestones 120.0: it must be from 0 to below 1"),
         ],
     )
     def test_values_are_checked_whoever_sets_them(self, options, said, tmp_path):

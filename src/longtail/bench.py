@@ -17,12 +17,13 @@ from longtail import methods, tables
 from longtail.config import Config, MachineConfig
 from longtail.engine import Progress
 from longtail.errors import UserError
-from longtail.jobs import Job
+from longtail.jobs import Job, settled
 from longtail.pipeline import TUNING_FRACTION, run_jobs
 from longtail.recipes import RecipeBench, recipe_paths, result_path
 from longtail.results import own_seconds, rounded, trained_with
 from longtail.runs import Run, replacing
 from longtail.schedule import lay_out
+from longtail.settings import typed
 
 PAPER_ORDER = (
     *("focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),
@@ -47,12 +48,17 @@ class Recipe:
     def read(path: Path) -> "Recipe":
         """Read a recipe file: options of `Config`, and `paper` and `seeds` beside them."""
         text = path.read_text()
-        extra = yaml.safe_load(text) or {}
+        config = Config.from_yaml(text, str(path))
+        try:
+            config, _ = settled(config)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        extra = yaml.safe_load(text)
         return Recipe(
             path=path,
-            config=Config.from_yaml(text, str(path)),
-            paper=extra.get("paper"),
-            seeds=extra.get("seeds", 3),
+            config=config,
+            paper=typed(extra.get("paper"), float | None, f"{path}: paper"),
+            seeds=typed(extra.get("seeds", 3), int, f"{path}: seeds"),
         )
 
     @property
@@ -136,7 +142,7 @@ class Bench(RecipeBench[Recipe]):
         if root is not None:
             config = config.with_options(root=root)
         folder = self.runs / recipe.cell / f"{recipe.name}-s{seed}"
-        return Job(config, methods.build(config.method, config.options), Run(folder))
+        return Job.of(config, Run(folder))
 
     def body(self) -> str:
         """The table, and the cells where we lose."""

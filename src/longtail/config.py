@@ -124,13 +124,14 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(
         ("epochs", "batch_size", "devices", "nodes", "replicas", "accumulate"), (1, math.inf)
     ),
-    "crop_size": (1, math.inf),
-    "workers": (0, math.inf),
+    **dict.fromkeys(("image_size", "crop_size"), (1, math.inf)),
+    **dict.fromkeys(("min_count", "workers"), (0, math.inf)),
     **dict.fromkeys(
         ("weight_decay", "warmup", "pad", "save_seconds", "decay", "jitter"), (0, math.inf)
     ),
     "lr": (1e-12, math.inf),
     "momentum": (0, 1),
+    "milestones": (0, 1),
     "val_fraction": (0, 1),
 }
 

@@ -23,7 +23,7 @@ from longtail.runs import Run, replacing
 
 
 def embed(
-    run: Run | Path | str, out: Path | str, *, data: str | Data | None = None, **options: Any
+    run: Run | Path | str, out: Path | str, *, data: Path | str | Data | None = None, **options: Any
 ) -> Path:
     """Write the penultimate features of `run`'s network as an `.npz`; gives its path.
 
@@ -49,7 +49,7 @@ def embed(
     # of a run on a `Data` of the user's making nothing else knows the images
     own = data if isinstance(data, Data) and _trained(run, data) else None
     opened = reopen(run, own, root=None if root is None else Path(root))
-    if isinstance(data, str):
+    if isinstance(data, Path | str):
         data = data_sets.load(data, **options)
     wanted = opened.data if data is None else data
     _check_same_kind(opened, wanted)

@@ -24,6 +24,7 @@ from longtail.heads import (
     LinearHead,
     NormalisedHead,
     background_exempt,
+    checked_alpha,
 )
 from longtail.measures import GRID, label_free_alpha
 from longtail.rows import Rows, held_out, mean_cosine, usual_length
@@ -121,9 +122,7 @@ class CosineTDEClassifier(HeadClassifier):
 
     def _check_alpha(self) -> None:
         if not (isinstance(self.alpha, str) and self.alpha == "auto"):
-            if isinstance(self.alpha, str):
-                raise UserError(f"alpha={self.alpha!r} is neither a number nor 'auto'")
-            check_number(self, "alpha", least=0)
+            checked_alpha(self.alpha)
 
     def _begin(self, array: NDArray, classes: NDArray) -> None:
         super()._begin(array, classes)

@@ -10,13 +10,13 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from longtail import data as data_sets
-from longtail import measures, methods
+from longtail import measures
 from longtail.config import MachineConfig
 from longtail.data.base import Data, Split
 from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.features import extract
-from longtail.heads import NormalisedHead
+from longtail.heads import NormalisedHead, checked_alpha
 from longtail.jobs import Job
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
@@ -64,8 +64,8 @@ def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = 
         root: where its data set lies now; else where it lay, seen from where the run was started.
     """
     run = Run.open(run)
-    config = run.config
-    job = Job(config, methods.build(config.method, config.options), run)
+    job = Job.of(run.config, run)
+    config = job.config
     choice = job.method.choice
     method = job.closed(run.result[choice.option]) if choice else job.method
     if data is None:
@@ -96,6 +96,8 @@ def evaluate(
     rule.
     `data` is needed for a run that was trained on a `Data` of your own making.
     """
+    if alpha is not None and alpha != "auto":
+        alpha = checked_alpha(alpha)
     opened = reopen(run, data)
     job, data, evidence = opened.job, opened.data, opened.evidence
     stored = job.run.result
@@ -112,8 +114,6 @@ def _alpha(
     wanted: Auto, evidence: Evidence, data: Data, stored: Mapping[str, Any]
 ) -> tuple[float, str]:
     if wanted != "auto":
-        if wanted < 0:
-            raise UserError(f"alpha {wanted} must be from 0 up")
         return wanted, "fixed"
     if stored["alpha_rule"] == "held-out":  # it was chosen then, perhaps by a tuning run
         return stored["alpha"], "held-out"
@@ -127,6 +127,7 @@ def sweep(
     run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Data | None = None
 ) -> dict[float, measures.Accuracy]:
     """Accuracy of a finished run at each alpha, from one pass over the images."""
+    alphas = [checked_alpha(alpha) for alpha in alphas]
     opened = reopen(run, data)
     _needs_tde(opened.job, opened.evidence)
     return measures.sweep(opened.evidence.scores, opened.data.counts, alphas)

@@ -10,9 +10,11 @@ and differs by its two offsets alone: cosine (0, 0), capsule (1, 0), de-confound
 As N is a product, the logits are one matrix product of normalised features and weights.
 """
 
+import math
 import operator
 from collections.abc import Iterable
-from typing import final
+from numbers import Real
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -293,3 +295,13 @@ def _check_heads(dim: int, heads: int) -> None:
         near = [k for k in divisors if k < heads][-1:] + [k for k in divisors if k > heads][:1]
         way_out = " or ".join(f"heads {k}" for k in near)
         raise UserError(f"dim {dim} does not split into {heads} equal heads: choose {way_out}")
+
+
+def checked_alpha(alpha: Any) -> float:
+    """`alpha`, if it is a strength at which an effect can be removed."""
+    if isinstance(alpha, Real) and not isinstance(alpha, bool):
+        value = float(alpha)
+        if math.isfinite(value) and value >= 0:
+            return value
+        alpha = f"{value:g}"
+    raise UserError(f"alpha {alpha} must be a number from 0 up; 0 takes nothing away")

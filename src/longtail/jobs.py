@@ -24,6 +24,11 @@ class Job:
     method: Method
     run: Run
 
+    @staticmethod
+    def of(config: Config, run: Run) -> "Job":
+        """The job of `config`, whoever made that."""
+        return Job(*settled(config), run)
+
     def training_id(self, data: Data) -> str:
         """Equal for jobs that share a training: `X` and `X-tde` on the same data and seed."""
         seen = self.config.options.keys() - set(self.method.post_hoc)
@@ -49,28 +54,31 @@ class Job:
         return methods.build(self.config.method, options)
 
 
+def settled(config: Config) -> tuple[Config, Method]:
+    """`config` checked, with its options read and its method's only backbone; and the method."""
+    config.check()
+    options = methods.parsed(config.method, config.options)
+    method = methods.build(config.method, options)
+    return replace(config, options=options, backbone=method.backbone or config.backbone), method
+
+
 def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) -> list[Job]:
     """The jobs; an option must belong to at least one of the methods."""
     names = list(dict.fromkeys(names))
     if not names or not seeds:
         raise UserError("nothing to train: give at least one method and one seed")
-    config.check()
     owned = {name: set(methods.options_of(name)) for name in names}
     for option in config.options:
         if not any(option in known for known in owned.values()):
             known = {*config.flat_names(), *(o for options in owned.values() for o in options)}
             raise unknown("option", option, known, f"options of {names[0]}: longtail methods")
+    alone = len(names) == len(seeds) == 1
     jobs = []
     for seed in seeds:
         for name in names:
-            own = methods.parsed(
-                name, {k: v for k, v in config.options.items() if k in owned[name]}
-            )
-            method = methods.build(name, own)
-            backbone = method.backbone or config.backbone
-            mine = replace(config, method=name, options=own, seed=seed, backbone=backbone)
-            alone = len(names) == len(seeds) == 1
-            jobs.append(Job(mine, method, Run(out if alone else out / name / f"s{seed}")))
+            own = {k: v for k, v in config.options.items() if k in owned[name]}
+            mine = replace(config, method=name, options=own, seed=seed)
+            jobs.append(Job.of(mine, Run(out if alone else out / name / f"s{seed}")))
     return jobs
 
 

@@ -18,10 +18,9 @@ from longtail.seeding import stream
 def build_model(config: Config, method: Method, data: Data) -> Model:
     """The model of a run, initialised from its seed alone, on the CPU."""
     check_backbone(config, method, data)
-    name = method.backbone or config.backbone
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(config.seed, "init"))
-        backbone = backbones.build(name, data.train.inputs.shape[1])
+        backbone = backbones.build(config.backbone, data.train.inputs.shape[1])
         model = Model(backbone, method.head(backbone.dim, len(data.classes)))
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -44,7 +43,7 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> Tried:
     sample = sample_input(data, config.train)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            tried = _tried(method.backbone or config.backbone, sample.shape[1:])
+            tried = _tried(config.backbone, sample.shape[1:])
         except UserError:
             raise
         except Exception as error:  # whatever a network raises on a size that is not its own
@@ -87,7 +86,7 @@ def _draws(layer: nn.Module) -> bool:
 
 def check_backbone(config: Config, method: Method, data: Data) -> None:
     """Images need a network, embeddings none."""
-    name = method.backbone or config.backbone
+    name = config.backbone
     if data.embeddings == (name == "identity"):
         return
     if method.backbone:

@@ -6,6 +6,7 @@
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -48,7 +49,7 @@ TUNING_FRACTION = 0.2
 
 
 def fit(
-    data: str | Data,
+    data: Path | str | Data,
     method: str = "deconfound-tde",
     *,
     out: Path | str,
@@ -70,7 +71,7 @@ def fit(
         progress: told of steps and epochs.
         options: any field of `Config`, and the method's own options.
     """
-    name = data if isinstance(data, str) else data.full_name
+    name = data.full_name if isinstance(data, Data) else os.fspath(data)
     config = Config.preset(name).with_options(method=method, **options)
     runs = fit_all(
         config,

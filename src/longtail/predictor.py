@@ -18,9 +18,10 @@ from torch import Tensor
 from longtail import exports
 from longtail.data.images import Blob, decode_all
 from longtail.errors import UserError, unknown
+from longtail.heads import checked_alpha
 from longtail.loading import read_archive, read_folder, read_onnx, read_safetensors
 from longtail.runs import Run
-from longtail.shipped import About, Shipped, checked_alpha, no_dial
+from longtail.shipped import About, Shipped, no_dial
 
 BATCH = 64
 Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor

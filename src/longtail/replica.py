@@ -18,6 +18,7 @@ from torch.nn.utils import get_total_norm
 from longtail.config import Config, TrainConfig
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
+from longtail.errors import unknown
 from longtail.features import extract
 from longtail.heads import NormalisedHead
 from longtail.losses import State
@@ -287,5 +288,8 @@ def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.o
     shared: dict[str, Any] = {"lr": lr, "weight_decay": train.weight_decay, "fused": True}
     if train.optimizer == "sgd":
         return torch.optim.SGD(moving, momentum=train.momentum, **shared)
-    adam = torch.optim.Adam if train.optimizer == "adam" else torch.optim.AdamW
+    adams = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    if train.optimizer not in adams:
+        raise unknown("optimizer", train.optimizer, ["sgd", *adams])
+    adam = adams[train.optimizer]
     return adam(moving, betas=(train.momentum, 0.999), capturable=lr.is_cuda, **shared)

@@ -123,7 +123,7 @@ class Retrofit:
 
 def retrofit(
     checkpoint: Path | str,
-    data: str | Data,
+    data: Path | str | Data,
     *,
     model: str = "",
     out: Path | str | None = None,
@@ -146,7 +146,7 @@ def retrofit(
     if folder and folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: choose another --out")
     state = networks.read_state(Path(checkpoint))
-    data = data_sets.load(data, **options) if isinstance(data, str) else data
+    data = data if isinstance(data, Data) else data_sets.load(data, **options)
     if pixels == "imagenet" and len(data.mean) == 3:
         data = replace(data, mean=IMAGENET_MEAN, std=IMAGENET_STD)
     backbone, layer = _network(state, data, model)

@@ -2,14 +2,19 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
+from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
 from longtail.errors import UserError, unknown
+
+P = TypeVar("P")
 
 
 class Settings(ABC):
@@ -40,10 +45,10 @@ class Settings(ABC):
                 own[name] = value
             else:
                 raise unknown("option", name, self.flat_names())
-        nested = {part: replace(getattr(self, part), **parts[part]) for part in parts}
+        nested: dict[str, Any] = {p: with_values(getattr(self, p), parts[p]) for p in parts}
         if own:
-            top["options"] = {**self.options, **own}  # type: ignore[attr-defined]
-        return replace(self, **top, **nested)  # type: ignore[type-var]
+            nested["options"] = {**self.options, **own}  # type: ignore[attr-defined]
+        return replace(with_values(self, top), **nested)  # type: ignore[type-var]
 
     def flat_names(self) -> set[str]:
         """Every option that `with_options` knows the place of."""
@@ -52,18 +57,8 @@ class Settings(ABC):
 
     def check(self) -> None:
         """Refuse values that no training could have, whoever set them."""
-        for part in (getattr(self, name) for name in self.parts):
-            for name, kind in get_type_hints(type(part)).items():
-                value = getattr(part, name)
-                if get_origin(kind) is Literal and value not in get_args(kind):
-                    raise unknown(_flag(name), str(value), get_args(kind), _either(get_args(kind)))
-                least, below = self.ranges.get(name, (-math.inf, math.inf))
-                if name in self.ranges and value is not None and not least <= value < below:
-                    raise UserError(f"{_flag(name)} {value}: {_range(least, below)}")
-                if name == "milestones" and not all(0 <= share <= 1 for share in value):
-                    raise UserError(
-                        f"--milestones {value} are parts of the epochs, each from 0 to 1"
-                    )
+        for part in self.parts:
+            check_values(getattr(self, part), self.ranges)
 
     def to_yaml(self) -> str:
         """As text that `from_yaml` reads back."""
@@ -84,37 +79,96 @@ class Settings(ABC):
             raise UserError(f"{source} must be a mapping of options, like 'method: baseline'")
         tree = {name: value for name, value in tree.items() if name not in ("paper", "seeds")}
         tree.setdefault("data", data)
-        for name in ("data", "method", "backbone"):
-            if not isinstance(tree.get(name, ""), str):
-                raise UserError(f"{source}: {name} takes one name, not {tree[name]!r}")
-        config = cls.preset(tree["data"])
+        config = cls.preset(typed(tree["data"], str, f"{source}: data"))
+        own = _sections(tree, _names(config) & {"options"}, source)
         flat: dict[str, Any] = {}
-        for part in cls.parts:
-            section = tree.pop(part, None) or {}
-            if not isinstance(section, dict):
-                raise UserError(
-                    f"{source}: {part} holds options, like 'epochs: 90', not {section!r}"
-                )
+        for part, section in _sections(tree, cls.parts, source).items():
             known = _names(getattr(config, part))
-            for name, value in section.items():
+            for name in section:
                 if name not in known:
-                    raise unknown(f"option of {part} in {source}", name, known)
-                flat[name] = _typed(value, getattr(getattr(config, part), name), name)
-        own = {"options": tree.pop("options", None) or {}} if "options" in _names(config) else {}
+                    raise unknown(f"option of {part} in {source}", str(name), known)
+            flat |= section
         for name in tree:
             if name not in _names(config):
                 home = next((p for p in cls.parts if name in _names(getattr(config, p))), "")
                 more = f"it belongs under '{home}:'" if home else ""
-                raise unknown(f"option in {source}", name, _names(config), more)
-        return replace(config.with_options(**flat, **tree), **own)  # type: ignore[type-var]
+                raise unknown(f"option in {source}", str(name), _names(config), more)
+        try:
+            return replace(config.with_options(**flat, **tree), **own)  # type: ignore[type-var]
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
+
+
+def with_values(part: P, values: Mapping[str, Any]) -> P:
+    """A copy of a dataclass of options with `values`, each as the type of its field."""
+    kinds = get_type_hints(type(part))
+    read = {name: typed(value, kinds[name], name) for name, value in values.items()}
+    return replace(part, **read)  # type: ignore[type-var]
+
+
+def check_values(part: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Refuse values of a dataclass of options that are out of `ranges`, or none of those named."""
+    for name, kind in get_type_hints(type(part)).items():
+        value = getattr(part, name)
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise _unknown_value(value, kind, name)
+        if name in ranges:
+            least, below = ranges[name]
+            for number in value if isinstance(value, tuple) else (value,):
+                if number is not None and not least <= number < below:
+                    raise UserError(f"{_flag(name)} {number}: {_range(least, below)}")
+
+
+def typed(value: Any, kind: Any, name: str) -> Any:
+    """`value` as the type `kind` of the option called `name`; YAML has no tuples and no paths."""
+    inner = get_args(kind)
+    if get_origin(kind) is UnionType:
+        (given,) = set(inner) - {NoneType}
+        return None if value is None else typed(value, given, name)
+    if get_origin(kind) is Literal:
+        named = {str(known): known for known in inner}  # YAML reads 32 as a number
+        if str(value) not in named:
+            raise _unknown_value(value, kind, name)
+        return named[str(value)]
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{name} takes a list, like [0.6, 0.8], not {value!r}")
+        return tuple(typed(item, inner[0], name) for item in value)
+    taken, words = _TAKEN[kind]
+    if isinstance(value, taken) and (kind is bool or not isinstance(value, bool)):
+        try:
+            return kind(value)
+        except ValueError:  # text that is no number
+            pass
+    raise UserError(f"{name} takes {words}, not {value!r}")
+
+
+_TAKEN: dict[type, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: ((Real, str), "a number"),  # YAML reads 1e-1 as text
+    str: (str, "one name"),
+    Path: ((str, PathLike), "a path"),
+}
+"""What each type of option can be made of, and how that is called."""
+
+
+def _sections(tree: dict[str, Any], names: Iterable[str], source: str) -> dict[str, dict]:
+    """The mappings that `tree` has under `names`, taken out of it."""
+    found = {name: tree.pop(name, None) or {} for name in names}
+    for name, section in found.items():
+        if not isinstance(section, dict):
+            raise UserError(f"{source}: {name} holds options, like 'epochs: 90', not {section!r}")
+    return found
+
+
+def _unknown_value(value: Any, kind: Any, name: str) -> UserError:
+    known = get_args(kind)
+    return unknown(_flag(name), str(value), known, "one of " + ", ".join(map(str, known)))
 
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _either(values: tuple[Any, ...]) -> str:
-    return "one of " + ", ".join(map(str, values))
 
 
 def _range(least: float, below: float) -> str:
@@ -133,22 +187,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _typed(value: Any, default: Any, name: str) -> Any:
-    """YAML has no tuples and no paths."""
-    if isinstance(default, tuple):
-        if not isinstance(value, list):
-            raise UserError(f"{name} takes a list, like [0.6, 0.8], not {value!r}")
-        return tuple(value)
-    if isinstance(default, float) and not isinstance(default, bool):
-        try:
-            return float(value)  # YAML reads 1e-1 as text
-        except (TypeError, ValueError):
-            raise UserError(f"{name} takes a number, not {value!r}") from None
-    if type(default) is int and type(value) is not int:
-        raise UserError(f"{name} takes a whole number, not {value!r}")
-    return Path(value) if value is not None and name in _PATHS else value
-
-
-_PATHS = {"root", "list", "val_list", "test_list"}

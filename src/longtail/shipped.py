@@ -6,7 +6,6 @@ Shapes: B inputs, images (C, H, W) uint8 or embeddings (D,) float32.
 
 import copy
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from longtail.blueprint import Blueprint, head_values
 from longtail.data.augment import normalise
 from longtail.data.photo import middle
 from longtail.errors import UserError
-from longtail.heads import NormalisedHead
+from longtail.heads import NormalisedHead, checked_alpha
 from longtail.methods import Model
 from longtail.runs import Run, versions
 
@@ -216,13 +215,6 @@ def of_run(run: Run | Path | str) -> Shipped:
     )
     source = f"{run.folder}/model.safetensors"
     return Shipped.build(about, source).take(weights, source)
-
-
-def checked_alpha(alpha: float) -> float:
-    """`alpha`, if it is one."""
-    if not (math.isfinite(alpha) and alpha >= 0):
-        raise UserError(f"alpha {alpha:g} must be a number from 0 up; 0 takes nothing away")
-    return float(alpha)
 
 
 def no_dial(about: About) -> UserError:

@@ -14,7 +14,7 @@ Writer = Callable[..., Path]
 
 
 def test_embeddings(write_npz: Writer) -> None:
-    data = load(str(write_npz()))
+    data = load(write_npz())
     assert data.embeddings
     assert data.train.inputs.dtype == torch.float32
     assert data.train.inputs.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from makers import Painter
 
+from longtail.config import DataConfig
 from longtail.data import hold_out, load, memory
 from longtail.data.base import Split
 from longtail.errors import UserError
@@ -47,9 +48,9 @@ def test_hold_out_is_a_function_of_its_seed() -> None:
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 2.0, float("nan")])
 def test_fraction_out_of_range(fraction: float) -> None:
-    with pytest.raises(UserError, match=r"--val-fraction .* out of range"):
+    with pytest.raises(UserError, match=r"fraction .* out of range"):
         hold_out(split(4, 4), fraction)
-    with pytest.raises(UserError, match=r"--val-fraction .* out of range"):
+    with pytest.raises(UserError, match=r"--val-fraction .*: it must be from 0 to below 1"):
         load("digits-lt", val_fraction=fraction)
 
 
@@ -106,9 +107,11 @@ def test_min_count_leaves_no_test(write_npz: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"min_count": -1}, "--min-count -1 is below 0"),
-        ({"image_size": 0}, "--image-size 0 is no size"),
-        ({"corrupt": "ignore"}, "--corrupt 'ignore' is neither stop nor skip"),
+        ({"min_count": -1}, "--min-count -1: it must be at least 0"),
+        ({"image_size": 0}, "--image-size 0: it must be at least 1"),
+        ({"corrupt": "ignore"}, "unknown --corrupt 'ignore'. .one of stop, skip"),
+        ({"judge": "tset"}, "unknown --judge 'tset'. Did you mean 'test'"),
+        ({"config": DataConfig(judge="tset")}, "unknown --judge 'tset'"),  # type: ignore[arg-type]
     ],
 )
 def test_options(option: dict[str, object], message: str) -> None:

@@ -250,6 +250,8 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
         ({"method": "deconfonud"}, "Did you mean 'deconfound'"),
         ({"lr": 0.0}, "--lr 0.0"),
         ({"tde": "exempt"}, "unknown --tde 'exempt'"),
+        ({"alpha": -3.0}, "--alpha -3.0: it must be at least 0"),
+        ({"heads": 0}, "--heads 0: it must be at least 1"),
         ({"norm": "frozen"}, "both --pretrained and --norm frozen, or neither"),
         ({"pretrained": True}, "both --pretrained and --norm frozen, or neither"),
         ({"backbone": "resnet9000"}, "unknown backbone"),
@@ -266,6 +268,8 @@ def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
     with pytest.raises(UserError, match="no option|unknown option"):
         small_config(place, heights=3)
     finished = Finished(run.folder, data=data, machine=CPU)
+    with pytest.raises(UserError, match="alpha nan must be a number from 0 up"):
+        finished.scored("plain", float("nan"))
     finished.config = finished.config.with_options(method="baseline")
     with pytest.raises(UserError, match="linear head"):
         finished.scored("plain")

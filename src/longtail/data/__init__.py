@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from longtail.config import DataConfig
+from longtail.config import RANGES, DataConfig
 from longtail.data import arrays, boxes, digits, folder, letters, listed, lists, named, parquet
 from longtail.data.base import ClassCounts, Data, Split, count, digest
 from longtail.data.listed import LISTED
@@ -19,6 +19,7 @@ from longtail.data.named import NAMED, data_root, find
 from longtail.data.prepare import hold_out, prepared
 from longtail.data.sources import Source
 from longtail.errors import UserError, unknown
+from longtail.settings import check_values, with_values
 
 __all__ = [
     "ClassCounts",
@@ -36,10 +37,9 @@ EMBEDDED = {
     "letters-lt": "26 letters in the frequencies of English, 16x16, drawn on the spot",
     "digits-lt": "handwritten digits of scikit-learn, 8x8, cut to a long tail",
 }
-PATHS = ("root", "list", "val_list", "test_list")
 
 
-def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Data:
+def load(name: Path | str = "", config: DataConfig | None = None, **options: Any) -> Data:
     """Load a data set.
 
     Args:
@@ -54,7 +54,7 @@ def load(name: str = "", config: DataConfig | None = None, **options: Any) -> Da
         UserError: if there is no such data, or it is not fit to be trained on.
     """
     config = _configured(config or DataConfig(), options)
-    base, ratio = _split_ratio(name)
+    base, ratio = _split_ratio(os.fspath(name))
     if base in LISTED:
         source = listed.source(base, root=data_root(config), config=config)
     elif config.list is not None:
@@ -73,7 +73,7 @@ def relocated(
     name: str, config: DataConfig, reached: Callable[[Path], Path]
 ) -> tuple[str, DataConfig]:
     """What `load` takes for the same data when its paths are as `reached` gives them."""
-    given = {key: path for key in PATHS if (path := getattr(config, key)) is not None}
+    given = {key: path for key, path in vars(config).items() if isinstance(path, Path)}
     paths: dict[str, Any] = {key: reached(path) for key, path in given.items()}
     base, colon, ratio = name.rpartition(":")
     if not colon or reached(Path(name)).exists():
@@ -99,13 +99,14 @@ def available(root: Path | None = None) -> list[tuple[str, str, str]]:
 
 
 def _configured(config: DataConfig, options: dict[str, Any]) -> DataConfig:
-    """`config` with `options` in place; text is taken for a path where one is due."""
+    """`config` with `options` in place, all of it checked."""
     known = [field.name for field in fields(DataConfig)]
     for option in options:
         if option not in known:
             raise unknown("data option", option, known, f"they are {', '.join(known)}")
-    paths = {key: Path(options[key]) for key in PATHS if options.get(key) is not None}
-    return replace(config, **{**options, **paths})
+    config = with_values(config, options)
+    check_values(config, RANGES)
+    return config
 
 
 def _split_ratio(name: str) -> tuple[str, float | None]:

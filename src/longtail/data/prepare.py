@@ -33,7 +33,6 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
         ratio: imbalance to cut to; None to take all.
         config: what to drop and to hold out.
     """
-    _check_options(config)
     if config.judge == "val":
         kept = {part: rows for part, rows in source.parts.items() if part != "test"}
         source = replace(source, parts=kept)
@@ -84,7 +83,8 @@ def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Sp
     Returns:
         The rest and the held-out part, both in the order of `split`.
     """
-    _check_fraction(fraction)
+    if not 0 <= fraction < 1:
+        raise UserError(f"fraction {fraction:g} is out of range: it is from 0 to below 1")
     random = np.random.RandomState(seed)  # the stream of this generator is frozen
     held = torch.zeros(len(split), dtype=torch.bool)
     for label in range(int(split.labels.max()) + 1):
@@ -93,22 +93,6 @@ def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Sp
         chosen = min(math.floor(fraction * len(places) + 0.5), max(len(places) - 1, 0))
         held[places[order[:chosen]]] = True
     return split.take(torch.nonzero(~held).flatten()), split.take(torch.nonzero(held).flatten())
-
-
-def _check_fraction(fraction: float) -> None:
-    if not 0 <= fraction < 1:
-        raise UserError(f"--val-fraction {fraction:g} is out of range: it is from 0 to below 1")
-
-
-def _check_options(config: DataConfig) -> None:
-    """Refuse values that no data set could be prepared with."""
-    _check_fraction(config.val_fraction)
-    if config.min_count < 0:
-        raise UserError(f"--min-count {config.min_count} is below 0: pass 0 to drop no class")
-    if config.image_size is not None and config.image_size < 1:
-        raise UserError(f"--image-size {config.image_size} is no size: pass 1 pixel or more")
-    if config.corrupt not in ("stop", "skip"):
-        raise UserError(f"--corrupt '{config.corrupt}' is neither stop nor skip")
 
 
 def _check_shapes(parts: dict[str, Split]) -> None:

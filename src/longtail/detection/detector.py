@@ -97,7 +97,9 @@ def _head(config: DetectionConfig, outputs: int) -> Head:
     if kind == "linear":
         return LinearHead(dim, outputs)
     shared = {"tau": asked.tau, "momentum": asked.mean_momentum}
+    usual = 2 if kind == "deconfound" else 1
+    heads = usual if asked.heads is None else asked.heads
     if kind == "deconfound":
-        return DeconfoundHead(dim, outputs, asked.heads or 2, gamma=asked.gamma, **shared)
+        return DeconfoundHead(dim, outputs, heads, gamma=asked.gamma, **shared)
     normalised = CosineHead if kind == "cosine" else CapsuleHead
-    return normalised(dim, outputs, asked.heads or 1, **shared)
+    return normalised(dim, outputs, heads, **shared)

@@ -19,6 +19,7 @@ from longtail.detection.settings import DetectionConfig, Tde
 from longtail.detection.training import Splits
 from longtail.engine import launch
 from longtail.errors import UserError
+from longtail.heads import checked_alpha
 from longtail.models import load_weights
 
 COST = ("training_id", "seconds", "images", "images_per_second", "device", "losses")
@@ -84,7 +85,7 @@ class Finished:
                 f"{config.method} has a linear head, without a direction to subtract: it takes "
                 "only --tde off. Methods that take more: cosine, capsule, deconfound"
             )
-        asked = {"tde": tde} if alpha is None else {"tde": tde, "alpha": alpha}
+        asked = {"tde": tde} if alpha is None else {"tde": tde, "alpha": checked_alpha(alpha)}
         return replace(
             config,
             method=f"{config.training}-tde",

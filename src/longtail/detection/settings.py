@@ -172,12 +172,12 @@ class DetectionConfig(Settings):
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
         **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "workers"), (1, math.inf)),
         **dict.fromkeys(("image_size", "max_size", "proposals", "rois"), (1, math.inf)),
-        **dict.fromkeys(("width", "features", "detections"), (1, math.inf)),
+        **dict.fromkeys(("width", "features", "heads", "detections"), (1, math.inf)),
         **dict.fromkeys(("weight_decay", "warmup", "decay", "save_seconds"), (0, math.inf)),
-        **dict.fromkeys(("gamma", "focal_gamma"), (0, math.inf)),
+        **dict.fromkeys(("gamma", "focal_gamma", "alpha"), (0, math.inf)),
         **dict.fromkeys(("lr", "anchor_scale", "tau"), (1e-12, math.inf)),
         **dict.fromkeys(("momentum", "mean_momentum", "score_threshold"), (0, 1)),
-        **dict.fromkeys(("repeat_threshold", "eql_share"), (0, 1)),
+        **dict.fromkeys(("repeat_threshold", "eql_share", "milestones"), (0, 1)),
     }
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
     """shapes-lvis, coco-small, lvis-v0.5, lvis-v1, or a folder with instances_train.json,

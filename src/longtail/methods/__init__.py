@@ -79,7 +79,11 @@ def parsed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """The method called `name` with `options`."""
-    return _find(name)(**parsed(name, options or {}))
+    read = parsed(name, options or {})
+    try:
+        return _find(name)(**read)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
 
 
 def _find(name: str) -> Callable[..., Method]:

@@ -1,5 +1,6 @@
 """What a method is: a value that says head, stages and rule. No method has its own loop."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from longtail.backbones import Backbone
 from longtail.data.base import ClassCounts
+from longtail.errors import UserError
 from longtail.heads import Head, LinearHead
 from longtail.losses import Outputs, State, cross_entropy
 
@@ -16,6 +18,22 @@ Loss = Callable[[Outputs, Tensor, State], Tensor]
 Sampler = Literal["instance", "class", "square-root", "reversed"]
 Auto = float | Literal["auto"]
 """A number, or `auto`: it is chosen on held-out data."""
+
+
+def require(
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+    **options: Auto,
+) -> None:
+    """Refuse a method's options, by their names, that no training could have; `auto` passes."""
+    limits = {"at least": least, "above": above, "at most": most, "below": below}
+    rule = " and ".join(f"{word} {x:g}" for word, x in limits.items() if math.isfinite(x))
+    for name, value in options.items():
+        if value != "auto" and not (least <= value <= most and above < value < below):
+            raise UserError(f"--{name} {value:g} must be {rule}")
 
 
 class Batch(NamedTuple):

@@ -25,6 +25,7 @@ from longtail.methods.base import (
     centroids,
     head_only,
     joint,
+    require,
 )
 
 TAUS = tuple(i / 10 for i in range(11))
@@ -45,6 +46,7 @@ def decouple_ncm() -> Method:
 
 def decouple_crt(*, share: float = 0.1) -> Method:
     """A fresh classifier on frozen features, class-balanced samples (Kang et al. 2020)."""
+    require(above=0, share=share)
     second = Stage(samplers=("class",), trains=head_only, prepare=_fresh_head, share=share)
     stages = (Stage(), second)
     return Method(stages=stages, first="baseline", paper=KANG, reading=TWO_STAGE)
@@ -52,6 +54,7 @@ def decouple_crt(*, share: float = 0.1) -> Method:
 
 def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
     """The baseline's weights divided by |w|^tau (Kang et al. 2020)."""
+    require(least=0, tau=tau)
     return Method(
         rule=None if tau == "auto" else partial(_rescaled, tau=tau),
         choice=Choice("tau", TAUS) if tau == "auto" else None,
@@ -64,6 +67,7 @@ def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
 
 def decouple_lws(*, share: float = 0.1) -> Method:
     """A learnt scale of each class on frozen weights, class-balanced samples (Kang et al. 2020)."""
+    require(above=0, share=share)
     second = Stage(samplers=("class",), trains=_scale_only, share=share)
     return Method(
         head=ScaledHead,

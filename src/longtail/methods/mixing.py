@@ -6,18 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longtail.errors import UserError
 from longtail.losses import State
-from longtail.methods.base import Method, Paper, Stage
+from longtail.methods.base import Method, Paper, Stage, require
 
 
 def mixup(*, concentration: float = 1.0) -> Method:
     """Mixed images with mixed targets, their parts from Beta(c, c) (Zhang et al. 2018)."""
-    if not concentration > 0:
-        raise UserError(
-            f"mixup: --concentration {concentration} must be above 0: it is both parameters of a "
-            "Beta distribution (1 draws all mixtures alike)"
-        )
+    require(above=0, concentration=concentration)
     mix = partial(_mix, concentration=concentration)
     return Method(stages=(Stage(mix=mix),), paper=Paper("Zhang et al.", 2018, "1710.09412"))
 

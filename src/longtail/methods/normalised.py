@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from longtail.errors import UserError
-from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead, Head
-from longtail.methods.base import NOT_READ, Auto, Choice, Method, Paper, Reading
+from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, checked_alpha
+from longtail.methods.base import NOT_READ, Auto, Choice, Method, Paper, Reading, require
 
 ALPHAS = tuple(i * 0.25 for i in range(13))
 """0 to 3 in steps of 0.25: where alpha is looked for."""
@@ -31,6 +30,7 @@ def capsule(*, heads: int = 1, tau: float = 16.0) -> Method:
 
 def deconfound(*, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32) -> Method:
     """De-confounded training, Eq. 7 (Tang et al. 2020)."""
+    require(least=0, gamma=gamma)
     reading = Reading(deconfounds=True)
     return _total(DeconfoundHead, TANG, reading, heads=heads, tau=tau, gamma=gamma)
 
@@ -53,17 +53,17 @@ def deconfound_tde(
 
 
 def _total(head: Callable[..., Head], paper: Paper, reading: Reading, **options: float) -> Method:
+    require(least=1, heads=options["heads"])
+    require(above=0, tau=options["tau"])
     made = partial(head, alpha=0.0, **options)
     return Method(head=made, alpha=0.0, paper=paper, reading=reading)
 
 
 def _tde(name: str, trained: Method, alpha: Auto) -> Method:
     """What `name` trained, its indirect effect removed; `auto` leaves the strength open."""
-    if alpha != "auto" and alpha < 0:
-        raise UserError(f"{name}-tde: --alpha {alpha} must be from 0 up, or auto")
     return replace(
         trained,
-        alpha=None if alpha == "auto" else alpha,
+        alpha=None if alpha == "auto" else checked_alpha(alpha),
         choice=Choice("alpha", ALPHAS) if alpha == "auto" else None,
         training=name,
         post_hoc=("alpha",),

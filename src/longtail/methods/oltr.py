@@ -26,6 +26,7 @@ from longtail.methods.base import (
     everything,
     head_only,
     joint,
+    require,
 )
 
 
@@ -38,6 +39,7 @@ def oltr(
     share: float = 1.0,
 ) -> Method:
     """Memory of centroids, all weights trained on with class-aware samples (Liu et al. 2019)."""
+    require(least=0, attract=attract, margin=margin)
     step = partial(_step, attract=attract, margin=margin)
     second = Stage(
         samplers=("class",), trains=everything, prepare=_remember, step=step, share=share
@@ -52,6 +54,7 @@ def decouple_oltr(*, tau: float = 16.0, reach: float = 10.0, share: float = 1.0)
 
 
 def _with_memory(second: Stage, tau: float, reach: float) -> Method:
+    require(above=0, tau=tau, reach=reach, share=second.share)
     return Method(
         head=partial(MemoryHead, tau=tau, reach=reach),
         stages=(Stage(trains=joint), second),

@@ -8,7 +8,7 @@ from torch import Tensor
 from longtail import losses
 from longtail.data.base import ClassCounts
 from longtail.heads import AffineHead, Head
-from longtail.methods.base import Auto, Choice, Held, Method, Paper, Stage
+from longtail.methods.base import Auto, Choice, Held, Method, Paper, Stage, require
 
 STRENGTHS = tuple(i / 10 for i in range(21))
 """0 to 2 in steps of 0.1: where the tau of logit adjustment is looked for."""
@@ -16,6 +16,7 @@ STRENGTHS = tuple(i / 10 for i in range(21))
 
 def balanced_softmax(*, strength: float = 1.0) -> Method:
     """Softmax over z + strength * log n in training, over z alone after it (Ren et al. 2020)."""
+    require(least=0, strength=strength)
     loss = partial(losses.balanced_softmax, strength=strength)
     paper = Paper("Ren et al.", 2020, "2007.10740")
     return Method(stages=(Stage(loss),), paper=paper, weighs_counts=True)
@@ -23,6 +24,7 @@ def balanced_softmax(*, strength: float = 1.0) -> Method:
 
 def logit_adjustment(*, tau: Auto = 1.0) -> Method:
     """Trained as the baseline, then z - tau * log of the class prior (Menon et al. 2021)."""
+    require(least=0, tau=tau)
     return Method(
         rule=None if tau == "auto" else partial(_adjusted, tau=tau),
         choice=Choice("tau", STRENGTHS) if tau == "auto" else None,

@@ -3,20 +3,20 @@
 from functools import partial
 
 from longtail import losses
-from longtail.errors import UserError
-from longtail.methods.base import Method, Paper, Reading, Stage
+from longtail.methods.base import Method, Paper, Reading, Stage, require
 
 
 def focal(*, gamma: float = 2.0) -> Method:
     """Focal loss: easy images count less (Lin et al. 2017)."""
+    require(least=0, gamma=gamma)
     loss = partial(losses.focal, gamma=gamma)
     return Method(stages=(Stage(loss),), paper=Paper("Lin et al.", 2017, "1708.02002"))
 
 
 def class_balanced(*, beta: float = 0.9999, gamma: float = 1.0) -> Method:
     """Sigmoid focal loss over effective numbers of images; gamma 0: softmax (Cui et al. 2019)."""
-    if not 0 <= beta < 1:
-        raise UserError(f"class-balanced: --beta {beta} must lie in 0 to below 1 (0.9999 is usual)")
+    require(least=0, below=1, beta=beta)
+    require(least=0, gamma=gamma)
     loss = partial(losses.class_balanced, beta=beta, gamma=gamma)
     paper = Paper("Cui et al.", 2019, "1901.05555")
     return Method(stages=(Stage(loss),), paper=paper, weighs_counts=True)
@@ -24,6 +24,8 @@ def class_balanced(*, beta: float = 0.9999, gamma: float = 1.0) -> Method:
 
 def eql(*, threshold: float = 0.3, ignore: float = 0.9) -> Method:
     """Softmax equalisation loss: images of others do not push rare classes (Tan et al. 2020)."""
+    require(least=0, threshold=threshold)
+    require(least=0, most=1, ignore=ignore)
     loss = partial(losses.eql, threshold=threshold, ignore=ignore)
     return Method(
         stages=(Stage(loss),),
