@@ -1,7 +1,8 @@
 import pytest
 import torch
+from torch import nn
 
-from longtail import backbones
+from longtail import backbones, models
 from longtail.errors import UserError
 from longtail.heads import LinearHead
 
@@ -31,6 +32,25 @@ def test_features_are_vectors_after_relu(name, size, dim):
 def test_a_timm_network_with_a_head_of_its_own_says_its_true_size():
     backbone = backbones.build("mobilenetv3_small_050", 3).eval()
     assert backbone(torch.randn(1, 3, 32, 32)).shape == (1, backbone.dim)
+
+
+class Recurrent(nn.Module):
+    """Reads an image row by row; its layer gives the outputs and its state."""
+
+    dim = 5
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layer = nn.GRU(8 * channels, self.dim, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.transpose(1, 2).flatten(2))[0].mean(1)
+
+
+def test_a_network_whose_layer_gives_more_than_one_tensor_is_tried_out(monkeypatch):
+    monkeypatch.setitem(backbones.OURS, "recurrent", Recurrent)
+    tried = models._tried("recurrent", torch.Size((3, 8, 8)))
+    assert tried.dim == 5 and tried.activations == 8 * 5 + 5
 
 
 def test_the_two_branches_of_the_dual_network_differ():

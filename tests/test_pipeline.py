@@ -11,6 +11,7 @@ import torch
 import longtail as lt
 from helpers import files_in, tiny_config, tiny_data
 from longtail import methods
+from longtail.config import DataConfig, TrainConfig
 from longtail.data import hold_out
 from longtail.errors import UserError
 from longtail.pipeline import fit_all
@@ -290,7 +291,7 @@ class TestBadInput:
             ({"augment": "crop-filp"}, "Did you mean 'crop-flip'"),
             ({"epochs": 0}, "--epochs 0: it must be at least 1"),
             ({"batch_size": -1}, "--batch-size -1: it must be at least 1"),
-            ({"lr": float("nan")}, "--lr nan: it must be above 0"),
+            ({"lr": float("nan")}, "--lr nan: it must be finite"),
             ({"momentum": 1.5}, "--momentum 1.5: it must be from 0 to below 1"),
             ({"milestones": (120.0,)}, "--milestones 120.0: it must be from 0 to below 1"),
         ],
@@ -298,6 +299,14 @@ class TestBadInput:
     def test_values_are_checked_whoever_sets_them(self, options, said, tmp_path):
         with pytest.raises(UserError, match=re.escape(said)):
             fit(tmp_path, **options)
+
+    def test_types_are_checked_however_a_part_was_made(self, tmp_path):
+        for part in (TrainConfig(epochs="9"), TrainConfig(epochs=2.5)):
+            with pytest.raises(UserError, match="epochs takes a whole number"):
+                replace(tiny_config(), train=part).check()
+        with pytest.raises(UserError, match="image_size takes a whole number, not '64'"):
+            lt.load("digits-lt", DataConfig(image_size="64"))
+        assert lt.load("digits-lt", DataConfig(root=str(tmp_path))).name == "digits-lt"
 
     def test_weights_spoilt_by_the_last_step_are_not_saved(self, tmp_path, monkeypatch):
         """A loss is that of the weights before its step, so that it cannot tell."""

@@ -98,6 +98,12 @@ def test_every_stage_has_its_price_and_tuning_is_paid_for():
     assert len(header) == len(rows[0]) and {row[-1] for row in rows} == {"-"}
 
 
+def test_a_method_with_a_network_of_its_own_is_priced_with_it():
+    config = Config.preset("digits-lt").with_options(device="cpu", epochs=1, method="bbn")
+    found = prices.price(config, load("digits-lt"), launch(config.machine), 0.01)
+    assert found.seconds > 0
+
+
 def test_judging_is_priced_at_one_alpha_and_at_all():
     config = Config.preset("digits-lt").with_options(device="cpu")
     data = load("digits-lt")

@@ -12,10 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
+import helpers
 from helpers import tiny_config
 from longtail import streaming
 from longtail.config import MachineConfig
-from longtail.data import cores, images, load, memory
+from longtail.data import cache, cores, images, load, memory
 from longtail.data.base import Split
 from longtail.data.streamed import Streamed
 from longtail.errors import UserError
@@ -207,6 +208,29 @@ def test_a_data_set_is_the_same_in_memory_and_streamed(photos: Path):
     one = next((photos / "train" / "a").iterdir())
     one.write_bytes(one.read_bytes()[:-1] + b"?")  # of the same name and size
     assert load(str(photos), image_size=10, stream=True).subset_sha256 != held.subset_sha256
+
+
+def test_images_of_another_size_are_another_data_set(photos: Path):
+    sizes = [load(str(photos), image_size=size).subset_sha256 for size in (10, 12)]
+    assert sizes[0] != sizes[1]
+
+
+def test_every_file_counts_by_its_size(photos: Path, monkeypatch):
+    monkeypatch.setattr(cache, "PROBES", 1)  # looked into: the first alone
+    before = load(str(photos), image_size=10, stream=True).subset_sha256
+    last = max((photos / "train" / "b").iterdir())
+    last.write_bytes(last.read_bytes() + b"?")
+    assert load(str(photos), image_size=10, stream=True).subset_sha256 != before
+
+
+@pytest.mark.parametrize("options", [{}, {"image_size": 10}])
+def test_a_link_to_nowhere_is_named_or_left_out(tmp_path: Path, options):
+    helpers.photos(tmp_path)
+    whole = len(load(tmp_path, **options).train)
+    (tmp_path / "train" / helpers.PHOTOS[1] / "gone.png").symlink_to("nowhere.png")
+    with pytest.raises(UserError, match=r"gone\.png cannot be read"):
+        load(tmp_path, **options)
+    assert len(load(tmp_path, corrupt="skip", **options).train) == whole
 
 
 def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):

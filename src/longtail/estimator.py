@@ -122,7 +122,7 @@ class CosineTDEClassifier(HeadClassifier):
 
     def _check_alpha(self) -> None:
         if not (isinstance(self.alpha, str) and self.alpha == "auto"):
-            checked_alpha(self.alpha)
+            checked_alpha(self.alpha, or_auto=True)
 
     def _begin(self, array: NDArray, classes: NDArray) -> None:
         super()._begin(array, classes)

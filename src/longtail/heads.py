@@ -297,11 +297,17 @@ def _check_heads(dim: int, heads: int) -> None:
         raise UserError(f"dim {dim} does not split into {heads} equal heads: choose {way_out}")
 
 
-def checked_alpha(alpha: Any) -> float:
-    """`alpha`, if it is a strength at which an effect can be removed."""
+def checked_alpha(alpha: Any, *, or_auto: bool = False) -> float:
+    """`alpha`, if it is a strength at which an effect can be removed.
+
+    `or_auto` is for whoever would have taken `auto`, too.
+    """
     if isinstance(alpha, Real) and not isinstance(alpha, bool):
         value = float(alpha)
         if math.isfinite(value) and value >= 0:
             return value
-        alpha = f"{value:g}"
-    raise UserError(f"alpha {alpha} must be a number from 0 up; 0 takes nothing away")
+        told = f"{value:g}"
+    else:
+        told = repr(alpha)
+    more = " or auto" if or_auto else ""
+    raise UserError(f"alpha {told} must be a number from 0 up{more}; 0 takes nothing away")

@@ -41,6 +41,8 @@ class Settings(ABC):
                 parts[home][name] = value
             elif name in _names(self) - {*parts, "options"}:
                 top[name] = value
+            elif name == "options" and name in _names(self):
+                own |= value
             elif "options" in _names(self):
                 own[name] = value
             else:
@@ -107,16 +109,14 @@ def with_values(part: P, values: Mapping[str, Any]) -> P:
 
 
 def check_values(part: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Refuse values of a dataclass of options that are out of `ranges`, or none of those named."""
+    """Refuse values of a dataclass of options that are of another type, or out of `ranges`."""
     for name, kind in get_type_hints(type(part)).items():
-        value = getattr(part, name)
-        if get_origin(kind) is Literal and value not in get_args(kind):
-            raise _unknown_value(value, kind, name)
+        value = typed(getattr(part, name), kind, name)
         if name in ranges:
             least, below = ranges[name]
             for number in value if isinstance(value, tuple) else (value,):
                 if number is not None and not least <= number < below:
-                    raise UserError(f"{_flag(name)} {number}: {_range(least, below)}")
+                    raise UserError(f"{_flag(name)} {number}: {_range(number, least, below)}")
 
 
 def typed(value: Any, kind: Any, name: str) -> Any:
@@ -171,7 +171,9 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _range(least: float, below: float) -> str:
+def _range(number: float, least: float, below: float) -> str:
+    if not math.isfinite(number):
+        return "it must be finite"
     if below == math.inf:
         return "it must be above 0" if 0 < least < 1 else f"it must be at least {least}"
     return f"it must be from {least} to below {below}"

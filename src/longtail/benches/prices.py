@@ -19,6 +19,7 @@ from longtail.benches.speed import step_seconds, wait
 from longtail.config import Config
 from longtail.data.base import Data
 from longtail.engine import launch
+from longtail.jobs import settled
 from longtail.measures import GRID, accuracy, score, sweep
 from longtail.pipeline import TUNING_FRACTION
 from longtail.replica import Replica
@@ -125,7 +126,8 @@ def _replica(config: Config, data: Data, fabric: Fabric) -> Replica:
     resident = Resident.place(data, config.train, fabric.device)
     if fabric.device.type == "cuda":
         torch.cuda.empty_cache()
-    return Replica(config, methods.build(config.method), data, resident, fabric)
+    config, method = settled(config)
+    return Replica(config, method, data, resident, fabric)
 
 
 def table(found: Sequence[Price]) -> tuple[list[str], list[list[str]]]:

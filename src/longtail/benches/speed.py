@@ -14,12 +14,12 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from longtail import methods
 from longtail.benches import write_json
 from longtail.config import Config, MachineConfig
 from longtail.data.base import Data
 from longtail.engine import launch
 from longtail.graph import stepper
+from longtail.jobs import settled
 from longtail.replica import Replica
 from longtail.resident import Resident, sample_input
 from longtail.runs import environment
@@ -48,7 +48,7 @@ class Speed:
 def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: float) -> Speed:
     """Images per second of the step as the engine runs it, over about `seconds`."""
     resident = Resident.place(data, config.train, fabric.device)
-    method = methods.build(config.method, config.options)
+    config, method = settled(config)
     trained = [
         Replica(replace(config, seed=seed), method, data, resident, fabric)
         for seed in range(replicas)

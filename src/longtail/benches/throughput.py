@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from longtail import methods
 from longtail.benches import write_json
 from longtail.benches.generated import PlainImages, generate, generated
 from longtail.benches.memory import used, watched
@@ -31,6 +30,7 @@ from longtail.data.listed import LISTED
 from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.graph import stepper
+from longtail.jobs import settled
 from longtail.replica import Replica
 from longtail.resident import Resident
 from longtail.runs import environment
@@ -208,7 +208,7 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
 def _replica(config: Config, data: Data, fabric: Fabric) -> Replica:
     """A training at its first epoch."""
     resident = place(data, config.train, config.machine, fabric.device)
-    method = methods.build(config.method, config.options)
+    config, method = settled(config)
     replica = Replica(config, method, data, resident, fabric)
     replica.enter(0, resumed=False)
     if resident.captured:

@@ -104,7 +104,7 @@ def _configured(config: DataConfig, options: dict[str, Any]) -> DataConfig:
     for option in options:
         if option not in known:
             raise unknown("data option", option, known, f"they are {', '.join(known)}")
-    config = with_values(config, options)
+    config = with_values(config, vars(config) | options)
     check_values(config, RANGES)
     return config
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,8 @@ class Read:
     source: Source
     parts: dict[str, Split]
     subset_sha256: str
-    """Of the training part: of its files, in memory or streamed, else of its pixels."""
+    """Of the training part: of its files, in memory or streamed; of its pixels if it has none, or
+    if some could not be read and were left out."""
 
 
 def read(source: Source, config: DataConfig, *, copies: int) -> Read:
@@ -37,7 +39,7 @@ def read(source: Source, config: DataConfig, *, copies: int) -> Read:
     lacking = "" if config.stream else shortage(source, copies=copies)
     if config.stream or lacking:
         return _streamed(source, config, lacking)
-    files = _files_digest(source.train, source.published) if _files(source.train) else ""
+    files = _files_digest(source.train, config, source.published) if _files(source.train) else ""
     # images that could not be read may have taken a class with them, so classes are checked anew
     left = drop_small(source.in_memory(), config.min_count)
     parts = {name: part.read() for name, part in left.parts.items()}
@@ -62,7 +64,7 @@ def _streamed(source: Source, config: DataConfig, lacking: str) -> Read:
         store = stores[name]
         assert store is not None
         parts[name] = Split(Streamed(store, part.rows, size), part.labels)
-    return Read(source, parts, _files_digest(source.train, source.published))
+    return Read(source, parts, _files_digest(source.train, config, source.published))
 
 
 def _files(part: Part) -> Images | None:
@@ -71,20 +73,23 @@ def _files(part: Part) -> Images | None:
     return store if isinstance(store, Images) and store.name is not None else None
 
 
-def _files_digest(part: Part, published: bool) -> str:
-    """SHA-256 of the names and labels of the images, in their order.
+def _files_digest(part: Part, config: DataConfig, published: bool) -> str:
+    """SHA-256 of the names and labels of the images, in their order, and of the size they get.
 
     Names that are not `published` may be anyone's, so that the sizes of the files and the ends of a
     few of them count, too. To read them all would take long.
     """
     store = _files(part)
     assert store is not None and store.name is not None
-    sha = hashlib.sha256()
+    sha = hashlib.sha256(f"{config.image_size}\n".encode())
     for row, label in zip(part.rows.tolist(), part.labels.tolist(), strict=True):
         sha.update(f"{store.name(row)} {label}\n".encode())
-    if not published:
-        files = [file for file in store.blobs(part.rows) if isinstance(file, Path)]
-        sha.update(" ".join(str(file.stat().st_size) for file in files).encode())
-        for file in probed(files):
-            sha.update(ends(file))
+    if published:
+        return sha.hexdigest()
+    for place, file in enumerate(store.blobs(part.rows)):
+        assert isinstance(file, Path)
+        with suppress(OSError):  # reading it in earnest will name it
+            sha.update(f"{file.stat().st_size}\n".encode())
+            if probed(place, len(part)):
+                sha.update(ends(file))
     return sha.hexdigest()

@@ -63,7 +63,7 @@ def _tde(name: str, trained: Method, alpha: Auto) -> Method:
     """What `name` trained, its indirect effect removed; `auto` leaves the strength open."""
     return replace(
         trained,
-        alpha=None if alpha == "auto" else checked_alpha(alpha),
+        alpha=None if alpha == "auto" else checked_alpha(alpha, or_auto=True),
         choice=Choice("alpha", ALPHAS) if alpha == "auto" else None,
         training=name,
         post_hoc=("alpha",),
