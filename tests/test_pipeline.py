@@ -300,6 +300,14 @@ class TestBadInput:
         with pytest.raises(UserError, match=re.escape(said)):
             fit(tmp_path, **options)
 
+    def test_steps_that_are_too_large_for_the_data_are_told(self, tmp_path, caplog):
+        few, enough = tiny_data(), "so few images learn more in smaller steps"
+        size = len(few.train) // 4
+        fit(tmp_path / "a", data=few, batch_size=size, epochs=1)
+        assert enough not in caplog.text
+        fit(tmp_path / "b", data=few, batch_size=size + 1, epochs=1)
+        assert enough in caplog.text
+
     def test_types_are_checked_however_a_part_was_made(self, tmp_path):
         for part in (TrainConfig(epochs="9"), TrainConfig(epochs=2.5)):
             with pytest.raises(UserError, match="epochs takes a whole number"):

@@ -150,7 +150,7 @@ def test_it_says_when_it_does_not_help(tmp_path):
     linear(balanced[0], tmp_path / "head.pt")
     found = lt.retrofit(tmp_path / "head.pt", data_of(*balanced))
     assert found.head.alpha == 0 and found.gain == 0  # all is right already: ties to the smallest
-    assert found.verdict.startswith("It does not help: alpha 0 is best on the val part")
+    assert found.verdict.startswith("TDE does not help: alpha 0 is best on the val part")
     centred = [Split(s.inputs - s.inputs.mean(0), s.labels) for s in balanced]
     found = lt.retrofit(tmp_path / "head.pt", data_of(*centred))
     assert found.rule == "no direction" and found.head.alpha == 0

@@ -127,6 +127,8 @@ def run_jobs(
     tried = {  # what cannot be built must not touch a folder
         job.run: check_fits(job.config, job.method, data_of(job), fabric.world_size) for job in jobs
     }
+    if fabric.global_rank == 0:
+        _tell_of_few_steps(jobs, data_of)
     fabric.barrier()
     others = [*others, *jobs]
     replicas = 1
@@ -141,6 +143,27 @@ def run_jobs(
                         if on_result and fabric.global_rank == 0:
                             on_result(job)
     return [job.run for job in jobs]
+
+
+FEW_STEPS = 4
+"""An epoch of fewer is hardly a training: the rates of the presets are those of large sets."""
+
+
+def _tell_of_few_steps(jobs: Sequence[Job], data_of: Callable[[Job], Data]) -> None:
+    """Warn whoever trains on a handful of images with steps made for thousands."""
+    told = {
+        (job.config.data, job.config.train.batch_size): len(data_of(job).train)
+        for job in jobs
+        if not job.run.finished
+    }
+    for (data, batch), images in told.items():
+        if images < FEW_STEPS * batch:
+            logger.warning(
+                "%s has %d training images, so an epoch of --batch-size %d has %d steps: so few "
+                "images learn more in smaller steps at a smaller rate, as "
+                "--batch-size 16 --lr 0.02",
+                *(data, images, batch, max(1, images // batch)),
+            )
 
 
 def _begun(

@@ -91,7 +91,7 @@ class Retrofit:
             )
         if self.head.alpha == 0:
             return (
-                f"It does not help: alpha 0 is best on the {self.chosen_on} part, which only "
+                f"TDE does not help: alpha 0 is best on the {self.chosen_on} part, which only "
                 f"normalises the weights; {told}.{caution}"
             )
         helps = "It helps" if self.gain > 0 else "It does not help; keep the original"

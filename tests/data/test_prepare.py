@@ -50,7 +50,9 @@ def test_hold_out_is_a_function_of_its_seed() -> None:
 def test_fraction_out_of_range(fraction: float) -> None:
     with pytest.raises(UserError, match=r"fraction .* out of range"):
         hold_out(split(4, 4), fraction)
-    with pytest.raises(UserError, match=r"--val-fraction .*: it must be (from 0 to below 1|finite)"):
+    with pytest.raises(
+        UserError, match=r"--val-fraction .*: it must be (from 0 to below 1|finite)"
+    ):
         load("digits-lt", val_fraction=fraction)
 
 
