@@ -181,6 +181,16 @@ def test_a_result_of_another_recipe_is_not_taken_for_this_one(bench, tmp_path):
         reopen(tmp_path).missing(1)
 
 
+def test_a_result_of_fewer_digits_is_the_recipes_own(bench, tmp_path):
+    path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"
+    path.write_text(path.read_text() + "  lr: 0.1234567\n")
+    again = reopen(tmp_path)
+    run(again, again.missing(1, ["deconfound.yaml"]))
+    kept = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    assert json.loads(kept.read_text())["lr"] == 0.123457
+    assert again.missing(1, ["deconfound.yaml"]) == []
+
+
 def test_early_files_are_held_to_what_they_tell(bench, tmp_path):
     run(bench, bench.missing(1))
     path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
@@ -303,6 +313,8 @@ def test_a_recipe_judged_on_validation_does_not_read_the_test_set(tmp_path):
         ("train: {optimizer: sdg}", "unknown --optimizer 'sdg'. Did you mean 'sgd'"),
         ("train: {schedule: cosin}", "unknown --schedule 'cosin'. Did you mean 'cosine'"),
         ("train: {augment: crop-flop}", "unknown --augment 'crop-flop'. Did you mean 'crop-flip'"),
+        ("seeds: 0", "seeds 0: it must be at least 1"),
+        ("seeds: -1", "seeds -1: it must be at least 1"),
         ("seeds: three", "seeds takes a whole number, not 'three'"),
         ("options: {haeds: 4}", "unknown option of deconfound 'haeds'. Did you mean 'heads'"),
     ],

@@ -27,10 +27,39 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
     exec(compile(blocks(page), str(page), "exec"), {})
 
 
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page; none of ours has the same twice."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.S | re.M)
+    shown = re.sub(r"\]\([^)]*\)", "", text).lower()
+    headings = re.findall(r"^#+ (.*)$", shown, flags=re.M)
+    return {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in headings}
+
+
+def check_links(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_are_real(page):
-    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert link.startswith("https://") or (page.parent / link).exists(), link
+    check_links(page)
+
+
+def test_a_wrong_link_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    text = "# `A-b`: what, it_costs\n## [Linked](page.md)\n```\n# code\n```\n[see]({})\n"
+    for right in ("#a-b-what-it_costs", "page.md#linked", "page.md", "https://x.org/#y"):
+        page.write_text(text.format(right))
+        check_links(page)
+    for wrong in ("#code", "page.md#link", "none.md#linked", "none.md"):
+        page.write_text(text.format(wrong))
+        with pytest.raises(AssertionError, match=wrong):
+            check_links(page)
 
 
 def command_lines(shell: str) -> list[list[str]]:

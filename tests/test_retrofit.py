@@ -109,6 +109,16 @@ def test_the_new_checkpoint_is_the_same_network(made):
     assert torch.equal(kept["head.mean_feature"], data.train.inputs.mean(0))
 
 
+def test_an_export_leaves_the_new_checkpoint_alone(made):
+    data, _, folder = made
+    lt.retrofit(folder / "head.pt", data, out=folder / "tde")
+    path = folder / "tde" / "checkpoint.safetensors"
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="file of the run itself"):
+        lt.export(folder / "tde", out=path)
+    assert path.read_bytes() == before
+
+
 def test_without_validation_data_a_part_of_training_chooses_and_that_is_said(made):
     data, _, folder = made
     found = lt.retrofit(folder / "head.pt", replace(data, val=None))

@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from longtail import methods, tables
 from longtail.config import Config, MachineConfig
 from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.jobs import Job, settled
 from longtail.pipeline import TUNING_FRACTION, run_jobs
-from longtail.recipes import RecipeBench, recipe_paths, result_path
+from longtail.recipes import RecipeBench, read_recipe, recipe_paths, result_path
 from longtail.results import own_seconds, rounded, trained_with
 from longtail.runs import Run, replacing
 from longtail.schedule import lay_out
@@ -47,19 +45,8 @@ class Recipe:
     @staticmethod
     def read(path: Path) -> "Recipe":
         """Read a recipe file: options of `Config`, and `paper` and `seeds` beside them."""
-        text = path.read_text()
-        config = Config.from_yaml(text, str(path))
-        try:
-            config, _ = settled(config)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from None
-        extra = yaml.safe_load(text)
-        return Recipe(
-            path=path,
-            config=config,
-            paper=typed(extra.get("paper"), float | None, f"{path}: paper"),
-            seeds=typed(extra.get("seeds", 3), int, f"{path}: seeds"),
-        )
+        config, paper, seeds = read_recipe(path, Config, lambda c: settled(c)[0], seeds=3)
+        return Recipe(path, config, typed(paper, float | None, f"{path}: paper"), seeds)
 
     @property
     def cell(self) -> Path:
@@ -141,8 +128,7 @@ class Bench(RecipeBench[Recipe]):
         config = replace(recipe.config, seed=seed, machine=machine)
         if root is not None:
             config = config.with_options(root=root)
-        folder = self.runs / recipe.cell / f"{recipe.name}-s{seed}"
-        return Job.of(config, Run(folder))
+        return Job.of(config, Run(self.runs / f"{recipe.place}-s{seed}"))
 
     def body(self) -> str:
         """The table, and the cells where we lose."""

@@ -31,6 +31,8 @@ ALPHAS = (0.0, 1.5)
 LARGEST_ONNX = 2**31 - 2**24
 """Bytes of weights, with room for the graph: protobuf holds no more in one file."""
 CARD = "README.md"
+CHECKPOINT = "checkpoint.safetensors"
+"""Of `retrofit`: the original network with the new weights in its last layer."""
 
 
 def export(
@@ -65,7 +67,8 @@ def export(
     path = Path(f"{trained.about.training['method']}{suffix}" if out is None else out)
     if path.suffix != suffix:
         raise UserError(f"{path} is to hold {to}: its name must end in {suffix}")
-    if path.name in FILES and any((path.parent / own).exists() for own in ("config.yaml", CONFIG)):
+    own_folder = any((path.parent / name).exists() for name in ("config.yaml", CONFIG))
+    if own_folder and path.name in (*FILES, CHECKPOINT):
         raise UserError(f"{path} is a file of the run itself: choose another -o")
     content, graph = write(shipped)
     _check(trained, shipped, graph, to)

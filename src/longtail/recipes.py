@@ -1,14 +1,17 @@
-"""Where recipes lie, which of them are asked for, and which have their results already."""
+"""Where recipes lie, what they hold, which are asked for, and which have their results already."""
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+import yaml
+
 from longtail.errors import UserError
 from longtail.runs import replacing
+from longtail.settings import Settings, typed
 
 
 class AnyRecipe(Protocol):
@@ -25,6 +28,7 @@ class AnyRecipe(Protocol):
 
 
 R = TypeVar("R", bound=AnyRecipe)
+S = TypeVar("S", bound=Settings)
 
 
 def recipe_paths(folder: Path) -> list[Path]:
@@ -35,6 +39,30 @@ def recipe_paths(folder: Path) -> list[Path]:
             f"no recipes in {folder}: run this in a checkout of longtail, or pass --recipes"
         )
     return paths
+
+
+def read_recipe(
+    path: Path, kind: type[S], settle: Callable[[S], S], seeds: int
+) -> tuple[S, Any, int]:
+    """The options in a recipe file, settled, and what is beside them: `paper` as written, `seeds`.
+
+    Args:
+        path: of the file, which every error names.
+        kind: of the options.
+        settle: checks them.
+        seeds: of a recipe that does not say.
+    """
+    text = path.read_text()
+    config = kind.from_yaml(text, str(path))
+    try:
+        config = settle(config)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    beside = yaml.safe_load(text)
+    seeds = typed(beside.get("seeds", seeds), int, f"{path}: seeds")
+    if seeds < 1:
+        raise UserError(f"{path}: seeds {seeds}: it must be at least 1")
+    return config, beside.get("paper"), seeds
 
 
 def asked_for(recipes: Iterable[R], seeds: int | None, only: Sequence[str]) -> list[tuple[R, int]]:

@@ -101,7 +101,7 @@ class Retrofit:
         """Write `shipped` as `load_model` reads it, checkpoint.safetensors and result.json."""
         exports.save_pretrained(shipped, folder)
         plain = {name: value.detach().cpu().contiguous() for name, value in self.state.items()}
-        with replacing(folder / "checkpoint.safetensors") as path:
+        with replacing(folder / exports.CHECKPOINT) as path:
             path.write_bytes(safetensors.torch.save(plain))
         with replacing(folder / "result.json") as path:
             path.write_text(json.dumps({**about, **self.to_json()}, indent=1) + "\n")

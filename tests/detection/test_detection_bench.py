@@ -8,12 +8,14 @@ from small import small_config, small_data
 
 from longtail import cli
 from longtail.config import MachineConfig
-from longtail.detection.bench import DetectionBench
+from longtail.detection.bench import DetectionBench, Recipe
 from longtail.detection.data import DetectionSet
 from longtail.detection.settings import DetectionMachineConfig
 from longtail.errors import UserError
 from longtail.recipes import result_path
 
+LR = 0.01234567
+"""Of more digits than result files keep."""
 CPU = DetectionMachineConfig(device="cpu", workers=1)
 ROWS = (
     ("deconfound", "deconfound", {}),
@@ -42,7 +44,7 @@ def write_recipes(folder, images, **changed):
     """Three recipes that share a training."""
     (folder / "shapes-lvis").mkdir(parents=True)
     for name, method, options in ROWS:
-        text = small_config(images, method=method, **options, **changed).to_yaml()
+        text = small_config(images, method=method, **options, **{"lr": LR, **changed}).to_yaml()
         path = folder / "shapes-lvis" / f"{name}.yaml"
         path.write_text(text + "paper: {AP: 28.4}\nseeds: 1\n")
 
@@ -92,6 +94,56 @@ def test_each_recipe_is_judged_by_its_own_inference(bench, data, monkeypatch):
     bench.run(bench.missing(None), root=None, machine=CPU, data=data)
     path.write_text(text)
     assert [(i.tde, i.detections) for i in asked] == [("background-exempt", 2)]
+
+
+def test_a_result_of_fewer_digits_is_the_recipes_own(bench):
+    path = result_path(bench.results, bench.recipes[0], 0)
+    assert json.loads(path.read_text())["train"]["lr"] == 0.0123457 != LR
+    assert bench.missing(None) == []
+
+
+def test_what_is_kept_is_taken_for_done(bench, place, tmp_path, data, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "longtail.detection.finished.judge",
+        lambda detector, config, *_: asked.append(config.method) or MEASURED,
+    )
+    (tmp_path / "odd").mkdir()
+    for method in ("deconfound", "deconfound-tde"):
+        scoring = {"tde": "off", "detections": 300}  # as the training was judged
+        config = small_config(place / "set", method=method, lr=LR, **scoring)
+        (tmp_path / "odd" / f"{method}.yaml").write_text(config.to_yaml())
+    odd = DetectionBench.open("odd", recipes=tmp_path, results=tmp_path, runs=tmp_path)
+    odd = replace(odd, results=tmp_path / "results", runs=bench.runs)  # which has the training
+    odd.run(odd.missing(1), root=None, machine=CPU, data=data)
+    assert asked == ["deconfound-tde"]
+    assert odd.missing(1) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("head: [", " is not readable YAML"),
+        ("- deconfound", " must be a mapping of options"),
+        ("seeds: three", ": seeds takes a whole number, not 'three'"),
+        ("seeds: 0", ": seeds 0: it must be at least 1"),
+        ("paper: 3", ": paper holds figures, like '{AP: 28.4}', not 3"),
+        ("paper: {AP: best}", ": paper: AP takes a number, not 'best'"),
+        ("train: {lr: -1}", ": --lr -1.0: it must be above 0"),
+    ],
+)
+def test_a_recipe_that_no_training_could_have_is_refused(tmp_path, line, said):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(line)
+    with pytest.raises(UserError) as caught:
+        Recipe.read(path, tmp_path)
+    assert str(caught.value).startswith(f"{path}{said}")
+
+
+def test_a_recipe_may_say_nothing_beside_its_options(tmp_path):
+    (tmp_path / "short.yaml").write_text("data: shapes-lvis\npaper:\n")
+    recipe = Recipe.read(tmp_path / "short.yaml", tmp_path)
+    assert (recipe.paper, recipe.seeds) == ({}, 2)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from longtail import tables
 from longtail.detection.data import load
 from longtail.detection.finished import Finished
@@ -25,9 +23,10 @@ from longtail.detection.settings import (
 from longtail.detection.training import Splits, fit
 from longtail.engine import Progress
 from longtail.errors import UserError
-from longtail.recipes import RecipeBench, recipe_paths, result_path
+from longtail.recipes import RecipeBench, read_recipe, recipe_paths, result_path
 from longtail.results import rounded
 from longtail.runs import differences, replacing
+from longtail.settings import typed
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,9 @@ class Recipe:
     @staticmethod
     def read(path: Path, folder: Path) -> "Recipe":
         """Read a recipe file: options of `DetectionConfig`, and `paper` and `seeds` beside them."""
-        text = path.read_text()
-        extra = yaml.safe_load(text) or {}
-        config = DetectionConfig.from_yaml(text, str(path))
-        config.check()
+        config, paper, seeds = read_recipe(path, DetectionConfig, _checked, seeds=2)
         place = path.relative_to(folder).with_suffix("")
-        return Recipe(path, place, config, extra.get("paper", {}), extra.get("seeds", 2))
+        return Recipe(path, place, config, _figures(paper, f"{path}: paper"), seeds)
 
     def order(self) -> tuple[Any, ...]:
         """As tab:3 lists them, folder by folder; plain TDE before the exempted."""
@@ -117,7 +113,7 @@ class DetectionBench(RecipeBench[Recipe]):
             asked = recipe.config
             config = replace(finished.config, method=asked.method, inference=asked.inference)
             content = finished.stored
-            if content.get("inference") != made_with(config)["inference"]:
+            if self.differing(recipe, content):
                 result = finished.judged(config)
                 content = result.to_json() if result else {}
             if finished.fabric.global_rank == 0:
@@ -133,6 +129,20 @@ class DetectionBench(RecipeBench[Recipe]):
             "seconds a run",
         ]
         return tables.markdown(header, (_cells(r, self.found(r)) for r in self.recipes))
+
+
+def _checked(config: DetectionConfig) -> DetectionConfig:
+    config.check()
+    return config
+
+
+def _figures(paper: Any, name: str) -> dict[str, float]:
+    """What a recipe says under `paper`, if anything."""
+    if not isinstance(paper, dict | None):
+        raise UserError(f"{name} holds figures, like '{{AP: 28.4}}', not {paper!r}")
+    return {
+        figure: typed(value, float, f"{name}: {figure}") for figure, value in (paper or {}).items()
+    }
 
 
 def _trained(
