@@ -133,6 +133,18 @@ def test_only_what_is_to_be_written_is_held(tmp_path):
     assert seen.held == [False, True, True]
 
 
+def test_what_was_finished_and_is_being_replaced_by_another_is_left_to_it(tmp_path):
+    names, config, data = ["cosine", "decouple-crt"], tiny_config(), tiny_data()
+    first, later = fit_all(config, names, [0], out=tmp_path, data=data)
+    (first.folder / "result.json").unlink()
+    result = later.folder / "result.json"
+    meanwhile = SimpleNamespace(
+        begin=lambda *_: result.unlink(), step=lambda *_: None, epoch=lambda *_: None
+    )
+    fit_all(config, names, [0], out=tmp_path, data=data, resume=True, progress=meanwhile)
+    assert first.finished and not later.finished
+
+
 class Look:
     """Sees which of `folders` are held when a training begins."""
 
