@@ -2,13 +2,17 @@
 
 import errno
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from helpers import files_in, holding, tiny_config, tiny_data
-from longtail import locks
+from longtail import locks, pipeline
+from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.locks import LOCK, alone, locked
 from longtail.pipeline import fit_all
@@ -46,13 +50,134 @@ def test_nothing_is_replaced_when_one_of_several_is_held(tmp_path):
         assert [run.result for run in again] == before  # all are finished: there is no training
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EACCES])
-def test_a_file_system_without_locks_is_trained_on_without(number, tmp_path, monkeypatch):
-    def refuse(*_):
+def failing(number: int):
+    def fail(*_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(fcntl, "lockf", refuse)
-    assert fit(tmp_path).finished and LOCK not in files_in(tmp_path)
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_trained_on_without(number, tmp_path, monkeypatch):
+    (tmp_path / LOCK).write_text("another's, for all we know")
+    monkeypatch.setattr(fcntl, "lockf", failing(number))
+    assert fit(tmp_path).finished and (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EACCES])
+def test_what_the_system_may_say_of_a_held_file_is_refused(number, tmp_path, monkeypatch):
+    (tmp_path / LOCK).write_text("process 7 on moon")
+    monkeypatch.setattr(fcntl, "lockf", failing(number))
+    with pytest.raises(UserError, match="is being trained by process 7 on moon"):
+        fit(tmp_path)
+    assert files_in(tmp_path) == {LOCK}
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_at_the_limit_of_open_files_nothing_goes_unlocked(number, tmp_path, monkeypatch):
+    monkeypatch.setattr(locks.os, "open", failing(number))
+    with pytest.raises(UserError, match="allow more with ulimit -n"), locked(tmp_path):
+        pass
+    monkeypatch.undo()
+    with locked(tmp_path):  # it was not kept as held
+        pass
+
+
+def test_a_folder_that_cannot_be_written_to_is_not_the_lock_s_to_tell(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks.os, "open", failing(errno.EACCES))
+    with locked(tmp_path):
+        assert not files_in(tmp_path)
+
+
+def test_a_full_disk_does_not_undo_the_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks.os, "write", failing(errno.ENOSPC))
+    with locked(tmp_path):
+        told = subprocess.run([sys.executable, "-c", ASK, tmp_path], capture_output=True)
+        assert b"is being trained by another process" in told.stderr
+
+
+ASK = """
+import sys
+from pathlib import Path
+from longtail.locks import locked
+
+with locked(Path(sys.argv[1])):
+    pass
+"""
+
+
+def test_a_second_training_in_the_same_process_is_refused(tmp_path):
+    out, link = tmp_path / "run", tmp_path / "link"
+    link.symlink_to(out)
+    with locked(out):
+        for other in (out, link):
+            with pytest.raises(UserError, match="is being trained by this very process"):
+                fit(other)
+            assert files_in(out) == {LOCK}
+        told = subprocess.run([sys.executable, "-c", ASK, out], capture_output=True)
+        assert f"by process {os.getpid()} on" in told.stderr.decode()
+
+
+def test_a_folder_named_twice_is_taken_once(tmp_path):
+    config, data = tiny_config(epochs=1), tiny_data()
+    assert fit_all(config, ["cosine"], [0, 0], out=tmp_path, data=data)[1].finished
+
+
+def test_only_what_is_to_be_written_is_held(tmp_path):
+    """Two that share a training are judged together, though one of them is finished."""
+    names, config, data = ["baseline", "deconfound", "deconfound-tde"], tiny_config(), tiny_data()
+    runs = fit_all(config, names, [0], out=tmp_path, data=data)
+    (runs[1].folder / "result.json").unlink()
+    seen = Look([run.folder for run in runs])
+    fit_all(config, names, [0], out=tmp_path, data=data, resume=True, progress=seen)
+    assert seen.held == [False, True, True]
+
+
+def test_what_was_finished_and_is_being_replaced_by_another_is_left_to_it(tmp_path):
+    names, config, data = ["cosine", "decouple-crt"], tiny_config(), tiny_data()
+    first, later = fit_all(config, names, [0], out=tmp_path, data=data)
+    (first.folder / "result.json").unlink()
+    result = later.folder / "result.json"
+    meanwhile = SimpleNamespace(
+        begin=lambda *_: result.unlink(), step=lambda *_: None, epoch=lambda *_: None
+    )
+    fit_all(config, names, [0], out=tmp_path, data=data, resume=True, progress=meanwhile)
+    assert first.finished and not later.finished
+
+
+class Look:
+    """Sees which of `folders` are held when a training begins."""
+
+    def __init__(self, folders: list[Path]):
+        self.folders, self.held = folders, []
+
+    def begin(self, *args):
+        self.held = [(folder / LOCK).exists() for folder in self.folders]
+
+    def step(self, *args): ...
+
+    def epoch(self, *args): ...
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [({}, "exists, finished"), ({"resume": True}, "differs in: train.lr")],
+)
+def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_ours(
+    more, told, tmp_path, monkeypatch
+):
+    config = tiny_config(epochs=1)
+    other = config.with_options(lr=0.5) if more else config
+    (done,) = fit_all(other, ["cosine"], [0], out=tmp_path / "done", data=tiny_data())
+
+    def late(machine):
+        shutil.copytree(done.folder, tmp_path / "run")
+        return launch(machine)
+
+    monkeypatch.setattr(pipeline, "launch", late)
+    with pytest.raises(UserError, match=told):
+        fit(tmp_path / "run", **more)
+    assert files_in(tmp_path / "run") == files_in(done.folder)
 
 
 def test_a_platform_without_locks_is_trained_on_without(tmp_path, monkeypatch):

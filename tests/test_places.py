@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import longtail as lt
-from helpers import photos
+from helpers import photos, tiny_config
 from longtail import cli
 from longtail.runs import Run
 
@@ -71,6 +71,31 @@ def test_a_linked_folder_of_runs_leads_back(project, monkeypatch):
     cli.main(["train", "photos", *SMALL])
     monkeypatch.chdir(project.parent / "elsewhere")
     assert lt.evaluate(project / "runs" / "x").data == "photos"
+
+
+def test_a_way_that_would_tell_of_the_machine_is_not_kept(project, monkeypatch):
+    place = project.parent / "elsewhere"
+    cli.main(["train", "photos", *SMALL, "--out", str(place / "x")])
+    assert json.loads((place / "x" / "env.json").read_text())["started_in"] is None
+    assert project.name not in (place / "x" / "env.json").read_text()
+    assert lt.evaluate(place / "x").data == "photos"
+    monkeypatch.chdir(place)
+    with pytest.raises(lt.UserError, match="unknown data 'photos'"):
+        lt.evaluate("x")
+
+
+def test_a_run_in_the_very_place_where_it_was_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Run(".").begin(tiny_config(), overwrite=False, cuda=False)
+    assert json.loads(Path("env.json").read_text())["started_in"] == "."
+
+
+@pytest.mark.parametrize("content", ["", '{"dev', "[]", "null", '{"started_in": 3}', None])
+def test_what_env_json_does_not_tell_is_looked_up_from_here(content, project):
+    cli.main(["train", "photos", *SMALL])
+    env = Path("runs/x/env.json")
+    env.unlink() if content is None else env.write_text(content)
+    assert lt.evaluate("runs/x").data == "photos"
 
 
 def test_a_name_is_never_taken_for_a_folder(project, monkeypatch):

@@ -2,10 +2,12 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -153,8 +155,8 @@ def interrupted(tmp_path) -> Run:
     return Run(tmp_path)
 
 
-def resume(run: Run) -> None:
-    fit_all(tiny_config(), ["cosine"], [0], out=run.folder, data=tiny_data(), resume=True)
+def resume(run: Run, **more) -> None:
+    fit_all(tiny_config(), ["cosine"], [0], out=run.folder, data=tiny_data(), resume=True, **more)
 
 
 def test_a_checkpoint_cut_short_is_said_and_kept(tmp_path):
@@ -184,17 +186,88 @@ def test_what_is_written_in_vain_leaves_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+class Full:
+    """From the beginning of the training there is no space for `name`."""
+
+    def __init__(self, run: Run, name: str):
+        self.temporary = run.folder / f".{name}.{os.getpid()}"
+
+    def begin(self, *args):
+        self.temporary.symlink_to("/dev/full")
+
+    def step(self, *args): ...
+
+    def epoch(self, *args): ...
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a disk that is full")
 def test_no_space_left_loses_nothing(tmp_path):
     run = interrupted(tmp_path)
     before = (run.folder / "last.pt").read_bytes()
-    for name in ("last.pt", "model.safetensors"):
-        (run.folder / f".{name}.{os.getpid()}").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"no space left for .*last\.pt.*go on with --resume"):
-        resume(run)
+        resume(run, progress=Full(run, "last.pt"))
     assert (run.folder / "last.pt").read_bytes() == before
     assert not list(run.folder.glob(".last*"))
     with pytest.raises(UserError, match=r"no space left for .*model\.safetensors"):
-        resume(run)
+        resume(run, progress=Full(run, "model.safetensors"))
     resume(run)
     assert run.finished
+
+
+def killed_at(call: int, monkeypatch) -> None:
+    """The process ends before the `call`-th file is written or deleted."""
+    left = [call]
+
+    def dying(plain):
+        def act(*args, **more):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Kill
+            return plain(*args, **more)
+
+        return act
+
+    monkeypatch.setattr(os, "replace", dying(os.replace))
+    monkeypatch.setattr(Path, "unlink", dying(Path.unlink))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_start_may_be_killed_anywhere(overwrite, tmp_path, monkeypatch):
+    """Then the same command, at the worst with --overwrite, goes on."""
+    made, call, config = interrupted(tmp_path / "made").folder, 0, tiny_config(method="cosine")
+    begun = False
+    while not begun:
+        run = Run(tmp_path / str(call))
+        if overwrite:
+            shutil.copytree(made, run.folder)
+            shutil.copytree(made, run.folder / "tuning")
+            (run.folder / "tuning" / ".last.pt.123").write_text("half")
+        with monkeypatch.context() as patch, suppress(Kill):
+            killed_at(call, patch)
+            run.begin(config, overwrite=overwrite, cuda=False)
+            begun = True
+        run.check(config, resume=True, overwrite=False)
+        run.check(config, resume=False, overwrite=True)
+        run.begin(config, overwrite=True, cuda=False)
+        assert files_in(run.folder) == {"config.yaml", "env.json"}
+        call += 1
+    assert call > 2
+
+
+def test_half_removed_is_unfinished(tmp_path, monkeypatch):
+    run = interrupted(tmp_path / "run")
+    resume(run)
+    with monkeypatch.context() as patch, pytest.raises(Kill):
+        killed_at(2, patch)
+        run.remove()
+    resume(run)
+    assert run.finished and len(run.metrics) == tiny_config().train.epochs
+
+
+def test_what_the_killed_were_writing_is_swept_up(tmp_path):
+    run = interrupted(tmp_path / "run")
+    (run.folder / ".last.pt.123").write_text("half")
+    (run.folder / ".config.yaml.swp").write_text("an editor's")
+    resume(run)
+    assert run.finished
+    assert {name for name in files_in(run.folder) if name[0] == "."} == {".config.yaml.swp"}

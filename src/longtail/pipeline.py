@@ -134,8 +134,9 @@ def run_jobs(
     replicas = 1
     if _side_by_side(map(data_of, jobs), tried.values(), fabric):
         replicas = min(machine.replicas, _room(jobs, tried, fabric))
-    with _begun(jobs, fabric, resume, overwrite):
-        for wave in waves(jobs):
+    left = _left(jobs, data_of, overwrite)
+    with _begun(jobs, left, fabric, resume, overwrite):
+        for wave in waves(left):
             for together in schedule(wave, data_of, replicas, others):
                 first = together[0][0]
                 with too_large_is_told(first.config, data_of(first), fabric, len(together)):
@@ -149,7 +150,7 @@ FEW_STEPS = 4
 """An epoch of fewer is hardly a training: the rates of the presets are those of large sets."""
 
 
-def _tell_of_few_steps(jobs: Sequence[Job], data_of: Callable[[Job], Data]) -> None:
+def _tell_of_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:
     """Warn whoever trains on a handful of images with steps made for thousands."""
     told = {
         (job.config.data, job.config.train.batch_size): len(data_of(job).train)
@@ -166,20 +167,29 @@ def _tell_of_few_steps(jobs: Sequence[Job], data_of: Callable[[Job], Data]) -> N
             )
 
 
+def _left(jobs: Sequence[Job], data_of: DataOf, overwrite: bool) -> list[Job]:
+    """Those to be written: the unfinished, and what is judged anew as it shares their training."""
+
+    def training(job: Job) -> str:
+        return job.training_id(data_of(job))
+
+    unfinished = {training(job) for job in jobs if overwrite or not job.run.finished}
+    return [job for job in jobs if training(job) in unfinished]
+
+
 def _begun(
-    jobs: Sequence[Job], fabric: Fabric, resume: bool, overwrite: bool
+    jobs: Sequence[Job], left: Sequence[Job], fabric: Fabric, resume: bool, overwrite: bool
 ) -> AbstractContextManager[None]:
-    """The folders of all `jobs`, made and held; what is finished already needs no holding."""
-    left = overwrite or not all(job.run.finished for job in jobs)
+    """The folders of those `left` of `jobs`, made and held; what is only read needs no holding."""
 
     def begin() -> None:
         for job in jobs:  # once more, now that nobody else can change them
             job.run.check(job.config, resume=resume, overwrite=overwrite)
-        for job in jobs:
+        for job in left:
             if overwrite or not job.run.finished:
                 job.run.begin(job.config, overwrite=overwrite, cuda=on_cuda(fabric))
 
-    return alone([job.run.folder for job in jobs] if left else [], fabric, begin)
+    return alone([job.run.folder for job in left], fabric, begin)
 
 
 def _side_by_side(sets: Iterable[Data], tried: Iterable[Tried], fabric: Fabric) -> bool:

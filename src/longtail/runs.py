@@ -28,11 +28,14 @@ from longtail.settings import Settings
 
 CHECKPOINT_FORMAT = 1
 FILES = (
-    *("config.yaml", "env.json", "metrics.jsonl", "last.pt"),
-    *("model.safetensors", "model.json", "head.safetensors"),
     *("result.json", "per_class.csv", "sweep.csv", "intervals.json", "report.html"),
+    *("model.safetensors", "model.json", "head.safetensors"),
+    *("last.pt", "metrics.jsonl", "config.yaml", "env.json"),
 )
-"""All that a run writes, and so all that replacing it may remove; a tuning run lies in `tuning`."""
+"""All that a run writes, and so all that replacing it may remove; a tuning run lies in `tuning`.
+
+In this order, so that a run that is half removed is an unfinished one to the end.
+"""
 PACKAGES = ("longtail", "torch", "torchvision", "timm", "lightning", "numpy")
 
 
@@ -125,27 +128,29 @@ class Folder(Generic[C]):
         if {"config.yaml", "env.json"} <= there:
             if not overwrite:
                 self._check_same(config, resume)
-        elif there:
+        elif there - {"env.json"}:  # alone it is of a start that was killed
             raise UserError(f"{self.folder} is not empty and not a run: choose another --out")
 
     def begin(self, config: C, *, overwrite: bool, cuda: bool) -> None:
         """Make the folder for `config`; one rank does, after `check`."""
+        about = {**environment(cuda=cuda), "started_in": _way(self.folder, Path.cwd())}
+        self._sweep_up()
         if overwrite:
             self.remove()
-        self.write("config.yaml", config.to_yaml())
-        about = {**environment(cuda=cuda), "started_in": _way(self.folder, Path.cwd())}
         self.write("env.json", json.dumps(about, indent=2) + "\n")
+        self.write("config.yaml", config.to_yaml())
 
     def reached(self, path: Path) -> Path:
         """A path of its configuration, from where the run was started; as it is if not there."""
-        env = self.folder / "env.json"
-        way = json.loads(env.read_text()).get("started_in") if env.exists() else None
-        start = Path.cwd() if way is None else (self.folder.resolve() / way).resolve()
-        there = start / path.expanduser()
-        return there if there.exists() else path
+        for start in self._starts():
+            there = start / path.expanduser()
+            if there.exists():
+                return there
+        return path
 
     def remove(self) -> None:
         """Delete the files of a run, and nothing else that lies beside them."""
+        self._sweep_up()
         if (self.folder / "tuning").is_dir():
             type(self)(self.folder / "tuning").remove()
         for name in FILES:
@@ -211,6 +216,21 @@ class Folder(Generic[C]):
     def write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Replace metrics.jsonl."""
         self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+
+    def _sweep_up(self) -> None:
+        """Delete what a killed process was writing; of those that train, one at a time is here."""
+        for name in FILES:
+            for half in self.folder.glob(f".{name}.[0-9]*"):
+                half.unlink(missing_ok=True)
+
+    def _starts(self) -> list[Path]:
+        """Where it was started, seen from its folder as that is called and as it really lies."""
+        try:
+            way = json.loads((self.folder / "env.json").read_text())["started_in"]
+            called, real = self.folder.absolute() / way, self.folder.resolve() / way
+        except (OSError, ValueError, KeyError, TypeError):  # damaged, or there is nothing to tell
+            return [Path.cwd()]
+        return [Path(os.path.normpath(called)), real.resolve()]
 
     def _check_same(self, config: C, resume: bool) -> None:
         changed = differences(self.config, config)
@@ -304,12 +324,17 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _way(folder: Path, place: Path) -> str:
-    """From `folder` to `place`: it holds when both are moved, and tells nothing of the machine."""
-    try:
-        return os.path.relpath(place.resolve(), folder.resolve())
-    except ValueError:  # they are on two drives
-        return str(place)
+def _way(folder: Path, place: Path) -> str | None:
+    """From `folder` up to `place`, which holds when both are moved.
+
+    None where it leads down again: names on the way, as a user's, would tell of the machine.
+    """
+    for end in (folder, folder.resolve()):
+        with suppress(ValueError):  # they are on two drives
+            way = os.path.relpath(place, end)
+            if set(Path(way).parts) <= {".."}:
+                return way
+    return None
 
 
 def _processor() -> str:

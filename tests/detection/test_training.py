@@ -16,7 +16,7 @@ from longtail import cli
 from longtail.benches.detection_speed import Workload, mask_rcnn, measure_speed, table, workloads
 from longtail.config import MachineConfig
 from longtail.data.images import decode
-from longtail.detection import batches, predicting, regions
+from longtail.detection import batches, predicting, regions, training
 from longtail.detection.bench import Recipe
 from longtail.detection.data import Categories, DetectionSet
 from longtail.detection.detector import build_detector
@@ -98,10 +98,22 @@ def test_a_folder_that_another_process_trains_into_is_refused(place, data, tmp_p
         fit(small_config(place), out=tmp_path / "run", data=data)
 
 
+def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_ours(
+    run, data, tmp_path, monkeypatch
+):
+    def late(machine):
+        shutil.copytree(run.folder, tmp_path / "run")
+        return launch(machine)
+
+    monkeypatch.setattr(training, "launch", late)
+    with pytest.raises(UserError, match="exists, finished"):
+        fit(run.config, out=tmp_path / "run", data=data)
+
+
 def test_a_detector_finds_its_data_from_another_directory(run, place, tmp_path, monkeypatch):
     monkeypatch.chdir(place.parent)
     started = run.config.with_options(data=place.name)
-    folder = tmp_path / "copied"
+    folder = place.parent / "copied"
     shutil.copytree(run.folder, folder)
     DetectionRun(folder).begin(started, overwrite=False, cuda=False)
     monkeypatch.chdir(tmp_path)
