@@ -112,3 +112,11 @@ def test_a_run_of_an_earlier_version_is_looked_up_from_here(project):
     assert about.pop("started_in") == "../.."
     env.write_text(json.dumps(about))
     assert lt.evaluate("runs/x").data == "photos"
+
+
+def test_data_that_is_gone_is_told_with_the_run_that_asks_for_it(project, capsys):
+    cli.main(["train", "photos", "--image-size", "16", *SMALL])
+    (project / "photos").rename(project / "elsewhere")
+    with pytest.raises(SystemExit):
+        cli.main(["eval", "runs/x"])
+    assert "runs/x was trained on photos, which was looked for where" in capsys.readouterr().err

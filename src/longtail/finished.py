@@ -71,7 +71,13 @@ def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = 
     if data is None:
         name, files = data_sets.relocated(config.data, config.files, run.reached)
         files = files if root is None else replace(files, root=root)
-        data = replace(data_sets.load(name, files), name=run.result["data"])  # as it was typed
+        try:
+            data = replace(data_sets.load(name, files), name=run.result["data"])  # as it was typed
+        except UserError as error:
+            raise UserError(
+                f"{run.folder} was trained on {config.data}, which was looked for where the run "
+                f"was started and from here: {error}"
+            ) from None
     if data.subset_sha256 != run.result["subset_sha256"]:
         raise UserError(
             f"{run.folder} was trained on other images than {config.data} holds now: subset "
