@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "longtail"
 
 LAYERS = [
     {"errors", "seeding"},
-    {"settings", "locks"},
+    {"settings", "locks", "provenance"},
     {"config"},
     {"runs", "recipes", "tables", "terminal", "pages"},
     {"comparing"},

@@ -29,7 +29,8 @@ from longtail.measures import (
     sweep,
 )
 from longtail.methods import Choice, Held, Method, Model
-from longtail.runs import Run, commit, versions
+from longtail.provenance import commit, versions
+from longtail.runs import Run
 
 logger = logging.getLogger(__name__)
 

@@ -30,9 +30,10 @@ from longtail.features import extract
 from longtail.heads import AffineHead, CosineHead, Head
 from longtail.measures import Accuracy, accuracy, best, cosines, label_free_alpha, score, sweep
 from longtail.methods import Model
+from longtail.provenance import environment, versions
 from longtail.resident import View
 from longtail.rows import HELD_OUT
-from longtail.runs import environment, replacing, versions
+from longtail.runs import replacing
 from longtail.shipped import About, Shipped
 
 Pixels = Literal["imagenet", "data"]

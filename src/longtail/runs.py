@@ -9,8 +9,6 @@ import errno
 import io
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -24,6 +22,7 @@ from torch import Tensor
 
 from longtail.config import Config
 from longtail.errors import UserError
+from longtail.provenance import environment
 from longtail.settings import Settings
 
 CHECKPOINT_FORMAT = 1
@@ -36,7 +35,6 @@ FILES = (
 
 In this order, so that a run that is half removed is an unfinished one to the end.
 """
-PACKAGES = ("longtail", "torch", "torchvision", "timm", "lightning", "numpy")
 
 
 C = TypeVar("C", bound=Settings)
@@ -122,9 +120,8 @@ class Folder(Generic[C]):
             raise UserError("--resume goes on with a run and --overwrite replaces it: pass one")
         if self.folder.is_file():
             raise UserError(f"{self.folder} is a file: --out is the folder of the run")
-        there = {
-            path.name for path in self.folder.glob("[!.]*")
-        }  # the hidden are left by the killed
+        # hidden files are left by a start that was killed
+        there = {path.name for path in self.folder.glob("[!.]*")}
         if {"config.yaml", "env.json"} <= there:
             if not overwrite:
                 self._check_same(config, resume)
@@ -134,9 +131,7 @@ class Folder(Generic[C]):
     def begin(self, config: C, *, overwrite: bool, cuda: bool) -> None:
         """Make the folder for `config`; one rank does, after `check`."""
         about = {**environment(cuda=cuda), "started_in": _way(self.folder, Path.cwd())}
-        self._sweep_up()
-        if overwrite:
-            self.remove()
+        self.remove() if overwrite else self._sweep_up()
         self.write("env.json", json.dumps(about, indent=2) + "\n")
         self.write("config.yaml", config.to_yaml())
 
@@ -265,25 +260,6 @@ def differences(old: Settings, new: Settings) -> list[str]:
     ]
 
 
-def environment(*, cuda: bool) -> dict[str, Any]:
-    """What this run is made with, on a CUDA device or not."""
-    device = torch.cuda.get_device_name() if cuda else _processor()
-    return {"device": device, "versions": versions(), "git": commit()}
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that a figure depends on."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "source"
-    return found
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
     try:
@@ -335,17 +311,3 @@ def _way(folder: Path, place: Path) -> str | None:
             if set(Path(way).parts) <= {".."}:
                 return way
     return None
-
-
-def _processor() -> str:
-    return f"CPU {platform.machine()}, {os.cpu_count()} cores"
-
-
-def commit() -> str | None:
-    """Commit of the source tree this package is imported from, if it is one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None

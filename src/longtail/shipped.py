@@ -21,7 +21,8 @@ from longtail.data.photo import middle
 from longtail.errors import UserError
 from longtail.heads import NormalisedHead, checked_alpha
 from longtail.methods import Model
-from longtail.runs import Run, versions
+from longtail.provenance import versions
+from longtail.runs import Run
 
 FORMAT = 1
 

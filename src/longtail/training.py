@@ -11,10 +11,10 @@ from longtail import measures
 from longtail.engine import Progress, Stopwatch, train
 from longtail.errors import UserError
 from longtail.jobs import DataOf, Job, start
+from longtail.provenance import environment
 from longtail.replica import Replica
 from longtail.resident import Resident
 from longtail.results import own_seconds
-from longtail.runs import environment
 from longtail.streaming import Streaming, place
 
 

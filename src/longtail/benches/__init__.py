@@ -14,16 +14,13 @@ from longtail.errors import UserError
 from longtail.runs import replacing
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content` whole or not at all."""
+def write_json(path: Path, content: Mapping[str, Any], digits: int | None = None) -> None:
+    """Write `content` whole or not at all, its figures rounded to `digits` if these are told."""
+    if digits is not None:
+        text = json.dumps(content)
+        content = json.loads(text, parse_float=lambda figure: float(f"{float(figure):.{digits}g}"))
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def six_digits(content: Mapping[str, Any]) -> dict[str, Any]:
-    """`content` as JSON holds it, its figures rounded."""
-    text = json.dumps(content)
-    return json.loads(text, parse_float=lambda figure: float(f"{float(figure):.6g}"))
 
 
 def check_features(sha256: str, made: Iterable[Path]) -> None:

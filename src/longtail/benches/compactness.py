@@ -14,13 +14,14 @@ from typing import Any
 
 from longtail import gradcam, tables
 from longtail.bench import Bench, Recipe
-from longtail.benches import six_digits, write_json
+from longtail.benches import write_json
 from longtail.config import MachineConfig
 from longtail.engine import Progress
 from longtail.finished import reopen
 from longtail.pipeline import run_jobs
+from longtail.provenance import environment, versions
 from longtail.recipes import result_path
-from longtail.runs import Run, environment, versions
+from longtail.runs import Run
 
 BENCH = "cifar-lt"
 ONLY = ("cifar100-lt-100/resnet32-dual",)
@@ -62,7 +63,7 @@ def bench_compactness(
     if missing:
         run_jobs([job for job, _ in missing], resume=True, progress=progress)
     for job, path in missing:
-        write_json(path, six_digits(measure(job.run)))
+        write_json(path, measure(job.run), digits=6)
     return [json.loads(path.read_text()) for path in paths]
 
 

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longtail import tables
-from longtail.benches import read_all, six_digits, write_json, write_page
+from longtail.benches import read_all, write_json, write_page
 from longtail.heads import CosineHead, DeconfoundHead
-from longtail.runs import environment
+from longtail.provenance import environment
 
 BATCHES = (1, 16, 256, 4096)
 CLASSES = (100, 1_000, 10_000, 100_000)
@@ -147,7 +147,7 @@ def bench_cost(results: Path, device: str) -> Path:
     try:
         for cell in cells(device):
             content["cells"].append(measure(*cell, device=device))
-            write_json(results / "cost" / f"{device}.json", six_digits(content))
+            write_json(results / "cost" / f"{device}.json", content, digits=6)
     finally:
         torch.set_num_threads(threads)
     return write_table(results)

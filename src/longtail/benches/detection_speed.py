@@ -37,7 +37,7 @@ from longtail.detection.settings import DetectionConfig, Tde
 from longtail.detection.training import LONGEST_GRADIENT
 from longtail.engine import launch
 from longtail.errors import unknown
-from longtail.runs import environment
+from longtail.provenance import environment
 
 OBJECTS = 8
 """In each random image."""

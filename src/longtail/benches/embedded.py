@@ -19,21 +19,14 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from longtail import tables
-from longtail.benches import (
-    check_features,
-    figure,
-    read_all,
-    six_digits,
-    write_json,
-    write_page,
-)
+from longtail.benches import check_features, figure, read_all, write_json, write_page
 from longtail.benches.baselines import CLASSIFIERS, IMBALANCED_LEARN, UNSEEDED
 from longtail.data import load
 from longtail.data.base import Data
 from longtail.embeddings import read_origin
 from longtail.errors import UserError
 from longtail.measures import accuracy
-from longtail.runs import environment
+from longtail.provenance import environment
 
 NAME = "embeddings"
 PREDICT_SECONDS = 0.5
@@ -90,7 +83,7 @@ def bench_embeddings(cells: Sequence[Cell], results: Path, device: str) -> Itera
     for cell in cells:
         if data is None or data.name != str(cell.file):
             data = load(str(cell.file))
-        write_json(cell.result_path(results), six_digits(measure(cell, data, device)))
+        write_json(cell.result_path(results), measure(cell, data, device), digits=6)
         yield cell
 
 

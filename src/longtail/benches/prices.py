@@ -22,9 +22,9 @@ from longtail.engine import launch
 from longtail.jobs import settled
 from longtail.measures import GRID, accuracy, score, sweep
 from longtail.pipeline import TUNING_FRACTION
+from longtail.provenance import environment
 from longtail.replica import Replica
 from longtail.resident import Resident
-from longtail.runs import environment
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.metrics import balanced_accuracy_score
 
 from longtail import tables
-from longtail.benches import read_all, six_digits, write_json, write_page
+from longtail.benches import read_all, write_json, write_page
 from longtail.benches.memory import anonymous, watched
 from longtail.errors import UserError
 from longtail.estimator import DeconfoundTDEClassifier
-from longtail.runs import environment
+from longtail.provenance import environment
 
 NAME = "scale"
 ROWS, DIM, CLASSES, TEST_ROWS = 1_000_000, 768, 100, 20_000
@@ -92,7 +92,7 @@ def bench_scale(results: Path, rows: int = ROWS, dim: int = DIM, classes: int = 
         }
         for contestant in CONTESTANTS:
             content["fits"].append(apart(contestant, folder))
-            write_json(results / NAME / f"{rows}.json", six_digits(content))
+            write_json(results / NAME / f"{rows}.json", content, digits=6)
     return write_table(results)
 
 

@@ -20,9 +20,9 @@ from longtail.data.base import Data
 from longtail.engine import launch
 from longtail.graph import stepper
 from longtail.jobs import settled
+from longtail.provenance import environment
 from longtail.replica import Replica
 from longtail.resident import Resident, sample_input
-from longtail.runs import environment
 
 PASSES = 5
 

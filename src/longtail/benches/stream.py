@@ -21,20 +21,13 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from longtail import tables
-from longtail.benches import (
-    check_features,
-    figure,
-    read_all,
-    six_digits,
-    write_json,
-    write_page,
-)
+from longtail.benches import check_features, figure, read_all, write_json, write_page
 from longtail.benches.baselines import logistic
 from longtail.data import hold_out, load
 from longtail.data.base import Split, digest
 from longtail.errors import UserError
 from longtail.estimator import DeconfoundTDEClassifier
-from longtail.runs import environment
+from longtail.provenance import environment
 
 NAME = "stream"
 PIECES = 20
@@ -120,7 +113,7 @@ def bench_stream(pools: Sequence[Pool], seeds: int, results: Path) -> Iterator[P
             if path.exists():
                 check_features(digest(pool.stream), [path])
             else:
-                write_json(path, six_digits(measure(pool, seed)))
+                write_json(path, measure(pool, seed), digits=6)
                 yield path
 
 

@@ -31,9 +31,9 @@ from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.graph import stepper
 from longtail.jobs import settled
+from longtail.provenance import environment
 from longtail.replica import Replica
 from longtail.resident import Resident
-from longtail.runs import environment
 from longtail.streaming import ahead, can_decode, place, received, workers_of
 
 WARM_UP = 5

@@ -14,8 +14,9 @@ from longtail.detection.data import Categories, DetectionSet
 from longtail.detection.detector import Detector
 from longtail.detection.settings import DetectionConfig
 from longtail.heads import NormalisedHead
+from longtail.provenance import commit, versions
 from longtail.results import Result, csv_text, described
-from longtail.runs import Folder, commit, versions
+from longtail.runs import Folder
 
 FIGURES = ("AP", "AP50", "AP75", "AP_r", "AP_c", "AP_f", "AP_bbox")
 """The columns of the paper's table."""

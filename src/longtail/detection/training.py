@@ -28,7 +28,7 @@ from longtail.engine import Progress, check_finite, launch
 from longtail.errors import UserError
 from longtail.locks import alone
 from longtail.models import load_weights
-from longtail.runs import environment
+from longtail.provenance import environment
 from longtail.schedule import rate
 from longtail.seeding import stream
 
