@@ -122,6 +122,13 @@ def test_an_unknown_bench_says_where_it_looked(tmp_path):
         Bench.open("nothing", recipes=tmp_path, results=tmp_path, runs=tmp_path)
 
 
+def test_a_misspelt_bench_gets_the_nearest(capsys):
+    recipes = Path(__file__).parents[1] / "recipes"
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "cifar-tl", "--recipes", str(recipes)])
+    assert "unknown bench 'cifar-tl'. Did you mean 'cifar-lt'?" in capsys.readouterr().err
+
+
 def test_seeds_that_chose_another_tau_are_one_row():
     results = [
         {"method": "m", "alpha": None, "tau": tau, "overall": value, "many": None, "medium": None}

@@ -8,6 +8,7 @@ import tyro
 
 from longtail.commands.measuring import MEASURED, check_options
 from longtail.config import MachineConfig
+from longtail.errors import unknown
 from longtail.terminal import first_process
 
 NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(MEASURED)}."
@@ -57,6 +58,9 @@ class Bench:
         check_options(self)
         if self.name in MEASURED:
             return MEASURED[self.name].run(self)
+        known = {folder.name for folder in self.recipes.glob("*/")}
+        if known and self.name not in known:
+            raise unknown("bench", self.name, known | set(MEASURED), NAMES)
         opened = bench.Bench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
