@@ -8,9 +8,9 @@ from loops import code, moved, overlap
 from torch.testing import assert_close
 
 from longtail.detection.batches import Batch, rows_of
-from longtail.detection.cascade import Cascade, logits_of, select
+from longtail.detection.cascade import PADDED, Cascade, _first, logits_of, select
 from longtail.detection.proposals import Proposed
-from longtail.detection.regions import mask_targets, pool
+from longtail.detection.regions import atlas_of, mask_targets, pool
 from longtail.heads import DeconfoundHead
 
 STAGES = (  # least overlap, scales of the codes, weight of the losses
@@ -84,7 +84,9 @@ def proposed():
 
 def feature(stage, maps, box, image):
     """(1, D) of one region."""
-    return stage.features(pool(maps, torch.tensor([box]), torch.tensor([image]), 7, CANONICAL))
+    return stage.features(
+        pool(atlas_of(maps), torch.tensor([box]), torch.tensor([image]), 7, CANONICAL)
+    )
 
 
 def entropy(z, y):
@@ -98,7 +100,7 @@ def smooth(a, b):
 
 def mask_error(stage, maps, box, image, label, true_mask):
     """Mean binary cross-entropy over the 28 x 28 cells of one region."""
-    regions = pool(maps, torch.tensor([box]), torch.tensor([image]), 14, CANONICAL)
+    regions = pool(atlas_of(maps), torch.tensor([box]), torch.tensor([image]), 14, CANONICAL)
     logits = stage.mask(regions, torch.tensor([label]))[0].flatten().tolist()
     aim = mask_targets(true_mask[None].float(), torch.tensor([0]), torch.tensor([box]))
     pairs = zip(logits, aim.flatten().tolist(), strict=True)
@@ -169,6 +171,16 @@ def test_what_the_stages_find_is_what_a_loop_says(cascade, maps, proposed, batch
         assert_close(found.scores, scores, rtol=1e-4, atol=1e-5)
         assert torch.equal(found.labels, labels)
         for i, m in (labels > 0).nonzero().tolist():
-            regions = pool(maps, boxes[i, m, None], torch.tensor([i]), 14, CANONICAL)
+            regions = pool(atlas_of(maps), boxes[i, m, None], torch.tensor([i]), 14, CANONICAL)
             each = [stage.mask(regions, labels[i, m, None]).sigmoid() for stage in cascade.each]
             assert_close(found.masks[i, m], (sum(each) / 3)[0], rtol=1e-3, atol=1e-4)
+
+
+def test_masks_of_an_image_are_its_first_and_their_number_is_round():
+    chosen = torch.tensor([[True, False, True, True], [False] * 4, [False, True, False, False]])
+    image, place, there = _first(chosen, 2)
+    assert len(image) == len(place) == PADDED
+    real = list(zip(image[there].tolist(), place[there].tolist(), strict=True))
+    assert real == [(0, 0), (0, 2), (2, 1)]
+    assert there.tolist() == [True] * 3 + [False] * (PADDED - 3)
+    assert [len(part) for part in _first(chosen & False, 2)] == [0, 0, 0]

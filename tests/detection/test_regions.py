@@ -9,7 +9,7 @@ from torchvision.ops import roi_align
 
 from longtail.detection.classification import rare_classes, region_losses
 from longtail.detection.pyramid import LEVELS
-from longtail.detection.regions import MaskHead, mask_targets, paste, pool
+from longtail.detection.regions import MaskHead, atlas_of, mask_targets, paste, pool
 
 
 def test_a_region_is_pooled_from_the_level_of_its_size():
@@ -20,9 +20,12 @@ def test_a_region_is_pooled_from_the_level_of_its_size():
     }
     sides = torch.tensor([4.0, 20.0, 27.0, 30.0, 60.0, 100.0, 130.0, 250.0])
     boxes = torch.stack([torch.tensor([1.0, 2.0, 1 + s, 2 + s]) for s in sides])
+    boxes[1::2] += 253 - boxes[1::2, 2:].repeat(1, 2)  # every second one near the far border
+    boxes[3], boxes[6] = torch.tensor([[0.0, 226.0, 30, 256], [128.0, 0, 256, 132]])  # and on it
     image = torch.tensor([0, 1] * 4)
-    found = pool(maps, boxes, image, 7, canonical=56.0)
-    for i, side in enumerate(sides.tolist()):
+    found = pool(atlas_of(maps), boxes, image, 7, canonical=56.0)
+    for i, box in enumerate(boxes.tolist()):
+        side = math.sqrt((box[2] - box[0]) * (box[3] - box[1]))
         level = min(3, max(0, math.floor(2 + math.log2(side / 56))))
         region = torch.cat([image[i].float().view(1), boxes[i]])[None]
         scale = 1 / (4 * 2**level)

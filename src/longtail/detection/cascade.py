@@ -21,8 +21,16 @@ from longtail.detection.chance import uniform
 from longtail.detection.classification import region_losses
 from longtail.detection.normaliser import per_rank
 from longtail.detection.proposals import Proposed
-from longtail.detection.pyramid import LEVELS
-from longtail.detection.regions import BOX, MASK, BoxFeatures, MaskHead, mask_targets, pool
+from longtail.detection.regions import (
+    BOX,
+    MASK,
+    Atlas,
+    BoxFeatures,
+    MaskHead,
+    atlas_of,
+    mask_targets,
+    pool,
+)
 from longtail.detection.settings import Tde
 from longtail.heads import Head, NormalisedHead, background_exempt
 
@@ -33,6 +41,8 @@ WEIGHTS = (1.0, 0.5, 0.25)
 """Of the stages' losses, as in the framework the paper used."""
 FOREGROUND = 0.25
 """Share of the regions in training, at most."""
+PADDED = 64
+"""The number of masks in a step is a multiple of it."""
 CANDIDATES = (8, 32)
 """Scores of an image that suppression looks at, times the detections that are asked for: more only
 where the first leave too few."""
@@ -132,7 +142,7 @@ class Cascade(nn.Module):
         self, maps: dict[str, Tensor], proposed: Proposed, batch: Batch
     ) -> dict[str, Tensor]:
         """The losses of all stages, named as class0, box0, mask0, ..."""
-        maps, true_masks = _ready(maps), batch.masks.float()
+        atlas, true_masks = atlas_of(maps), batch.masks.float()
         boxes, valid = self._drawn(proposed, batch)
         losses: dict[str, Tensor] = {}
         for i, stage in enumerate(self.each):
@@ -140,7 +150,7 @@ class Cascade(nn.Module):
                 boxes, batch.boxes, batch.labels > 0, high=stage.overlap, low=stage.overlap
             )
             foreground = valid & (kind == 1)  # (B, R)
-            x = stage.features(self._pooled(maps, boxes, BOX))  # (B * R, D)
+            x = stage.features(self._pooled(atlas, boxes, BOX))  # (B * R, D)
             moves = stage.move(x).float().view(boxes.shape)
             labels = batch.labels.gather(1, which).masked_fill(~foreground, 0)
             aim = box.encode(stage.coder, box.take(batch.boxes, which), boxes)
@@ -149,7 +159,7 @@ class Cascade(nn.Module):
             losses[f"box{i}"] = stage.weight * box.move_loss(moves, aim, foreground, 1.0) / count
             rows = batch.rows.gather(1, which)
             losses[f"mask{i}"] = stage.weight * self._mask_loss(
-                stage, maps, boxes, foreground, labels, true_masks, rows
+                stage, atlas, boxes, foreground, labels, true_masks, rows
             )
             boxes = box.clip(box.decode(stage.coder, moves.detach(), boxes), batch.sizes)
             valid = valid & (boxes[..., 2:] > boxes[..., :2]).all(-1)
@@ -176,28 +186,29 @@ class Cascade(nn.Module):
     def _mask_loss(
         self,
         stage: Stage,
-        maps: dict[str, Tensor],
+        atlas: Atlas,
         boxes: Tensor,
         foreground: Tensor,
         labels: Tensor,
         true_masks: Tensor,
         rows: Tensor,
     ) -> Tensor:
-        image, place = foreground.nonzero(as_tuple=True)
+        image, place, there = _first(foreground, int(self.rois * FOREGROUND))
         boxes = boxes[image, place]
-        regions = pool(maps, boxes, image, MASK, self.canonical)
+        regions = pool(atlas, boxes, image, MASK, self.canonical)
         logits = stage.mask(regions, labels[image, place]).float()
         aim = mask_targets(true_masks, rows[image, place], boxes)
-        wrong = F.binary_cross_entropy_with_logits(logits, aim, reduction="sum")
-        return wrong / (per_rank(foreground.sum()) * aim.shape[-1] ** 2)
+        wrong = F.binary_cross_entropy_with_logits(logits, aim, reduction="none").sum((1, 2))
+        wrong = wrong.masked_fill(~there, 0.0).sum()
+        return wrong / (per_rank(there.sum()) * aim.shape[-1] ** 2)
 
     @torch.no_grad()
     def detect(self, maps: dict[str, Tensor], proposed: Proposed, sizes: Tensor) -> Found:
         """Detections of every image; `sizes` (B, 2) are those of the images on the canvas."""
-        maps, boxes = _ready(maps), proposed.boxes
+        atlas, boxes = atlas_of(maps), proposed.boxes
         scores: Tensor | float = 0.0
         for stage in self.each:
-            x = stage.features(self._pooled(maps, boxes, BOX))
+            x = stage.features(self._pooled(atlas, boxes, BOX))
             scores = scores + stage.probabilities(x, self.tde, self.alpha) / len(self.stages)
             boxes = box.clip(box.decode(stage.coder, stage.move(x).view(boxes.shape), boxes), sizes)
         assert isinstance(scores, Tensor)
@@ -205,24 +216,31 @@ class Cascade(nn.Module):
         wide = (boxes[..., 2:] > boxes[..., :2]).all(-1)
         scores = scores.masked_fill(~(proposed.present & wide)[..., None], 0.0)
         boxes, best, labels = select(boxes, scores, self.detections, self.score_threshold)
-        return Found(boxes, best, labels, self._masks(maps, boxes, labels))
+        return Found(boxes, best, labels, self._masks(atlas, boxes, labels))
 
-    def _masks(self, maps: dict[str, Tensor], boxes: Tensor, labels: Tensor) -> Tensor:
-        regions = self._pooled(maps, boxes, MASK)
+    def _masks(self, atlas: Atlas, boxes: Tensor, labels: Tensor) -> Tensor:
+        regions = self._pooled(atlas, boxes, MASK)
         asked = labels.flatten().clamp(min=1)
         each = [stage.mask(regions, asked).float().sigmoid() for stage in self.each]
         mean = torch.stack(each).mean(0)
         return mean.view(*labels.shape, *mean.shape[1:])
 
-    def _pooled(self, maps: dict[str, Tensor], boxes: Tensor, side: int) -> Tensor:
+    def _pooled(self, atlas: Atlas, boxes: Tensor, side: int) -> Tensor:
         """Boxes (B, N, 4) pooled as (B * N, V, side, side)."""
         image = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
-        return pool(maps, boxes.flatten(0, 1), image, side, self.canonical)
+        return pool(atlas, boxes.flatten(0, 1), image, side, self.canonical)
 
 
-def _ready(maps: dict[str, Tensor]) -> dict[str, Tensor]:
-    """As RoIAlign wants them: once, rather than at each of its calls."""
-    return {name: maps[name].float().contiguous() for name in LEVELS}
+def _first(chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Image and place (N,) of the first `most` of `chosen` (B, R) in each image, and padding.
+
+    N is a multiple of PADDED: cuDNN chooses its kernels anew for every size it has not seen. The
+    last, (N,), is false for padding.
+    """
+    image, place = (chosen & (chosen.cumsum(1) <= most)).nonzero(as_tuple=True)
+    padding = (0, -len(image) % PADDED)
+    there = F.pad(torch.ones_like(image, dtype=torch.bool), padding)
+    return F.pad(image, padding), F.pad(place, padding), there
 
 
 def select(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
+from longtail.detection.grouped import GroupNorm
 from longtail.errors import UserError, unknown
 
 LEVELS = ("0", "1", "2", "3")
@@ -51,7 +52,7 @@ class Pyramid(nn.Module):
 def group_norm(channels: int) -> nn.GroupNorm:
     """Group normalisation of 32 groups, of fewer where 32 do not divide the channels."""
     groups = next(g for g in range(min(GROUPS, channels), 0, -1) if channels % g == 0)
-    return nn.GroupNorm(groups, channels)
+    return GroupNorm(groups, channels)
 
 
 def _body(name: str, pretrained: bool) -> Any:

@@ -3,41 +3,61 @@
 Shapes: N regions, V channels of the pyramid, D features of the box classifiers.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
+from longtail.detection.aligned import align, in_order
 from longtail.detection.pyramid import LEVELS, group_norm
 
 BOX, MASK = 7, 14
 """Side of what the box and the mask heads are fed."""
 
 
-def pool(
-    maps: dict[str, Tensor], boxes: Tensor, image: Tensor, side: int, canonical: float
-) -> Tensor:
+class Atlas(NamedTuple):
+    """The pyramid's levels on one map, one below the other, so that one call pools from all."""
+
+    pixels: Tensor
+    """(B, V, H, W) float32."""
+    tops: Tensor
+    """(L,) the row at which each level begins."""
+
+
+def atlas_of(maps: dict[str, Tensor]) -> Atlas:
+    """The levels of the pyramid as one map.
+
+    Each is framed by a copy of its border: RoIAlign takes the border's value up to half a pixel
+    beyond it, and boxes do not leave the canvas.
+    """
+    wide = maps[LEVELS[0]].shape[3]
+    framed = [F.pad(maps[name].float(), (1, 1, 1, 1), mode="replicate") for name in LEVELS]
+    rows = [F.pad(level, (0, wide + 2 - level.shape[3])) for level in framed]
+    tops = torch.tensor([0, *(level.shape[2] for level in rows[:-1])]).cumsum(0) + 1
+    return Atlas(in_order(torch.cat(rows, dim=2)), tops.to(rows[0], non_blocking=True))
+
+
+def pool(atlas: Atlas, boxes: Tensor, image: Tensor, side: int, canonical: float) -> Tensor:
     """Regions (N, V, side, side), each from the level of its size (Lin et al. 2017, Eq. 1).
 
-    What torchvision's MultiScaleRoIAlign does with a list of images, without a loop over it.
+    What torchvision's MultiScaleRoIAlign does with a list of images, level by level.
 
     Args:
-        maps: the pyramid.
+        atlas: the pyramid.
         boxes: (N, 4) in pixels of the canvas.
         image: (N,) which image of the batch each lies in.
         side: of the pooled square.
         canonical: side of a box, in pixels, that belongs to the third level.
     """
     sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1e-6).prod(1).sqrt()
-    level = (2 + torch.log2(sides / canonical + 1e-6)).floor().clamp(0, len(LEVELS) - 1).long()
-    order = level.argsort(stable=True)
-    regions = torch.cat([image[:, None].to(boxes), boxes], dim=1)[order]
-    counts = torch.bincount(level, minlength=len(LEVELS)).tolist()
-    parts = [
-        roi_align(maps[name], part, side, 1 / (4 << i), sampling_ratio=2, aligned=True)
-        for i, (name, part) in enumerate(zip(LEVELS, regions.split(counts), strict=True))
-    ]
-    return torch.cat(parts)[order.argsort()]
+    level = (2 + torch.log2(sides / canonical + 1e-6)).floor().clamp(0, len(LEVELS) - 1)
+    there = boxes / (4 * 2**level)[:, None]
+    top = atlas.tops[level.long()]
+    there = there + torch.stack([torch.ones_like(top), top] * 2, dim=1)  # 1: the frame
+    regions = torch.cat([image[:, None].to(boxes), there], dim=1)
+    return align(atlas.pixels, regions, side)
 
 
 class BoxFeatures(nn.Sequential):

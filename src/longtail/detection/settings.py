@@ -68,7 +68,8 @@ class ModelConfig:
     proposals: int = 1000
     """Regions an image that the first stage sees."""
     rois: int = 512
-    """Of these, how many an image are trained on, a quarter of them foreground at most."""
+    """Of these, how many an image are trained on, a quarter of them foreground at most; masks are
+    trained on no more than that quarter in any stage."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,8 @@ class DetectionConfig(Settings):
         if data == "shapes-lvis":
             return config.with_options(
                 **dict(backbone="resnet18", width=128, features=512, masks="agnostic"),
-                **dict(image_size=160, max_size=160, anchor_scale=1.5, proposals=200, rois=128),
-                **dict(epochs=72, batch_size=32, lr=0.04, warmup=200),
+                **dict(image_size=160, max_size=160, anchor_scale=1.5, proposals=200, rois=64),
+                **dict(epochs=24, batch_size=32, lr=0.04, warmup=200),
                 eql_share=0.05,  # the rare and the common, as EQL's own threshold on LVIS
             )
         if data == "coco-small":

@@ -1,0 +1,120 @@
+"""The detector's kernels equal PyTorch's: in Triton's interpreter, and built on CUDA."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torchvision.ops import roi_align
+
+from longtail.detection import aligned
+from longtail.detection.grouped import GroupNorm
+
+NORMALISED = """
+import torch
+from torch.nn import functional as F
+from triton.runtime import interpreter
+from longtail.detection import grouped
+torch.manual_seed(0)
+plain = interpreter._implicit_cvt
+def number(arg):  # loops need one, and NumPy 2.4 makes none of an array of one element
+    made = plain(arg)
+    if isinstance(arg, int):
+        made.handle.data = made.handle.data.reshape(())
+    return made
+interpreter._implicit_cvt = number
+grouped.PIXELS = 16
+for channels, groups in ((32, 32), (64, 32), (64, 4)):
+    x = torch.randn(3, channels, 5, 7).contiguous(memory_format=torch.channels_last) + 2
+    ours = [x.clone().requires_grad_(), *(torch.randn(channels).requires_grad_() for _ in "wb")]
+    theirs = [part.detach().clone().requires_grad_() for part in ours]
+    gradient = torch.randn(3, channels, 5, 7)
+    found = grouped._Grouped.apply(*ours, groups, 1e-5)
+    wanted = F.group_norm(theirs[0], groups, *theirs[1:], 1e-5)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    found.backward(gradient)
+    wanted.backward(gradient)
+    for mine, other in zip(ours, theirs):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-4)
+print("agrees")
+"""
+
+ALIGNED = """
+import torch
+from torchvision.ops import roi_align
+from longtail.detection import aligned
+torch.manual_seed(0)
+aligned.HELD = 64
+aligned._ours = lambda maps: True
+maps = torch.randn(2, 8, 9, 12)
+low = torch.rand(6, 2) * 5 + 0.5
+high = low + 0.2 + 3 * torch.rand(6, 2)
+regions = torch.cat([torch.tensor([[0.0], [1], [1], [0], [0], [1]]), low, high], 1)
+for side in (3, 7):
+    mine, other = maps.clone().requires_grad_(), maps.clone().requires_grad_()
+    found = aligned.align(mine, regions, side)
+    wanted = roi_align(other, regions, side, sampling_ratio=2, aligned=True)
+    torch.testing.assert_close(found, wanted)
+    gradient = torch.randn_like(wanted)
+    found.backward(gradient)
+    wanted.backward(gradient)
+    torch.testing.assert_close(mine.grad, other.grad)
+    assert aligned.align(maps, regions[:0], side).shape == (0, 8, side, side)
+print("agrees")
+"""
+
+on_cuda = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="the built kernels need a CUDA device"
+)
+
+
+@pytest.mark.parametrize("code", [NORMALISED, ALIGNED], ids=["group norm", "RoIAlign"])
+def test_values_and_gradients_agree(code):
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "agrees", done.stderr
+
+
+@on_cuda
+@pytest.mark.parametrize(("channels", "side"), [(64, 80), (128, 14), (256, 5), (512, 5)])
+def test_group_norm_on_cuda_is_as_exact_as_bf16_allows(channels, side):
+    torch.manual_seed(0)
+    norm = GroupNorm(32, channels).cuda()
+    torch.nn.init.normal_(norm.weight)
+    x = torch.randn(7, channels, side, side, device="cuda").bfloat16() + 1
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    gradient = torch.randn_like(x)
+    y = norm(x)
+    assert y.dtype == torch.bfloat16 and y.is_contiguous(memory_format=torch.channels_last)
+    y.backward(gradient)
+    exact = [part.detach().double().requires_grad_() for part in (x, norm.weight, norm.bias)]
+    wanted = F.group_norm(exact[0], 32, *exact[1:])
+    wanted.backward(gradient.double())
+    found = y.detach(), x.grad, norm.weight.grad, norm.bias.grad
+    for ours, other in zip(found, (wanted.detach(), *(e.grad for e in exact)), strict=True):
+        assert (ours - other).norm() / other.norm() < 5e-3
+
+
+@on_cuda
+@pytest.mark.parametrize("side", [7, 14])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_roi_align_on_cuda_is_torchvisions(side, mixed):
+    torch.manual_seed(0)
+    maps = torch.randn(4, 128, 40, 42, device="cuda")
+    low = torch.rand(300, 2, device="cuda") * 20 + 0.5
+    high = low + 18 * torch.rand(300, 2, device="cuda")
+    regions = torch.cat([torch.randint(4, (300, 1), device="cuda"), low, high], dim=1)
+    mine, other = maps.clone().requires_grad_(), maps.clone().requires_grad_()
+    with torch.autocast("cuda", torch.bfloat16, enabled=mixed):
+        found = aligned.align(aligned.in_order(mine), regions, side)
+    assert found.dtype == (torch.bfloat16 if mixed else torch.float32)
+    wanted = roi_align(other, regions, side, sampling_ratio=2, aligned=True)
+    gradient = torch.randn_like(wanted).to(found.dtype)
+    found.backward(gradient)
+    wanted.backward(gradient.float())
+    within = 5e-3 if mixed else 1e-5
+    assert (found - wanted).norm() / wanted.norm() < within
+    assert (mine.grad - other.grad).norm() / other.grad.norm() < 1e-5
