@@ -279,6 +279,36 @@ def test_streamed_images_and_those_decoded_on_the_device_train_alike(tmp_path):
     assert on_device == pytest.approx(resident, rel=5e-2)
 
 
+def test_decoding_on_the_device_spoils_nothing_that_is_still_read(tmp_path):
+    """While the device is behind, decoded pixels may not land where it has yet to read."""
+    from longtail.benches.generated import generate, generated
+    from longtail.config import DataConfig
+    from longtail.streaming import in_batches
+
+    paths = generate(tmp_path, 24, scale=0.2)
+    data = generated(tmp_path, paths, 48, DataConfig(image_size=40, stream=True))
+    epochs = list(torch.arange(48).repeat(4).split(16))
+    config, device = cuda_config(workers=2), torch.device("cuda", 0)
+    by_workers, on_device = (
+        in_batches(data.train.inputs, epochs, config.with_options(decode=d).machine, device)
+        for d in ("workers", "device")
+    )
+    apart, read, behind = [], [], []
+    for pixels in by_workers:
+        freed = [torch.ones(24_000, dtype=torch.uint8, device=device) for _ in range(64)]
+        torch.cuda._sleep(200_000_000)  # a tenth of a second, in which the host goes on
+        read.append(torch.stack([part.sum() for part in freed]))
+        done = torch.cuda.Event()
+        done.record()
+        del freed  # each is as large as an image: the next to ask for memory get these
+        decoded = next(on_device)
+        behind.append(not done.query())
+        apart.append((pixels.float() - decoded.float()).abs().mean((1, 2, 3)))
+    assert sum(behind) > len(epochs) // 2, "the host waited: nothing was tried"
+    assert (torch.cat(read) == 24_000).all()
+    assert torch.cat(apart).max() < 8  # grey levels; two images differ by 50
+
+
 def stream_losses(config: Config, data: Data) -> list[list[float]]:
     from longtail.streaming import Streaming
 

@@ -26,7 +26,7 @@ def usable(device: torch.device) -> bool:
     Image.new("RGB", (16, 16)).save(stream, "JPEG")
     encoded = torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)
     try:
-        decode_jpeg([encoded], mode=ImageReadMode.RGB, device=device)
+        _decode([encoded], device)
     except RuntimeError:
         return False
     return True
@@ -39,13 +39,38 @@ def decode_jpegs(blobs: list[bytes], size: int, device: torch.device) -> list[Te
     try:
         encoded = [torch.frombuffer(bytearray(blobs[i]), dtype=torch.uint8) for i in jpegs]
         if encoded:
-            images = decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device)
+            images = _decode(encoded, device)
     except torch.OutOfMemoryError:  # no fault of the images'
         raise
     except RuntimeError:
         pass  # one of them spoils all: each is tried for itself
     found = {i: _fitted(image, size) for i, image in zip(jpegs, images, strict=False)}
     return [found[i] if i in found else _alone(blob, size, device) for i, blob in enumerate(blobs)]
+
+
+def _decode(encoded: list[Tensor], device: torch.device) -> list[Tensor]:
+    """Images (3, H, W) uint8 on `device`, each as large as it is.
+
+    torchvision takes memory for them from the current stream and has it written at once from
+    elsewhere, while the step before may still use what it has freed there: gradients become pixels,
+    and the loss NaN. nvJPEG's hardware heeds no stream, so that ordering streams does not help
+    (pytorch/vision#9606, meta-pytorch/torchcodec#1634). So the memory is that of a stream on which
+    nothing ever runs: it is given out again only when whoever read it is known to be done.
+    """
+    if device.type != "cuda":
+        return decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device)
+    reader, idle = torch.cuda.current_stream(device), _idle(device)
+    with torch.cuda.stream(idle):
+        images = decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device)
+    reader.wait_stream(idle)
+    for image in images:
+        image.record_stream(reader)
+    return images
+
+
+@cache
+def _idle(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def _fitted(image: Tensor, size: int) -> Tensor:
