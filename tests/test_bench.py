@@ -248,15 +248,17 @@ def test_the_price_counts_samplers_second_stages_and_tuning(bench, tmp_path):
     assert price["decouple-tau-norm"] == pytest.approx(1.8 * price["baseline"])
 
 
-@pytest.mark.parametrize("name", ["cifar-lt", "letters-lt"])
+@pytest.mark.parametrize("name", ["cifar-lt", "letters-lt", "momentum", "balanced"])
 def test_the_committed_tables_are_those_of_the_committed_files(name, monkeypatch):
     root = Path(__file__).parents[1]
     monkeypatch.chdir(root)
     folders = {"recipes": Path("recipes"), "results": Path("results"), "runs": Path("runs")}
     bench = Bench.open(name, **folders)
     assert Path(f"results/{name}.md").read_text() == bench.page()
-    short = benches.markdown(bench) if name == "letters-lt" else benches.overview(bench)
-    assert short.replace("(../recipes", "(recipes") in Path("README.md").read_text()
+    assert "not run" not in bench.page() or name == "cifar-lt"
+    if name in ("cifar-lt", "letters-lt"):
+        short = benches.markdown(bench) if name == "letters-lt" else benches.overview(bench)
+        assert short.replace("(../recipes", "(recipes") in Path("README.md").read_text()
 
 
 def test_every_committed_recipe_is_readable_and_states_itself():

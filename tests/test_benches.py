@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from longtail import cli, tables
-from longtail.benches import cost, embedded, scale, stream
+from longtail.benches import compactness, cost, embedded, scale, stream
 from longtail.benches.baselines import CLASSIFIERS, UNSEEDED, BalancedSoftmaxClassifier
 from longtail.data.base import Split
 from longtail.errors import UserError
@@ -271,7 +271,7 @@ def test_too_many_rows_are_refused_before_they_are_written(tmp_path, capsys):
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("bench", [cost, embedded, scale, stream])
+@pytest.mark.parametrize("bench", [compactness, cost, embedded, scale, stream])
 def test_committed_pages_are_those_of_the_committed_files(bench, tmp_path):
     name = bench.__name__.rpartition(".")[2].replace("embedded", "embeddings")
     page = ROOT / "results" / f"{name}.md"

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib import colormaps
 
 import reference
 from helpers import tiny_config, tiny_data
@@ -117,9 +118,9 @@ class TestNumbers:
             *(result(0.98, 0.04, 0, 5.0), result(0.5, 1.0, 0, 6.0)),
             result(0.5, 3.0, 0, 6.0),  # neither its rate nor its ratio has a basis
         ]
-        series = curves.momentum_series(results)
-        assert list(series) == ["lr 0.2 fixed", "lr / (1 - mu) = 2 fixed"]
-        fixed_rate, fixed_ratio = series.values()
+        held = curves.held_fixed(results)
+        assert list(held) == ["lr 0.2 fixed", "lr / (1 - mu) = 2 fixed"]
+        fixed_rate, fixed_ratio = map(curves.momentum_path, held.values())
         assert fixed_rate[0.98]["few"] == (0.0, 0.0)
         mean, deviation = fixed_rate[0.9]["few"]
         assert mean == pytest.approx((50 - 50) / 2) and deviation == pytest.approx(5000**0.5)
@@ -130,12 +131,16 @@ class TestNumbers:
 
     def test_cosine_puts_the_most_imbalanced_first_and_tells_how_uneven(self, tmp_path):
         balanced = _balanced_copy(tmp_path)
-        first, second = classes.cosine_groups(
-            comparing.read_all([balanced, *committed("deconfound")])
-        )
-        assert (first.first["ratio"], second.first["ratio"]) == (100, 1)
-        level = classes.unevenness(second.by_class("class_cos", range(100)))
-        assert level == 0 < classes.unevenness(first.by_class("class_cos", range(100)))
+        found = classes.cosine_groups(comparing.read_all([balanced, *committed("deconfound")]))
+        assert list(found) == ["cifar100-lt:100", "cifar100-lt:1"]
+        (tailed,), (level,) = found.values()
+        assert tailed.label == level.label == "deconfound"
+        tailed, level = (group.by_class("class_cos", range(100)) for group in (tailed, level))
+        assert classes.unevenness(level) == 0 < classes.unevenness(tailed)
+        assert classes.correlation(tailed, tailed) == pytest.approx(1)
+        assert np.isnan(classes.correlation(level, tailed))
+        falling = [None, *((-mean, None) for mean, _ in tailed[1:])]
+        assert classes.correlation(falling, tailed) == pytest.approx(-1)
 
     def test_decomposition_is_orthogonal_and_complete(self, runs, data):
         opened = reopen(runs[1], data)
@@ -218,9 +223,11 @@ class TestDrawn:
         assert "|w|" in self.drawn(tmp_path, "weight-norm", both)
         assert "alpha (dotted" in self.drawn(tmp_path, "alpha", both)
         pair = [*committed("deconfound"), _balanced_copy(tmp_path)]
-        assert "cifar100-lt:1, deconfound" in self.drawn(tmp_path, "cosine-by-class", pair)
+        text = self.drawn(tmp_path, "cosine-by-class", pair)
+        assert "trained on cifar100-lt:1<" in text and "again" not in text
         text = self.drawn(tmp_path, "momentum", momentum_files(tmp_path))
         assert "lr 0.2 fixed" in text and "lr / (1 - mu) = 2 fixed" in text
+        assert f"few: {values(committed('baseline')[0], 'few'):.1f} %" in text
 
     @pytest.mark.parametrize("name", figures.SIMULATED)
     def test_without_runs(self, tmp_path, name):
@@ -246,7 +253,11 @@ class TestDrawn:
         figure = figures.FIGURES["gradcam"](made, images=[3], data=data)
         picture, under = (axes.images[0].get_array() for axes in figure.axes)
         seen = data.test.inputs[3][:, 1:7, 1:7]
-        assert np.array_equal(picture, seen.permute(1, 2, 0)) and under.shape == (6, 6)
+        assert np.array_equal(picture, seen.permute(1, 2, 0)) and under.shape == (6, 6, 3)
+        grey = seen.float().mean(0).numpy()[..., None]
+        colours = (under - 0.45 * grey) / 0.55 / 255  # (6, 6, 3)
+        apart = abs(colours[:, :, None] - np.array(colormaps["viridis"].colors)).max(-1)
+        assert apart.min(-1).max() < 0.01
 
     def test_a_class_without_test_images_leaves_a_gap_and_an_empty_split_no_line(self, tmp_path):
         data = tiny_data(counts=(130, 25))  # two classes, none of few
@@ -260,6 +271,14 @@ class TestDrawn:
         assert group.by_class("weight_norm", [1]) != [None]
         self.drawn(tmp_path, "decomposition", made[2:], data=data)
         self.drawn(tmp_path, "gradcam", made, data=data)
+
+    def test_marks_that_look_alike_share_one_style(self):
+        use = '<use x="{}" style="fill: {}"/>'
+        alike = f'<g clip="c">\n{use.format(1.2345, "red")}\n{use.format(2, "red")}\n</g>'
+        wanted = '<g clip="c" style="fill: red">\n<use x="1.23"/>\n<use x="2"/>\n</g>'
+        assert canvas._shortened(alike.encode()) == wanted.encode()
+        other = f"<g>{use.format(1, 'red')}{use.format(2, 'blue')}</g>".encode()
+        assert canvas._shortened(other) == other
 
     def test_every_kind_of_file_has_the_same_bytes_each_time(self, tmp_path):
         for kind, magic in {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}.items():
@@ -360,8 +379,90 @@ def test_committed_figures_are_what_their_commands_draw(tmp_path):
     assert kept
     for path in kept:
         assert drawn[str(path.relative_to(ROOT))] == path.stem
-        assert path.stat().st_size < 60_000
+        assert path.stat().st_size < (170_000 if path.stem == "gradcam" else 60_000)
     assert all(f"`{name}`" in page for name in figures.FIGURES)
+
+
+def by_momentum(lr) -> dict[float, dict[str, list[float]]]:
+    """Splits of the committed momentum bench over seeds, with the rate `lr(mu)`."""
+    folder = ROOT / "results/momentum/cifar100-lt-100/resnet32-dual"
+    return {
+        mu: {
+            split: [values(path, split) for path in sorted(folder.glob(f"*+mu{mu}-lr{lr(mu):g}-*"))]
+            for split in tables.SPLITS
+        }
+        for mu in (0, 0.5, 0.9, 0.98)
+    }
+
+
+def said(page: str, text: str) -> bool:
+    return text in " ".join(page.split())
+
+
+class TestVerdicts:
+    """What docs/figures.md says of the paper's claims is what the result files say."""
+
+    page = (ROOT / "docs/figures.md").read_text()
+
+    def test_of_momentum(self):
+        panels = [by_momentum(lambda mu: 0.2), by_momentum(lambda mu: 2 * (1 - mu))]
+        changes, points = [], []
+        for panel in panels:
+            for split in ("few", "many"):
+                pairs = zip(panel[0.9][split], panel[0.98][split], strict=True)
+                changes.append(statistics.fmean(100 * (r / b - 1) for r, b in pairs))
+            for split in ("many", "medium", "few"):
+                means = [statistics.fmean(at[split]) for at in panel.values()]
+                points.append(max(means) - min(means))
+        assert said(
+            self.page,
+            "few are {:.0f} % higher and many {:.0f} % at a fixed rate, {:.0f} % and {:.0f} % "
+            "with lr / (1 - mu) fixed".format(*changes),
+        )
+        assert said(
+            self.page,
+            "many move {:.1f}, medium {:.1f} and few {:.1f} at a fixed rate, and {:.1f}, {:.1f} "
+            "and {:.1f} with lr / (1 - mu) fixed".format(*points),
+        )
+        none, most = (tables.shown(tables.spread(panels[1][mu]["few"])) for mu in (0, 0.98))
+        assert said(self.page, f"few are at {none}, no better than the {most} of mu 0.98")
+
+    def test_of_feature_lengths_at_every_momentum(self):
+        shorter = set()
+        for path in (ROOT / "results/momentum").rglob("*.json"):
+            (group,) = grouped(comparing.read_all([path]))
+            means = classes.split_means(group, "feature_norm", group.first["counts"])
+            shorter.add(round(100 * (1 - means["few"] / means["many"])))
+        assert said(self.page, f"few are {min(shorter)} to {max(shorter)} % shorter at each")
+
+    def test_of_the_cosine(self):
+        balanced = sorted((ROOT / "results/balanced").rglob("*.json"))
+        found = classes.cosine_groups(comparing.read_all([*committed("deconfound"), *balanced]))
+        (tailed,), (even,) = found.values()
+        counts = tailed.first["counts"]
+        assert set(even.first["counts"]) == {50}
+        means = classes.split_means(tailed, "class_cos", counts)
+        tailed, even = (group.by_class("class_cos", range(100)) for group in (tailed, even))
+        over_seeds = {f"{statistics.fmean(v[1] for v in group):.3f}" for group in (tailed, even)}
+        assert said(
+            self.page,
+            f"deviates by {classes.unevenness(even):.3f} over classes, after long-tailed training "
+            f"by {classes.unevenness(tailed):.3f}, and over seeds by {' and '.join(over_seeds)}.",
+        )
+        assert said(self.page, f"few have {means['few']:.3f} and many {means['many']:.3f}")
+        assert said(self.page, f"(correlation {classes.correlation(even, tailed):.2f})")
+
+    def test_of_compactness(self):
+        def shown(method):
+            paths = sorted((ROOT / "results/compactness").rglob(f"{method}-s*.json"))
+            return tables.shown(tables.spread([values(path, "overall") for path in paths])) + " %"
+
+        assert shown("baseline") == shown("decouple-lws")
+        tde, without = shown("deconfound-tde"), shown("deconfound")
+        assert said(
+            self.page, f"{tde} against the {shown('baseline')} of baseline and Decouple-LWS"
+        )
+        assert said(self.page, f"without the subtraction has {without}.")
 
 
 def test_a_method_looks_the_same_whatever_its_company_and_like_no_other():

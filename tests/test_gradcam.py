@@ -16,6 +16,7 @@ from longtail.config import MachineConfig
 from longtail.errors import UserError
 from longtail.heads import DeconfoundHead, LinearHead
 from longtail.pipeline import fit_all
+from longtail.provenance import commit, versions
 
 
 class Pooled(backbones.Backbone):
@@ -92,6 +93,28 @@ def test_any_network_by_its_last_stage(name, size, map_size):
     folded = gradcam.grad_cam(backbone, head.folded(), inputs, target)
     assert torch.allclose(maps, folded, atol=1e-6)
     assert all(not module._forward_hooks for module in backbone.modules())
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.5])
+def test_a_normalised_map_sums_to_zero_before_the_relu_and_a_linear_one_to_its_logit(alpha):
+    torch.manual_seed(0)
+    backbone = backbones.build("resnet32-dual", 3).eval()
+    head, linear = DeconfoundHead(backbone.dim, 4).eval(), LinearHead(backbone.dim, 4).eval()
+    head.mean_feature.copy_(torch.rand(backbone.dim))
+    head.alpha = alpha
+    inputs, target = torch.rand(3, 3, 32, 32), torch.tensor([0, 3, 1])
+
+    def total(head):
+        """Of the map with its negative part, which is the map of the negative logit."""
+        above = gradcam.grad_cam(backbone, head, inputs, target)
+        below = gradcam.grad_cam(backbone, lambda x: -head(x), inputs, target)
+        return (above - below).sum((1, 2)), (above + below).sum((1, 2))
+
+    mass, absolute = total(head)
+    assert (mass.abs() < 1e-4 * absolute).all()
+    mass, _ = total(linear)
+    logits = linear(backbone(inputs)).gather(1, target[:, None])[:, 0]
+    assert torch.allclose(mass, logits, atol=1e-4)
 
 
 def test_a_layer_by_its_name():
@@ -171,8 +194,13 @@ def test_the_bench_trains_measures_and_keeps(tmp_path, capsys):
     baseline, lws, tde = measured
     assert baseline["overall"] == pytest.approx(lws["overall"], rel=1e-4)  # scaled maps
     assert tde["alpha"] == 1.5 and 10 < tde["overall"] <= 100
+    assert tde["device"].startswith("CPU") and tde["versions"] == versions()
+    assert tde["git"] == commit()
     words = [f"--{name}={path}" for name, path in folders.items()]
     cli.main(["bench", "compactness", "--only", "digits", "--device", "cpu", *words])
-    header, *rows = capsys.readouterr().out.splitlines()[-4:]
+    header, *rows, last = capsys.readouterr().out.splitlines()[-5:]
     assert header.split()[:3] == ["compactness", "(%)", "seeds"]
     assert f"{tde['overall']:.1f}" in rows[-1]
+    page = tmp_path / "results/compactness.md"
+    assert last == f"written to {page}"
+    assert f"| digits-lt:20 deconfound-tde | 1 | {tde['overall']:.1f} |" in page.read_text()

@@ -17,7 +17,7 @@ from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.jobs import Job, settled
 from longtail.pipeline import TUNING_FRACTION, run_jobs
-from longtail.recipes import RecipeBench, read_recipe, recipe_paths, result_path
+from longtail.recipes import RecipeBench, about, read_recipe, recipe_paths, result_path
 from longtail.results import own_seconds, rounded, trained_with
 from longtail.runs import Run, replacing
 from longtail.schedule import lay_out
@@ -79,7 +79,7 @@ class Bench(RecipeBench[Recipe]):
                     f"{other.path} and {recipe.path} would write the same results, "
                     f"{recipe.place}: name one METHOD+VARIANT.yaml"
                 )
-        return Bench(name, tuple(read), results / name, runs / name)
+        return Bench(name, tuple(read), results / name, runs / name, about(recipes / name))
 
     def differing(self, recipe: Recipe, found: Mapping[str, Any]) -> list[str]:
         """Fields of the result `found` that `recipe`, as it is now, would not have made."""
@@ -192,8 +192,9 @@ def keep(run: Run, path: Path) -> None:
 def markdown(bench: Bench) -> str:
     """The table of a bench from its result files; a cell that was not run says so."""
     rows = [_cells(recipe, bench.found(recipe)) for recipe in bench.recipes]
-    # the paper has not every bench, most test sets are even, seconds of a CPU are nobody else's
-    columns = [c for c in rows[0] if any(row[c] for row in rows)]
+    # the paper has not every bench, most test sets are even, seconds of a CPU are nobody else's,
+    # a linear head has no alpha
+    columns = [c for c in rows[0] if any(row[c] not in ("", "-") for row in rows)]
     return tables.markdown(columns, ([row[c] for c in columns] for row in rows))
 
 

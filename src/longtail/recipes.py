@@ -41,6 +41,12 @@ def recipe_paths(folder: Path) -> list[Path]:
     return paths
 
 
+def about(folder: Path) -> str:
+    """What the recipes under `folder` are for, where its about.md tells."""
+    path = folder / "about.md"
+    return path.read_text() if path.exists() else ""
+
+
 def read_recipe(
     path: Path, kind: type[S], settle: Callable[[S], S], seeds: int
 ) -> tuple[S, Any, int]:
@@ -88,6 +94,8 @@ class RecipeBench(ABC, Generic[R]):
     recipes: tuple[R, ...]
     results: Path
     runs: Path
+    about: str = ""
+    """What its page says before its tables."""
 
     @abstractmethod
     def differing(self, recipe: R, found: Mapping[str, Any]) -> list[str]:
@@ -123,7 +131,8 @@ class RecipeBench(ABC, Generic[R]):
 
     def page(self) -> str:
         """What RESULTS/NAME.md holds."""
-        return f"# {self.name}\n\nMade by `longtail bench {self.name}`.\n\n{self.body()}"
+        about = f"{self.about}\n" if self.about else ""
+        return f"# {self.name}\n\nMade by `longtail bench {self.name}`.\n\n{about}{self.body()}"
 
     def write_page(self) -> Path:
         """Write RESULTS/NAME.md."""

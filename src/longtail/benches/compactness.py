@@ -14,12 +14,12 @@ from typing import Any
 
 from longtail import gradcam, tables
 from longtail.bench import Bench, Recipe
-from longtail.benches import write_json
+from longtail.benches import read_all, write_json, write_page
 from longtail.config import MachineConfig
 from longtail.engine import Progress
 from longtail.finished import reopen
 from longtail.pipeline import run_jobs
-from longtail.provenance import environment, versions
+from longtail.provenance import environment
 from longtail.recipes import result_path
 from longtail.runs import Run
 
@@ -27,6 +27,10 @@ BENCH = "cifar-lt"
 ONLY = ("cifar100-lt-100/resnet32-dual",)
 METHODS = ("baseline", "decouple-lws", "deconfound", "deconfound-tde")
 """The three of Figure 5, and the training of the last at alpha 0: what is due to alpha."""
+NOTE = """Percent of a Grad-CAM map's mass that lies in its top tenth, 10 for a level map: mean over
+the test images of each split, by their true class, ± deviation over seeds. Empty maps, in which
+nothing speaks for the class, are left out and counted. [docs/figures.md](../docs/figures.md) says
+what follows."""
 SAME = (
     *("method", "data", "ratio", "backbone", "seed", "alpha", "alpha_rule"),
     *("training_id", "subset_sha256"),
@@ -75,8 +79,7 @@ def measure(run: Run) -> dict[str, Any]:
         **{name: result[name] for name in SAME},
         **asdict(gradcam.measure(opened)),
         "judged_on": opened.data.judged_on,
-        "device": environment(cuda=opened.fabric.device.type == "cuda")["device"],
-        "versions": versions(),
+        **environment(cuda=opened.fabric.device.type == "cuda"),
     }
 
 
@@ -95,3 +98,10 @@ def table(measured: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[s
         for group in tables.alike(measured)
     ]
     return ["compactness (%)", "seeds", *tables.SPLITS, "empty maps (%)"], rows
+
+
+def write_table(results: Path) -> Path:
+    """RESULTS/compactness.md from the files under RESULTS/compactness."""
+    measured = read_all(results / "compactness")
+    measured.sort(key=lambda item: METHODS.index(item["method"]))
+    return write_page(results, "compactness", [NOTE, tables.markdown(*table(measured))])

@@ -77,8 +77,8 @@ def _compactness(asked: "Bench") -> None:
         measured = compactness.bench_compactness(
             opened, cells, root=asked.root, machine=asked.machine, progress=console
         )
-    header, rows = compactness.table(measured)
-    print_lines(header, rows)
+    print_lines(*compactness.table(measured))
+    print(f"written to {compactness.write_table(asked.results)}")
 
 
 def _images(asked: "Bench") -> None:

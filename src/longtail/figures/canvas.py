@@ -37,6 +37,8 @@ METADATA: dict[str, dict[str, str | None]] = {
     "png": {"Software": "longtail"},
 }
 """No dates, by the kinds of file that can be written."""
+MARKS = rb'(<g[^>]*)>((?:\s*<use [^>]*?( style="[^"]*")/>)(?:\s*<use [^>]*?\3/>)+\s*)</g>'
+"""A group of marks that have one style: the group, what is in it, the style."""
 PANEL = (3.4, 2.5)
 """Inches of one panel: a column of print."""
 
@@ -83,12 +85,13 @@ def save(figure: "Figure", out: Path | str) -> Path:
 
 
 def _shortened(svg: bytes) -> bytes:
-    """Coordinates to hundredths of a point, finer than print: a third of the file is digits."""
-    return re.sub(
+    """Coordinates to hundredths of a point, finer than print, and one style for marks alike."""
+    svg = re.sub(
         rb' (d|x|y|width|height|transform)="[^"]*"',
         lambda attribute: re.sub(rb"(\.\d\d)\d+", rb"\1", attribute[0]),
         svg,
     )
+    return re.sub(MARKS, lambda g: g[1] + g[3] + b">" + g[2].replace(g[3], b"") + b"</g>", svg)
 
 
 def dashes(pattern: str) -> tuple[int, tuple[float, ...]] | str:

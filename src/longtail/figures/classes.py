@@ -63,28 +63,32 @@ def weight_norm(sources: Sequence[Source]) -> "Figure":
 def cosine_by_class(sources: Sequence[Source]) -> "Figure":
     """Appendix A: cos(x, d) of each class; the paper says it is level after balanced training.
 
-    The classes of every data set stand in the order and the splits of the most imbalanced one.
+    A panel for each data set; its classes stand in the order and the splits of the most imbalanced.
     """
-    groups = cosine_groups(read_all(sources))
-    figure = canvas.panels(1, size=(5.0, 2.8))
-    (axes,) = figure.axes
-    counts = groups[0].first["counts"]
-    for group in groups:
-        figures = group.by_class("class_cos", ranked(counts))
-        means = _said(split_means(group, "class_cos", counts))
-        label = (
-            f"{tables.data_name(group.first)}, {group.label}: {means}; {unevenness(figures):.3f}"
-        )
-        _line(axes, _ranks(counts), figures, group, label)
-    axes.set(xlabel=RANK, ylabel="mean cos(x, d) of test images (0 to 1)")
-    axes.set_ylim(0, 1)
-    means = " / ".join(split_means(groups[0], "class_cos", counts))
-    axes.legend(loc="lower left", title=f"data, method: mean of {means}; deviation over classes")
+    panels = list(cosine_groups(read_all(sources)).items())
+    (first, groups), counts = panels[0], panels[0][1][0].first["counts"]
+    splits = " / ".join(split_means(groups[0], "class_cos", counts))
+    known = {group.label: group.by_class("class_cos", ranked(counts)) for group in groups}
+    figure = canvas.panels(len(panels), size=(3.9, 2.7))
+    for axes, (name, groups) in zip(figure.axes, panels, strict=True):
+        for group in groups:
+            figures = group.by_class("class_cos", ranked(counts))
+            means = _said(split_means(group, "class_cos", counts))
+            label = f"{_with_seeds(group)}: {means}\ndeviation {unevenness(figures):.3f}"
+            if name != first and group.label in known:
+                same = correlation(figures, known[group.label])
+                label += f", correlation with {first} {same:.2f}"
+            _line(axes, _ranks(counts), figures, group, label)
+        axes.set_title(f"trained on {name}", pad=14)
+        axes.set(xlabel=f"class, by its rank in {first}", ylim=(0, 1))
+        axes.set_ylabel("mean cos(x, d) of test images (0 to 1)")
+        _mark_splits(axes, counts)
+        axes.legend(loc="lower left", title=f"over classes: mean of {splits}, deviation")
     return figure
 
 
-def cosine_groups(found: Sequence[Found]) -> list[Group]:
-    """Groups that know cos(x, d), the most imbalanced data first, each data set its own dashes."""
+def cosine_groups(found: Sequence[Found]) -> dict[str, list[Group]]:
+    """Groups that know cos(x, d), by their data set, the most imbalanced first."""
     for item in found:
         if item.result.get("class_cos") is None:
             raise UserError(
@@ -98,19 +102,33 @@ def cosine_groups(found: Sequence[Found]) -> list[Group]:
                 "classes": (len(found[0].result["counts"]), len(item.result["counts"])),
             },
         )
-    groups = sorted(grouped(found), key=lambda g: min(g.first["counts"]) / max(g.first["counts"]))
-    ratios = {tables.data_name(group.first) for group in groups}
-    if len(ratios) < 2:
+    by_data: dict[str, list[Found]] = {}
+    for item in sorted(found, key=_evenness):
+        by_data.setdefault(tables.data_name(item.result), []).append(item)
+    if len(by_data) < 2:
         raise UserError(
             f"cosine-by-class compares long-tailed with balanced training, and all of these are on "
-            f"{ratios.pop()}: add runs on the balanced cut, such as cifar100-lt:1"
+            f"{', '.join(by_data)}: add runs on the balanced cut, such as cifar100-lt:1"
         )
-    return groups
+    return {name: grouped(items) for name, items in by_data.items()}
+
+
+def _evenness(item: Found) -> float:
+    return min(item.result["counts"]) / max(item.result["counts"])
 
 
 def unevenness(figures: Sequence[Spread]) -> float:
     """Standard deviation over the classes of what `cosine_by_class` draws."""
     return statistics.pstdev(figure[0] for figure in figures if figure is not None)
+
+
+def correlation(figures: Sequence[Spread], others: Sequence[Spread]) -> float:
+    """Of the means of the classes that both have; nan where one of them is level."""
+    pairs = [(a[0], b[0]) for a, b in zip(figures, others, strict=True) if a and b]
+    try:
+        return statistics.correlation(*zip(*pairs, strict=True))
+    except statistics.StatisticsError:
+        return float("nan")
 
 
 def window(classes: int) -> int:

@@ -62,35 +62,37 @@ def momentum(sources: Sequence[Source]) -> "Figure":
     """fig:1(c): relative change of many, medium and few against momentum, from that at 0.98.
 
     One panel has the rate fixed, one lr / (1 - mu), with which all weights move about as far.
+    Legends give the accuracy that change is measured from.
     """
     found = read_all(sources)
     check_same_data(found)
-    series = momentum_series([item.result for item in found])
-    figure = canvas.panels(len(series))
-    for axes, (title, path) in zip(figure.axes, series.items(), strict=True):
+    held = held_fixed([item.result for item in found])
+    figure = canvas.panels(len(held), size=(3.4, 2.9))
+    for axes, (title, alike) in zip(figure.axes, held.items(), strict=True):
+        path = momentum_path(alike)
         windows = [1 / (1 - mu) for mu in path]
+        basis = tables.row([r for r in alike if r["momentum"] == BASIS]).figures
         for split in tables.SPLITS[1:]:
             colour, dash = style.SPLITS[split]
             figures = [point[split] for point in path.values()]
             if any(figure is not None for figure in figures):
+                label = f"{split}: {tables.shown(basis[split])} %"
                 canvas.line(
-                    axes, windows, figures, colour=colour, dash=dash, label=split, marker="o"
+                    axes, windows, figures, colour=colour, dash=dash, label=label, marker="o"
                 )
         axes.axhline(0, color="#999999", linewidth=0.8)
         axes.set_xscale("log")
         axes.set_xticks(windows, [f"{mu:g}" for mu in path])
         axes.minorticks_off()
         axes.set(title=title, xlabel="momentum mu (no unit), spaced by 1 / (1 - mu)")
-        axes.set_ylabel(f"accuracy, change from mu {BASIS} (%)")
-        axes.legend()
+        axes.set_ylabel(f"relative change from mu {BASIS} (%)")
+        axes.set_ylim(top=1.5 * axes.get_ylim()[1])  # room for the legend
+        axes.legend(loc="upper right", title=f"split: accuracy at mu {BASIS}")
     return figure
 
 
-def momentum_series(results: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
-    """Relative change of each split in percent, by what is held fixed and by momentum.
-
-    A seed is compared with itself at the basis.
-    """
+def held_fixed(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The results with one rate, or one lr / (1 - mu), at several momenta; the basis is there."""
     methods = sorted({result["method"] for result in results})
     if len(methods) > 1:
         raise UserError(f"momentum compares one method with itself, and these are {methods}")
@@ -102,19 +104,24 @@ def momentum_series(results: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
         "lr {:g} fixed": lambda r: r["lr"],
         "lr / (1 - mu) = {:g} fixed": lambda r: r["lr"] / (1 - r["momentum"]),
     }
-    series = {}
+    found = {}
     for title, value_of in held.items():
         for value in sorted({round(value_of(r), 6) for r in results}):
             alike = [r for r in results if round(value_of(r), 6) == value]
-            momenta = sorted({r["momentum"] for r in alike})
+            momenta = {r["momentum"] for r in alike}
             if BASIS in momenta and len(momenta) > 1:
-                series[title.format(value)] = {mu: _change(alike, mu) for mu in momenta}
-    if not series:
+                found[title.format(value)] = alike
+    if not found:
         raise UserError(
             f"momentum needs results at {BASIS} and at other values with the same lr, or the same "
             "lr / (1 - momentum): make them with longtail bench momentum"
         )
-    return series
+    return found
+
+
+def momentum_path(results: Sequence[Mapping[str, Any]]) -> Path:
+    """Relative change of each split in percent; a seed is compared with itself at the basis."""
+    return {mu: _change(results, mu) for mu in sorted({r["momentum"] for r in results})}
 
 
 def _change(results: Sequence[Mapping[str, Any]], mu: float) -> dict[str, Spread]:

@@ -79,7 +79,8 @@ def _plane(axes: "Axes", along: Tensor, rest: Tensor, opened: Opened) -> None:
         tip = {"arrowstyle": "-|>", "color": "black", "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", xy=end, xytext=start, arrowprops=tip)
         middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
-        axes.annotate(name, middle, xytext=(4, 4), textcoords="offset points", fontweight="bold")
+        beside = (-14, 8) if name == "x" else (4, 4)
+        axes.annotate(name, middle, xytext=beside, textcoords="offset points", fontweight="bold")
     axes.set(xlabel="|d|, along the head direction (feature units)")
     axes.set(ylabel="|x - d|, what is left (feature units)")
     axes.set_xlim(left=0)
@@ -154,15 +155,23 @@ def _row_name(item: Found) -> str:
 
 def _picture(axes: "Axes", image: Tensor, values: Tensor | None = None) -> None:
     """What a network saw (C, H, W), and over it a map (h, w) with its compactness below."""
-    pixels = image.float().mean(0) if values is not None else image.permute(1, 2, 0).squeeze(-1)
-    shown = pixels.numpy().astype("uint8")
-    axes.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    shown = image.permute(1, 2, 0).squeeze(-1) if values is None else _overlaid(image, values)
+    pixels = shown.numpy().astype("uint8")
+    # unresampled: a file holds the pixels that there are, and its viewer enlarges them
+    axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="none")
     if values is not None:
-        size = (image.shape[1], image.shape[2])
-        smooth = F.interpolate(values[None, None], size, mode="bilinear")[0, 0]
-        axes.imshow(smooth.numpy(), cmap="viridis", alpha=0.55, vmin=0)
         share = float(compactness(values[None]))
         axes.set_xlabel("empty" if share != share else f"{100 * share:.0f} %", fontsize=7)
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _overlaid(image: Tensor, values: Tensor) -> Tensor:
+    """The image (C, H, W) in grey under the colours of the map (h, w), as (H, W, 3)."""
+    from matplotlib import colormaps
+
+    smooth = F.interpolate(values[None, None], image.shape[1:], mode="bilinear")[0, 0]
+    level = smooth / smooth.max().clamp(min=1e-12)
+    colours = 255 * torch.from_numpy(colormaps["viridis"](level.numpy()))[..., :3]
+    return 0.45 * image.float().mean(0)[..., None] + 0.55 * colours
