@@ -140,11 +140,27 @@ def _timed_prediction(classifier: BaseEstimator, rows: np.ndarray) -> tuple[np.n
 def write_table(results: Path) -> Path:
     """RESULTS/embeddings.md: a table for each data set, the best of each column in bold."""
     found = read_all(results / NAME)
-    parts = []
+    parts = ["Mean of the classes' accuracies (%):", tables.markdown(*summary(found))]
     for data in dict.fromkeys(row["data"] for row in found):
         mine = [row for row in found if row["data"] == data]
         parts += [f"## {data}", _about(mine), tables.markdown(*_table(mine))]
     return write_page(results, NAME, parts)
+
+
+def summary(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: the class mean of each classifier on each data set."""
+    data = list(dict.fromkeys(row["data"] for row in found))
+    of = {
+        (name, where): [r for r in found if (r["classifier"], r["data"]) == (name, where)]
+        for name in CLASSIFIERS
+        for where in data
+    }
+    lines = [
+        [name, *(figure(_over_networks(of[name, where], "class_mean")) for where in data)]
+        for name in CLASSIFIERS
+        if any(of[name, where] for where in data)
+    ]
+    return ["classifier", *data], lines
 
 
 def _about(found: Sequence[dict[str, Any]]) -> str:

@@ -58,7 +58,7 @@ class _Aligned(torch.autograd.Function):
         found = _channels_last(shape, dtype, maps.device)
         ctx.save_for_backward(regions)
         ctx.shape, ctx.side = maps.shape, side
-        _run(_pool, maps, regions, found)
+        _run(maps, regions, found, spread=False)
         return found
 
     @staticmethod
@@ -66,7 +66,7 @@ class _Aligned(torch.autograd.Function):
         (regions,) = ctx.saved_tensors
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)
         of_maps = _channels_last(ctx.shape, torch.float32, regions.device).zero_()
-        _run(_spread, of_maps, regions, gradient)
+        _run(of_maps, regions, gradient, spread=True)
         return of_maps, None, None
 
 
@@ -75,15 +75,16 @@ def _channels_last(shape: Sequence[int], dtype: torch.dtype, device: torch.devic
     return torch.empty(*shape, **options)  # type: ignore[call-overload]
 
 
-def _run(kernel: Any, maps: Tensor, regions: Tensor, values: Tensor) -> None:
+def _run(maps: Tensor, regions: Tensor, values: Tensor, *, spread: bool) -> None:
     channels, side = values.shape[1], values.shape[2]
     bins = max(1, HELD // channels)
     if len(regions):
-        kernel[(len(regions), triton.cdiv(side * side, bins))](
+        _sample[(len(regions), triton.cdiv(side * side, bins))](
             *(maps, regions.contiguous(), values, maps.shape[2], maps.shape[3]),
             SIDE=side,
             V=channels,
             BINS=bins,
+            SPREAD=spread,
         )
 
 
@@ -98,7 +99,7 @@ if triton is not None:
         return before, place - before
 
     @triton.jit
-    def _pool(  # type: ignore[no-untyped-def]
+    def _sample(  # type: ignore[no-untyped-def]
         maps,
         regions,
         values,
@@ -107,50 +108,30 @@ if triton is not None:
         SIDE: tl.constexpr,
         V: tl.constexpr,
         BINS: tl.constexpr,
+        SPREAD: tl.constexpr,
     ):
+        """Pool the values of regions from the maps, or SPREAD their gradients over the maps'."""
         region = tl.program_id(0).to(tl.int64)
         bin = tl.program_id(1) * BINS + tl.arange(0, BINS)
-        c = tl.arange(0, V)[None, :]
+        c, inside = tl.arange(0, V)[None, :], bin[:, None] < SIDE * SIDE
         x1, y1 = tl.load(regions + region * 5 + 1), tl.load(regions + region * 5 + 2)
         x2, y2 = tl.load(regions + region * 5 + 3), tl.load(regions + region * 5 + 4)
         plane = maps + tl.load(regions + region * 5).to(tl.int64) * H * W * V
-        total = tl.zeros((BINS, V), tl.float32)
+        own = values + (region * SIDE * SIDE + bin)[:, None] * V + c
+        if SPREAD:
+            total = tl.load(own, mask=inside, other=0.0).to(tl.float32)
+        else:
+            total = tl.zeros((BINS, V), tl.float32)
         for sample in tl.static_range(4):
             row, down = _corner(y1, y2 - y1, bin // SIDE * 2 + sample // 2, H, SIDE)
             column, right = _corner(x1, x2 - x1, bin % SIDE * 2 + sample % 2, W, SIDE)
             for corner in tl.static_range(4):
                 share = (down if corner // 2 else 1 - down) * (right if corner % 2 else 1 - right)
                 at = ((row + corner // 2) * W + column + corner % 2) * V
-                total += share[:, None] * tl.load(plane + at[:, None] + c)
-        out = values + (region * SIDE * SIDE + bin)[:, None] * V + c
-        total = (total / 4).to(values.dtype.element_ty)
-        tl.store(out, total, mask=bin[:, None] < SIDE * SIDE)
-
-    @triton.jit
-    def _spread(  # type: ignore[no-untyped-def]
-        maps,
-        regions,
-        values,
-        H,
-        W,
-        SIDE: tl.constexpr,
-        V: tl.constexpr,
-        BINS: tl.constexpr,
-    ):
-        region = tl.program_id(0).to(tl.int64)
-        bin = tl.program_id(1) * BINS + tl.arange(0, BINS)
-        c = tl.arange(0, V)[None, :]
-        inside = bin[:, None] < SIDE * SIDE
-        x1, y1 = tl.load(regions + region * 5 + 1), tl.load(regions + region * 5 + 2)
-        x2, y2 = tl.load(regions + region * 5 + 3), tl.load(regions + region * 5 + 4)
-        plane = maps + tl.load(regions + region * 5).to(tl.int64) * H * W * V
-        out = values + (region * SIDE * SIDE + bin)[:, None] * V + c
-        gradient = tl.load(out, mask=inside, other=0.0).to(tl.float32) / 4
-        for sample in tl.static_range(4):
-            row, down = _corner(y1, y2 - y1, bin // SIDE * 2 + sample // 2, H, SIDE)
-            column, right = _corner(x1, x2 - x1, bin % SIDE * 2 + sample % 2, W, SIDE)
-            for corner in tl.static_range(4):
-                share = (down if corner // 2 else 1 - down) * (right if corner % 2 else 1 - right)
-                at = ((row + corner // 2) * W + column + corner % 2) * V
-                value = share[:, None] * gradient
-                tl.atomic_add(plane + at[:, None] + c, value, mask=inside, sem="relaxed")
+                place, share = plane + at[:, None] + c, share[:, None] / 4
+                if SPREAD:
+                    tl.atomic_add(place, share * total, mask=inside, sem="relaxed")
+                else:
+                    total += share * tl.load(place)
+        if not SPREAD:
+            tl.store(own, total.to(values.dtype.element_ty), mask=inside)
