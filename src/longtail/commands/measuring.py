@@ -28,11 +28,13 @@ OF_RECIPES = ("seeds", "only")
 
 
 def check_options(asked: "Bench") -> None:
-    """Refuse an option that the bench would ignore."""
+    """Refuse an option that the bench would ignore, and no seed at all."""
     takes = MEASURED[asked.name].takes if asked.name in MEASURED else OF_RECIPES
     for option in OPTIONS:
         if option not in takes and getattr(asked, option) != getattr(type(asked), option):
             raise UserError(f"bench {asked.name} has no --{option}: leave it out")
+    if asked.seeds is not None and asked.seeds < 1:
+        raise UserError(f"--seeds {asked.seeds}: at least one seed must be run")
 
 
 def _speed(asked: "Bench") -> None:
