@@ -13,6 +13,7 @@ As N is a product, the logits are one matrix product of normalised features and 
 import math
 import operator
 from collections.abc import Iterable
+from functools import reduce
 from numbers import Real
 from typing import Any, final
 
@@ -279,9 +280,8 @@ def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int
     if len(exempted) == classes:
         raise UserError(f"all {classes} classes are exempted: leave one, or use softmax(total)")
     index = torch.arange(classes, device=total.device)
-    exempt = torch.zeros_like(index, dtype=torch.bool)
-    for i in exempted:  # a comparison on the device; an index list would be copied to it
-        exempt = exempt | (index == i)
+    # comparisons on the device; an index list would be copied to it
+    exempt = reduce(torch.logical_or, [index == i for i in exempted] or [index < 0])
     p = precise(total).softmax(-1)
     # a sum where Eq. 9 has 1 - p_0, and class 0 left out of q where it has 1 - q_0: none cancels
     rest = p.masked_fill(exempt, 0.0).sum(-1, keepdim=True)

@@ -184,3 +184,21 @@ def test_masks_of_an_image_are_its_first_and_their_number_is_round():
     assert real == [(0, 0), (0, 2), (2, 1)]
     assert there.tolist() == [True] * 3 + [False] * (PADDED - 3)
     assert [len(part) for part in _first(chosen & False, 2)] == [0, 0, 0]
+
+
+def test_only_the_first_masks_of_an_image_count(cascade, maps, batch):
+    cascade.rois = 8  # two masks an image
+    boxes = torch.tensor([[box] * 4 for box in ([4.0, 6, 24, 30], [30.0, 8, 60, 40])])
+    boxes = boxes + torch.arange(4.0)[:, None]
+    foreground = torch.tensor([[True, False, True, True], [False, False, False, True]])
+    labels, rows = torch.tensor([[3] * 4, [2] * 4]), torch.tensor([[0] * 4, [2] * 4])
+    stage = cascade.each[0]
+    with torch.no_grad():
+        found = cascade._mask_loss(
+            stage, atlas_of(maps), boxes, foreground, labels, batch.masks.float(), rows
+        )
+        each = [
+            mask_error(stage, maps, boxes[i, r].tolist(), i, int(labels[i, r]), batch.masks[2 * i])
+            for i, r in ((0, 0), (0, 2), (1, 3))  # not (0, 3)
+        ]
+    assert found.item() == pytest.approx(sum(each) / 3, rel=1e-4)

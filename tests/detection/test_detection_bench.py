@@ -1,7 +1,9 @@
 """Benches of detectors: one training for all that share it, and nothing of two kinds in a table."""
 
 import json
+import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from small import small_config, small_data
@@ -210,3 +212,53 @@ def test_options_of_the_machine_reach_the_training():
     assert (found.devices, found.nodes, found.precision, found.save_seconds) == (2, 3, "bf16", 5.0)
     assert found.workers == DetectionMachineConfig.workers
     assert DetectionMachineConfig.of(MachineConfig(workers=3)).workers == 3
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_page_is_that_of_the_committed_files(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    folders = {name: Path(name) for name in ("recipes", "results", "runs")}
+    page = DetectionBench.open("shapes-lvis", **folders).page()
+    assert Path("results/shapes-lvis.md").read_text() == page
+
+
+def test_what_the_docs_say_is_what_was_measured():
+    files = sorted((ROOT / "results/shapes-lvis").glob("*.json"))
+    found = [json.loads(path.read_text()) for path in files]
+
+    def ap(method: str, figure: str, tde: str = "off") -> str:
+        own = [r["ap"][figure] for r in found if (r["method"], r["tde"]) == (method, tde)]
+        return f"{statistics.fmean(own):.1f}"
+
+    rare, frequent, cosine, capsule, deconfound = (
+        *(ap("baseline", "AP_r"), ap("baseline", "AP_f")),
+        *(ap(method, "AP_r") for method in ("cosine", "capsule", "deconfound")),
+    )
+    tde = {
+        (kind, figure): ap("deconfound-tde", figure, kind)
+        for kind in ("plain", "background-exempt")
+        for figure in ("AP", "AP_r", "AP_c")
+    }
+    page = " ".join((ROOT / "docs/detection.md").read_text().split())
+    for text in (
+        f"have an AP of {rare} and its frequent ones {frequent}",
+        f"is {cosine} with cosine, {capsule} with capsule and {deconfound} with deconfound, "
+        f"against {rare}",
+        f"AP is {ap('deconfound', 'AP')} without and {tde['background-exempt', 'AP']} with it",
+        f"AP_r {deconfound} and {tde['background-exempt', 'AP_r']},",
+        f"AP_r falls to {tde['plain', 'AP_r']} and AP to {tde['plain', 'AP']}",
+        f"({tde['plain', 'AP_c']} against {tde['background-exempt', 'AP_c']})",
+        f"AP {ap('eql', 'AP')} against {ap('baseline', 'AP')}",
+    ):
+        assert text in page
+    small, large = (
+        json.loads((ROOT / f"results/detection-speed/{name}.json").read_text())["tde_over_off"]
+        for name in ("shapes-lvis", "shapes-lvis-1203")
+    )
+    assert (
+        "TDE costs {plain:.3f} of plain inference and exempted {background-exempt:.3f}; "
+    ).format(**small) + ("with 1,203 classes {plain:.3f} and {background-exempt:.3f}").format(
+        **large
+    ) in page

@@ -10,7 +10,9 @@ from torch.nn import functional as F
 from torchvision.ops import roi_align
 
 from longtail.detection import aligned
-from longtail.detection.grouped import GroupNorm
+from longtail.detection.grouped import GroupNorm, triton
+from longtail.detection.pyramid import LEVELS
+from longtail.detection.regions import atlas_of, pool
 
 NORMALISED = """
 import torch
@@ -70,6 +72,7 @@ on_cuda = pytest.mark.skipif(
 )
 
 
+@pytest.mark.skipif(triton is None, reason="Triton is not installed")
 @pytest.mark.parametrize("code", [NORMALISED, ALIGNED], ids=["group norm", "RoIAlign"])
 def test_values_and_gradients_agree(code):
     env = {**os.environ, "TRITON_INTERPRET": "1"}
@@ -96,6 +99,34 @@ def test_group_norm_on_cuda_is_as_exact_as_bf16_allows(channels, side):
     found = y.detach(), x.grad, norm.weight.grad, norm.bias.grad
     for ours, other in zip(found, (wanted.detach(), *(e.grad for e in exact)), strict=True):
         assert (ours - other).norm() / other.norm() < 5e-3
+
+
+@on_cuda
+@pytest.mark.parametrize(
+    ("images", "channels", "groups"), [(0, 128, 32), (3, 48, 24), (2, 2048, 32)]
+)
+def test_no_image_and_groups_that_do_not_fit(images, channels, groups):
+    norm = GroupNorm(groups, channels).cuda()
+    x = torch.randn(images, channels, 5, 5, device="cuda").bfloat16().requires_grad_()
+    y = norm(x)
+    y.float().sum().backward()
+    assert (y - F.group_norm(x.float(), groups)).abs().sum() < 1e-2 * max(1, y.numel())
+    assert norm.bias.grad is not None and x.grad is not None
+
+
+@on_cuda
+@pytest.mark.parametrize("channels", [24, 128])
+def test_regions_pooled_on_cuda_are_those_of_the_cpu(channels):
+    torch.manual_seed(0)
+    maps = {name: torch.rand(2, channels, 64 >> i, 64 >> i) for i, name in enumerate(LEVELS)}
+    low = torch.rand(200, 2) * 200
+    boxes = torch.cat([low, low + torch.rand(200, 2) * (256 - low)], dim=1)
+    boxes[:4] = torch.tensor([[0.0, 0, 256, 256], [0, 0, 8, 8], [250, 250, 256, 256], [9, 9, 9, 9]])
+    image = torch.randint(2, (200,))
+    wanted = pool(atlas_of(maps), boxes, image, 7, 56.0)
+    there = {name: level.cuda() for name, level in maps.items()}
+    found = pool(atlas_of(there), boxes.cuda(), image.cuda(), 7, 56.0)
+    torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-4)
 
 
 @on_cuda

@@ -339,8 +339,10 @@ def test_speed_is_measured(place):
     fabric = launch(small_config(place).machine.general())
     workload = Workload("tiny", small_config(place), classes=3, batch=2)
     found = measure_speed(workload, fabric, rounds=1, calls=1)
-    assert set(found.inference) == {"off", "plain", "background-exempt", "torchvision"}
+    ours = {"off", "plain", "background-exempt", "off, again"}
+    assert set(found.inference) == ours | {"torchvision"}
     assert min(found.training.values()) > 0
+    assert list(found.tde_over_off) == ["plain", "background-exempt", "off, again"]
     training, inference = (found.milliseconds[x] for x in ("training", "inference, TDE plain"))
     assert {"classifier losses", "mask losses", "backward"} < set(training)
     assert {"box classifiers", "choice of detections", "masks"} < set(inference)

@@ -38,6 +38,7 @@ def parts_of(
     places: dict[str, list[tuple[Any, str]]] = {
         "pyramid": [(detector.pyramid, "forward")],
         "proposals": [(detector.proposals, "forward")],
+        "levels on one map": [(cascades, "atlas_of")],
         "pooling": [(cascade, "_pooled")],
         "box features": [(stage.features, "forward") for stage in stages],
         "box classifiers": [(stage, "probabilities") for stage in stages],

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torchvision.ops import roi_align
 
 try:
@@ -62,6 +63,7 @@ class _Aligned(torch.autograd.Function):
         return found
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (regions,) = ctx.saved_tensors
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)

@@ -42,7 +42,8 @@ WEIGHTS = (1.0, 0.5, 0.25)
 FOREGROUND = 0.25
 """Share of the regions in training, at most."""
 PADDED = 64
-"""The number of masks in a step is a multiple of it."""
+"""The number of masks in a step is a multiple of it: cuDNN chooses its kernels anew for every size
+it has not seen."""
 CANDIDATES = (8, 32)
 """Scores of an image that suppression looks at, times the detections that are asked for: more only
 where the first leave too few."""
@@ -234,8 +235,7 @@ class Cascade(nn.Module):
 def _first(chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Image and place (N,) of the first `most` of `chosen` (B, R) in each image, and padding.
 
-    N is a multiple of PADDED: cuDNN chooses its kernels anew for every size it has not seen. The
-    last, (N,), is false for padding.
+    N is a multiple of PADDED; the last, (N,), is false for padding.
     """
     image, place = (chosen & (chosen.cumsum(1) <= most)).nonzero(as_tuple=True)
     padding = (0, -len(image) % PADDED)

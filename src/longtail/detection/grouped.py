@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 try:
     import triton
@@ -23,7 +24,10 @@ CHANNELS, PIXELS = 32, 128
 
 
 class GroupNorm(nn.GroupNorm):
-    """`nn.GroupNorm`, the same up to rounding; its own kernels run in bf16 on CUDA."""
+    """`nn.GroupNorm` of images (N, C, H, W), the same up to rounding.
+
+    Its own kernels run in bf16 on CUDA, where whole groups fit a program.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         each = self.num_channels // self.num_groups
@@ -46,6 +50,7 @@ class _Grouped(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, moments = ctx.saved_tensors
         gradient = gradients[0].to(x.dtype).contiguous(memory_format=torch.channels_last)

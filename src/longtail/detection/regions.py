@@ -46,7 +46,7 @@ def pool(atlas: Atlas, boxes: Tensor, image: Tensor, side: int, canonical: float
 
     Args:
         atlas: the pyramid.
-        boxes: (N, 4) in pixels of the canvas.
+        boxes: (N, 4) in pixels of the canvas and inside it: beyond a level lies the next one.
         image: (N,) which image of the batch each lies in.
         side: of the pooled square.
         canonical: side of a box, in pixels, that belongs to the third level.
