@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from longtail import cli, tables
-from longtail.benches import compactness, cost, embedded, scale, stream
+from longtail.benches import compactness, cost, detection_speed, embedded, scale, stream
 from longtail.benches.baselines import CLASSIFIERS, UNSEEDED, BalancedSoftmaxClassifier
 from longtail.data.base import Split
 from longtail.errors import UserError
@@ -271,9 +271,9 @@ def test_too_many_rows_are_refused_before_they_are_written(tmp_path, capsys):
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("bench", [compactness, cost, embedded, scale, stream])
+@pytest.mark.parametrize("bench", [compactness, cost, detection_speed, embedded, scale, stream])
 def test_committed_pages_are_those_of_the_committed_files(bench, tmp_path):
-    name = bench.__name__.rpartition(".")[2].replace("embedded", "embeddings")
+    name = getattr(bench, "NAME", bench.__name__.rpartition(".")[2])
     page = ROOT / "results" / f"{name}.md"
     if not page.exists():
         pytest.skip(f"results/{name}.md is not committed yet")
@@ -283,5 +283,6 @@ def test_committed_pages_are_those_of_the_committed_files(bench, tmp_path):
 
 def test_the_growth_in_the_docs_is_the_measured_one():
     docs = (ROOT / "docs/performance.md").read_text()
-    found = json.loads((ROOT / "results/cost/cpu.json").read_text())
-    assert tables.markdown(*cost.growth(found["cells"])) in docs
+    for device in ("cpu", "cuda"):
+        found = json.loads((ROOT / f"results/cost/{device}.json").read_text())
+        assert tables.markdown(*cost.growth(found["cells"])) in docs

@@ -176,6 +176,20 @@ def test_a_test_set_is_measured_by_split(tmp_path):
 RECIPE = "data: digits-lt:20\nmethod: {method}\nbackbone: conv4\ntrain:\n  epochs: 1\n"
 
 
+@pytest.mark.parametrize("method", ["baseline", "deconfound-tde", "decouple-ncm"])
+def test_only_a_rule_has_to_see_all_data(method, tmp_path, monkeypatch):
+    data = tiny_data()
+    (run,) = fit_all(tiny_config(epochs=1), [method], [0], out=tmp_path / "x", data=data)
+    opened = finished.reopen(run, data)
+    whole = finished.reopen(run, data).evidence.head
+    if method != "decouple-ncm":
+        monkeypatch.setattr(finished, "collect", None)
+    assert type(opened.head) is type(whole)
+    assert getattr(opened.head, "alpha", None) == getattr(whole, "alpha", None)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(opened.head.state_dict()[name], value)
+
+
 def test_the_bench_trains_measures_and_keeps(tmp_path, capsys):
     recipes = tmp_path / "recipes/cifar-lt/digits-lt-20/conv4"
     recipes.mkdir(parents=True)

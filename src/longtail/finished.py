@@ -16,7 +16,7 @@ from longtail.data.base import Data, Split
 from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.features import extract
-from longtail.heads import NormalisedHead, checked_alpha
+from longtail.heads import Head, NormalisedHead, checked_alpha
 from longtail.jobs import Job
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
@@ -44,15 +44,24 @@ class Opened:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """Features and scores of every part of its data.
-
-        The head is the one after the method's rule; of TDE, at the run's own alpha.
-        """
+        """Features and scores of every part of its data, by `head`."""
         features = collect(self.model, self.data, self.features)
         evidence = judge(self.method, self.model.head, features, self.data)
-        if isinstance(evidence.head, NormalisedHead):
-            evidence.head.alpha = self.job.run.result["alpha"]
+        self._turn(evidence.head)
         return evidence
+
+    @cached_property
+    def head(self) -> Head:
+        """The head after the method's rule; of TDE, at the run's own alpha.
+
+        Only a rule has to see features of all data, which can take minutes.
+        """
+        return self.evidence.head if self.method.rule else self._turn(self.model.head)
+
+    def _turn(self, head: Head) -> Head:
+        if isinstance(head, NormalisedHead):
+            head.alpha = self.job.run.result["alpha"]
+        return head
 
 
 def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = None) -> Opened:

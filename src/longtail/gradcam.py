@@ -129,7 +129,7 @@ def opened_maps(opened: Opened, part: Split, layer: str = "") -> Tensor:
     device = opened.fabric.device
     parts = [
         grad_cam(
-            *(opened.model.backbone, opened.evidence.head),
+            *(opened.model.backbone, opened.head),
             opened.view.judged(batch.pixels().to(device)),
             batch.labels.to(device),
             layer,

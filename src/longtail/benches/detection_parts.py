@@ -16,6 +16,9 @@ from torch import Tensor
 from longtail.detection import cascade as cascades
 from longtail.detection.detector import Detector
 
+ALL = "all"
+"""What a whole batch is called among its parts."""
+
 
 def parts_of(
     detector: Detector,
@@ -73,7 +76,7 @@ def _spent(
             for owner, name in owners:
                 stack.enter_context(patch.object(owner, name, watched(label, getattr(owner, name))))
         for _ in range(rounds):
-            watched("all", work)()
+            watched(ALL, work)()
             for each in spent.values():
                 each.append(0.0)
     return {label: statistics.median(each[:-1]) for label, each in spent.items()}

@@ -186,11 +186,10 @@ def _detection_speed(asked: "Bench") -> None:
     from longtail.benches import detection_speed
 
     found = detection_speed.bench_speed(
-        asked.results / "detection-speed",
-        detection_speed.workloads(asked.only),
-        asked.machine.device,
+        asked.results, detection_speed.workloads(asked.only), asked.machine.device
     )
     print_lines(*detection_speed.table(found))
+    print(f"written to {detection_speed.write_table(asked.results)}")
 
 
 MEASURED: dict[str, Measured] = {
