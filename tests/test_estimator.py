@@ -187,6 +187,13 @@ def test_linear_ignores_the_scale_of_features():
     )
 
 
+def test_linear_sees_features_of_one_usual_length():
+    X, y = embeddings()
+    X *= 5 / np.linalg.norm(X, axis=1, keepdims=True)
+    assert quick(LinearSoftmaxClassifier).fit(X, y).scale_ == pytest.approx(5 / 8)
+    assert quick(LinearSoftmaxClassifier).fit(np.zeros_like(X), y).scale_ == 1
+
+
 # ------------------------------------------------------------------------------------- streams
 
 

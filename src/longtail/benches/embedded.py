@@ -138,7 +138,7 @@ def _timed_prediction(classifier: BaseEstimator, rows: np.ndarray) -> tuple[np.n
 
 
 def write_table(results: Path) -> Path:
-    """RESULTS/embeddings.md: a table for each data set, the best of each column in bold."""
+    """RESULTS/embeddings.md: a table of all data sets and one for each, the best in bold."""
     found = read_all(results / NAME)
     parts = ["Mean of the classes' accuracies (%):", tables.markdown(*summary(found))]
     for data in dict.fromkeys(row["data"] for row in found):
@@ -149,18 +149,13 @@ def write_table(results: Path) -> Path:
 
 def summary(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: the class mean of each classifier on each data set."""
-    data = list(dict.fromkeys(row["data"] for row in found))
-    of = {
-        (name, where): [r for r in found if (r["classifier"], r["data"]) == (name, where)]
-        for name in CLASSIFIERS
-        for where in data
-    }
-    lines = [
-        [name, *(figure(_over_networks(of[name, where], "class_mean")) for where in data)]
-        for name in CLASSIFIERS
-        if any(of[name, where] for where in data)
-    ]
-    return ["classifier", *data], lines
+    columns = {}
+    for data in dict.fromkeys(row["data"] for row in found):
+        header, lines = _table([row for row in found if row["data"] == data])
+        columns[data] = {line[0]: line[header.index("class mean")] for line in lines}
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    rows = [[name, *(column.get(name, "-") for column in columns.values())] for name in names]
+    return ["classifier", *columns], rows
 
 
 def _about(found: Sequence[dict[str, Any]]) -> str:
