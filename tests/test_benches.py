@@ -13,7 +13,15 @@ import torch
 from torch.nn import functional as F
 
 from longtail import cli, tables
-from longtail.benches import compactness, cost, detection_speed, embedded, scale, stream
+from longtail.benches import (
+    compactness,
+    cost,
+    detection_speed,
+    embedded,
+    read_all,
+    scale,
+    stream,
+)
 from longtail.benches.baselines import CLASSIFIERS, UNSEEDED, BalancedSoftmaxClassifier
 from longtail.data.base import Split
 from longtail.errors import UserError
@@ -281,6 +289,23 @@ def test_committed_pages_are_those_of_the_committed_files(bench, tmp_path):
         pytest.skip(f"results/{name}.md is not committed yet")
     shutil.copytree(ROOT / "results" / name, tmp_path / name)
     assert bench.write_table(tmp_path).read_text() == page.read_text()
+
+
+def test_what_the_docs_say_of_embeddings_is_what_was_measured():
+    found = read_all(ROOT / "results/embeddings")
+    docs = (ROOT / "docs/embeddings.md").read_text()
+    assert tables.markdown(*embedded.summary(found)) in docs
+    overall = {
+        name: f"{np.mean([r['overall'] for r in found if _is(r, name, 'coco-boxes')]):.1f}"
+        for name in ("deconfound", "deconfound-tde", "logistic")
+    }
+    assert (
+        "from {deconfound} to {deconfound-tde}, below plain logistic regression's {logistic}"
+    ).format(**overall) in " ".join(docs.split())
+
+
+def _is(found, classifier, data):
+    return (found["classifier"], found["data"]) == (classifier, data)
 
 
 def test_the_growth_in_the_docs_is_the_measured_one():
