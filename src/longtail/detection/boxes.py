@@ -146,9 +146,15 @@ def take(values: Tensor, index: Tensor) -> Tensor:
 
 
 def encode(coder: BoxCoder, truth: Tensor, boxes: Tensor) -> Tensor:
-    """What moves `boxes` (..., 4) onto `truth` (..., 4): (dx, dy, dw, dh)."""
-    codes = coder.encode_single(truth.reshape(-1, 4), boxes.reshape(-1, 4))
-    return codes.view(boxes.shape)
+    """What moves `boxes` (..., 4) onto `truth` (..., 4): (dx, dy, dw, dh).
+
+    The coder's own method brings its scales to the device at every call, and waits for it.
+    """
+    size, to_size = boxes[..., 2:] - boxes[..., :2], truth[..., 2:] - truth[..., :2]
+    moved = truth[..., :2] + to_size / 2 - (boxes[..., :2] + size / 2)
+    codes = torch.cat([moved / size, (to_size / size).log()], dim=-1)
+    scaled = zip(coder.weights, codes.unbind(-1), strict=True)
+    return torch.stack([scale * code for scale, code in scaled], dim=-1)
 
 
 def decode(coder: BoxCoder, codes: Tensor, boxes: Tensor) -> Tensor:
