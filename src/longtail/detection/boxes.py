@@ -12,6 +12,9 @@ from torchvision.models.detection._utils import BoxCoder
 CHUNK = 1 << 26
 """Pairs of boxes that are compared at once: what bounds the memory on large images."""
 
+ROUNDS = 4
+"""Of suppression between two looks at whether it has settled: a look waits for the device."""
+
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
     """Intersection over union (..., N, M) of boxes (..., N, 4) and (..., M, 4); 0 for no area."""
@@ -131,12 +134,11 @@ def _greedy(near: Tensor, present: Tensor) -> Tensor:
     chains of overlap are short.
     """
     against = near.triu(diagonal=1)  # row suppresses column
-    kept = present
-    while True:
-        now = present & ~(against & kept[:, :, None]).any(dim=1)
-        if torch.equal(now, kept):
-            return kept
-        kept = now
+    kept, before = present, None
+    while before is None or not torch.equal(before, kept):
+        for _ in range(ROUNDS):
+            before, kept = kept, present & ~(against & kept[:, :, None]).any(dim=1)
+    return kept
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:
