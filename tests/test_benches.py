@@ -304,6 +304,38 @@ def test_what_the_docs_say_of_embeddings_is_what_was_measured():
     ).format(**overall) in " ".join(docs.split())
 
 
+def test_what_the_docs_say_of_streams_is_what_was_measured():
+    docs = " ".join((ROOT / "docs/embeddings.md").read_text().split())
+    page = (ROOT / "results/stream.md").read_text()
+    rows = {
+        (part.splitlines()[0], line.split(" | ")[0].strip("| ")): line.strip("| ").split(" | ")
+        for part in page.split("## ")[1:]
+        for line in part.splitlines()
+        if line.startswith("| ") and "±" in line
+    }
+    once, anew, logistic, sgd = (
+        rows["cifar100-lt-s0", name]
+        for name in (
+            *("deconfound-tde, stream", "deconfound-tde, anew"),
+            *("LogisticRegression, anew", "SGDClassifier, stream"),
+        )
+    )
+    end, seconds = 4, 6
+    for text in (
+        f"in {_mean(once[seconds]):.1f} s, the balanced accuracy is {_mean(once[end])} at the end",
+        f"it is {_mean(anew[end])}, in {_mean(anew[seconds]):.0f} s",
+        f"logistic regression's {_mean(logistic[end])}, in {_mean(logistic[seconds]):.0f} s",
+        f"too, ends at {_mean(sgd[end])}",
+        f"{_mean(rows['coco-boxes', 'deconfound-tde, stream'][5])} against "
+        f"{_mean(rows['coco-boxes', 'LogisticRegression, anew'][5])}",
+    ):
+        assert text in docs
+
+
+def _mean(cell: str) -> float:
+    return float(cell.split(" ± ")[0])
+
+
 def _is(found, classifier, data):
     return (found["classifier"], found["data"]) == (classifier, data)
 
