@@ -37,6 +37,20 @@ def test_a_log_says_every_minute_how_far_a_long_epoch_is(monkeypatch):
     ]
 
 
+def test_the_time_left_shrinks_within_an_epoch(monkeypatch):
+    clock, output = [0.0], io.StringIO()
+    monkeypatch.setattr("longtail.console.time.perf_counter", lambda: clock[0])
+    with Console(Terminal(file=output)) as console:
+        console.begin("baseline", 3, 0)
+        for epoch in range(2):
+            for done in range(1, 7):
+                clock[0] += 25
+                console.step(done, 6, 600)
+            console.epoch({"epoch": epoch, "loss": 1.5, "lr": 0.1, "images_per_second": 4.0})
+    left = [line.split("about ")[1] for line in output.getvalue().splitlines() if "about" in line]
+    assert left == ["225 s left", "150 s left"]  # of nine and of six steps
+
+
 def test_a_terminal_has_one_live_line(monkeypatch):
     clock, output = [0.0], io.StringIO()
     monkeypatch.setattr("longtail.console.time.perf_counter", lambda: clock[0])

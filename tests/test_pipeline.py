@@ -301,7 +301,7 @@ class TestBadInput:
             fit(tmp_path, **options)
 
     def test_steps_that_are_too_large_for_the_data_are_told(self, tmp_path, caplog):
-        few, enough = tiny_data(), "so few images learn more in smaller steps"
+        few, enough = tiny_data(), "so few learn more in smaller steps"
         size = len(few.train) // 4
         fit(tmp_path / "a", data=few, batch_size=size, epochs=1)
         assert enough not in caplog.text

@@ -53,7 +53,7 @@ def _data(about: About) -> str:
 
 def _what(about: About) -> str:
     size = len(about.classes)
-    told = f"A {about.blueprint.backbone} classifier of {size} classes, written by longtail "
+    told = f"A classifier of {size} classes, {about.blueprint.backbone}, written by longtail "
     told += f"{about.version}. "
     if about.alpha is None:
         return told + "It has no alpha."

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        print("\nlongtail: interrupted; a training goes on with --resume", file=sys.stderr)
+        print("\nlongtail: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
         sys.exit(130)
 
 

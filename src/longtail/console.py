@@ -50,7 +50,7 @@ class Console:
         if done > 1:
             speed = images * (done - 1) / steps / (now - self._first_step)
             line += f"  {speed:,.0f} images/s"
-        line += self._left()
+        line += self._left(done / steps)
         if self._live:
             self._live.update(Text(line), refresh=True)
         else:
@@ -77,9 +77,10 @@ class Console:
             self._live.stop()
             self._live = None
 
-    def _left(self) -> str:
-        passed = self._epoch - self._first
-        if not passed:
+    def _left(self, part: float) -> str:
+        """From the speed so far, once an epoch has passed; `part` is of the one that runs."""
+        if self._epoch == self._first:
             return ""
-        seconds = (time.perf_counter() - self._began) / passed * (self._epochs - self._epoch)
+        passed = self._epoch - self._first + part
+        seconds = (time.perf_counter() - self._began) / passed * (self._epochs - self._epoch - part)
         return f"  about {seconds:.0f} s left"

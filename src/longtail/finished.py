@@ -77,11 +77,12 @@ def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = 
     config = job.config
     choice = job.method.choice
     method = job.closed(run.result[choice.option]) if choice else job.method
+    typed = run.result["data"]
     if data is None:
         name, files = data_sets.relocated(config.data, config.files, run.reached)
         files = files if root is None else replace(files, root=root)
         try:
-            data = replace(data_sets.load(name, files), name=run.result["data"])  # as it was typed
+            data = replace(data_sets.load(name, files), name=typed)
         except UserError as error:
             raise UserError(
                 f"{run.folder} was trained on {config.data}, which was looked for where the run "

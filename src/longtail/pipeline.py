@@ -160,8 +160,8 @@ def _tell_of_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:
     for (data, batch), images in told.items():
         if images < FEW_STEPS * batch:
             logger.warning(
-                "%s has %d training images, so an epoch of --batch-size %d has %d steps: so few "
-                "images learn more in smaller steps at a smaller rate, as "
+                "%s has %d training samples, so that steps of an epoch at --batch-size %d number "
+                "%d: so few learn more in smaller steps at a smaller rate, as "
                 "--batch-size 16 --lr 0.02",
                 *(data, images, batch, max(1, images // batch)),
             )

@@ -65,6 +65,7 @@ class Folder(Generic[C]):
                 f"A run is the --out folder of {cls.command}; several methods or seeds have one "
                 "each at OUT/METHOD/sSEED"
             )
+        _ = run.config  # refuses a run of another kind
         return run
 
     @property

@@ -297,8 +297,9 @@ def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
         finished.scored("off", 1.0)
     with pytest.raises(UserError, match="is not a run.*longtail detect train"):
         Finished(tmp_path / "nothing")
-    with pytest.raises(UserError, match=r"a run of longtail train\?"):
-        lt.evaluate(run.folder)
+    for command in (lt.evaluate, lambda folder: lt.report([folder], tmp_path / "page.html")):
+        with pytest.raises(UserError, match=r"a run of longtail train\?"):
+            command(run.folder)
 
 
 def test_a_training_that_goes_astray_stops(place, data, tmp_path):

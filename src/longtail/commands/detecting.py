@@ -180,7 +180,10 @@ class DetectPredict:
         drawn = finished.compare(config, data, chosen, self.least_score)
         for number, picture in zip(chosen, drawn, strict=True):
             picture.save(self.out / f"{data.pictures[number].path.stem}.png")
-        print(f"{len(chosen)} pictures in {self.out}")
+        print(
+            f"{len(chosen)} pictures in {self.out}; detections from a score of "
+            f"{self.least_score:g} up are drawn and counted (--least-score)"
+        )
 
     def _data(self, finished: "Finished") -> "DetectionSet":
         from longtail.detection.data import read

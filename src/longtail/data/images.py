@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from longtail.data.cores import cores
@@ -87,6 +87,8 @@ def attempt(blob: Blob, size: int | tuple[int, int] | None) -> Decoded:
         return np.ascontiguousarray(decode(blob, size=size).transpose(2, 0, 1))
     except MemoryError:  # no fault of the image's
         raise
+    except UnidentifiedImageError:  # its own words name an object in memory
+        return "no image of a known format"
     except Exception as error:  # decoders raise anything at all on broken bytes
         return f"{type(error).__name__}: {error}"
 

@@ -146,7 +146,8 @@ class Finished:
                 pictures.draw(image, found, self.categories, least_score=least_score)
                 for found in shown.values()
             ]
-            yield pictures.side_by_side(drawn, list(shown))
+            titles = [f"{name}: {len(found.labels)}" for name, found in shown.items()]
+            yield pictures.side_by_side(drawn, titles)
 
 
 def _seen(config: DetectionConfig, least_score: float) -> DetectionConfig:

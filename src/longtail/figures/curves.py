@@ -84,7 +84,7 @@ def momentum(sources: Sequence[Source]) -> "Figure":
         axes.set_xscale("log")
         axes.set_xticks(windows, [f"{mu:g}" for mu in path])
         axes.minorticks_off()
-        axes.set(title=title, xlabel="momentum mu (no unit), spaced by 1 / (1 - mu)")
+        axes.set(title=title, xlabel="momentum mu (no unit), 1 / (1 - mu) on a log scale")
         axes.set_ylabel(f"relative change from mu {BASIS} (%)")
         axes.set_ylim(top=1.5 * axes.get_ylim()[1])  # room for the legend
         axes.legend(loc="upper right", title=f"split: accuracy at mu {BASIS}")
