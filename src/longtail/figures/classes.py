@@ -179,7 +179,7 @@ def split_means(group: Group, field: str, counts: Sequence[int]) -> dict[str, fl
 
 
 def _said(means: Mapping[str, float]) -> str:
-    return " / ".join(f"{mean:.3g}" for mean in means.values())
+    return " / ".join(f"{mean:#.3g}" for mean in means.values())
 
 
 def _line(axes: "Axes", x: list[float], values: list[Spread], group: Group, label: str) -> None:

@@ -95,7 +95,9 @@ def held_fixed(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[s
     """The results with one rate, or one lr / (1 - mu), at several momenta; the basis is there."""
     methods = sorted({result["method"] for result in results})
     if len(methods) > 1:
-        raise UserError(f"momentum compares one method with itself, and these are {methods}")
+        raise UserError(
+            f"momentum compares one method with itself, and these are {', '.join(methods)}"
+        )
     if any("lr" not in result for result in results):
         raise UserError(
             "these results do not tell their lr: make them with longtail bench momentum"
