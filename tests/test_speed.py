@@ -16,6 +16,7 @@ from longtail.data.base import ClassCounts
 from longtail.engine import launch
 from longtail.heads import DeconfoundHead
 from longtail.measures import accuracy, score, sweep
+from longtail.results import rounded
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,7 +54,7 @@ def test_measured_speeds_are_written(tmp_path, monkeypatch):
     (found,) = speed.bench_speed(config, load("digits-lt"), tmp_path / "speed.json", seconds=0.05)
     assert found.images_per_second > 0 and found.roofline > found.images_per_second
     stored = json.loads((tmp_path / "speed.json").read_text())
-    assert stored["speeds"] == [asdict(found)] and "torch" in stored["versions"]
+    assert stored["speeds"] == [rounded(asdict(found))] and "torch" in stored["versions"]
     header, rows = speed.table([found])
     assert len(header) == len(rows[0])
 

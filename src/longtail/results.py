@@ -219,7 +219,7 @@ def rounded(value: Any) -> Any:
     """As result files keep it: floats of six digits, lists for tuples."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return [rounded(inner) for inner in value]
     if isinstance(value, dict):
         return {key: rounded(inner) for key, inner in value.items()}

@@ -13,9 +13,9 @@ from small import Interrupt, Stop, small_config, small_data
 import longtail as lt
 from helpers import holding
 from longtail import cli
+from longtail.benches.detection_rival import mask_rcnn
 from longtail.benches.detection_speed import (
     Workload,
-    mask_rcnn,
     measure_speed,
     parts_table,
     table,

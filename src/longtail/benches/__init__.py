@@ -11,16 +11,14 @@ from typing import Any
 
 from longtail import tables
 from longtail.errors import UserError
+from longtail.results import rounded
 from longtail.runs import replacing
 
 
-def write_json(path: Path, content: Mapping[str, Any], digits: int | None = None) -> None:
-    """Write `content` whole or not at all, its figures rounded to `digits` if these are told."""
-    if digits is not None:
-        text = json.dumps(content)
-        content = json.loads(text, parse_float=lambda figure: float(f"{float(figure):.{digits}g}"))
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write `content` whole or not at all, rounded as all results are."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
+        temporary.write_text(json.dumps(rounded(dict(content)), indent=1) + "\n")
 
 
 def check_features(sha256: str, made: Iterable[Path]) -> None:

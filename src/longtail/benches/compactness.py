@@ -67,7 +67,7 @@ def bench_compactness(
     if missing:
         run_jobs([job for job, _ in missing], resume=True, progress=progress)
     for job, path in missing:
-        write_json(path, measure(job.run), digits=6)
+        write_json(path, measure(job.run))
     return [json.loads(path.read_text()) for path in paths]
 
 

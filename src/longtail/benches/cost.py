@@ -147,7 +147,7 @@ def bench_cost(results: Path, device: str) -> Path:
     try:
         for cell in cells(device):
             content["cells"].append(measure(*cell, device=device))
-            write_json(results / "cost" / f"{device}.json", content, digits=6)
+            write_json(results / "cost" / f"{device}.json", content)
     finally:
         torch.set_num_threads(threads)
     return write_table(results)

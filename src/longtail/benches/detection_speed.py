@@ -16,24 +16,18 @@ from typing import Any, Literal
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import clip_grad_norm_
-from torchvision.models.detection import MaskRCNN
-from torchvision.models.detection.anchor_utils import AnchorGenerator
-from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
-from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
 from longtail import tables
-from longtail.benches import read_all, write_json, write_page
+from longtail.benches import figure, read_all, write_json, write_page
 from longtail.benches.detection_parts import ALL, parts_of
+from longtail.benches.detection_rival import as_lists, mask_rcnn
 from longtail.benches.speed import wait
 from longtail.config import MachineConfig
 from longtail.detection.batches import Batch, rows_of
 from longtail.detection.data import Categories
 from longtail.detection.detector import Detector, build_detector
-from longtail.detection.proposals import SIZES
-from longtail.detection.pyramid import Pyramid, group_norm
-from longtail.detection.regions import BOX
 from longtail.detection.settings import DetectionConfig, Tde
 from longtail.detection.training import LONGEST_GRADIENT
 from longtail.engine import launch
@@ -115,7 +109,7 @@ def bench_speed(
     for workload in asked:
         speed = asdict(measure_speed(workload, fabric))
         found.append({**environment(cuda=fabric.device.type == "cuda"), **speed})
-        write_json(results / NAME / f"{workload.name}.json", found[-1], digits=6)
+        write_json(results / NAME / f"{workload.name}.json", found[-1])
     return found
 
 
@@ -138,7 +132,7 @@ def measure_speed(workload: Workload, fabric: Fabric, rounds: int = 15, calls: i
     theirs = mask_rcnn(config, workload.classes).to(fabric.device)
     theirs = theirs.to(memory_format=torch.channels_last)
     batch = random_batch(config, workload.classes, workload.batch, fabric.device)
-    images, targets = _as_lists(batch)
+    images, targets = as_lists(batch)
     ready = partial(wait, fabric)
     works = {
         "ours": _trainer(ours, lambda: ours(batch), config, fabric),
@@ -168,38 +162,6 @@ def measure_speed(workload: Workload, fabric: Fabric, rounds: int = 15, calls: i
         tde_over_off={way: _ratio(scored[way], scored["off"]) for way in (*TDE[1:], AGAIN)},
         milliseconds=parts,
     )
-
-
-def mask_rcnn(config: DetectionConfig, classes: int) -> MaskRCNN:
-    """The Mask R-CNN of torchvision with our backbone, heads, sizes and numbers of regions.
-
-    It has a box and a mask for each class, for it knows no others. Its detections stay on the
-    canvas, as ours do here: pasting masks is no part of the network.
-    """
-    model, asked = config.model, config.inference
-    pyramid = Pyramid(config.backbone, norm=model.norm, width=model.width, pretrained=False)
-    pyramid.out_channels = model.width  # type: ignore[assignment]
-    norm = group_norm if model.norm == "group" else None
-    sizes = tuple((int(size * model.anchor_scale),) for size in SIZES)
-    detector = MaskRCNN(
-        pyramid,
-        box_head=TwoMLPHead(model.width * BOX * BOX, model.features),
-        box_predictor=FastRCNNPredictor(model.features, classes + 1),
-        mask_head=MaskRCNNHeads(model.width, (model.width,) * 4, 1, norm_layer=norm),
-        mask_predictor=MaskRCNNPredictor(model.width, model.width, classes + 1),
-        min_size=model.image_size,
-        max_size=model.max_size,
-        rpn_anchor_generator=AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes)),
-        rpn_pre_nms_top_n_train=2 * model.proposals,
-        rpn_pre_nms_top_n_test=2 * model.proposals,
-        rpn_post_nms_top_n_train=model.proposals,
-        rpn_post_nms_top_n_test=model.proposals,
-        box_batch_size_per_image=model.rois,
-        box_detections_per_img=asked.detections,
-        box_score_thresh=asked.score_threshold,
-    )
-    detector.transform.postprocess = lambda found, *_: found
-    return detector
 
 
 def random_batch(config: DetectionConfig, classes: int, images: int, device: torch.device) -> Batch:
@@ -234,7 +196,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]
             *(s["workload"], f"{s['classes']:,}", str(s["batch"])),
             *(f"{s['training'][whose]:,.0f}" for whose in ("ours", "torchvision")),
             *(f"{s['inference'][whose]:,.0f}" for whose in ("off", "torchvision")),
-            *(_three_digits(s["tde_over_off"].get(way)) for way in (*TDE[1:], AGAIN)),
+            *(figure([s["tde_over_off"].get(way)], digits=3) for way in (*TDE[1:], AGAIN)),
             s["device"],
         ]
         for s in found
@@ -257,14 +219,6 @@ def parts_table(
 def _categories(classes: int) -> Categories:
     ids = tuple(range(1, classes + 1))
     return Categories(ids, tuple(map(str, ids)), (1,) * classes, (1,) * classes)
-
-
-def _as_lists(batch: Batch) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-    """The batch as torchvision takes it."""
-    masks = batch.masks.view(*batch.labels.shape, *batch.masks.shape[1:])
-    parts = zip(batch.boxes, batch.labels, masks, strict=True)
-    targets = [{"boxes": b, "labels": n, "masks": m} for b, n, m in parts]
-    return list((batch.images / 255).unbind(0)), targets
 
 
 def _trainer(
@@ -312,10 +266,6 @@ def _in_turn(
 
 def _per_second(seconds: Mapping[str, list[float]], images: int) -> dict[str, float]:
     return {name: images / statistics.median(each) for name, each in seconds.items()}
-
-
-def _three_digits(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.3f}"
 
 
 def _ratio(these: list[float], those: list[float]) -> float:

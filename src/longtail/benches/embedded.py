@@ -83,7 +83,7 @@ def bench_embeddings(cells: Sequence[Cell], results: Path, device: str) -> Itera
     for cell in cells:
         if data is None or data.name != str(cell.file):
             data = load(str(cell.file))
-        write_json(cell.result_path(results), measure(cell, data, device), digits=6)
+        write_json(cell.result_path(results), measure(cell, data, device))
         yield cell
 
 

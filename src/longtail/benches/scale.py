@@ -92,7 +92,7 @@ def bench_scale(results: Path, rows: int = ROWS, dim: int = DIM, classes: int = 
         }
         for contestant in CONTESTANTS:
             content["fits"].append(apart(contestant, folder))
-            write_json(results / NAME / f"{rows}.json", content, digits=6)
+            write_json(results / NAME / f"{rows}.json", content)
     return write_table(results)
 
 

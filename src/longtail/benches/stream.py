@@ -113,7 +113,7 @@ def bench_stream(pools: Sequence[Pool], seeds: int, results: Path) -> Iterator[P
             if path.exists():
                 check_features(digest(pool.stream), [path])
             else:
-                write_json(path, measure(pool, seed), digits=6)
+                write_json(path, measure(pool, seed))
                 yield path
 
 

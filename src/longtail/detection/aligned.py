@@ -58,7 +58,7 @@ class _Aligned(torch.autograd.Function):
         shape = (len(regions), maps.shape[1], side, side)
         found = _channels_last(shape, dtype, maps.device)
         ctx.save_for_backward(regions)
-        ctx.shape, ctx.side = maps.shape, side
+        ctx.shape = maps.shape
         _run(maps, regions, found, spread=False)
         return found
 

@@ -23,7 +23,7 @@ from longtail.detection.settings import (
 from longtail.detection.training import Splits, fit
 from longtail.engine import Progress
 from longtail.errors import UserError
-from longtail.recipes import RecipeBench, read_recipe, recipe_paths, result_path
+from longtail.recipes import RecipeBench, about, read_recipe, recipe_paths, result_path
 from longtail.results import rounded
 from longtail.runs import differences, replacing
 from longtail.settings import typed
@@ -64,7 +64,7 @@ class DetectionBench(RecipeBench[Recipe]):
         read = [Recipe.read(path, folder) for path in recipe_paths(folder)]
         read.sort(key=Recipe.order)
         _check_shared(read)
-        return DetectionBench(name, tuple(read), results / name, runs / name)
+        return DetectionBench(name, tuple(read), results / name, runs / name, about(folder))
 
     def differing(self, recipe: Recipe, found: Mapping[str, Any]) -> list[str]:
         """Fields of the result `found` that `recipe`, as it is now, would not have made."""

@@ -72,6 +72,14 @@ def _sizes(x: Tensor, groups: int) -> dict[str, int]:
 if triton is not None:
 
     @triton.jit
+    def _own(P, C: tl.constexpr, CB: tl.constexpr, PB: tl.constexpr):  # type: ignore[no-untyped-def]
+        """A program's channels (CB,), where their moments lie, its pixels (PB, 1) and values."""
+        image = tl.program_id(0).to(tl.int64)
+        c = tl.program_id(1) * CB + tl.arange(0, CB)
+        pixel = tl.arange(0, PB)[:, None]
+        return c, image * C + c, pixel, image * P * C + pixel * C + c[None, :]
+
+    @triton.jit
     def _by_group(v, S: tl.constexpr, CB: tl.constexpr):  # type: ignore[no-untyped-def]
         """Sums of v (CB,) over each group, at every channel of it."""
         sums = tl.sum(tl.reshape(v, (CB // S, S)), axis=1)
@@ -92,10 +100,7 @@ if triton is not None:
         CB: tl.constexpr,
         PB: tl.constexpr,
     ):
-        image = tl.program_id(0).to(tl.int64)
-        c = tl.program_id(1) * CB + tl.arange(0, CB)
-        pixel = tl.arange(0, PB)[:, None]
-        at = image * P * C + pixel * C + c[None, :]
+        c, moment, pixel, at = _own(P, C, CB, PB)
         total = tl.zeros((CB,), tl.float32)
         for start in range(0, P, PB):
             v = tl.load(x + at + start * C, mask=start + pixel < P, other=0.0)
@@ -115,8 +120,8 @@ if triton is not None:
             v = tl.load(x + at + start * C, mask=inside, other=0.0).to(tl.float32)
             v = v * factor[None, :] + shift[None, :]
             tl.store(y + at + start * C, v.to(y.dtype.element_ty), mask=inside)
-        tl.store(mean_at + image * C + c, mean)
-        tl.store(scale_at + image * C + c, scale)
+        tl.store(mean_at + moment, mean)
+        tl.store(scale_at + moment, scale)
 
     @triton.jit
     def _gradient(  # type: ignore[no-untyped-def]
@@ -134,11 +139,8 @@ if triton is not None:
         CB: tl.constexpr,
         PB: tl.constexpr,
     ):
-        image = tl.program_id(0).to(tl.int64)
-        c = tl.program_id(1) * CB + tl.arange(0, CB)
-        pixel = tl.arange(0, PB)[:, None]
-        at = image * P * C + pixel * C + c[None, :]
-        mean, scale = tl.load(mean_at + image * C + c), tl.load(scale_at + image * C + c)
+        c, moment, pixel, at = _own(P, C, CB, PB)
+        mean, scale = tl.load(mean_at + moment), tl.load(scale_at + moment)
         weight = tl.load(w + c)
         of_bias, of_weight = tl.zeros((CB,), tl.float32), tl.zeros((CB,), tl.float32)
         for start in range(0, P, PB):
@@ -148,8 +150,8 @@ if triton is not None:
             of_bias += tl.sum(g, axis=0)
             of_weight += tl.sum(g * (v - mean[None, :]), axis=0)
         of_weight *= scale
-        tl.store(db + image * C + c, of_bias)
-        tl.store(dw + image * C + c, of_weight)
+        tl.store(db + moment, of_bias)
+        tl.store(dw + moment, of_weight)
         level = _by_group(weight * of_bias, S, CB) / (P * S)
         slope = _by_group(weight * of_weight, S, CB) / (P * S)
         for start in range(0, P, PB):
