@@ -75,7 +75,10 @@ class Folder(Generic[C]):
         try:
             return self.kind.from_yaml(path.read_text(), str(path))
         except UserError as error:  # as of a detector's run that is taken for a classifier's
-            raise UserError(f"{error}\n  is {self.folder} a run of {self.command}?") from None
+            raise UserError(
+                f"{error}\n  is {self.folder} a run of {self.command}? "
+                "A detector's is read by longtail detect, a classifier's by the other commands"
+            ) from None
 
     @property
     def result(self) -> dict[str, Any]:

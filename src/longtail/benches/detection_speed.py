@@ -96,7 +96,8 @@ def workloads(only: Sequence[str] = ()) -> list[Workload]:
     ]
     found = [each for each in every if not only or any(word in each.name for word in only)]
     if not found:
-        raise unknown("workload", only[0], [each.name for each in every], "name one, or none")
+        names = [each.name for each in every]
+        raise unknown("workload", only[0], names, f"they are {', '.join(names)}")
     return found
 
 

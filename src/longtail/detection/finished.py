@@ -126,6 +126,8 @@ class Finished:
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int], least_score: float
     ) -> Iterator[Image.Image]:
         """Each image without and with TDE, and as annotated where it is."""
+        if not 0 <= least_score <= 1:
+            raise UserError(f"--least-score {least_score:g} must be from 0 to 1, as scores are")
         if not images:
             return
         data = data.only(images)
