@@ -66,6 +66,23 @@ def test_help_of_train_is_grouped_and_has_examples(capsys):
     assert "(default: conv4)" in text  # the preset of this very data set
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_an_option_that_may_be_left_out_is_shown_by_its_type(name, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([*name.split(), "--help"])
+    assert "None}" not in capsys.readouterr().out
+
+
+def test_what_a_recipe_sets_can_be_left_out_again(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("data: shapes-lvis\nhead:\n  heads: 4\n")
+    words = ["--recipe", str(recipe)]
+    kind = cli.COMMANDS["detect train"]
+    assert cli.parse_configured("detect train", kind, words).config.head.heads == 4
+    words += ["--heads", "None"]
+    assert cli.parse_configured("detect train", kind, words).config.head.heads is None
+
+
 def test_methods_lists_them_with_their_options(capsys, tmp_path):
     header, *rows = longtail(capsys, "methods").splitlines()
     assert header.split()[:3] == ["method", "paper", "stages"] and "direct effect" in header

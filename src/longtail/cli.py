@@ -1,13 +1,16 @@
 """The command line: from words to a command, and a user's mistake to one paragraph."""
 
+import inspect
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 import longtail
 from longtail.commands import COMMANDS
@@ -138,7 +141,7 @@ def _only(parsed: Any, extra: list[str]) -> Any:
 
 
 def _tyro(name: str, kind: type, arguments: list[str], **default: Any) -> tuple[Any, list[str]]:
-    description = f"{(kind.__doc__ or '').strip()}\n\nExamples:{kind.examples}"  # type: ignore[attr-defined]
+    description = f"{inspect.cleandoc(kind.__doc__ or '')}\n\nExamples:{kind.examples}"  # type: ignore[attr-defined]
     return tyro.cli(
         kind,
         args=arguments,
@@ -146,7 +149,26 @@ def _tyro(name: str, kind: type, arguments: list[str], **default: Any) -> tuple[
         description=description,
         config=(tyro.conf.OmitArgPrefixes,),
         return_unknown_args=True,
+        registry=_REGISTRY,
         **default,
+    )
+
+
+_REGISTRY = ConstructorRegistry()
+
+
+@_REGISTRY.primitive_rule
+def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """`PATH` in help in place of `{None}|PATH`: the default tells that it may be left out."""
+    kind, *rest = get_args(info.type) or (None,)
+    if rest != [type(None)] or kind not in (Path, str, int, float):
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=kind.__name__.upper(),
+        instance_from_str=lambda words: None if words == ["None"] else kind(words[0]),
+        is_instance=lambda value: value is None or isinstance(value, kind),
+        str_from_instance=lambda value: [str(value)],
     )
 
 
