@@ -179,6 +179,16 @@ def test_stream_is_measured_after_every_piece(tmp_path, monkeypatch):
     assert "| deconfound-tde, stream |" in table and "after 100%" in table
 
 
+def test_a_class_that_is_not_judged_is_no_reason_to_warn(monkeypatch):
+    """Its rows may be predicted all the same; warnings fail this suite."""
+    monkeypatch.setattr(stream, "PIECES", 2)
+    X, y = rows((40,) * 3, 0)
+    whole = Split(torch.tensor(X).float(), torch.tensor(y))
+    judged = Split(whole.inputs[y < 2], whole.labels[y < 2] * 0)  # all called 0, so half is wrong
+    points = stream.measure(stream.Pool("toy", whole, judged), 0)["points"]
+    assert all(0 <= point["balanced"] < 90 for point in points)
+
+
 def test_embeddings_stream_their_test_part(features):
     pool = stream.Pool.of(features / "toy-s0.npz")
     assert len(pool.stream) == len(pool.judged) == 45
