@@ -49,7 +49,9 @@ def embed(
     # of a run on a `Data` of the user's making nothing else knows the images
     own = data if isinstance(data, Data) and _trained(run, data) else None
     opened = reopen(run, own, root=None if root is None else Path(root))
-    if isinstance(data, Path | str):
+    if isinstance(data, Data):
+        data_sets.check_loaded(data, options)
+    elif data is not None:
         data = data_sets.load(data, **options)
     wanted = opened.data if data is None else data
     _check_same_kind(opened, wanted)

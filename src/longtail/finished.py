@@ -10,7 +10,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from longtail import data as data_sets
-from longtail import measures
+from longtail import measures, tables
 from longtail.config import MachineConfig
 from longtail.data.base import Data, Split
 from longtail.engine import launch
@@ -93,9 +93,16 @@ def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = 
             f"{run.folder} was trained on other images than {config.data} holds now: subset "
             f"{run.result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now"
         )
+    if data.judged_on != run.result["judged_on"]:
+        raise UserError(
+            f"{run.folder} was judged on its {tables.PARTS[run.result['judged_on']]} part, and "
+            f"{config.data} would be judged on its {tables.PARTS[data.judged_on]} part: pass the "
+            "data that it was trained on"
+        )
     model = build_model(config, method, data)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
-    fabric = launch(MachineConfig())  # where it was trained may be gone
+    # the device may be gone; figures are those of its precision
+    fabric = launch(MachineConfig(precision=config.machine.precision))
     view = View.of(data, config.train, fabric.device)
     return Opened(job, method, data, model.to(fabric.device).eval(), view, fabric)
 

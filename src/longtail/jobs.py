@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from longtail import methods
 from longtail.config import Config
@@ -43,9 +43,22 @@ class Job:
         tree = {**asdict(self.config), "method": method, "options": options}
         for place in ("machine", "files", "data"):
             del tree[place]
-        seen = [data.subset_sha256, len(data.train), list(data.train.inputs.shape[1:])]
-        text = json.dumps([tree, seen], sort_keys=True)
+        text = json.dumps([tree, data.identity], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def checkpoint(self, data: Data) -> dict[str, Any] | None:
+        """What the run has saved on its way, if that was on `data`."""
+        saved = self.run.load_checkpoint()
+        if saved and saved.get("data", data.identity) != data.identity:  # early ones do not tell
+            raise self.on_other_data(data)
+        return saved
+
+    def on_other_data(self, data: Data) -> UserError:
+        """The error for a run that was begun on something else than `data`."""
+        return UserError(
+            f"{self.run.folder} was begun on other images than {data.full_name} holds now: bring "
+            "them back to go on with it, train anew with --overwrite, or choose another --out"
+        )
 
     def closed(self, value: float) -> Method:
         """The method with its open option set to `value`."""
@@ -143,7 +156,7 @@ def schedule(
 
 
 def _epochs_done(job: Job, data: Data, others: Sequence[Job]) -> int:
-    if saved := job.run.load_checkpoint():
+    if saved := job.checkpoint(data):
         return saved["epoch"]
     found = start(job, data, others)
     return found.epochs if found else 0

@@ -73,6 +73,10 @@ def fit(
     """
     name = data.full_name if isinstance(data, Data) else os.fspath(data)
     config = Config.preset(name).with_options(method=method, **options)
+    if isinstance(data, Data):
+        data_sets.check_loaded(data, options)
+        root = config.files.root or data.files.root
+        config = replace(config, files=replace(data.files, root=root))
     runs = fit_all(
         config,
         [method],
@@ -123,6 +127,8 @@ def run_jobs(
     data_of = _loaded(jobs) if data is None else lambda job: data
     for job in jobs:
         _check_judgeable(data_of(job))
+        if not overwrite:
+            _check_same_data(job, data_of(job))
     fabric = launch(machine)
     tried = {  # what cannot be built must not touch a folder
         job.run: check_fits(job.config, job.method, data_of(job), fabric.world_size) for job in jobs
@@ -230,6 +236,11 @@ def _check_judgeable(data: Data) -> None:
             f"{data.name} has no test and no validation part, so nothing could be judged: add one, "
             "or hold out a part of the training set with --val-fraction 0.2"
         )
+
+
+def _check_same_data(job: Job, data: Data) -> None:
+    if job.run.finished and job.run.result["subset_sha256"] != data.subset_sha256:
+        raise job.on_other_data(data)
 
 
 def _fit_together(

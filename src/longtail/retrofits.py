@@ -146,6 +146,8 @@ def retrofit(
     folder = None if out is None else Path(out)
     if folder and folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: choose another --out")
+    if isinstance(data, Data):
+        data_sets.check_loaded(data, options)
     state = networks.read_state(Path(checkpoint))
     data = data if isinstance(data, Data) else data_sets.load(data, **options)
     if pixels == "imagenet" and len(data.mean) == 3:

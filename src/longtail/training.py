@@ -80,7 +80,8 @@ def train_jobs(
             job.run.append_metrics(record, epoch=epoch - 1)
             if due or epoch == replica.epochs:
                 own = Reached(epoch, second * replica.images_in(0, epoch), clock.away)
-                job.run.save_checkpoint({**own._asdict(), "replica": replica.state_dict()})
+                state = {"data": replica.data.identity, "replica": replica.state_dict()}
+                job.run.save_checkpoint({**own._asdict(), **state})
         if due:
             last_save = clock.seconds
         if watched:
@@ -109,7 +110,7 @@ def _take_up(
     """Bring every replica to where its checkpoint, or a run of `others`, has come."""
     reached = Reached()
     for job, replica in zip(jobs, replicas, strict=True):
-        if saved := job.run.load_checkpoint():
+        if saved := job.checkpoint(replica.data):
             spent = reached.seconds + saved["seconds"]
             reached = Reached(saved["epoch"], spent, saved["capture_seconds"])
             replica.load_state_dict(saved["replica"])

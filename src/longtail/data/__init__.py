@@ -6,7 +6,7 @@ lists, and gives `Data`, wholly in memory. `name:ratio` cuts to that imbalance.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ __all__ = [
     "Data",
     "Split",
     "available",
+    "check_loaded",
     "count",
     "digest",
     "hold_out",
@@ -67,6 +68,21 @@ def load(name: Path | str = "", config: DataConfig | None = None, **options: Any
     else:
         source = _by_path(base, config)
     return prepared(source, name=base, ratio=ratio, config=config)
+
+
+def check_loaded(data: Data, options: Mapping[str, Any]) -> None:
+    """Refuse options of `load` among `options` that `data` was not loaded with.
+
+    Only where it lies may be told anew.
+    """
+    for field in fields(DataConfig):
+        if field.name in options and field.name != "root":
+            asked = with_values(data.files, {field.name: options[field.name]})
+            if asked != data.files:
+                raise UserError(
+                    f"{field.name} is decided when data is loaded, and this is: "
+                    f"load('{data.full_name}', {field.name}={options[field.name]!r})"
+                )
 
 
 def relocated(

@@ -4,11 +4,13 @@ Shapes: images (N, C, H, W) uint8, embeddings (N, D) float32, labels (N,) int64.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from longtail.config import DataConfig
 from longtail.data.streamed import Streamed
 
 MANY_ABOVE = 100
@@ -90,6 +92,13 @@ class Data:
     mean: tuple[float, ...]
     """Of each channel on the 0..1 scale, for normalisation; empty for embeddings."""
     std: tuple[float, ...]
+    files: DataConfig = field(default_factory=DataConfig)
+    """What `load` was asked for beside the name: which parts there are depends on it."""
+
+    @property
+    def identity(self) -> list[Any]:
+        """What a training of it depends on: the images, those left to train on, their shape."""
+        return [self.subset_sha256, len(self.train), list(self.train.inputs.shape[1:])]
 
     @property
     def full_name(self) -> str:

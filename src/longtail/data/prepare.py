@@ -69,6 +69,7 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
         subset_sha256=found.subset_sha256,
         mean=mean,
         std=std,
+        files=config,
     )
 
 
