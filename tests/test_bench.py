@@ -233,6 +233,68 @@ def test_words_that_no_recipe_has_are_refused(bench):
         bench.missing(1, ["nonsense"])
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["method: cosine", "files: {judge: val, val_fraction: 0.3}", "files: {val_fraction: 0.3}"],
+)
+def test_no_result_of_another_method_or_other_parts_is_taken(bench, tmp_path, change):
+    run(bench, bench.missing(1))
+    path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"
+    kept = [line for line in path.read_text().splitlines() if line[:6] not in ("method", "files:")]
+    method = "" if "method" in change else "method: deconfound\n"
+    path.write_text("\n".join([*kept, change, method]))
+    with pytest.raises(UserError, match="was made by another recipe than"):
+        reopen(tmp_path).missing(1)
+
+
+def test_seeds_that_nobody_asked_for_are_not_averaged_with_another_recipes(bench, tmp_path):
+    run(bench, bench.missing(2))
+    path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"
+    path.write_text(path.read_text().replace("epochs: 1", "epochs: 2"))
+    for file in (tmp_path / "results").rglob("deconfound-s0.json"):
+        file.unlink()
+    again = reopen(tmp_path)
+    with pytest.raises(UserError, match=r"deconfound-s1.json was made by another recipe"):
+        again.missing(1)
+    with pytest.raises(UserError, match=r"deconfound-s1.json was made by another recipe"):
+        benches.markdown(again)
+
+
+def test_results_of_other_images_are_not_mixed(bench, tmp_path):
+    run(bench, bench.missing(1))
+    (kept,) = (tmp_path / "results").rglob("deconfound-s0.json")
+    told = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**told, "subset_sha256": "of other images"}))
+    before = set((tmp_path / "runs").rglob("*"))
+    with pytest.raises(UserError, match="are of other images than digits-lt"):
+        run(bench, bench.missing(2))
+    assert set((tmp_path / "runs").rglob("*")) == before
+    other = kept.with_name("deconfound-s1.json")
+    other.write_text(json.dumps({**told, "seed": 1}))
+    with pytest.raises(UserError, match="s0.json, deconfound-s1.json in .* of different images"):
+        benches.markdown(bench)
+
+
+@pytest.mark.parametrize("data", ["/somewhere/photos", "../photos:50"])
+def test_results_stay_below_the_bench_wherever_the_data_is(bench, tmp_path, data):
+    path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"
+    path.write_text(RECIPE.format(method="deconfound").replace("digits-lt:20", data))
+    (recipe,) = [r for r in reopen(tmp_path).recipes if r.config.data == data]
+    place = bench.results / recipe.place
+    assert place.resolve().is_relative_to(bench.results.resolve()) and "photos" in place.parts[-3]
+
+
+def test_readme_is_not_given_figures_that_are_kept_elsewhere(bench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- toy -->\nold\n<!-- /toy -->\n")
+    words = ["bench", "toy", "--seeds", "1", "--device", "cpu"]
+    cli.main([*words, "--results", "mine"])
+    assert "old" in readme.read_text() and (tmp_path / "mine" / "toy.md").exists()
+    cli.main(words)
+    assert "old" not in readme.read_text()
+
+
 def test_the_price_counts_samplers_second_stages_and_tuning(bench, tmp_path):
     run(bench, bench.missing(1))
     folder = tmp_path / "recipes" / "toy" / "digits"

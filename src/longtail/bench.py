@@ -13,6 +13,7 @@ from typing import Any
 
 from longtail import methods, tables
 from longtail.config import Config, MachineConfig
+from longtail.data.base import Data
 from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.jobs import Job, settled
@@ -50,8 +51,10 @@ class Recipe:
 
     @property
     def cell(self) -> Path:
-        """DATA-RATIO/BACKBONE, where the recipe's results go."""
-        return Path(self.config.data.replace(":", "-")) / self.config.backbone
+        """DATA-RATIO/BACKBONE, where the recipe's results go; below the bench, wherever DATA is."""
+        data = Path(self.config.data.replace(":", "-"))
+        below = [part for part in data.parts if part not in (data.anchor, "..")]
+        return Path(*below, self.config.backbone)
 
     @property
     def name(self) -> str:
@@ -85,11 +88,14 @@ class Bench(RecipeBench[Recipe]):
         """Fields of the result `found` that `recipe`, as it is now, would not have made."""
         train = recipe.config.train
         wanted = {
+            "method": recipe.config.method,
             **trained_with(recipe.config),
             **{name: getattr(train, name) for name in ("epochs", "batch_size", "momentum", "lr")},
         }
         if found["alpha_rule"] == "fixed" and "alpha" in recipe.config.options:
             wanted["alpha"] = recipe.config.options["alpha"]
+        if recipe.config.files.judge == "val":
+            wanted["judged_on"] = "val"
         # early files do not tell all
         return [n for n, value in wanted.items() if n in found and found[n] != rounded(value)]
 
@@ -117,11 +123,25 @@ class Bench(RecipeBench[Recipe]):
                 keep(job.run, targets[job.run])
         run_jobs(
             jobs,
+            on_data=self._check_data,
             resume=True,
             progress=progress,
             others=others,
             on_result=lambda job: keep(job.run, targets[job.run]),
         )
+
+    def _check_data(self, job: Job, data: Data) -> None:
+        """Refuse to mix results of other images of the same name with those to come."""
+        asked = trained_with(job.config)["files"]
+        for recipe in self.recipes:
+            files = trained_with(recipe.config)["files"]
+            if (recipe.config.data, files) != (job.config.data, asked):
+                continue
+            if any(r["subset_sha256"] != data.subset_sha256 for r in self.found(recipe)):
+                raise UserError(
+                    f"results of {recipe.place} in {self.results} are of other images than "
+                    f"{job.config.data} holds now: delete them, or pass another --results"
+                )
 
     def job(self, recipe: Recipe, seed: int, root: Path | None, machine: MachineConfig) -> Job:
         """What is to be trained for `recipe` and `seed`."""

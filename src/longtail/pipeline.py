@@ -113,11 +113,13 @@ def run_jobs(
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    on_data: Callable[[Job, Data], None] | None = None,
     on_result: Callable[[Job], None] | None = None,
     others: Sequence[Job] = (),
 ) -> list[Run]:
     """Train and judge `jobs`, which share a machine; `on_result` hears of each as it comes.
 
+    `on_data` is shown the data of each before anything is trained, and may refuse it.
     Each is trained on the data its configuration names, or all on `data`. What finished runs of
     `jobs`, or of `others`, have trained already is not trained again.
     """
@@ -127,6 +129,8 @@ def run_jobs(
     data_of = _loaded(jobs) if data is None else lambda job: data
     for job in jobs:
         _check_judgeable(data_of(job))
+        if on_data:
+            on_data(job, data_of(job))
         if not overwrite:
             _check_same_data(job, data_of(job))
     fabric = launch(machine)

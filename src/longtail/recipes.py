@@ -108,26 +108,40 @@ class RecipeBench(ABC, Generic[R]):
     def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[R, int]]:
         """Recipes and seeds without a result file, in the order of the recipes."""
         asked = asked_for(self.recipes, seeds, only)
-        return [(recipe, seed) for recipe, seed in asked if not self._done(recipe, seed)]
+        for recipe in self.recipes:
+            self.found(recipe)  # what its table could not show is refused before anything is run
+        return [
+            (recipe, seed)
+            for recipe, seed in asked
+            if not result_path(self.results, recipe, seed).exists()
+        ]
 
-    def _done(self, recipe: R, seed: int) -> bool:
-        """Whether the result is there; one that another recipe made is not taken for it."""
-        path = result_path(self.results, recipe, seed)
-        if not path.exists():
-            return False
-        other = self.differing(recipe, json.loads(path.read_text()))
+    def found(self, recipe: R) -> list[dict[str, Any]]:
+        """The results of `recipe` that are there.
+
+        Raises:
+            UserError: if another recipe made one of them, or they are of different images.
+        """
+        path = self.results / recipe.place
+        paths = sorted(path.parent.glob(f"{path.name}-s[0-9]*.json"))
+        results = [self.read(each, recipe) for each in paths]
+        if len({result["subset_sha256"] for result in results}) > 1:
+            raise UserError(
+                f"{', '.join(each.name for each in paths)} in {path.parent} are of different "
+                "images (subset_sha256): delete those that are not of today's"
+            )
+        return results
+
+    def read(self, path: Path, recipe: R) -> dict[str, Any]:
+        """The result in `path`, which must be one that `recipe` makes."""
+        found = json.loads(path.read_text())
+        other = self.differing(recipe, found)
         if other:
             raise UserError(
                 f"{path} was made by another recipe than {recipe.path} is now (they differ in "
                 f"{' and '.join(sorted(other))}): delete it, or bring the recipe back"
             )
-        return True
-
-    def found(self, recipe: R) -> list[dict[str, Any]]:
-        """The results of `recipe` that are there."""
-        path = self.results / recipe.place
-        paths = sorted(path.parent.glob(f"{path.name}-s[0-9]*.json"))
-        return [json.loads(each.read_text()) for each in paths]
+        return found
 
     def page(self) -> str:
         """What RESULTS/NAME.md holds."""

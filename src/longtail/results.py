@@ -169,6 +169,8 @@ class Result:
     device: str
     options: Mapping[str, str]
     """The method's own."""
+    files: Mapping[str, Any]
+    """Options of loading that say what is trained on and what is judged."""
     train: Mapping[str, Any]
     """All options of training."""
     versions: Mapping[str, str]
@@ -196,8 +198,12 @@ def own_seconds(result: Mapping[str, Any]) -> float:
 
 def trained_with(config: Config) -> dict[str, Any]:
     """The fields that tell one recipe from another, as a result file has them."""
-    options = {name: str(value) for name, value in sorted(config.options.items())}
-    return {"options": options, "train": json.loads(json.dumps(asdict(config.train)))}
+    files = ("val_fraction", "image_size", "min_count", "judge")
+    return {
+        "options": {name: str(value) for name, value in sorted(config.options.items())},
+        "files": {name: getattr(config.files, name) for name in files},
+        "train": json.loads(json.dumps(asdict(config.train))),
+    }
 
 
 def described(head: Head, train: Any) -> dict[str, Any]:

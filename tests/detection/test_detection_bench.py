@@ -166,12 +166,14 @@ def test_a_result_of_another_recipe_is_not_taken(
 
 
 def test_the_table_has_the_alpha_that_was_measured(bench, place, places, tmp_path):
-    write_recipes(tmp_path, place / "set", alpha=3.0)
-    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
-    rows = [line.split(" | ") for line in opened.body().splitlines()[2:]]
+    rows = [line.split(" | ") for line in bench.body().splitlines()[2:]]
     assert [row[2:4] for row in rows] == [
         *(["off", "0"], ["plain", "1.5"], ["background-exempt", "1.5"]),
     ]
+    write_recipes(tmp_path, place / "set", alpha=3.0)
+    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
+    with pytest.raises(UserError, match="made by another recipe .* differ in inference"):
+        opened.body()
 
 
 def test_a_recipe_has_no_result_of_one_whose_name_begins_alike(bench, tmp_path):
@@ -182,7 +184,8 @@ def test_a_recipe_has_no_result_of_one_whose_name_begins_alike(bench, tmp_path):
 def test_an_alpha_that_nothing_uses_makes_no_other_result(bench, place, places, tmp_path):
     write_recipes(tmp_path, place / "set", alpha=3.0)
     opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
-    assert opened.missing(None, ["deconfound.yaml"]) == []
+    (kept,) = bench.found(bench.recipes[0])
+    assert opened.differing(opened.recipes[0], kept) == []
 
 
 def test_results_of_other_images_are_not_joined(bench, data):

@@ -33,7 +33,7 @@ nothing speaks for the class, are left out and counted. [docs/figures.md](../doc
 what follows."""
 SAME = (
     *("method", "data", "ratio", "backbone", "seed", "alpha", "alpha_rule"),
-    *("training_id", "subset_sha256"),
+    *("training_id", "subset_sha256", "options", "files", "train"),
 )
 """What a measurement takes over from its run's result."""
 
@@ -64,6 +64,9 @@ def bench_compactness(
         for (recipe, seed), path in zip(wanted, paths, strict=True)
         if not path.exists()
     ]
+    for (recipe, _), path in zip(wanted, paths, strict=True):
+        if path.exists():
+            bench.read(path, recipe)
     if missing:
         run_jobs([job for job, _ in missing], resume=True, progress=progress)
     for job, path in missing:

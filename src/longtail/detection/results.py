@@ -100,6 +100,7 @@ def make_result(
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
         capture_seconds=0.0,
         replicas=1,
+        files={},
         **made_with(config),
         versions=versions(),
         git=commit(),
