@@ -68,6 +68,22 @@ def test_mistakes(root):
         load(str(root), image_size=8)
 
 
+@pytest.mark.parametrize(
+    "categories",
+    [
+        [{"id": 9, "name": "boat"}, {"id": 4, "name": "zebra"}],
+        [{"id": 9, "name": "zebra"}, {"id": 4, "name": "boat"}, {"id": 5, "name": "bus"}],
+        [{"id": 9, "name": "zebra"}],
+    ],
+)
+def test_other_categories_than_in_training(root, categories):
+    path = root / "instances_val.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "categories": categories}))
+    with pytest.raises(UserError, match=r"^[^(]*instances_val.json has other categories than"):
+        load(str(root), image_size=8)
+
+
 def test_a_photograph_that_is_not_there_is_named(root):
     (root / "images" / "a.png").unlink()
     with pytest.raises(UserError, match=r"box 7 of .*a\.png cannot be read"):

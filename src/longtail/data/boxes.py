@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from longtail.config import DataConfig
+from longtail.data.checks import check_categories
 from longtail.data.images import Crop, Images, Stored
 from longtail.data.sources import Part, Source
 from longtail.errors import UserError
@@ -27,7 +28,8 @@ def source(root: Path, *, config: DataConfig) -> Source:
     are chosen on a part of the training boxes.
 
     Raises:
-        UserError: if a file is not in COCO's format, or no image size was given.
+        UserError: if a file is not in COCO's format, the two list different categories, or no
+            image size was given.
     """
     if config.image_size is None:
         raise UserError(f"{root} holds boxes of all sizes: pass --image-size, as in 64")
@@ -39,10 +41,14 @@ def source(root: Path, *, config: DataConfig) -> Source:
     try:
         categories = sorted(read["train"]["categories"], key=lambda category: category["id"])
         numbers = {category["id"]: number for number, category in enumerate(categories)}
+        if "test" in read:
+            check_categories(root / TEST, _pairs(read["test"]), _pairs(read["train"]))
         parts = {
             part: _part(content, numbers, root / "images", config) for part, content in read.items()
         }
         return Source(tuple(category["name"] for category in categories), parts, unit="category")
+    except UserError:  # a ValueError, and clear already
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"the annotations in {root} are not in COCO's format ({type(error).__name__}: {error})"
@@ -54,6 +60,11 @@ def _read(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
+
+
+def _pairs(content: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Id and name of each category."""
+    return [(category["id"], category["name"]) for category in content["categories"]]
 
 
 def _part(

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from longtail.config import DataConfig
+from longtail.data.checks import check_categories
 from longtail.data.images import decode
 from longtail.data.named import data_root
 from longtail.detection import masks, shapes
@@ -123,13 +124,9 @@ def read(
     found = parse(annotations, images, annotated=annotated)
     if categories is None:
         categories = _counted(found)
-    elif (found.ids, found.names) != (categories.ids, categories.names):
-        pairs = set(zip(found.ids, found.names, strict=True))
-        strange = sorted(pairs ^ set(zip(categories.ids, categories.names, strict=True)))
-        raise UserError(
-            f"{annotations} has other categories than the training file, as {strange[0][0]} "
-            f"'{strange[0][1]}' ({len(strange)} differ): both must list the same"
-        )
+    else:
+        training = zip(categories.ids, categories.names, strict=True)
+        check_categories(annotations, zip(found.ids, found.names, strict=True), training)
     if found.dropped:
         told = ", ".join(f"{number:,} {reason}" for reason, number in found.dropped.items())
         log.warning("%s: left out %s", annotations, told)
