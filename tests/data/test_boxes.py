@@ -90,6 +90,24 @@ def test_a_photograph_that_is_not_there_is_named(root):
         load(str(root), image_size=8)
 
 
+def test_a_photograph_of_another_size_is_unreadable(root, caplog):
+    with Image.open(root / "images" / "a.png") as photo:
+        half = photo.resize((30, 20))
+    half.save(root / "images" / "half.png")
+    path = root / "instances_train.json"
+    content = json.loads(path.read_text())
+    content["images"].append({"id": 2, "file_name": "half.png", "width": 60, "height": 40})
+    content["annotations"].append(
+        {"id": 10, "image_id": 2, "category_id": 9, "bbox": [40, 25, 10, 10]}
+    )
+    path.write_text(json.dumps(content))
+    told = r"box 10 of .*half\.png.*cannot be read \(.*it is 30x20 and its annotations say 60x40\)"
+    with pytest.raises(UserError, match=told):
+        load(str(root), image_size=8)
+    data = load(str(root), image_size=8, corrupt="skip")
+    assert data.train.labels.tolist() == [0, 1] and "30x20" in caplog.text
+
+
 def test_the_natural_tail_of_coco(shared: Path):
     from longtail.config import DataConfig
     from longtail.data.boxes import source

@@ -75,9 +75,10 @@ def _part(
     boxes = [box for box in content["annotations"] if not box.get("iscrowd")]
     boxes.sort(key=lambda box: (box["image_id"], box["id"]))
     crops = [
-        Crop(images / photo["file_name"], _square(box["bbox"], photo["width"], photo["height"]))
+        Crop(images / photo["file_name"], _square(box["bbox"], *size), size)
         for box in boxes
         for photo in (photographs[box["image_id"]],)
+        for size in ((photo["width"], photo["height"]),)
     ]
     labels = torch.tensor([numbers[box["category_id"]] for box in boxes])
 
