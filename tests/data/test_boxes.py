@@ -68,6 +68,19 @@ def test_mistakes(root):
         load(str(root), image_size=8)
 
 
+CROWD = {"id": 9, "image_id": 0, "category_id": 9, "bbox": [0, 0, 60, 40], "iscrowd": 1}
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+@pytest.mark.parametrize("annotations", [[], [CROWD]])
+def test_a_file_without_a_box_is_named(root, part, annotations):
+    path = root / f"instances_{part}.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "annotations": annotations}))
+    with pytest.raises(UserError, match=rf"^[^(]*instances_{part}.json has no box"):
+        load(str(root), image_size=8)
+
+
 @pytest.mark.parametrize(
     "categories",
     [

@@ -28,23 +28,20 @@ def source(root: Path, *, config: DataConfig) -> Source:
     are chosen on a part of the training boxes.
 
     Raises:
-        UserError: if a file is not in COCO's format, the two list different categories, or no
-            image size was given.
+        UserError: if a file is not in COCO's format or has no box, the two list different
+            categories, or no image size was given.
     """
     if config.image_size is None:
         raise UserError(f"{root} holds boxes of all sizes: pass --image-size, as in 64")
-    read = {
-        part: _read(root / name)
-        for part, name in (("train", TRAIN), ("test", TEST))
-        if (root / name).is_file()
-    }
+    paths = {"train": root / TRAIN, "test": root / TEST}
+    read = {part: _read(path) for part, path in paths.items() if path.is_file()}
     try:
         categories = sorted(read["train"]["categories"], key=lambda category: category["id"])
         numbers = {category["id"]: number for number, category in enumerate(categories)}
         if "test" in read:
-            check_categories(root / TEST, _pairs(read["test"]), _pairs(read["train"]))
+            check_categories(paths["test"], _pairs(read["test"]), _pairs(read["train"]))
         parts = {
-            part: _part(content, numbers, root / "images", config) for part, content in read.items()
+            part: _part(paths[part], content, numbers, config) for part, content in read.items()
         }
         return Source(tuple(category["name"] for category in categories), parts, unit="category")
     except UserError:  # a ValueError, and clear already
@@ -68,11 +65,14 @@ def _pairs(content: Mapping[str, Any]) -> list[tuple[int, str]]:
 
 
 def _part(
-    content: Mapping[str, Any], numbers: Mapping[int, int], images: Path, config: DataConfig
+    path: Path, content: Mapping[str, Any], numbers: Mapping[int, int], config: DataConfig
 ) -> Part:
     """Every box but those of crowds, in the order of photographs."""
+    images = path.parent / "images"
     photographs = {image["id"]: image for image in content["images"]}
     boxes = [box for box in content["annotations"] if not box.get("iscrowd")]
+    if not boxes:
+        raise UserError(f"{path} has no box but those of crowds, which are left out: add some")
     boxes.sort(key=lambda box: (box["image_id"], box["id"]))
     crops = [
         Crop(images / photo["file_name"], _square(box["bbox"], *size), size)
