@@ -169,6 +169,19 @@ def test_commands(run, place, tmp_path, capsys):
     }
 
 
+def test_pictures_of_one_name_do_not_replace_each_other(run, tmp_path):
+    photos = [tmp_path / name for name in ("a/x.png", "x-2.png", "b/x.png")]
+    for width, photo in zip((20, 30, 40), photos, strict=True):
+        photo.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (width, 40), "red").save(photo)
+    out = tmp_path / "out"
+    words = ["detect", "predict", str(run.folder), *map(str, photos), "--out", str(out)]
+    cli.main([*words, "--tde", "off", "--device", "cpu"])
+    assert {path.name for path in out.iterdir()} == {"x.png", "x-2.png", "x-3.png"}
+    widths = [decode(out / name).shape[1] for name in ("x.png", "x-2.png", "x-3.png")]
+    assert widths == sorted(set(widths))  # each under the name of its own
+
+
 def test_a_judging_that_fails_leaves_the_model(place, data, tmp_path, monkeypatch):
     def fail(*_):
         raise MemoryError
