@@ -83,7 +83,7 @@ def _facts(result: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
         facts["alpha"] = result["alpha"]
     elif result.get("alpha_rule") and result["alpha"] is None:
         facts.pop("tau", None)
-    own = dict(result.get("train", {}))
+    own = {**result.get("train", {}), **result.get("inference", {})}  # a detector has the latter
     if "options" in result:  # a setting that is a field of the result is told there
         own |= {n: result["options"].get(n, "default") for n in options if n not in result}
     return own | facts

@@ -23,7 +23,7 @@ from longtail.benches.detection_speed import (
 )
 from longtail.config import MachineConfig
 from longtail.data.images import decode
-from longtail.detection import batches, predicting, regions, training
+from longtail.detection import batches, page, predicting, regions, training
 from longtail.detection.bench import Recipe
 from longtail.detection.data import Categories, DetectionSet
 from longtail.detection.detector import build_detector
@@ -167,6 +167,28 @@ def test_commands(run, place, tmp_path, capsys):
     assert len(entries) == 3 * 5 and set(entries[0]) == {
         *("image_id", "category_id", "bbox", "score", "segmentation"),
     }
+
+
+def test_a_report_averages_only_runs_that_differ_in_their_seed(run):
+    first = {**run.result, "ap": {name: 10.0 for name in run.result["ap"]}}
+    second = {**first, "seed": 1, "ap": {name: 20.0 for name in first["ap"]}}
+    longer = {**first, "epochs": 24, "train": {**first["train"], "epochs": 24}}
+    fewer = {**second, "inference": {**first["inference"], "detections": 9}}
+    head = ["background-exempt", "1.5"]
+    seen = [row[:5] for row in page.rows([first, second, longer, fewer])]
+    assert seen == [
+        ["deconfound-tde, epochs 1, detections 5", *head, "2", "15.0 ± 7.1"],
+        ["deconfound-tde, epochs 24, detections 5", *head, "1", "10.0"],
+        ["deconfound-tde, epochs 1, detections 9", *head, "1", "20.0"],
+    ]
+
+
+def test_a_report_has_each_run_once(run, data, tmp_path):
+    again = tmp_path / "link"
+    again.symlink_to(run.folder)
+    folders, out = [run.folder, again], tmp_path / "page.html"
+    text = page.report(folders, out, data=data, machine=CPU, images=1).read_text()
+    assert text.count("<svg") == 1 and "± 0.0" not in text
 
 
 def test_pictures_of_one_name_do_not_replace_each_other(run, tmp_path):
