@@ -85,11 +85,20 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
         fit(config, out=half.folder, data=data, progress=Interrupt())
     assert not half.finished
     others = DetectionSet(data[0].pictures[1:], data[0].categories, {})
-    with pytest.raises(UserError, match="trained on other images"):
+    with pytest.raises(UserError, match="trained or judged on other images"):
         fit(config, out=half.folder, data=(others, data[1]), resume=True)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(half.folder, elsewhere)
     fit(config, out=half.folder, data=data, resume=True)
-    with pytest.raises(UserError, match="trained on other images"):
-        fit(config, out=half.folder, data=(others, data[1]), resume=True)
+    fewer = (data[0], data[1].only([0, 1]))
+    for changed in ((others, data[1]), fewer):
+        with pytest.raises(UserError, match="trained or judged on other images"):
+            fit(config, out=half.folder, data=changed, resume=True)
+        with pytest.raises(UserError, match="trained or judged on other images"):
+            _ = Finished(half.folder, data=changed, machine=CPU).val
+    judged = fit(config, out=elsewhere, data=fewer, resume=True).result  # on what is there now
+    assert judged["training_id"] == half.result["training_id"]
+    assert judged["subset_sha256"] != half.result["subset_sha256"]
     one, other = whole.load_model(), half.load_model()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.result["overall"] == half.result["overall"] and whole.result["alpha"] is None

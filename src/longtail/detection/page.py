@@ -11,9 +11,9 @@ from PIL import Image
 
 from longtail import tables
 from longtail.config import MachineConfig
+from longtail.detection.data import Splits
 from longtail.detection.finished import Finished
 from longtail.detection.results import FIGURES, DetectionRun
-from longtail.detection.training import Splits
 from longtail.errors import UserError
 from longtail.pages import source, template
 from longtail.runs import replacing
