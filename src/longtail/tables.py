@@ -83,7 +83,8 @@ def _facts(result: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
         facts["alpha"] = result["alpha"]
     elif result.get("alpha_rule") and result["alpha"] is None:
         facts.pop("tau", None)
-    own = {**result.get("train", {}), **result.get("files", {})}
+    parts = ("train", "files", "inference")  # a classifier has the second, a detector the third
+    own = {name: value for part in parts for name, value in result.get(part, {}).items()}
     own.pop("judge", None)  # judged_on tells
     if "options" in result:  # a setting that is a field of the result is told there
         own |= {n: result["options"].get(n, "default") for n in options if n not in result}

@@ -68,10 +68,57 @@ def test_mistakes(root):
         load(str(root), image_size=8)
 
 
+CROWD = {"id": 9, "image_id": 0, "category_id": 9, "bbox": [0, 0, 60, 40], "iscrowd": 1}
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+@pytest.mark.parametrize("annotations", [[], [CROWD]])
+def test_a_file_without_a_box_is_named(root, part, annotations):
+    path = root / f"instances_{part}.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "annotations": annotations}))
+    with pytest.raises(UserError, match=rf"^[^(]*instances_{part}.json has no box"):
+        load(str(root), image_size=8)
+
+
+@pytest.mark.parametrize(
+    "categories",
+    [
+        [{"id": 9, "name": "boat"}, {"id": 4, "name": "zebra"}],
+        [{"id": 9, "name": "zebra"}, {"id": 4, "name": "boat"}, {"id": 5, "name": "bus"}],
+        [{"id": 9, "name": "zebra"}],
+    ],
+)
+def test_other_categories_than_in_training(root, categories):
+    path = root / "instances_val.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "categories": categories}))
+    with pytest.raises(UserError, match=r"^[^(]*instances_val.json has other categories than"):
+        load(str(root), image_size=8)
+
+
 def test_a_photograph_that_is_not_there_is_named(root):
     (root / "images" / "a.png").unlink()
     with pytest.raises(UserError, match=r"box 7 of .*a\.png cannot be read"):
         load(str(root), image_size=8)
+
+
+def test_a_photograph_of_another_size_is_unreadable(root, caplog):
+    with Image.open(root / "images" / "a.png") as photo:
+        half = photo.resize((30, 20))
+    half.save(root / "images" / "half.png")
+    path = root / "instances_train.json"
+    content = json.loads(path.read_text())
+    content["images"].append({"id": 2, "file_name": "half.png", "width": 60, "height": 40})
+    content["annotations"].append(
+        {"id": 10, "image_id": 2, "category_id": 9, "bbox": [40, 25, 10, 10]}
+    )
+    path.write_text(json.dumps(content))
+    told = r"box 10 of .*half\.png.*cannot be read \(.*it is 30x20 and its annotations say 60x40\)"
+    with pytest.raises(UserError, match=told):
+        load(str(root), image_size=8)
+    data = load(str(root), image_size=8, corrupt="skip")
+    assert data.train.labels.tolist() == [0, 1] and "30x20" in caplog.text
 
 
 def test_the_natural_tail_of_coco(shared: Path):

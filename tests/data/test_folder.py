@@ -7,6 +7,7 @@ import torch
 from makers import Painter
 
 from longtail.data import load
+from longtail.data.folder import images_under
 from longtail.errors import UserError
 
 
@@ -29,6 +30,17 @@ def test_a_folder_per_class(paint: Painter, tmp_path: Path) -> None:
     assert data.train.labels.tolist() == [0, 0, 0, 1]
     assert data.test is None and data.val is None
     assert data.name == str(tmp_path)
+
+
+def test_hidden_folders_hold_no_images(paint: Painter, tmp_path: Path) -> None:
+    for name in ("cat/.ipynb_checkpoints/1-checkpoint.png", "cat/deep/.thumbnails/more/3.png"):
+        paint(f".set/{name}", grey=99)
+    for name in ("cat/1.png", "cat/deep/3.png", "lynx/1.png"):
+        paint(f".set/{name}")
+    root = tmp_path / ".set"  # the root may be hidden
+    data = load(str(root))
+    assert data.counts.images == (2, 1) and not (data.train.inputs == 99).any()
+    assert images_under(root / "cat") == [root / "cat/1.png", root / "cat/deep/3.png"]
 
 
 def test_parts_above_classes(paint: Painter, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from small import small_config, small_data
 from longtail import cli
 from longtail.config import MachineConfig
 from longtail.detection.bench import DetectionBench, Recipe
-from longtail.detection.data import DetectionSet
 from longtail.detection.settings import DetectionMachineConfig
 from longtail.errors import UserError
 from longtail.recipes import result_path
@@ -189,9 +188,10 @@ def test_an_alpha_that_nothing_uses_makes_no_other_result(bench, place, places, 
 
 
 def test_results_of_other_images_are_not_joined(bench, data):
-    others = DetectionSet(data[0].pictures[1:], data[0].categories, {})
-    with pytest.raises(UserError, match="are of other images than .* holds now"):
-        bench.run(bench.missing(2), root=None, machine=CPU, data=(others, data[1]))
+    train, val = data
+    for splits in ((train.only(range(1, len(train))), val), (train, val.only(range(1, len(val))))):
+        with pytest.raises(UserError, match="are of other images than .* holds now"):
+            bench.run(bench.missing(2), root=None, machine=CPU, data=splits)
 
 
 def test_recipes_that_share_a_training_must_ask_for_the_same(place, places, tmp_path):

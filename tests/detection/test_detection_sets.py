@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from perturbed import categories_in
+from PIL import Image
 
 from longtail.detection.data import Categories, load, read
 from longtail.detection.masks import coco, decode, encode
@@ -54,6 +55,31 @@ def test_missing_images_are_counted(content, write):
     (folder / "images" / "b.png").unlink()
     with pytest.raises(UserError, match=r"1 of 2 images are missing, as .*b\.png"):
         load(folder)
+
+
+def test_a_digest_sees_masks_crowds_and_files(content, write):
+    folder, path = write(content), "instances_train.json"
+    thing, image = content["annotations"][0], content["images"][0]
+    before = [split.digest for split in load(folder)]
+    assert [split.digest for split in load(folder)] == before
+    for entry, change in (
+        (thing, {"segmentation": [[2, 3, 8, 3, 8, 7]]}),  # the box is the same
+        (thing, {"iscrowd": 1}),
+        (image, {"neg_category_ids": [4]}),
+        (image, {"not_exhaustive_category_ids": [4]}),
+    ):
+        old = dict(entry)
+        entry.update(change)
+        (folder / path).write_text(json.dumps(content))
+        train, val = load(folder)
+        assert train.digest != before[0] and val.digest == before[1], change
+        entry.clear()
+        entry.update(old)
+    (folder / path).write_text(json.dumps(content))
+    assert load(folder)[0].digest == before[0]
+    redrawn = Image.effect_noise((20, 10), 50).convert("RGB")
+    redrawn.save(folder / "images" / "b.png")
+    assert load(folder)[0].digest != before[0]
 
 
 def test_other_categories_than_in_training(content, write):

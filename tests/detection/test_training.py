@@ -23,7 +23,7 @@ from longtail.benches.detection_speed import (
 )
 from longtail.config import MachineConfig
 from longtail.data.images import decode
-from longtail.detection import batches, predicting, regions, training
+from longtail.detection import batches, page, predicting, regions, training
 from longtail.detection.bench import Recipe
 from longtail.detection.data import Categories, DetectionSet
 from longtail.detection.detector import build_detector
@@ -85,11 +85,20 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
         fit(config, out=half.folder, data=data, progress=Interrupt())
     assert not half.finished
     others = DetectionSet(data[0].pictures[1:], data[0].categories, {})
-    with pytest.raises(UserError, match="trained on other images"):
+    with pytest.raises(UserError, match="trained or judged on other images"):
         fit(config, out=half.folder, data=(others, data[1]), resume=True)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(half.folder, elsewhere)
     fit(config, out=half.folder, data=data, resume=True)
-    with pytest.raises(UserError, match="trained on other images"):
-        fit(config, out=half.folder, data=(others, data[1]), resume=True)
+    fewer = (data[0], data[1].only([0, 1]))
+    for changed in ((others, data[1]), fewer):
+        with pytest.raises(UserError, match="trained or judged on other images"):
+            fit(config, out=half.folder, data=changed, resume=True)
+        with pytest.raises(UserError, match="trained or judged on other images"):
+            _ = Finished(half.folder, data=changed, machine=CPU).val
+    judged = fit(config, out=elsewhere, data=fewer, resume=True).result  # on what is there now
+    assert judged["training_id"] == half.result["training_id"]
+    assert judged["subset_sha256"] != half.result["subset_sha256"]
     one, other = whole.load_model(), half.load_model()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.result["overall"] == half.result["overall"] and whole.result["alpha"] is None
@@ -167,6 +176,41 @@ def test_commands(run, place, tmp_path, capsys):
     assert len(entries) == 3 * 5 and set(entries[0]) == {
         *("image_id", "category_id", "bbox", "score", "segmentation"),
     }
+
+
+def test_a_report_averages_only_runs_that_differ_in_their_seed(run):
+    first = {**run.result, "ap": {name: 10.0 for name in run.result["ap"]}}
+    second = {**first, "seed": 1, "ap": {name: 20.0 for name in first["ap"]}}
+    longer = {**first, "epochs": 24, "train": {**first["train"], "epochs": 24}}
+    fewer = {**second, "inference": {**first["inference"], "detections": 9}}
+    head = ["background-exempt", "1.5"]
+    seen = [row[:5] for row in page.rows([first, second, longer, fewer])]
+    assert seen == [
+        ["deconfound-tde, epochs 1, detections 5", *head, "2", "15.0 ± 7.1"],
+        ["deconfound-tde, epochs 24, detections 5", *head, "1", "10.0"],
+        ["deconfound-tde, epochs 1, detections 9", *head, "1", "20.0"],
+    ]
+
+
+def test_a_report_has_each_run_once(run, data, tmp_path):
+    again = tmp_path / "link"
+    again.symlink_to(run.folder)
+    folders, out = [run.folder, again], tmp_path / "page.html"
+    text = page.report(folders, out, data=data, machine=CPU, images=1).read_text()
+    assert text.count("<svg") == 1 and "± 0.0" not in text
+
+
+def test_pictures_of_one_name_do_not_replace_each_other(run, tmp_path):
+    photos = [tmp_path / name for name in ("a/x.png", "x-2.png", "b/x.png")]
+    for width, photo in zip((20, 30, 40), photos, strict=True):
+        photo.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (width, 40), "red").save(photo)
+    out = tmp_path / "out"
+    words = ["detect", "predict", str(run.folder), *map(str, photos), "--out", str(out)]
+    cli.main([*words, "--tde", "off", "--device", "cpu"])
+    assert {path.name for path in out.iterdir()} == {"x.png", "x-2.png", "x-3.png"}
+    widths = [decode(out / name).shape[1] for name in ("x.png", "x-2.png", "x-3.png")]
+    assert widths == sorted(set(widths))  # each under the name of its own
 
 
 def test_a_judging_that_fails_leaves_the_model(place, data, tmp_path, monkeypatch):

@@ -1,7 +1,9 @@
 """Commands of detection and instance segmentation: longtail detect ..."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -178,8 +180,9 @@ class DetectPredict:
         chosen = range(len(data) if self.images else min(self.count, len(data)))
         self.out.mkdir(parents=True, exist_ok=True)
         drawn = finished.compare(config, data, chosen, self.least_score)
-        for number, picture in zip(chosen, drawn, strict=True):
-            picture.save(self.out / f"{data.pictures[number].path.stem}.png")
+        names = _distinct(data.pictures[number].path.stem for number in chosen)
+        for name, picture in zip(names, drawn, strict=True):
+            picture.save(self.out / f"{name}.png")
         print(
             f"{len(chosen)} pictures in {self.out}; detections from a score of "
             f"{self.least_score:g} up are drawn and counted (--least-score)"
@@ -228,6 +231,15 @@ class DetectReport:
             machine=MachineConfig(device=self.device),
         )
         print(f"written to {page}")
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Names in their order; one that is taken gets a number, as in x-2."""
+    given: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name}-{i}" for i in count(2))
+        given[next(each for each in chain([name], numbered) if each not in given)] = None
+    return list(given)
 
 
 def _print(results: list[dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from longtail.config import DataConfig
+from longtail.data.checks import check_categories
 from longtail.data.images import Crop, Images, Stored
 from longtail.data.sources import Part, Source
 from longtail.errors import UserError
@@ -27,22 +28,24 @@ def source(root: Path, *, config: DataConfig) -> Source:
     are chosen on a part of the training boxes.
 
     Raises:
-        UserError: if a file is not in COCO's format, or no image size was given.
+        UserError: if a file is not in COCO's format or has no box, the two list different
+            categories, or no image size was given.
     """
     if config.image_size is None:
         raise UserError(f"{root} holds boxes of all sizes: pass --image-size, as in 64")
-    read = {
-        part: _read(root / name)
-        for part, name in (("train", TRAIN), ("test", TEST))
-        if (root / name).is_file()
-    }
+    paths = {"train": root / TRAIN, "test": root / TEST}
+    read = {part: _read(path) for part, path in paths.items() if path.is_file()}
     try:
         categories = sorted(read["train"]["categories"], key=lambda category: category["id"])
         numbers = {category["id"]: number for number, category in enumerate(categories)}
+        if "test" in read:
+            check_categories(paths["test"], _pairs(read["test"]), _pairs(read["train"]))
         parts = {
-            part: _part(content, numbers, root / "images", config) for part, content in read.items()
+            part: _part(paths[part], content, numbers, config) for part, content in read.items()
         }
         return Source(tuple(category["name"] for category in categories), parts, unit="category")
+    except UserError:  # a ValueError, and clear already
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"the annotations in {root} are not in COCO's format ({type(error).__name__}: {error})"
@@ -56,17 +59,26 @@ def _read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
 
 
+def _pairs(content: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Id and name of each category."""
+    return [(category["id"], category["name"]) for category in content["categories"]]
+
+
 def _part(
-    content: Mapping[str, Any], numbers: Mapping[int, int], images: Path, config: DataConfig
+    path: Path, content: Mapping[str, Any], numbers: Mapping[int, int], config: DataConfig
 ) -> Part:
     """Every box but those of crowds, in the order of photographs."""
+    images = path.parent / "images"
     photographs = {image["id"]: image for image in content["images"]}
     boxes = [box for box in content["annotations"] if not box.get("iscrowd")]
+    if not boxes:
+        raise UserError(f"{path} has no box but those of crowds, which are left out: add some")
     boxes.sort(key=lambda box: (box["image_id"], box["id"]))
     crops = [
-        Crop(images / photo["file_name"], _square(box["bbox"], photo["width"], photo["height"]))
+        Crop(images / photo["file_name"], _square(box["bbox"], *size), size)
         for box in boxes
         for photo in (photographs[box["image_id"]],)
+        for size in ((photo["width"], photo["height"]),)
     ]
     labels = torch.tensor([numbers[box["category_id"]] for box in boxes])
 

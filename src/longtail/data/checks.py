@@ -1,6 +1,8 @@
 """What a data set must be before it is trained on, and classes too small dropped on request."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -41,6 +43,22 @@ def check_labels(source: Source) -> None:
                 f"{part.where(place)} has the label {part.labels[place]}: the {classes} classes "
                 f"are 0 to {classes - 1} ({len(outside)} such labels in the {name} part)"
             )
+
+
+def check_categories(
+    path: Path, found: Iterable[tuple[int, str]], training: Iterable[tuple[int, str]]
+) -> None:
+    """An annotation file must list the categories of the training file, ids and names alike.
+
+    Raises:
+        UserError: if it does not, with the first that differs.
+    """
+    strange = sorted(set(found) ^ set(training))
+    if strange:
+        raise UserError(
+            f"{path} has other categories than the training file, as {strange[0][0]} "
+            f"'{strange[0][1]}' ({len(strange)} differ): both must list the same"
+        )
 
 
 def drop_small(source: Source, min_count: int) -> Source:

@@ -76,7 +76,7 @@ def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
 
 def images_under(root: Path) -> list[Path]:
     """All image files below `root`, in alphabetical order."""
-    return sorted(path for path in root.rglob("*") if _is_image(path))
+    return sorted(path for path in root.rglob("*") if _is_image(path.relative_to(root)))
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,10 @@ def _subfolders(root: Path) -> dict[str, Path]:
 
 def _has_images(root: Path) -> bool:
     """Whether images lie in `root` itself."""
-    return any(_is_image(path) for path in root.iterdir())
+    return any(_is_image(path.relative_to(root)) for path in root.iterdir())
 
 
 def _is_image(path: Path) -> bool:
-    """By its suffix; hidden files are left-overs of file managers."""
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    """By its suffix; what is hidden below the root is a left-over of file managers and the like."""
+    hidden = any(part.startswith(".") for part in path.parts)
+    return path.suffix.lower() in SUFFIXES and not hidden

@@ -27,6 +27,8 @@ class Crop(NamedTuple):
     path: Path
     box: tuple[int, int, int, int]
     """Left, top, right, bottom, in pixels."""
+    size: tuple[int, int]
+    """Width and height that the whole image must have for `box` to mean what it did."""
 
 
 Stored = bytes | Path | Crop | None
@@ -69,6 +71,9 @@ def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[
         pixels = _rgb(blob)
     elif isinstance(blob, Crop):
         with Image.open(blob.path) as image:
+            if image.size != blob.size:
+                said = f"its annotations say {blob.size[0]}x{blob.size[1]}"
+                raise ValueError(f"it is {image.width}x{image.height} and {said}")
             pixels = _rgb(image.crop(blob.box))
     else:
         encoded = blob if isinstance(blob, bytes) else blob.read_bytes()

@@ -7,8 +7,10 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from longtail.detection.masks import BadMask, counts_of, empty_parts
@@ -44,6 +46,8 @@ class Picture:
     unfinished: frozenset[int]
     """Classes of which not every object is annotated."""
     instances: tuple[Instance, ...]
+    bytes: int | None = None
+    """Of the file; None where nobody looked, or there is none."""
 
 
 @dataclass(frozen=True)
@@ -172,14 +176,16 @@ def _picture(
     for name, numbers in (("neg", absent or []), ("not_exhaustive", unfinished)):
         if not isinstance(numbers, list):
             raise UserError(f"{name}_category_ids of image {image['id']} is no list of ids")
+    path, size = _place(image, folder)
     return Picture(
         id=image["id"],
-        path=_place(image, folder),
+        path=path,
         height=image["height"],
         width=image["width"],
         absent=None if absent is None else _classes(absent, labels),
         unfinished=_classes(unfinished, labels),
         instances=tuple(instances),
+        bytes=size,
     )
 
 
@@ -188,8 +194,11 @@ def _classes(ids: list[Any], labels: dict[int, int]) -> frozenset[int]:
     return frozenset(labels[i] for i in ids if _listed(i, labels))
 
 
-def _place(image: dict[str, Any], folder: Path) -> Path:
-    """Where an image lies: LVIS v0.5 has COCO's names of 2014, LVIS v1.0 only its address."""
+def _place(image: dict[str, Any], folder: Path) -> tuple[Path, int | None]:
+    """Where an image lies: LVIS v0.5 has COCO's names of 2014, LVIS v1.0 only its address.
+
+    Also the bytes of the file, None where there is no such file.
+    """
     file, address = (
         value if isinstance(value := image.get(key), str) else ""
         for key in ("file_name", "coco_url")
@@ -199,4 +208,9 @@ def _place(image: dict[str, Any], folder: Path) -> Path:
     places = [folder / name for name in names if name]
     if not places:
         raise UserError(f"image {image['id']} has neither file_name nor coco_url")
-    return next((place for place in places if place.is_file()), places[0])
+    for place in places:
+        with suppress(OSError, ValueError):  # a name may be anything
+            found = place.stat()
+            if S_ISREG(found.st_mode):
+                return place, found.st_size
+    return places[0], None

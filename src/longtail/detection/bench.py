@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail import tables
-from longtail.detection.data import load
+from longtail.detection.data import Splits, load
 from longtail.detection.finished import Finished
 from longtail.detection.results import FIGURES, digest, made_with
 from longtail.detection.settings import (
@@ -20,7 +20,7 @@ from longtail.detection.settings import (
     DetectionMachineConfig,
     InferenceConfig,
 )
-from longtail.detection.training import Splits, fit
+from longtail.detection.training import fit
 from longtail.engine import Progress
 from longtail.errors import UserError
 from longtail.recipes import RecipeBench, about, read_recipe, recipe_paths, result_path
@@ -73,7 +73,7 @@ class DetectionBench(RecipeBench[Recipe]):
 
     def _check_data(self, name: str, splits: Splits) -> None:
         """Refuse to mix results of other images of the same name with those to come."""
-        now = digest(splits[0])
+        now = digest(splits)
         for recipe in self.recipes:
             if recipe.config.data != name:
                 continue

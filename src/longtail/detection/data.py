@@ -3,10 +3,13 @@
 C classes are numbered 1..C in the order of the file's category ids; 0 is the background.
 """
 
+import hashlib
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from longtail.config import DataConfig
+from longtail.data.checks import check_categories
 from longtail.data.images import decode
 from longtail.data.named import data_root
 from longtail.detection import masks, shapes
@@ -76,6 +80,21 @@ class DetectionSet(Dataset):
     def __len__(self) -> int:
         return len(self.pictures)
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of what it holds: classes, objects with their masks, the bytes of image files.
+
+        How many bytes, that is; to read them all would take long.
+        """
+        classes = [self.categories.ids, self.categories.names]
+        sha = hashlib.sha256(json.dumps(classes).encode())
+        for p in self.pictures:
+            known = (None if p.absent is None else sorted(p.absent), sorted(p.unfinished))
+            objects = [(i.label, i.bbox, i.counts.decode(), i.crowd) for i in p.instances]
+            held = (p.id, p.height, p.width, p.bytes, known, objects)
+            sha.update(json.dumps(held).encode())
+        return sha.hexdigest()
+
     def only(self, images: Iterable[int]) -> "DetectionSet":
         """Those of its images that are numbered, in that order."""
         return DetectionSet(tuple(self.pictures[i] for i in images), self.categories, self.dropped)
@@ -102,6 +121,10 @@ class DetectionSet(Dataset):
         return _pixels(picture), target
 
 
+Splits = tuple[DetectionSet, DetectionSet]
+"""Training and validation."""
+
+
 def read(
     annotations: Path,
     images: Path,
@@ -123,20 +146,16 @@ def read(
     found = parse(annotations, images, annotated=annotated)
     if categories is None:
         categories = _counted(found)
-    elif (found.ids, found.names) != (categories.ids, categories.names):
-        pairs = set(zip(found.ids, found.names, strict=True))
-        strange = sorted(pairs ^ set(zip(categories.ids, categories.names, strict=True)))
-        raise UserError(
-            f"{annotations} has other categories than the training file, as {strange[0][0]} "
-            f"'{strange[0][1]}' ({len(strange)} differ): both must list the same"
-        )
+    else:
+        training = zip(categories.ids, categories.names, strict=True)
+        check_categories(annotations, zip(found.ids, found.names, strict=True), training)
     if found.dropped:
         told = ", ".join(f"{number:,} {reason}" for reason, number in found.dropped.items())
         log.warning("%s: left out %s", annotations, told)
     return DetectionSet(found.pictures, categories, found.dropped)
 
 
-def load(name_or_folder: str | Path, root: Path | None = None) -> tuple[DetectionSet, DetectionSet]:
+def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
     """Training and validation split of a data set known by name, or of a folder.
 
     Args:
@@ -235,7 +254,7 @@ def _check_images(name: str, split: DetectionSet) -> None:
     Raises:
         UserError: with their number and the first of them.
     """
-    gone = [picture.path for picture in split.pictures if not picture.path.is_file()]
+    gone = [picture.path for picture in split.pictures if picture.bytes is None]
     if gone:
         raise UserError(
             f"{len(gone):,} of {len(split):,} images are missing, as {gone[0]}: beside the "

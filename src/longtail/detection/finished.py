@@ -10,13 +10,12 @@ from PIL import Image
 from longtail.config import MachineConfig
 from longtail.detection import pictures
 from longtail.detection.annotations import Picture
-from longtail.detection.data import Categories, DetectionSet, load, relocated
+from longtail.detection.data import Categories, DetectionSet, Splits, load, relocated
 from longtail.detection.detector import build_detector
 from longtail.detection.measure import Detections
 from longtail.detection.predicting import Source, judge, predict, source_of
 from longtail.detection.results import DetectionResult, DetectionRun, digest, make_result
 from longtail.detection.settings import DetectionConfig, Tde
-from longtail.detection.training import Splits
 from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.heads import checked_alpha
@@ -55,12 +54,13 @@ class Finished:
     def splits(self) -> Splits:
         """What it was trained and judged on, which images of one's own do not need."""
         place = relocated(self.config.data, self.config.files.root, self.run.reached)
-        train, val = self._data or load(*place)
-        if digest(train) != self.stored["subset_sha256"]:
+        data = self._data or load(*place)
+        if digest(data) != self.stored["subset_sha256"]:
             raise UserError(
-                f"{self.run.folder} was trained on other images than {self.config.data} holds now"
+                f"{self.run.folder} was trained or judged on other images than {self.config.data} "
+                "holds now"
             )
-        return train, val
+        return data
 
     @property
     def train(self) -> DetectionSet:
@@ -108,7 +108,7 @@ class Finished:
         if self.fabric.global_rank:
             return None
         cost = {name: self.stored[name] for name in COST}
-        return make_result(config, self.train, measured, self.detector, cost)
+        return make_result(config, self.splits, measured, self.detector, cost)
 
     def sweep(
         self, alphas: Sequence[float], tde: Tde = "background-exempt"

@@ -11,9 +11,9 @@ from PIL import Image
 
 from longtail import tables
 from longtail.config import MachineConfig
+from longtail.detection.data import Splits
 from longtail.detection.finished import Finished
 from longtail.detection.results import FIGURES, DetectionRun
-from longtail.detection.training import Splits
 from longtail.errors import UserError
 from longtail.pages import source, template
 from longtail.runs import replacing
@@ -41,14 +41,17 @@ def report(
         data: their splits, where they are loaded already.
         machine: where detections are made.
     """
-    runs = [DetectionRun.open(folder) for folder in folders]
+    opened = {run.folder.resolve(): run for run in map(DetectionRun.open, folders)}  # each once
+    runs = list(opened.values())
     if not runs:
         raise UserError("a report needs at least one run")
     results = [run.result for run in runs]
+    names = _names(results)
     if len({result["subset_sha256"] for result in results}) > 1:
         raise UserError("these runs were trained on different data and cannot share a report")
     with_tde = [run for run in runs if run.config.tde != "off"]
-    shown = Finished((with_tde or runs)[-1].folder, data=data, machine=machine)
+    last = (with_tde or runs)[-1]
+    shown = Finished(last.folder, data=data, machine=machine)
     categories = shown.categories
     page = template("detection.html.j2").render(
         data=results[0]["data"],
@@ -58,11 +61,11 @@ def report(
         images=f"{len(shown.val):,}",
         header=("method", "TDE", "alpha", "seeds", *FIGURES),
         rows=rows(results),
-        curves=[(_name(r), _curve(run)) for run, r in zip(runs, results, strict=True)],
+        curves=[(name, _curve(run)) for name, run in zip(names, runs, strict=True)],
         box=(WIDTH, HEIGHT),
         pictures=_pictures(shown, images, least_score),
-        shown=_name(shown.stored),
-        runs=[_about(run, result) for run, result in zip(runs, results, strict=True)],
+        shown=names[runs.index(last)],
+        runs=[_about(*each) for each in zip(names, runs, results, strict=True)],
         style=source("style.css"),
     )
     with replacing(out) as path:
@@ -71,23 +74,26 @@ def report(
 
 
 def rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each method and way of scoring: mean and deviation over seeds."""
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for result in results:
-        alpha = "-" if not result["alpha"] else f"{result['alpha']:g}"
-        groups.setdefault((result["method"], result["tde"], alpha), []).append(result)
+    """A row for the runs that differ only in their seed: mean and deviation over seeds."""
     return [
         [
-            *key,
-            str(len(group)),
-            *(tables.shown(tables.spread([r["ap"][name] for r in group])) for name in FIGURES),
+            group.label,
+            group.results[0]["tde"],
+            f"{group.results[0]['alpha']:g}" if group.results[0]["alpha"] else "-",
+            str(len(group.results)),
+            *(
+                tables.shown(tables.spread([r["ap"][name] for r in group.results]))
+                for name in FIGURES
+            ),
         ]
-        for key, group in groups.items()
+        for group in tables.alike(results)
     ]
 
 
-def _name(result: Mapping[str, Any]) -> str:
-    return f"{result['method']}, seed {result['seed']}"
+def _names(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """As in 'deconfound-tde, seed 0': the row of each result, and its seed."""
+    labels = {id(r): group.label for group in tables.alike(results) for r in group.results}
+    return [f"{labels[id(result)]}, seed {result['seed']}" for result in results]
 
 
 def _curve(run: DetectionRun) -> str:
@@ -110,10 +116,10 @@ def _inline(picture: Image.Image) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
-def _about(run: DetectionRun, result: Mapping[str, Any]) -> dict[str, str]:
+def _about(name: str, run: DetectionRun, result: Mapping[str, Any]) -> dict[str, str]:
     speed = f"{result['images_per_second']:,.0f} training images a second"
     return {
-        "name": _name(result),
+        "name": name,
         "folder": str(run.folder),
         "cost": f"{result['seconds']:.1f} s; {speed}; device: {result['device']}",
         "config": (run.folder / "config.yaml").read_text(),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from longtail.detection.data import Categories, DetectionSet
+from longtail.detection.data import Categories, DetectionSet, Splits
 from longtail.detection.detector import Detector
 from longtail.detection.settings import DetectionConfig
 from longtail.heads import NormalisedHead
@@ -63,7 +63,7 @@ class DetectionResult(Result):
 
 def make_result(
     config: DetectionConfig,
-    data: DetectionSet,
+    data: Splits,
     measured: Mapping[str, Any],
     detector: Detector,
     cost: Mapping[str, Any],
@@ -72,7 +72,7 @@ def make_result(
 
     Args:
         config: of the run, with the inference that was used.
-        data: what was trained on.
+        data: what was trained on, and what was judged on.
         measured: what `measure` gave on the validation part.
         detector: as trained.
         cost: seconds, images, images_per_second, device, training_id, losses.
@@ -91,7 +91,7 @@ def make_result(
         many=measured["AP_f"],
         medium=measured["AP_c"],
         few=measured["AP_r"],
-        counts=data.categories.images,
+        counts=data[0].categories.images,
         per_class=tuple(measured["per_class"]),
         sweep={},
         mean_cos=None,
@@ -134,18 +134,16 @@ def write_result(run: DetectionRun, result: DetectionResult, data: DetectionSet)
     run.write("result.json", json.dumps(result.to_json()) + "\n")
 
 
-def digest(data: DetectionSet) -> str:
-    """SHA-256 of what the set holds: images, objects, classes."""
-    names = [data.categories.ids, data.categories.names]
-    objects = [(p.id, [(i.label, i.bbox) for i in p.instances]) for p in data.pictures]
-    return hashlib.sha256(json.dumps([names, objects]).encode()).hexdigest()
+def digest(data: Splits) -> str:
+    """SHA-256 of what a result is of: both splits."""
+    return hashlib.sha256(" ".join(split.digest for split in data).encode()).hexdigest()
 
 
 def training_id(config: DetectionConfig, data: DetectionSet) -> str:
-    """Equal for runs that share a training: they differ in how detections are scored alone."""
+    """Equal for runs that share a training on `data`: they differ in scoring and judging alone."""
     tree = asdict(config)
     tree["method"] = config.training
     for place in ("machine", "files", "data", "inference"):
         del tree[place]
-    text = json.dumps([tree, digest(data)], sort_keys=True)
+    text = json.dumps([tree, data.digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -18,7 +18,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from longtail.data.samplers import rank_order
 from longtail.detection import chance
 from longtail.detection.batches import Batch, flipped
-from longtail.detection.data import DetectionSet, load
+from longtail.detection.data import DetectionSet, Splits, load
 from longtail.detection.detector import Detector, build_detector
 from longtail.detection.measure import repeat_factors
 from longtail.detection.predicting import judge, source_of
@@ -34,8 +34,6 @@ from longtail.seeding import stream
 
 LONGEST_GRADIENT = 35.0
 """Longer ones are shortened to it, as in the framework the paper used."""
-
-Splits = tuple[DetectionSet, DetectionSet]
 
 
 def fit(
@@ -75,7 +73,7 @@ def fit(
 
     with alone([run.folder] if overwrite or not run.finished else [], fabric, begin):
         if run.finished:
-            _check_same(run, run.result["subset_sha256"], digest(train))
+            _check_same(run, run.result["subset_sha256"], digest((train, val)))
         else:
             _fit(Loop(config, detector.to(fabric.device), train, fabric), run, val, progress)
     return run
@@ -98,7 +96,8 @@ def _fit(loop: "Loop", run: DetectionRun, val: DetectionSet, progress: Progress 
             "device": environment(cuda=fabric.device.type == "cuda")["device"],
             "losses": trained.losses,
         }
-        write_result(run, make_result(config, loop.data, measured, detector, cost), loop.data)
+        result = make_result(config, (loop.data, val), measured, detector, cost)
+        write_result(run, result, loop.data)
     fabric.barrier()
 
 
@@ -106,8 +105,8 @@ def _check_same(run: DetectionRun, before: str, now: str) -> None:
     """Refuse to go on with images of another digest than the run began with."""
     if before != now:
         raise UserError(
-            f"{run.folder} was trained on other images than its data holds now: bring them back, "
-            "replace the run with --overwrite, or choose another --out"
+            f"{run.folder} was trained or judged on other images than its data holds now: bring "
+            "them back, replace the run with --overwrite, or choose another --out"
         )
 
 
@@ -137,7 +136,7 @@ def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> Traine
     epochs, every = config.train.epochs, config.machine.save_seconds
     saved = run.load_checkpoint()
     if saved:
-        _check_same(run, saved["data"], loop.digest)
+        _check_same(run, saved["data"], loop.data.digest)
     done, spent, losses = loop.restore(saved)
     last_save = time.perf_counter()
     began = last_save - spent
@@ -166,7 +165,6 @@ class Loop:
         self, config: DetectionConfig, detector: Detector, data: DetectionSet, fabric: Fabric
     ) -> None:
         self.config, self.detector, self.data, self.fabric = config, detector, data, fabric
-        self.digest = digest(data)
         self.images = len(data) // size_of(config, data) * size_of(config, data)
         self.optimizer = torch.optim.SGD(
             [p for p in detector.parameters() if p.requires_grad],
@@ -183,7 +181,7 @@ class Loop:
         return {
             "detector": self.detector.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "data": self.digest,
+            "data": self.data.digest,
         }
 
     def restore(self, saved: dict[str, Any] | None) -> tuple[int, float, dict[str, float]]:
