@@ -114,6 +114,12 @@ def test_a_path_is_a_name_of_data(tmp_path):
     assert runs[0].result["per_class"] == runs[1].result["per_class"]
 
 
+def test_a_seed_may_be_numpys(tmp_path):
+    config = tiny_config(epochs=1)
+    (run,) = fit_all(config, ["cosine"], [np.int64(3)], out=tmp_path / "x", data=tiny_data())
+    assert Run.open(run.folder).config.seed == 3
+
+
 def test_fit_takes_seeds_and_embeddings(tmp_path):
     data = tiny_data(images=False)
     runs = lt.fit(
@@ -218,6 +224,14 @@ class TestBadInput:
             fit(tmp_path, "cosine", epoch=2)
         with pytest.raises(UserError, match="--heads takes int, not 'two'"):
             fit(tmp_path, heads="two")
+
+    @pytest.mark.parametrize("seed", [0.5, "1", True, None])
+    def test_what_is_no_seed_is_refused_before_anything_is_written(self, seed, tmp_path):
+        with pytest.raises(UserError, match=f"seed takes a whole number, not {seed!r}"):
+            lt.fit(tiny_data(), "cosine", out=tmp_path / "x", seeds=[seed])
+        with pytest.raises(UserError, match="seed takes a whole number"):
+            replace(tiny_config(), seed=seed).check()
+        assert not (tmp_path / "x").exists()
 
     def test_dim_not_divisible_by_heads(self, tmp_path):
         with pytest.raises(UserError, match="dim 128 does not split into 3"):
