@@ -14,6 +14,7 @@ from longtail import methods
 from longtail.config import DataConfig, TrainConfig
 from longtail.data import hold_out
 from longtail.errors import UserError
+from longtail.models import batch_of_rank
 from longtail.pipeline import fit_all
 from longtail.replica import Replica, build_optimizer
 from longtail.results import Result
@@ -163,6 +164,23 @@ def test_a_short_last_batch_is_dropped_unless_kept(tmp_path):
 
 def test_more_batch_than_images_is_one_batch_of_all(tmp_path):
     assert fit(tmp_path, batch_size=4096).finished
+
+
+def test_fewer_images_than_parts_of_a_step_are_refused(tmp_path):
+    options = {"backbone": "identity", "batch_size": 16}
+    six, seven = (tiny_data(images=False, counts=counts) for counts in ((3, 2, 1), (4, 2, 1)))
+    with pytest.raises(UserError, match=r"6 training images .* 16 parts.*--accumulate \(now 16\)$"):
+        fit(tmp_path, data=six, accumulate=16, **options)
+    assert not (tmp_path / "deconfound-tde").exists()
+    config = tiny_config(accumulate=4, **options)
+    with pytest.raises(UserError, match="7 training images .* 8 parts.* or fewer ranks than 2"):
+        batch_of_rank(config, len(seven.train), 2)
+    for images in range(8, 40):  # what every rank gets in each part, an image at a time
+        for world in (1, 2):
+            given = 0
+            while (given + 1) * 4 * world <= min(16, images):
+                given += 1
+            assert batch_of_rank(config, images, world) == 4 * given > 0
 
 
 class TestAlpha:
