@@ -64,6 +64,32 @@ def test_scores_are_those_of_the_head(alpha, heads):
     assert (fitted.predict(X) == expected.argmax(1).numpy()).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_weights_are_those_of_the_seed_whoever_else_draws(kind, monkeypatch):
+    """They are read off a training that moves nothing, while other threads use torch's numbers."""
+    X, y = embeddings(dtype=np.float32)
+    seed = int(np.random.RandomState(3).randint(2**31 - 1))
+    width, bound = X.shape[1], X.shape[1] ** -0.5
+    drawn = torch.rand(len(COUNTS), width, generator=torch.Generator().manual_seed(seed))
+    make = kind.head_type
+
+    def made_meanwhile(*sizes, **settings):
+        torch.rand(1, device="cpu")
+        return make(*sizes, **settings)
+
+    monkeypatch.setattr(kind, "head_type", staticmethod(made_meanwhile))
+    still = quick(kind, random_state=3, epochs=1, lr=1e-30, weight_decay=0.0).fit(X, y)
+    assert still.coef_ == pytest.approx((2 * drawn - 1).numpy() * bound, abs=1e-6)
+    monkeypatch.setattr(kind, "head_type", make)
+    for forbidden in ("manual_seed", "set_rng_state"):  # a thread that draws would notice
+        monkeypatch.setattr(torch.random, forbidden, None)
+        monkeypatch.setattr(torch, forbidden, None)
+    before = torch.get_rng_state()
+    still.fit(X, y).predict(X)
+    still.partial_fit(X, y)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_padding_holds_no_weight():
     X, y = embeddings()
     fitted = quick(heads=4, alpha=1.0).fit(X, y)

@@ -124,10 +124,37 @@ def test_a_layer_by_its_name():
     assert gradcam.grad_cam(backbone, head, inputs, target, "layer3").shape == (1, 4, 4)
     with pytest.raises(UserError, match="unknown layer 'layer33'. Did you mean 'layer3"):
         gradcam.grad_cam(backbone, head, inputs, target, "layer33")
-    with pytest.raises(UserError, match="gives no map of places"):
+    listed = r"layers: conv1, bn1, act1, .* layer4, global_pool, .* and \d+ more"
+    with pytest.raises(UserError, match=rf"gives no map of places .*\({listed}\)"):
         gradcam.grad_cam(backbone, head, inputs, target, "global_pool")
+    with pytest.raises(UserError, match=rf"unknown layer 'nowhere'\. \({listed}\)"):
+        gradcam.grad_cam(backbone, head, inputs, target, "nowhere")
     with pytest.raises(UserError, match="embeddings have no places"):
         gradcam.layers_of(backbones.build("identity", 6))
+
+
+class Parallel(backbones.Backbone):
+    """Two resolutions side by side, as a high-resolution network has them."""
+
+    dim = 4
+
+    def __init__(self):
+        super().__init__()
+        self.both = nn.Identity()
+        self.ends = nn.ModuleList(nn.Identity() for _ in range(2))
+
+    def forward(self, x):
+        maps = self.both([x, x[:, :, ::2, ::2]])
+        ends = [end(map_) for end, map_ in zip(self.ends, maps, strict=True)]
+        return torch.cat([end.mean(dim=(2, 3)) for end in ends], dim=1)
+
+
+@pytest.mark.parametrize("layer", ["both", "ends"])
+def test_maps_of_several_sizes_are_no_map(layer):
+    with pytest.raises(UserError, match=rf"layer '{layer}' gives no map .* \(layers: both, ends, "):
+        gradcam.grad_cam(Parallel(), LinearHead(4, 3), IMAGE, torch.tensor([1]), layer)
+    whole = gradcam.grad_cam(Parallel(), LinearHead(4, 3), IMAGE, torch.tensor([1]), "ends.0")
+    assert whole.shape == (1, 2, 2)
 
 
 def test_a_network_whose_channels_come_last_is_refused():

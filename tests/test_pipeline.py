@@ -14,6 +14,7 @@ from longtail import methods
 from longtail.config import DataConfig, TrainConfig
 from longtail.data import hold_out
 from longtail.errors import UserError
+from longtail.models import batch_of_rank
 from longtail.pipeline import fit_all
 from longtail.replica import Replica, build_optimizer
 from longtail.results import Result
@@ -114,6 +115,12 @@ def test_a_path_is_a_name_of_data(tmp_path):
     assert runs[0].result["per_class"] == runs[1].result["per_class"]
 
 
+def test_a_seed_may_be_numpys(tmp_path):
+    config = tiny_config(epochs=1)
+    (run,) = fit_all(config, ["cosine"], [np.int64(3)], out=tmp_path / "x", data=tiny_data())
+    assert Run.open(run.folder).config.seed == 3
+
+
 def test_fit_takes_seeds_and_embeddings(tmp_path):
     data = tiny_data(images=False)
     runs = lt.fit(
@@ -157,6 +164,23 @@ def test_a_short_last_batch_is_dropped_unless_kept(tmp_path):
 
 def test_more_batch_than_images_is_one_batch_of_all(tmp_path):
     assert fit(tmp_path, batch_size=4096).finished
+
+
+def test_fewer_images_than_parts_of_a_step_are_refused(tmp_path):
+    options = {"backbone": "identity", "batch_size": 16}
+    six, seven = (tiny_data(images=False, counts=counts) for counts in ((3, 2, 1), (4, 2, 1)))
+    with pytest.raises(UserError, match=r"6 training images .* 16 parts.*--accumulate \(now 16\)$"):
+        fit(tmp_path, data=six, accumulate=16, **options)
+    assert not (tmp_path / "deconfound-tde").exists()
+    config = tiny_config(accumulate=4, **options)
+    with pytest.raises(UserError, match="7 training images .* 8 parts.* or fewer ranks than 2"):
+        batch_of_rank(config, len(seven.train), 2)
+    for images in range(8, 40):  # what every rank gets in each part, an image at a time
+        for world in (1, 2):
+            given = 0
+            while (given + 1) * 4 * world <= min(16, images):
+                given += 1
+            assert batch_of_rank(config, images, world) == 4 * given > 0
 
 
 class TestAlpha:
@@ -218,6 +242,14 @@ class TestBadInput:
             fit(tmp_path, "cosine", epoch=2)
         with pytest.raises(UserError, match="--heads takes int, not 'two'"):
             fit(tmp_path, heads="two")
+
+    @pytest.mark.parametrize("seed", [0.5, "1", True, None])
+    def test_what_is_no_seed_is_refused_before_anything_is_written(self, seed, tmp_path):
+        with pytest.raises(UserError, match=f"seed takes a whole number, not {seed!r}"):
+            lt.fit(tiny_data(), "cosine", out=tmp_path / "x", seeds=[seed])
+        with pytest.raises(UserError, match="seed takes a whole number"):
+            replace(tiny_config(), seed=seed).check()
+        assert not (tmp_path / "x").exists()
 
     def test_dim_not_divisible_by_heads(self, tmp_path):
         with pytest.raises(UserError, match="dim 128 does not split into 3"):

@@ -173,6 +173,22 @@ def test_embeddings_are_rows(vectors):
             model.predict(wrong)
 
 
+def test_a_row_may_be_any_tensor_and_what_is_no_row_leaves_its_reason_there(vectors, model):
+    rows = tiny_data(images=False).test.inputs[:4].bfloat16()
+    of_vectors = lt.load_model(vectors)
+    expected = of_vectors.predict(rows.float())
+    assert of_vectors.predict(rows) == expected
+    assert of_vectors.predict(rows.float().requires_grad_()) == expected
+    ragged, text = [1.0, [2.0, 3.0], 4.0, 5.0, 6.0, 7.0], ["a"] * 6
+    learnt = [torch.ones((), requires_grad=True)] * 6
+    first, *wrong, last = of_vectors.stream([rows[0], ragged, text, [10**400] * 6, learnt, rows[3]])
+    assert (first, last) == (expected[0], expected[3])
+    assert all("it is no row of numbers" in reason for reason in wrong)
+    pixels = torch.zeros(3, 12, 12, dtype=torch.bfloat16)
+    floats, moving = model.stream([pixels, pixels.float().requires_grad_()])
+    assert floats == moving and "uint8 pixels, 0 to 255" in floats
+
+
 def predict(capsys, *words: object) -> tuple[str, str, int]:
     """What it prints, what it complains of, and its exit code."""
     code = 0

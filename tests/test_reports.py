@@ -75,13 +75,30 @@ class TestBadInput:
         (folder / "result.json").unlink()
         assert "has not finished" in self.refused(tmp_path, [folder])
 
+    def test_a_copy_without_its_small_files(self, tmp_path, runs):
+        folder = self.copy(tmp_path, runs[1])
+        metrics, names = folder / "metrics.jsonl", folder / "per_class.csv"
+        metrics.write_text(metrics.read_text()[:-20])
+        assert f"{metrics} is damaged: copy it again" in self.refused(tmp_path, [folder])
+        metrics.unlink()
+        (folder / "env.json").unlink()
+        page = lt.report([folder], tmp_path / "whole.html").read_text()
+        assert ">unknown</pre>" in page
+        for content, what in (("a,b\n1,2\n", "damaged"), (None, "missing")):
+            names.unlink() if content is None else names.write_text(content)
+            told = f"{names} is {what}: copy it again, or delete {folder}/result.json"
+            assert told in self.refused(tmp_path, [folder])
+            with pytest.raises(UserError, match=f"per_class.csv is {what}"):
+                lt.load_model(folder)
+
     def test_a_run_of_another_version(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])
         stored = json.loads((folder / "intervals.json").read_text())
         (folder / "intervals.json").write_text(json.dumps({**stored, "format": 99}))
         assert "has format 99, this version of longtail reads 1" in self.refused(tmp_path, [folder])
-        (folder / "intervals.json").write_text("{")
-        assert "cut short" in self.refused(tmp_path, [folder])
+        for cut in ("{", '{"format": 1}'):
+            (folder / "intervals.json").write_text(cut)
+            assert "cut short" in self.refused(tmp_path, [folder])
         (folder / "intervals.json").unlink()
         assert "judged by an older version" in self.refused(tmp_path, [folder])
 

@@ -224,17 +224,28 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
 
     def _fresh(self) -> Head:
         """An untrained head, its weights on the padding zero: there they have no gradient."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed)
-            head = self.head_type(self._width, len(self.classes_), **self.head_settings_)
+        head = self._blank()
+        head.reset_parameters(torch.Generator().manual_seed(self._seed))
         with torch.no_grad():
             head.weight[:, self.n_features_in_ :] = 0
         return head.to(checked_device(self.device), _torch_type(self._dtype))
 
     @torch.no_grad()
+    def _blank(self) -> Head:
+        """A head of zeros, made without a random number: other threads draw from torch's too."""
+        with torch.device("meta"):
+            head = self.head_type(self._width, len(self.classes_), **self.head_settings_)
+        head.to_empty(device="cpu")
+        for tensor in (*head.parameters(), *head.buffers()):
+            tensor.zero_()
+        if isinstance(head, NormalisedHead):
+            head.momentum.fill_(self.head_settings_["momentum"])
+        return head
+
+    @torch.no_grad()
     def _head(self, dtype: np.dtype) -> Head:
         """The head that the fitted state describes."""
-        head = self._fresh().to(_torch_type(dtype))
+        head = self._blank().to(checked_device(self.device), _torch_type(dtype))
         head.weight[:, : self.n_features_in_] = torch.from_numpy(self.coef_).to(head.weight)
         if isinstance(head, NormalisedHead):
             mean = torch.from_numpy(self.mean_feature_).to(head.weight)

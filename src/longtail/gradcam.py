@@ -17,17 +17,18 @@ from torch.nn import functional as F
 
 from longtail.backbones import Backbone, Conv4, ResNet32, Timm
 from longtail.data.base import Split
-from longtail.errors import UserError, unknown
+from longtail.errors import UserError, some, unknown
 from longtail.finished import Opened
 from longtail.heads import Head
 
 BATCH = 250
+NAMED = 24
+"""Layers that an error names."""
 
 
 def layers_of(backbone: Backbone, name: str = "") -> list[nn.Module]:
     """The layer called `name`, by default the last stage; a list of modules is all of them."""
-    root = backbone.model if isinstance(backbone, Timm) else backbone
-    assert isinstance(root, nn.Module)
+    root = _root(backbone)
     order = getattr(root, "output_fmt", "NCHW")  # as timm says it of its transformers
     if str(getattr(order, "value", order)) != "NCHW":
         raise UserError(
@@ -37,9 +38,22 @@ def layers_of(backbone: Backbone, name: str = "") -> list[nn.Module]:
     name = name or _last_stage(backbone)
     known = dict(root.named_modules())
     if not name or name not in known:
-        raise unknown("layer", name, [key for key in known if key])
+        raise unknown("layer", name, [key for key in known if key], _named(backbone))
     layer = known[name]
     return list(layer) if isinstance(layer, nn.ModuleList) else [layer]
+
+
+def _root(backbone: Backbone) -> nn.Module:
+    """What layers are named from."""
+    root = backbone.model if isinstance(backbone, Timm) else backbone
+    assert isinstance(root, nn.Module)
+    return root
+
+
+def _named(backbone: Backbone) -> str:
+    """Layers by name, the outermost first."""
+    names = [name for name, _ in _root(backbone).named_modules() if name]
+    return "layers: " + some(sorted(names, key=lambda name: name.count(".")), NAMED)
 
 
 def _last_stage(backbone: Backbone) -> str:
@@ -50,7 +64,10 @@ def _last_stage(backbone: Backbone) -> str:
     if isinstance(backbone, Timm):
         stages = getattr(backbone.model, "feature_info", None)
         if not stages:
-            raise UserError("timm does not tell the stages of this network: name one with --layer")
+            raise UserError(
+                "timm does not tell the stages of this network: name one with --layer "
+                f"({_named(backbone)})"
+            )
         return stages[-1]["module"]
     raise UserError("Grad-CAM needs images and a convolutional network: embeddings have no places")
 
@@ -66,10 +83,12 @@ def grad_cam(
     with torch.enable_grad(), _watched(layers_of(backbone, layer)) as seen:
         logits = head(backbone(inputs))
         chosen = logits.gather(1, target[:, None]).sum()
-    if not seen or any(activation.ndim != 4 for activation in seen):
+    sizes = {activation.shape[2:] for activation in seen}
+    if len(sizes) != 1 or any(activation.ndim != 4 for activation in seen):
         raise UserError(
             f"layer '{layer or _last_stage(backbone)}' gives no map of places (B, K, h, w): "
-            "Grad-CAM needs a convolutional layer"
+            "Grad-CAM needs a convolutional layer, or several with maps of one size "
+            f"({_named(backbone)})"
         )
     slopes = torch.autograd.grad(chosen, seen)
     parts = [
@@ -84,7 +103,10 @@ def _watched(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     """What `layers` give while they are watched; gradients reach back to there and no further."""
     seen: list[Tensor] = []
 
-    def watch(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+    def watch(module: nn.Module, inputs: object, output: object) -> object:
+        if not isinstance(output, Tensor):  # as a stage of several resolutions gives them
+            seen.append(torch.empty(0))
+            return output
         seen.append(output.detach().requires_grad_())
         return seen[-1].clone()  # the next layer may work in place
 

@@ -36,9 +36,9 @@ class Head(nn.Module):
         self.dim, self.classes = dim, classes
         self.weight = nn.Parameter(torch.zeros(classes, dim))
 
-    def reset_parameters(self) -> None:
-        """Start afresh: weights from U(-1/sqrt(D), 1/sqrt(D))."""
-        nn.init.uniform_(self.weight, -(self.dim**-0.5), self.dim**-0.5)
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Start afresh: weights from U(-1/sqrt(D), 1/sqrt(D)), by torch's generator or another."""
+        nn.init.uniform_(self.weight, -(self.dim**-0.5), self.dim**-0.5, generator)
 
     def extra_repr(self) -> str:
         """The sizes and settings, as `print(model)` shows them."""
@@ -102,9 +102,9 @@ class NormalisedHead(Head):
         self.register_buffer("momentum", torch.tensor(float(momentum)), persistent=False)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start afresh: new weights, and no mean feature yet."""
-        super().reset_parameters()
+        super().reset_parameters(generator)
         nn.init.zeros_(self.mean_feature)
 
     @property

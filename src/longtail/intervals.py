@@ -92,14 +92,14 @@ def read(run: Run) -> Intervals:
     try:
         content = json.loads(path.read_text())
         written_by = content.pop("format")
+        if written_by == FORMAT:
+            return Intervals(**content)
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UserError(f"{path} cannot be read, it was cut short: {again}") from None
-    if written_by != FORMAT:
-        raise UserError(
-            f"{path} has format {written_by}, this version of longtail reads {FORMAT}: make the "
-            f"report with the version in {run.folder}/env.json; or {again}"
-        )
-    return Intervals(**content)
+    raise UserError(
+        f"{path} has format {written_by}, this version of longtail reads {FORMAT}: make the "
+        f"report with the version in {run.folder}/env.json; or {again}"
+    )
 
 
 def _predicted(scores: Scores, alpha: float) -> Tensor:

@@ -14,6 +14,7 @@ from longtail.errors import UserError, unknown
 from longtail.methods import Method
 from longtail.runs import Run
 from longtail.schedule import lay_out
+from longtail.settings import with_values
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
     for seed in seeds:
         for name in names:
             own = {k: v for k, v in config.options.items() if k in owned[name]}
-            mine = replace(config, method=name, options=own, seed=seed)
+            mine = with_values(replace(config, method=name, options=own), {"seed": seed})
             jobs.append(Job.of(mine, Run(out if alone else out / name / f"s{seed}")))
     return jobs
 

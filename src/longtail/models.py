@@ -110,7 +110,14 @@ def batch_of_rank(config: Config, images: int, world: int) -> int:
             + (f" times --accumulate {parts}" if parts > 1 else "")
             + f": use {fits}"
         )
-    return max(1, min(size, images) // (world * parts)) * parts
+    if images < world * parts:
+        fewer = [f"a smaller --accumulate (now {parts})"] * (parts > 1)
+        fewer += [f"fewer ranks than {world}"] * (world > 1)
+        raise UserError(
+            f"{images} training images do not fill a step of {world * parts} parts, which takes "
+            f"one at least in each: use {' or '.join(fewer)}"
+        )
+    return min(size, images) // (world * parts) * parts
 
 
 def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> None:

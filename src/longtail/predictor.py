@@ -241,10 +241,16 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
 
 def _blob(picture: Picture) -> Blob:
     if isinstance(picture, Tensor):
-        picture = picture.cpu().numpy()
+        picture = _array(picture)
     if isinstance(picture, np.ndarray):
         return _opened(picture)
     return Path(picture) if isinstance(picture, str) else cast(Blob, picture)
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    """The numbers of a tensor, wherever it lies; NumPy has no bfloat16."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
 
 
 def _opened(pixels: NDArray[Any]) -> Image.Image:
@@ -266,7 +272,11 @@ def _vector(row: Picture, size: int) -> NDArray[np.float32] | str:
     """An embedding as float32, or why it is none."""
     if not isinstance(row, (Tensor, np.ndarray, Sequence)) or isinstance(row, (str, bytes)):
         return "this model takes embeddings, not images"
-    vector = np.asarray(row, dtype=np.float32)
+    try:
+        row = _array(row) if isinstance(row, Tensor) else row
+        vector = np.asarray(row, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # text, or ragged
+        return f"it is no row of numbers ({error})"
     if vector.shape != (size,):
         return f"an embedding of shape {vector.shape}, the model takes ({size},)"
     return vector if np.isfinite(vector).all() else "it has NaN or infinite values"

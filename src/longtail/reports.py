@@ -3,7 +3,6 @@
 The page's own scripts draw what follows the slider; everything else is written here.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -203,7 +202,7 @@ def _about_run(judged: Judged) -> dict[str, Any]:
         ),
         "training": result["training_id"],
         "config": (folder / "config.yaml").read_text(),
-        "environment": json.dumps(json.loads((folder / "env.json").read_text()), indent=1),
+        "environment": judged.run.made_with,
     }
 
 

@@ -110,13 +110,35 @@ class Folder(Generic[C]):
     def metrics(self) -> list[dict[str, Any]]:
         """One record an epoch."""
         path = self.folder / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        try:
+            lines = path.read_text().splitlines() if path.exists() else []
+            return [json.loads(line) for line in lines]
+        except ValueError:
+            raise UserError(
+                f"{path} is damaged: copy it again from where the run was trained, or delete it, "
+                "and nothing but the curve of the loss is lost"
+            ) from None
 
     @property
     def classes(self) -> list[str]:
         """Names of the classes in the order of their labels."""
-        with (self.folder / "per_class.csv").open(newline="") as file:
-            return [row["class"] for row in csv.DictReader(file)]
+        path = self.folder / "per_class.csv"
+        try:
+            with path.open(newline="") as file:
+                return [row["class"] for row in csv.DictReader(file)]
+        except (FileNotFoundError, KeyError, ValueError):
+            raise UserError(
+                f"{path} is {'damaged' if path.exists() else 'missing'}: copy it again, or delete "
+                f"{self.folder}/result.json, and {self.command} --resume judges the run again"
+            ) from None
+
+    @property
+    def made_with(self) -> str:
+        """env.json as it is shown; `unknown` where it was not copied along, or is damaged."""
+        try:
+            return json.dumps(json.loads((self.folder / "env.json").read_text()), indent=1)
+        except (OSError, ValueError):
+            return "unknown"
 
     def check(self, config: C, *, resume: bool, overwrite: bool) -> None:
         """Refuse a folder that holds something else; every rank may ask."""

@@ -39,7 +39,7 @@ class Settings(ABC):
             home = next((p for p in parts if name in _names(getattr(self, p))), None)
             if home:
                 parts[home][name] = value
-            elif name in _names(self) - {*parts, "options"}:
+            elif name in self._top_names():
                 top[name] = value
             elif name == "options" and name in _names(self):
                 own |= value
@@ -55,10 +55,14 @@ class Settings(ABC):
     def flat_names(self) -> set[str]:
         """Every option that `with_options` knows the place of."""
         inner = (_names(getattr(self, part)) for part in self.parts)
-        return (_names(self) - {*self.parts, "options"}).union(*inner)
+        return self._top_names().union(*inner)
+
+    def _top_names(self) -> set[str]:
+        return _names(self) - {*self.parts, "options"}
 
     def check(self) -> None:
         """Refuse values that no training could have, whoever set them."""
+        with_values(self, {name: getattr(self, name) for name in self._top_names()})
         for part in self.parts:
             check_values(getattr(self, part), self.ranges)
 

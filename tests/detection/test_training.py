@@ -170,6 +170,11 @@ def test_commands(run, place, tmp_path, capsys):
     text = page.read_text()
     assert text.count('<img src="data:image/jpeg') == 1 and "80 rare" in text
     assert "background-exempt" in text and "http" not in text.replace("http-equiv", "")
+    bare = shutil.copytree(run.folder, tmp_path / "bare")
+    for name in ("env.json", "metrics.jsonl"):
+        (bare / name).unlink()
+    cli.main(["detect", "report", str(bare), "-o", str(page), "--count", "1"])
+    assert "<pre>unknown</pre>" in page.read_text()
     file = tmp_path / "lvis.json"
     cli.main(["detect", "predict", folder, "--lvis-json", str(file)])
     entries = json.loads(file.read_text())

@@ -38,13 +38,8 @@ class BalancedSoftmaxClassifier(LinearSoftmaxClassifier):
         self._counts = np.unique(np.asarray(y), return_counts=True)[1]
         return super().fit(X, y)
 
-    def _fresh(self) -> Head:
-        head = super()._fresh()
-        prior = torch.from_numpy(np.log(self._counts)).to(head.weight)
-        balanced = PriorHead(head.dim, head.classes, prior).to(head.weight)
-        with torch.no_grad():
-            balanced.weight.copy_(head.weight)
-        return balanced
+    def _blank(self) -> Head:
+        return PriorHead(self._width, len(self.classes_), torch.from_numpy(np.log(self._counts)))
 
 
 class PriorHead(Head):

@@ -24,7 +24,8 @@ class Figure:
     images: tuple[int, ...] = ()
     """gradcam: rows of the test set; else one of each of six classes, head to tail."""
     layer: str = ""
-    """gradcam: a layer of the backbone, as in layer3; else its last stage."""
+    """gradcam: a layer of the backbone, as in layer3; else its last stage. A wrong name lists
+    them."""
 
     examples = """
       longtail figure class-rank results/letters-lt/letters-lt/conv4/*.json -o rank.svg

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,7 +98,7 @@ def _names(results: Sequence[Mapping[str, Any]]) -> list[str]:
 def _curve(run: DetectionRun) -> str:
     """Points of the run's loss over its epochs."""
     losses = [record["loss"] for record in run.metrics]
-    step, top = WIDTH / max(1, len(losses) - 1), max(losses)
+    step, top = WIDTH / max(1, len(losses) - 1), max(losses, default=0)
     return " ".join(f"{i * step:.1f},{HEIGHT * (1 - v / top):.1f}" for i, v in enumerate(losses))
 
 
@@ -123,5 +122,5 @@ def _about(name: str, run: DetectionRun, result: Mapping[str, Any]) -> dict[str,
         "folder": str(run.folder),
         "cost": f"{result['seconds']:.1f} s; {speed}; device: {result['device']}",
         "config": (run.folder / "config.yaml").read_text(),
-        "environment": json.dumps(json.loads((run.folder / "env.json").read_text()), indent=1),
+        "environment": run.made_with,
     }
