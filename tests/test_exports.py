@@ -246,7 +246,7 @@ class TestCard:
         assert f"{run.result['overall']:.1f}" in text and "at alpha 1.5" in text
         assert "At the alpha of this file, 0.6, it was not measured" in text
         assert "40 images of 3 classes, 24 of the most frequent and 4 of the rarest" in text
-        assert "arxiv.org/abs/2009.12991" in text and "Classes: a, b, c." in text
+        assert "arxiv.org/abs/2009.12991" in text and "Classes: `a`, `b`, `c`." in text
 
     def test_its_code_runs(self, vectors, tmp_path, monkeypatch):
         path = lt.export(vectors["oltr"], out=tmp_path / "m.safetensors")

@@ -1,13 +1,15 @@
 """A run belongs to its data: the parts it was loaded in, and the very images it was begun on."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import longtail as lt
-from helpers import tiny_config, tiny_data
+from helpers import photos, tiny_config, tiny_data
+from longtail import exports, figures, tables
 from longtail.errors import UserError
 from longtail.pipeline import fit_all
 from longtail.runs import Run
@@ -122,6 +124,48 @@ class TestOtherImages:
         before = run.result["subset_sha256"]
         again = lt.fit(path, "cosine", out=tmp_path / "x", overwrite=True, **QUICK)
         assert again.result["subset_sha256"] != before
+
+
+class TestOtherJudgedImages:
+    """As many of each class, and other pixels."""
+
+    @pytest.fixture
+    def runs(self, tmp_path) -> list[Run]:
+        """One on a folder as it was, one on it with two classes of the test part exchanged."""
+        folder = tmp_path / "photos"
+        photos(folder)
+        words = dict(backbone="conv4", batch_size=4, epochs=1, augment="none", device="cpu")
+        one = lt.fit(folder, "cosine", out=tmp_path / "a", **words)
+        test = folder / "test"
+        (test / "ant").rename(test / "x")
+        (test / "bee").rename(test / "ant")
+        (test / "x").rename(test / "bee")
+        return [one, lt.fit(folder, "cosine", out=tmp_path / "b", **words)]
+
+    def test_a_run_is_not_judged_on_them(self, runs):
+        with pytest.raises(UserError, match=r"was judged on other images than the test part of"):
+            lt.evaluate(runs[0])
+        lt.evaluate(runs[1])
+
+    def test_runs_are_not_compared_over_them(self, runs, tmp_path):
+        for compare in (lt.report, partial(figures.draw, "class-rank")):
+            with pytest.raises(UserError, match="They differ in judged images"):
+                compare(runs, tmp_path / "x.html")
+        assert len(tables.alike([{**r.result, "seed": i} for i, r in enumerate(runs)])) == 2
+
+
+def test_what_was_held_out_is_told(tmp_path):
+    path = write(tmp_path / "e.npz")
+    run = lt.fit(path, "cosine", out=tmp_path / "x", val_fraction=0.2, **QUICK)
+    assert run.result["held_out"] == 14 and sum(run.result["counts"]) == 70
+    page = lt.report([run], tmp_path / "r.html").read_text()
+    assert "70 training images, 40 to 10 a class, 14 of them held out" in " ".join(page.split())
+    card = exports.card_of(lt.export(run, out=tmp_path / "m.safetensors")).read_text()
+    assert "10 of the rarest, 14 of them held out and not learned from" in card
+    mean = tables.class_mean(run.result["per_class"])
+    assert "| few | class mean |" in card and f"| {mean:.1f} |" in card
+    header, first = (run.folder / "sweep.csv").read_text().splitlines()[:2]
+    assert header.endswith(",class_mean") and float(first.split(",")[-1]) > 0
 
 
 def test_a_run_is_judged_again_in_its_own_precision(tmp_path):

@@ -84,13 +84,13 @@ def _normalisation(about: About) -> str:
 def _figures(about: About) -> list[str]:
     metrics = about.metrics
     part = tables.PARTS.get(metrics.get("judged_on", ""), "unknown")
-    values = [metrics.get(name) for name in tables.SPLITS]
-    cells = ["-" if value is None else f"{value:.1f}" for value in values]
+    shown = (*tables.SPLITS, *(["class_mean"] if "class_mean" in metrics else []))
+    cells = ["-" if metrics.get(name) is None else f"{metrics[name]:.1f}" for name in shown]
     at = ", at the last epoch" if "epochs" in about.training else ""
     at += "" if metrics.get("alpha") is None else f", at alpha {metrics['alpha']:g}"
     lines = [
-        "| overall | many | medium | few |",
-        "| --- | --- | --- | --- |",
+        f"| {' | '.join(name.replace('_', ' ') for name in shown)} |",
+        f"|{' --- |' * len(shown)}",
         f"| {' | '.join(cells)} |",
         "",
         f"Accuracy in percent on the {part} part{at}. Many, medium and few are "
@@ -106,9 +106,11 @@ def _training(about: About) -> list[str]:
     how = f"seed {training.get('seed')}, {training.get('epochs')} epochs"
     if "checkpoint" in training:
         how = f"the weights of `{training['checkpoint']}`, trained no further"
+    held = training.get("held_out")
+    held = f", {held:,} of them held out and not learned from" if held else ""
     facts = [
         f"{sum(counts):,} images of {len(counts)} classes, {max(counts):,} of the most frequent "
-        f"and {min(counts):,} of the rarest; {how}; subset SHA-256 "
+        f"and {min(counts):,} of the rarest{held}; {how}; subset SHA-256 "
         f"`{training.get('subset_sha256')}`.",
         *([str(training["verdict"])] if "verdict" in training else []),
     ]
@@ -117,4 +119,4 @@ def _training(about: About) -> list[str]:
     if paper:
         address = f"https://arxiv.org/abs/{paper.arxiv}"
         facts.append(f"Method: [{paper.authors} {paper.year}]({address}).")
-    return [*facts, "", f"Classes: {', '.join(about.classes)}."]
+    return [*facts, "", f"Classes: {', '.join(f'`{name}`' for name in about.classes)}."]

@@ -67,16 +67,17 @@ def check_same_data(found: Sequence[Found]) -> None:
     """Refuse results that were trained or judged on different data, and name the difference."""
     for other in found[1:]:
         pair = (found[0], other)
-        check_equal(
-            (str(found[0].source), str(other.source)),
-            {
-                "data": tuple(tables.data_name(item.result) for item in pair),
-                "classes": tuple(len(item.result["counts"]) for item in pair),
-                "training images of each class": tuple(item.result["counts"] for item in pair),
-                "training subset": tuple(item.result["subset_sha256"][:12] for item in pair),
-                "judged on": tuple(item.result["judged_on"] for item in pair),
-            },
-        )
+        compared: dict[str, tuple[Any, ...]] = {
+            "data": tuple(tables.data_name(item.result) for item in pair),
+            "classes": tuple(len(item.result["counts"]) for item in pair),
+            "training images of each class": tuple(item.result["counts"] for item in pair),
+            "training subset": tuple(item.result["subset_sha256"][:12] for item in pair),
+            "judged on": tuple(item.result["judged_on"] for item in pair),
+            "judged images": tuple(item.result.get("judged_sha256", "")[:12] for item in pair),
+        }
+        if not all(compared["judged images"]):  # early results do not tell
+            del compared["judged images"]
+        check_equal((str(found[0].source), str(other.source)), compared)
 
 
 def check_equal(names: tuple[str, str], compared: Mapping[str, tuple[Any, ...]]) -> None:

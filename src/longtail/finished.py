@@ -99,6 +99,12 @@ def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = 
             f"{config.data} would be judged on its {tables.PARTS[data.judged_on]} part: pass the "
             "data that it was trained on"
         )
+    judged = run.result.get("judged_sha256")
+    if judged and data.judged_sha256 and judged != data.judged_sha256:
+        raise UserError(
+            f"{run.folder} was judged on other images than the {tables.PARTS[data.judged_on]} part "
+            f"of {config.data} holds now: {judged[:12]} then, {data.judged_sha256[:12]} now"
+        )
     model = build_model(config, method, data)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     # the device may be gone; figures are those of its precision

@@ -112,6 +112,7 @@ def _about_data(judged: Judged) -> dict[str, Any]:
         "images": f"{sum(result['counts']):,}",
         "most": max(result["counts"]),
         "least": min(result["counts"]),
+        "held_out": result.get("held_out", 0),
         "test_images": f"{sum(judged.where_right.seen):,}",
         "judged_on": tables.PARTS[result["judged_on"]],
         "subset": result["subset_sha256"],

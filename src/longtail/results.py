@@ -141,6 +141,10 @@ class Result:
     training_id: str
     subset_sha256: str
     judged_on: str
+    judged_sha256: str
+    """Of the images and labels that were judged; empty where nobody told."""
+    held_out: int
+    """Training images of which nothing was learned: they are the validation part."""
     overall: float | None
     many: float | None
     medium: float | None
@@ -262,13 +266,18 @@ def make_result(
         **described(head, config.train),
         subset_sha256=data.subset_sha256,
         judged_on=data.judged_on,
+        judged_sha256=data.judged_sha256,
+        held_out=sum(data.counts.images) - len(data.train),
         overall=judged.overall,
         many=judged.many,
         medium=judged.medium,
         few=judged.few,
         counts=data.counts.images,
         per_class=judged.per_class,
-        sweep={f"{a:g}": acc.splits() for a, acc in sweep(scores, data.counts).items()},
+        sweep={
+            f"{a:g}": {**acc.splits(), "class_mean": acc.class_mean}
+            for a, acc in sweep(scores, data.counts).items()
+        },
         **_cosine_fields(evidence, classes),
         feature_norm=class_means(norms, scores.labels, classes),
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
@@ -303,7 +312,9 @@ def write_result(run: Run, result: Result, where_right: Intervals, data: Data) -
     rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
     run.write("per_class.csv", csv_text(("class", "train_images", "accuracy"), rows))
     points = [(alpha, *splits.values()) for alpha, splits in result.sweep.items()]
-    run.write("sweep.csv", csv_text(("alpha", "overall", "many", "medium", "few"), points))
+    run.write(
+        "sweep.csv", csv_text(("alpha", "overall", "many", "medium", "few", "class_mean"), points)
+    )
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
 
 

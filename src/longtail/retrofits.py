@@ -243,7 +243,7 @@ def _shipped(
         counts=data.counts.images,
         alpha=made.head.alpha,
         dial=True,
-        metrics={"judged_on": made.judged_on, "alpha": made.head.alpha, **made.after.splits()},
+        metrics={"judged_on": made.judged_on, "alpha": made.head.alpha, **_figures(made.after)},
         training={
             "method": "retrofit",
             "checkpoint": checkpoint,

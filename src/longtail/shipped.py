@@ -198,6 +198,7 @@ def of_run(run: Run | Path | str) -> Shipped:
             "judged_on": result["judged_on"],
             "alpha": result["alpha"],
             **{name: result[name] for name in tables.SPLITS},
+            "class_mean": tables.class_mean(result["per_class"]),
             "sweep": result["sweep"],
         },
         training={
@@ -210,7 +211,9 @@ def of_run(run: Run | Path | str) -> Shipped:
                 "epochs",
                 "training_id",
                 "subset_sha256",
+                "held_out",
             )
+            if name in result  # early ones do not tell all
         },
         version=versions()["longtail"],
     )
@@ -232,5 +235,8 @@ def no_dial(about: About) -> UserError:
 def _metrics_at(alpha: float, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The figures at `alpha` where the run's sweep has them; they say which alpha they are of."""
     point = metrics.get("sweep", {}).get(f"{alpha:g}") if alpha != metrics.get("alpha") else None
-    figures = {**metrics, **point, "alpha": alpha} if point else metrics
+    figures = dict(metrics)
+    if point:
+        figures.pop("class_mean", None)  # early sweeps have none
+        figures |= {**point, "alpha": alpha}
     return {name: value for name, value in figures.items() if name != "sweep"}

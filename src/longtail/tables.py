@@ -37,10 +37,10 @@ class Row:
 
 SAME = (
     *("method", "data", "ratio", "backbone", "heads", "tau", "gamma", "momentum", "lr"),
-    *("epochs", "batch_size", "subset_sha256", "judged_on", "alpha_rule"),
+    *("epochs", "batch_size", "subset_sha256", "judged_sha256", "judged_on", "alpha_rule"),
 )
 """What runs of one row have in common, besides the rest of their training and options."""
-UNSAID = ("method", "data", "ratio", "subset_sha256")
+UNSAID = ("method", "data", "ratio", "subset_sha256", "judged_sha256")
 """Of these, what no label repeats."""
 HEADER = ("method", "alpha", "seeds")
 

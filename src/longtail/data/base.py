@@ -92,6 +92,8 @@ class Data:
     mean: tuple[float, ...]
     """Of each channel on the 0..1 scale, for normalisation; empty for embeddings."""
     std: tuple[float, ...]
+    judged_sha256: str = ""
+    """Of the part that is judged; empty where nobody told."""
     files: DataConfig = field(default_factory=DataConfig)
     """What `load` was asked for beside the name: which parts there are depends on it."""
 

@@ -1,5 +1,6 @@
 """From an unread source to data that is ready to be trained on."""
 
+import hashlib
 import math
 from dataclasses import replace
 
@@ -50,7 +51,7 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
     _check_shapes(parts)
     train, val = parts["train"], parts.get("val")
     mean, std = (source.mean, source.std) if source.mean and source.std else _statistics(train)
-    rest = train
+    rest, sha256 = train, found.sha256
     if holding:
         rest, val = hold_out(train, config.val_fraction)
         if not len(val):
@@ -58,6 +59,8 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
                 f"--val-fraction {config.val_fraction:g} holds out no image: the largest class "
                 f"has {max(count(train.labels, len(source.classes)).images)}"
             )
+        how = f"{sha256['train']} {config.val_fraction:g}"  # the draw is always the same
+        sha256 = {**sha256, "val": hashlib.sha256(how.encode()).hexdigest()}
     return Data(
         name=name,
         ratio=ratio,
@@ -66,7 +69,8 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
         val=val,
         test=parts.get("test"),
         counts=count(train.labels, len(source.classes)),
-        subset_sha256=found.subset_sha256,
+        subset_sha256=sha256["train"],
+        judged_sha256=sha256.get("test", sha256.get("val", "")),
         mean=mean,
         std=std,
         files=config,

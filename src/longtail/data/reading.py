@@ -25,9 +25,9 @@ class Read:
 
     source: Source
     parts: dict[str, Split]
-    subset_sha256: str
-    """Of the training part: of its files, in memory or streamed; of its pixels if it has none, or
-    if some could not be read and were left out."""
+    sha256: dict[str, str]
+    """Of each part: of its files, in memory or streamed; of its pixels if it has none, or if some
+    could not be read and were left out."""
 
 
 def read(source: Source, config: DataConfig, *, copies: int) -> Read:
@@ -39,12 +39,18 @@ def read(source: Source, config: DataConfig, *, copies: int) -> Read:
     lacking = "" if config.stream else shortage(source, copies=copies)
     if config.stream or lacking:
         return _streamed(source, config, lacking)
-    files = _files_digest(source.train, config, source.published) if _files(source.train) else ""
+    files = {
+        name: _files_digest(part, config, source.published)
+        for name, part in source.parts.items()
+        if _files(part)
+    }
     # images that could not be read may have taken a class with them, so classes are checked anew
     left = drop_small(source.in_memory(), config.min_count)
     parts = {name: part.read() for name, part in left.parts.items()}
-    whole = len(parts["train"]) == len(source.train)
-    return Read(left, parts, files if files and whole else digest(parts["train"]))
+    whole = {name for name in files if len(parts[name]) == len(source.parts[name])}
+    return Read(
+        left, parts, {n: files[n] if n in whole else digest(part) for n, part in parts.items()}
+    )
 
 
 def _streamed(source: Source, config: DataConfig, lacking: str) -> Read:
@@ -64,7 +70,8 @@ def _streamed(source: Source, config: DataConfig, lacking: str) -> Read:
         store = stores[name]
         assert store is not None
         parts[name] = Split(Streamed(store, part.rows, size), part.labels)
-    return Read(source, parts, _files_digest(source.train, config, source.published))
+    sha256 = {n: _files_digest(p, config, source.published) for n, p in source.parts.items()}
+    return Read(source, parts, sha256)
 
 
 def _files(part: Part) -> Images | None:

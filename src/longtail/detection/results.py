@@ -87,6 +87,8 @@ def make_result(
         **described(head, config.train),
         subset_sha256=digest(data),
         judged_on="val",
+        judged_sha256=data[1].digest,
+        held_out=0,
         overall=measured["AP"],
         many=measured["AP_f"],
         medium=measured["AP_c"],

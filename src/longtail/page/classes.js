@@ -13,7 +13,7 @@ const perClassOf = ({ run, fixed }) => (fixed === null ? run.perClass : run.atZe
 
 const COLUMNS = [
   ["rank", "rank"], ["name", "class"], ["split", "split"], ["train", "training images"],
-  ["test", "test images"], ["first", "first (%)"], ["second", "second (%)"],
+  ["test", "judged images"], ["first", "first (%)"], ["second", "second (%)"],
   ["change", "second \u2212 first"],
 ];
 
