@@ -23,7 +23,7 @@ from longtail.features import extract
 from longtail.heads import NormalisedHead
 from longtail.losses import State
 from longtail.methods import Batch, Method
-from longtail.models import batch_of_rank, build_model, load_weights
+from longtail.models import batch_of_rank, build_model, load_weights, short_batch
 from longtail.resident import Resident
 from longtail.schedule import Leg, lay_out, mean_decay, rate
 from longtail.seeding import stream
@@ -55,7 +55,7 @@ class Replica:
             self.model.backbone.compile(dynamic=False)
         self.batch = batch_of_rank(config, len(data.train), fabric.world_size)
         self.steps = len(data.train) // (self.batch * fabric.world_size)
-        self.short = self._short_batch() if config.train.keep_short_batch else 0
+        self.short = short_batch(config, len(data.train), fabric.world_size)
         device = fabric.device
         self.state = State(
             progress=torch.zeros((), device=device),
@@ -266,12 +266,6 @@ class Replica:
         full = rank_order(order, self.batch * world, rank, world).flatten(0, 1)
         rest = order[self.steps * self.batch * world :]
         return torch.cat([full, rest[rank::world][: self.short]])
-
-    def _short_batch(self) -> int:
-        """Images of the short last batch on this rank: alike on every rank, the rest is dropped."""
-        world = self.fabric.world_size
-        rest = (len(self.data.train) - self.steps * self.batch * world) // world
-        return rest // self.parts * self.parts
 
     def _train_mode(self) -> None:
         """Training mode, but frozen layers keep their batch statistics."""
