@@ -189,20 +189,12 @@ class Replica:
 
     def _accumulated(self, size: int) -> Tensor:
         """The same in parts of `size` images; ranks exchange gradients at the last one."""
-        head, total = self.model.head, torch.zeros_like(self.state.lr)
-        if isinstance(head, NormalisedHead):
-            before = head.mean_feature.clone()
-        for part in range(self.parts):
-            waits = self.fabric.world_size > 1 and part < self.parts - 1
-            with self.fabric.no_backward_sync(self.wrapped) if waits else nullcontext():  # type: ignore[arg-type]
-                total += self._gradients(part * size, (part + 1) * size)
-            if isinstance(head, NormalisedHead):
-                # the parts' means are one mean of the step: its decay comes once, with the first
-                head.momentum.fill_(1)
-        if isinstance(head, NormalisedHead):
-            head.momentum.copy_(self.state.mu)
-            kept = self.state.mu * before
-            head.mean_feature.copy_(kept + (head.mean_feature - kept) / self.parts)
+        total = torch.zeros_like(self.state.lr)
+        with self.model.head.in_parts():
+            for part in range(self.parts):
+                waits = self.fabric.world_size > 1 and part < self.parts - 1
+                with self.fabric.no_backward_sync(self.wrapped) if waits else nullcontext():  # type: ignore[arg-type]
+                    total += self._gradients(part * size, (part + 1) * size)
         return total
 
     def features(self, split: Split) -> Tensor:
