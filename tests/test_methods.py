@@ -268,6 +268,20 @@ class TestOLTR:
         close(head.memory[1], 0.9 * before[1] + 0.1 * (features[:2] + 1).mean(0))
         assert torch.equal(head.memory[[0, 2]], before[[0, 2]])
 
+    def test_the_memory_follows_parts_of_a_batch_as_one_and_not_before_their_end(self):
+        (head, features), (other, _) = self.head(), self.head()
+        labels = torch.tensor([1, 0, 1, 1])
+        batch, decay = features[:4] + 1, torch.tensor(0.9, dtype=torch.float64)
+        before = head.memory.clone()
+        with head.in_parts():
+            for part in (slice(0, 1), slice(1, 3), slice(3, 4)):
+                head.follow(batch[part], labels[part], decay)
+                assert torch.equal(head.memory, before)
+        other.follow(batch, labels, decay)
+        close(head.memory, other.memory)
+        head.follow(batch, labels, decay)  # and at once again
+        assert not torch.equal(head.memory, other.memory)
+
     def test_whether_there_is_a_memory_is_saved_with_it(self):
         head, features = self.head()
         head.remembers = True

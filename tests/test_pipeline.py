@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from longtail import methods
 from longtail.config import DataConfig, TrainConfig
 from longtail.data import hold_out
 from longtail.errors import UserError
-from longtail.models import batch_of_rank
+from longtail.models import batch_of_rank, check_fits
 from longtail.pipeline import fit_all
 from longtail.replica import Replica, build_optimizer
 from longtail.results import Result
@@ -181,6 +182,48 @@ def test_fewer_images_than_parts_of_a_step_are_refused(tmp_path):
             while (given + 1) * 4 * world <= min(16, images):
                 given += 1
             assert batch_of_rank(config, images, world) == 4 * given > 0
+
+
+ALONE = "resnet18 cannot be trained on one image alone"
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "said"),
+    [
+        (
+            33,
+            {"batch_size": 16, "keep_short_batch": True},
+            "short last .* or no --keep-short-batch",
+        ),
+        (
+            *(36, {"batch_size": 16, "keep_short_batch": True, "accumulate": 4}),
+            "short last step of an epoch takes one in each part",
+        ),
+        (
+            33,
+            {"batch_size": 1},
+            r"every step takes just one: use a larger --batch-size \(now 1\) \(",
+        ),
+        (
+            *(33, {"batch_size": 8, "accumulate": 8}),
+            r"larger --batch-size \(now 8\) or a smaller --accumulate \(now 8\) \(",
+        ),
+        (6, {"batch_size": 16, "accumulate": 4}, r"in each part: use a smaller --accumulate \(now"),
+        (33, {"batch_size": 16}, ""),
+        (34, {"batch_size": 16, "keep_short_batch": True}, ""),
+        (33, {"batch_size": 1, "backbone": "conv4"}, ""),
+    ],
+)
+def test_one_image_alone_is_refused_for_a_network_that_cannot_take_it(images, options, said):
+    """resnet18 makes a single place of 16x16 pixels, of which no variance can be taken."""
+    data = tiny_data(counts=(images - 2, 1, 1))
+    wide = data.train.in_memory.repeat(1, 1, 2, 2)
+    data = replace(data, train=replace(data.train, inputs=wide))
+    config = tiny_config(**{"backbone": "resnet18", **options})
+    random = torch.get_rng_state()
+    with pytest.raises(UserError, match=f"{ALONE}.*{said}.*1 value") if said else nullcontext():
+        check_fits(config, methods.build("cosine", {}), data, 1)
+    assert torch.equal(torch.get_rng_state(), random)
 
 
 class TestAlpha:

@@ -271,15 +271,18 @@ def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path
     assert ahead(4, 5, 1000) == 4
 
 
-def test_a_small_card_gets_the_same_model_in_parts(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("method", "options"), [("deconfound", {"heads": 2}), ("oltr", {}), ("decouple-oltr", {})]
+)
+def test_a_small_card_gets_the_same_model_in_parts(method, options, tmp_path: Path):
     from helpers import tiny_data
 
     data = tiny_data(images=False, counts=(24, 12, 5))
-    config = tiny_config(backbone="identity", heads=2)
+    config = tiny_config(backbone="identity", **options)
     runs = [
         fit_all(
             config.with_options(accumulate=parts),
-            ["deconfound"],
+            [method],
             [0],
             out=tmp_path / str(parts),
             data=data,
@@ -287,9 +290,8 @@ def test_a_small_card_gets_the_same_model_in_parts(tmp_path: Path):
         for parts in (1, 4)
     ]
     whole, parts = (run.load_model() for run in runs)
-    torch.testing.assert_close(whole["head.weight"], parts["head.weight"])
-    # the mean of four parts' means, so that the window is that of the whole step
-    torch.testing.assert_close(whole["head.mean_feature"], parts["head.mean_feature"])
+    for name in whole:  # weights, and what follows the features: mean feature, memory
+        torch.testing.assert_close(whole[name], parts[name], msg=lambda m, n=name: f"{n}: {m}")
     losses = [[record["loss"] for record in run.metrics] for run in runs]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert runs[0].result["sweep"] == runs[1].result["sweep"]

@@ -12,7 +12,8 @@ As N is a product, the logits are one matrix product of normalised features and 
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from numbers import Real
 from typing import Any, final
@@ -28,6 +29,8 @@ class Head(nn.Module):
     """What all heads share (abstract): features (..., dim) in, logits (..., classes) out."""
 
     shown: tuple[str, ...] = ("dim", "classes")
+    _in_parts = False
+    _summed: tuple[Tensor, Callable[[Tensor], None]] | None = None
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
@@ -39,6 +42,25 @@ class Head(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start afresh: weights from U(-1/sqrt(D), 1/sqrt(D)), by torch's generator or another."""
         nn.init.uniform_(self.weight, -(self.dim**-0.5), self.dim**-0.5, generator)
+
+    @contextmanager
+    def in_parts(self) -> Iterator[None]:
+        """What it follows of the batches meanwhile it follows at the end, as of one batch."""
+        self._in_parts = True
+        try:
+            yield
+            if self._summed:
+                sums, follow = self._summed
+                follow(sums)
+        finally:
+            self._in_parts, self._summed = False, None
+
+    def _followed(self, sums: Tensor, follow: Callable[[Tensor], None]) -> None:
+        """Let `follow` have the `sums` of a batch, or at the end those of all parts of it."""
+        if not self._in_parts:
+            follow(sums)
+            return
+        self._summed = (self._summed[0] + sums if self._summed else sums), follow
 
     def extra_repr(self) -> str:
         """The sizes and settings, as `print(model)` shows them."""
@@ -147,7 +169,11 @@ class NormalisedHead(Head):
         count = x.new_full((1,), x.shape[0])
         if keep is not None:
             x, count = torch.where(keep.reshape(-1, 1), x, 0.0), keep.sum().to(x.dtype).reshape(1)
-        seen = summed_over_ranks(torch.cat([x.sum(0), count]))  # (D + 1,): one message
+        self._followed(torch.cat([x.sum(0), count]), self._follow)
+
+    @torch.no_grad()
+    def _follow(self, seen: Tensor) -> None:
+        seen = summed_over_ranks(seen)  # (D + 1,): one message
         mean = self.momentum * self.mean_feature + seen[:-1] / seen[-1].clamp(min=1)
         followed = (seen[-1] > 0) & seen.isfinite().all()
         self.mean_feature.copy_(torch.where(followed, mean, self.mean_feature))

@@ -53,7 +53,7 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> Tried:
                 "--image-size or --backbone may fit"
             ) from error
         method.head(tried.dim, len(data.classes)).eval()(torch.zeros(1, tried.dim))
-    batch_of_rank(config, len(data.train), world)
+        _check_parts(config, sample.shape[1:], len(data.train), world)
     return tried
 
 
@@ -111,13 +111,55 @@ def batch_of_rank(config: Config, images: int, world: int) -> int:
             + f": use {fits}"
         )
     if images < world * parts:
-        fewer = [f"a smaller --accumulate (now {parts})"] * (parts > 1)
-        fewer += [f"fewer ranks than {world}"] * (world > 1)
         raise UserError(
             f"{images} training images do not fill a step of {world * parts} parts, which takes "
-            f"one at least in each: use {' or '.join(fewer)}"
+            f"one at least in each: use {' or '.join(_fewer_parts(parts, world))}"
         )
     return min(size, images) // (world * parts) * parts
+
+
+def _fewer_parts(parts: int, world: int) -> list[str]:
+    smaller = [f"a smaller --accumulate (now {parts})"] * (parts > 1)
+    return smaller + [f"fewer ranks than {world}"] * (world > 1)
+
+
+def short_batch(config: Config, images: int, world: int) -> int:
+    """Images of the short last step on each rank, if it is kept: alike on all, the rest dropped."""
+    if not config.train.keep_short_batch:
+        return 0
+    rest = images % (batch_of_rank(config, images, world) * world) // world
+    return rest // config.machine.accumulate * config.machine.accumulate
+
+
+def _check_parts(config: Config, shape: torch.Size, images: int, world: int) -> None:
+    """Refuse parts of one image for a network that normalises over more."""
+    size, parts = config.train.batch_size, config.machine.accumulate
+    if batch_of_rank(config, images, world) == parts:
+        where, larger = "every step", [f"a larger --batch-size (now {size})"]
+        few = size >= 2 * world * parts  # training images, so that a larger one changes nothing
+        ways = ([] if few else larger) + _fewer_parts(parts, world)
+    elif short_batch(config, images, world) == parts:
+        where = "the short last step of an epoch"
+        ways = [f"another --batch-size (now {size})", "no --keep-short-batch"]
+    else:
+        return
+    synchronised = config.machine.sync_batchnorm and world > 1
+    if not synchronised and (reason := _why_not_alone(config.backbone, shape)):
+        alone = "one in each part" if world * parts > 1 else "just one"
+        raise UserError(
+            f"--backbone {config.backbone} cannot be trained on one image alone, and of {images} "
+            f"training images {where} takes {alone}: use {' or '.join(ways)} ({reason})"
+        )
+
+
+@cache
+def _why_not_alone(backbone: str, shape: torch.Size) -> str:
+    """What a fresh network says to one input in training mode; nothing if it takes it."""
+    try:
+        backbones.build(backbone, shape[0]).train()(torch.zeros(1, *shape))
+    except ValueError as error:  # as batch normalisation, of a map that has shrunk to one place
+        return str(error)
+    return ""
 
 
 def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> None:

@@ -23,7 +23,7 @@ from longtail.features import extract
 from longtail.heads import NormalisedHead
 from longtail.losses import State
 from longtail.methods import Batch, Method
-from longtail.models import batch_of_rank, build_model, load_weights
+from longtail.models import batch_of_rank, build_model, load_weights, short_batch
 from longtail.resident import Resident
 from longtail.schedule import Leg, lay_out, mean_decay, rate
 from longtail.seeding import stream
@@ -55,7 +55,7 @@ class Replica:
             self.model.backbone.compile(dynamic=False)
         self.batch = batch_of_rank(config, len(data.train), fabric.world_size)
         self.steps = len(data.train) // (self.batch * fabric.world_size)
-        self.short = self._short_batch() if config.train.keep_short_batch else 0
+        self.short = short_batch(config, len(data.train), fabric.world_size)
         device = fabric.device
         self.state = State(
             progress=torch.zeros((), device=device),
@@ -189,20 +189,12 @@ class Replica:
 
     def _accumulated(self, size: int) -> Tensor:
         """The same in parts of `size` images; ranks exchange gradients at the last one."""
-        head, total = self.model.head, torch.zeros_like(self.state.lr)
-        if isinstance(head, NormalisedHead):
-            before = head.mean_feature.clone()
-        for part in range(self.parts):
-            waits = self.fabric.world_size > 1 and part < self.parts - 1
-            with self.fabric.no_backward_sync(self.wrapped) if waits else nullcontext():  # type: ignore[arg-type]
-                total += self._gradients(part * size, (part + 1) * size)
-            if isinstance(head, NormalisedHead):
-                # the parts' means are one mean of the step: its decay comes once, with the first
-                head.momentum.fill_(1)
-        if isinstance(head, NormalisedHead):
-            head.momentum.copy_(self.state.mu)
-            kept = self.state.mu * before
-            head.mean_feature.copy_(kept + (head.mean_feature - kept) / self.parts)
+        total = torch.zeros_like(self.state.lr)
+        with self.model.head.in_parts():
+            for part in range(self.parts):
+                waits = self.fabric.world_size > 1 and part < self.parts - 1
+                with self.fabric.no_backward_sync(self.wrapped) if waits else nullcontext():  # type: ignore[arg-type]
+                    total += self._gradients(part * size, (part + 1) * size)
         return total
 
     def features(self, split: Split) -> Tensor:
@@ -266,12 +258,6 @@ class Replica:
         full = rank_order(order, self.batch * world, rank, world).flatten(0, 1)
         rest = order[self.steps * self.batch * world :]
         return torch.cat([full, rest[rank::world][: self.short]])
-
-    def _short_batch(self) -> int:
-        """Images of the short last batch on this rank: alike on every rank, the rest is dropped."""
-        world = self.fabric.world_size
-        rest = (len(self.data.train) - self.steps * self.batch * world) // world
-        return rest // self.parts * self.parts
 
     def _train_mode(self) -> None:
         """Training mode, but frozen layers keep their batch statistics."""

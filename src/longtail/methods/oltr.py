@@ -118,6 +118,10 @@ class MemoryHead(Head):
         """Move the centroids of the classes in the batch, that of all ranks, toward their means."""
         member = F.one_hot(target, self.classes).to(features)  # (B, C)
         total = torch.cat([member.T @ features, member.sum(0)[:, None]], dim=1)
+        self._followed(total, partial(self._move, decay=decay))
+
+    @torch.no_grad()
+    def _move(self, total: Tensor, decay: Tensor) -> None:
         total = summed_over_ranks(total)  # (C, D + 1): one message
         count = total[:, -1:]
         moved = torch.lerp(total[:, :-1] / count.clamp(min=1), self.memory, decay)
