@@ -3,9 +3,10 @@
 Shapes: B images on a canvas of H by W, G true boxes an image at most, T masks in the batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from functools import partial
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,10 @@ SHARE = 0.3
 """Of the device's free memory that a resident data set may fill."""
 HOST_BYTES = 2 << 30
 """The same where the device is the host."""
+
+Canvas = tuple[int, int]
+"""Height and width."""
+NO_LEAST: Canvas = (0, 0)
 
 
 class Batch(NamedTuple):
@@ -63,10 +68,13 @@ class Prepared(Dataset):
         data: what is read.
         short: pixels.
         long: pixels.
+        least: the least canvas. With one, an image stands beside images of its own canvas alone,
+            so that nothing computed of it depends on the others; without, a batch is on the
+            canvas of its largest image.
     """
 
-    def __init__(self, data: DetectionSet, short: int, long: int) -> None:
-        self.data, self.short, self.long = data, short, long
+    def __init__(self, data: DetectionSet, short: int, long: int, least: Canvas = NO_LEAST) -> None:
+        self.data, self.short, self.long, self.least = data, short, long, least
         # only its resizing is used: images are normalised as a batch, on the device
         self.transform = GeneralizedRCNNTransform(short, long, [0.0] * 3, [1.0] * 3).eval()
 
@@ -77,6 +85,16 @@ class Prepared(Dataset):
         """Height and width of image `i` after resizing, without reading it."""
         picture = self.data.pictures[i]
         return resized(picture.height, picture.width, self.short, self.long)
+
+    def canvas(self, images: Iterable[int]) -> Canvas:
+        """That of `images` side by side."""
+        return canvas_of([self.least, *(self.size(i) for i in images)])
+
+    def order(self, images: Sequence[int], size: int) -> list[list[int]]:
+        """`images` in their order, at most `size` a batch, and none that may not share it."""
+        kinds = groupby(images, lambda i: self.least != NO_LEAST and self.canvas([i]))
+        groups = [list(group) for _, group in kinds]
+        return [group[i : i + size] for group in groups for i in range(0, len(group), size)]
 
     def __getitem__(self, i: int) -> Sample:
         image, target = self.data[i]
@@ -97,16 +115,16 @@ def resized(height: int, width: int, short: int, long: int) -> tuple[int, int]:
     return int(height * scale), int(width * scale)
 
 
-def canvas_of(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+def canvas_of(sizes: Sequence[tuple[int, int]]) -> Canvas:
     """The least canvas for images of these sizes."""
     height, width = (-(-max(side) // STRIDE) * STRIDE for side in zip(*sizes, strict=True))
     return height, width
 
 
-def collate(samples: Sequence[Sample], canvas: tuple[int, int] | None = None) -> Batch:
-    """Samples as one batch on the CPU; its keys are still zeros."""
-    sizes = [tuple(sample.image.shape[1:]) for sample in samples]
-    height, width = canvas or canvas_of(sizes)  # type: ignore[arg-type]
+def collate(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> Batch:
+    """Samples as one batch on the CPU, on no canvas below `least`; its keys are still zeros."""
+    sizes = [(sample.image.shape[1], sample.image.shape[2]) for sample in samples]
+    height, width = canvas_of([least, *sizes])
     counts = [len(sample.labels) for sample in samples]
     return Batch(
         images=torch.stack([_on_canvas(sample.image, height, width) for sample in samples]),
@@ -136,7 +154,7 @@ class Streamed:
         loader = DataLoader(
             self.data,
             batch_sampler=order,  # type: ignore[arg-type]
-            collate_fn=_collate_packed,
+            collate_fn=partial(_collate_packed, least=self.data.least),
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
@@ -149,7 +167,7 @@ class Resident:
     """The whole data set on the device, on one canvas; masks are packed eight pixels a byte."""
 
     def __init__(self, data: Prepared, device: torch.device, workers: int) -> None:
-        canvas = canvas_of([data.size(i) for i in range(len(data))])
+        self.data, canvas = data, data.canvas(range(len(data)))
         with ThreadPoolExecutor(max(1, workers)) as pool:
             parts = list(pool.map(lambda i: _packed(data[i], canvas), range(len(data))))
         self.width, self.device = canvas[1], device
@@ -186,12 +204,14 @@ class Resident:
 
 
 def place(data: Prepared, device: torch.device, workers: int) -> Resident | Streamed:
-    """Batches of `data`: resident if its images and packed masks fit."""
-    height, width = canvas_of([data.size(i) for i in range(len(data))])
+    """Batches of `data`: resident if its images and packed masks fit, and may share a canvas."""
+    every = range(len(data))
+    height, width = data.canvas(every)
     objects = sum(len(picture.instances) for picture in data.data.pictures)
     needed = height * width * (3 * len(data) + objects / 8)
     room = HOST_BYTES if device.type != "cuda" else SHARE * torch.cuda.mem_get_info(device)[0]
-    return (Resident if needed < room else Streamed)(data, device, workers)
+    resident = needed < room and len(data.order(every, len(data))) == 1
+    return (Resident if resident else Streamed)(data, device, workers)
 
 
 def flipped(batch: Batch) -> Batch:
@@ -225,14 +245,14 @@ def _padded(parts: Sequence[Tensor]) -> Tensor:
     return filled
 
 
-def _packed(sample: Sample, canvas: tuple[int, int]) -> Sample:
+def _packed(sample: Sample, canvas: Canvas) -> Sample:
     masks = _bits(_on_canvas(sample.masks, *canvas))
     return sample._replace(image=_on_canvas(sample.image, *canvas), masks=masks)
 
 
-def _collate_packed(samples: Sequence[Sample]) -> Batch:
+def _collate_packed(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> Batch:
     """As workers send it: masks are most of a batch."""
-    batch = collate(samples)
+    batch = collate(samples, least)
     return batch._replace(masks=_bits(batch.masks))
 
 

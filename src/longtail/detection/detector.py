@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.data.listed import IMAGENET_MEAN, IMAGENET_STD
-from longtail.detection.batches import Batch
+from longtail.detection.batches import NO_LEAST, Batch, Canvas
 from longtail.detection.cascade import Cascade, Found
 from longtail.detection.classification import rare_classes
 from longtail.detection.data import Categories
@@ -23,10 +23,19 @@ class Detector(nn.Module):
 
     mean: Tensor
     deviation: Tensor
+    canvas: Tensor
+    """(2,) the least that images are put on, kept with the weights; zeros for none."""
 
-    def __init__(self, pyramid: Pyramid, proposals: Proposals, cascade: Cascade) -> None:
+    def __init__(
+        self,
+        pyramid: Pyramid,
+        proposals: Proposals,
+        cascade: Cascade,
+        canvas: Canvas = NO_LEAST,
+    ) -> None:
         super().__init__()
         self.pyramid, self.proposals, self.cascade = pyramid, proposals, cascade
+        self.register_buffer("canvas", torch.tensor(canvas))
         for name, channels in (("mean", IMAGENET_MEAN), ("deviation", IMAGENET_STD)):
             pixel = 255 * torch.tensor(channels).view(3, 1, 1)
             self.register_buffer(name, pixel, persistent=False)
@@ -57,13 +66,18 @@ class Detector(nn.Module):
 
 
 def build_detector(
-    config: DetectionConfig, categories: Categories, *, weights: bool, images: int = 0
+    config: DetectionConfig,
+    categories: Categories,
+    *,
+    weights: bool,
+    images: int = 0,
+    canvas: Canvas = NO_LEAST,
 ) -> Detector:
     """The detector of a run, initialised from its seed alone, on the CPU.
 
     `weights` says whether pretrained ones are wanted, if the configuration has them at all: not
     where a checkpoint follows. `images` are those of the training set, of which eql's threshold is
-    a share; what is not trained has no use for it.
+    a share, and `canvas` is that of all of them; what is not trained has no use for either.
     """
     model = config.model
     grouped = model.norm == "group"
@@ -88,7 +102,9 @@ def build_detector(
             rare=rare_classes(categories.images, config.head.eql_share * images),
             focal_gamma=config.head.focal_gamma,
         )
-    detector = Detector(pyramid, proposals, cascade).score_by(config)
+    # what pads an image enters the statistics of its groups, so it must always be the same
+    least = canvas if grouped else NO_LEAST
+    detector = Detector(pyramid, proposals, cascade, least).score_by(config)
     return detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 

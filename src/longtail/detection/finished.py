@@ -94,7 +94,7 @@ class Finished:
 
     @cached_property
     def _source(self) -> Source:
-        return source_of(self.config, self.val, self.fabric)
+        return source_of(self.detector, self.config, self.val, self.fabric)
 
     def evaluate(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionResult:
         """The result on the validation split; writes nothing."""
@@ -131,7 +131,7 @@ class Finished:
         if not images:
             return
         data = data.only(images)
-        source = source_of(config, data, self.fabric)
+        source = source_of(self.detector, config, data, self.fabric)
         before, after = (
             predict(self.detector, _seen(asked, least_score), data, self.fabric, source=source)
             for asked in (self.scored("off"), config)

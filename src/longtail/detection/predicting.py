@@ -7,7 +7,15 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, distributed
 
-from longtail.detection.batches import Batch, Prepared, Resident, Streamed, place
+from longtail.detection.batches import (
+    NO_LEAST,
+    Batch,
+    Canvas,
+    Prepared,
+    Resident,
+    Streamed,
+    place,
+)
 from longtail.detection.cascade import Found
 from longtail.detection.data import DetectionSet
 from longtail.detection.detector import Detector
@@ -21,10 +29,17 @@ CHUNK = 1 << 26
 """Pixels of masks that are pasted at once: what bounds the memory on a photograph."""
 
 
-def source_of(config: DetectionConfig, data: DetectionSet, fabric: Fabric) -> Source:
-    """Batches of `data`, of the size that `config` asks for."""
-    prepared = Prepared(data, config.model.image_size, config.model.max_size)
-    return place(prepared, fabric.device, config.machine.workers)
+def prepared(config: DetectionConfig, data: DetectionSet, least: Canvas = NO_LEAST) -> Prepared:
+    """Images of the size that `config` asks for."""
+    return Prepared(data, config.model.image_size, config.model.max_size, least)
+
+
+def source_of(
+    detector: Detector, config: DetectionConfig, data: DetectionSet, fabric: Fabric
+) -> Source:
+    """Batches of `data` as the detector wants them."""
+    height, width = detector.canvas.tolist()
+    return place(prepared(config, data, (height, width)), fabric.device, config.machine.workers)
 
 
 def judge(
@@ -67,9 +82,8 @@ def predict(
         return
     if source is None:
         data, chosen = data.only(chosen), list(range(len(chosen)))
-        source = source_of(config, data, fabric)
-    size = max(1, config.train.batch_size // fabric.world_size)
-    order = [chosen[i : i + size] for i in range(0, len(chosen), size)]
+        source = source_of(detector, config, data, fabric)
+    order = source.data.order(chosen, max(1, config.train.batch_size // fabric.world_size))
     for numbers, batch in zip(order, source.batches(order), strict=True):
         yield from in_pixels(detect(detector, batch, fabric), batch, data, numbers)
 

@@ -1,7 +1,8 @@
 """The loop of a detector: epoch, batch, losses, backward, step; then it is judged.
 
 Every random number is keyed by image and step, so that neither the number of processes nor an
-interruption changes a training (batch normalisation apart, which no detector here trains).
+interruption changes a training (batch normalisation apart, which no detector here trains; and with
+frozen statistics, images of several sizes, whose padding is that of their process).
 """
 
 import time
@@ -21,7 +22,7 @@ from longtail.detection.batches import Batch, flipped
 from longtail.detection.data import DetectionSet, Splits, load
 from longtail.detection.detector import Detector, build_detector
 from longtail.detection.measure import repeat_factors
-from longtail.detection.predicting import judge, source_of
+from longtail.detection.predicting import judge, prepared, source_of
 from longtail.detection.results import DetectionRun, digest, make_result, training_id, write_result
 from longtail.detection.settings import DetectionConfig
 from longtail.engine import Progress, check_finite, launch
@@ -63,7 +64,10 @@ def fit(
     fabric = launch(config.machine.general())
     batches_of(config, train, 0, fabric.global_rank, fabric.world_size)  # refused before it begins
     fresh = overwrite or not (run.folder / "last.pt").exists()
-    detector = build_detector(config, train.categories, weights=fresh, images=len(train))
+    canvas = prepared(config, train).canvas(range(len(train)))
+    detector = build_detector(
+        config, train.categories, weights=fresh, images=len(train), canvas=canvas
+    )
     fabric.barrier()
 
     def begin() -> None:
@@ -174,7 +178,7 @@ class Loop:
             fused=True,
         )
         self.wrapped = fabric.setup_module(detector)
-        self.source = source_of(config, data, fabric)
+        self.source = source_of(detector, config, data, fabric)
 
     def state(self) -> dict[str, Any]:
         """All that a resumed training needs besides its configuration."""

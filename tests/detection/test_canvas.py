@@ -1,0 +1,119 @@
+"""The canvas of an image under group normalisation: never a matter of what stands beside it."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small import small_config, small_data
+
+from longtail.config import MachineConfig
+from longtail.detection import batches
+from longtail.detection.batches import Prepared, Resident, Streamed, place
+from longtail.detection.data import Categories
+from longtail.detection.detector import build_detector
+from longtail.detection.finished import Finished, of_files
+from longtail.detection.predicting import predict, source_of
+from longtail.detection.training import fit
+from longtail.engine import launch
+
+CATEGORIES = Categories((1, 2), ("a", "b"), (9, 9), (9, 9))
+CPU = torch.device("cpu")
+SIZES = ((48, 48), (96, 40), (40, 60), (33, 90), (48, 64))
+"""Heights and widths."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Noise, an image of each size."""
+    folder, random = tmp_path_factory.mktemp("mixed"), np.random.RandomState(0)
+    paths = [folder / f"{i}.png" for i in range(len(SIZES))]
+    for path, size in zip(paths, SIZES, strict=True):
+        Image.fromarray(random.randint(0, 255, (*size, 3), np.uint8)).save(path)
+    return of_files(paths, CATEGORIES)
+
+
+def as_they_are(data, least=(0, 0)) -> Prepared:
+    """Images that are not resized."""
+    prepared = Prepared(data, 1, 1, least)
+    prepared.size = lambda i: SIZES[i]
+    return prepared
+
+
+def test_an_image_is_on_the_larger_of_the_least_canvas_and_its_own(data):
+    prepared = as_they_are(data, (64, 64))
+    expected = []
+    for height, width in SIZES:
+        own = [32, 32]
+        while own[0] < height:
+            own[0] += 32
+        while own[1] < width:
+            own[1] += 32
+        expected.append((max(own[0], 64), max(own[1], 64)))
+    assert [prepared.canvas([i]) for i in range(5)] == expected
+    assert expected == [(64, 64), (96, 64), (64, 64), (64, 96), (64, 64)]
+    assert prepared.canvas(range(5)) == (96, 96)
+
+
+def test_only_images_of_one_canvas_are_side_by_side(data):
+    prepared, free = as_they_are(data, (64, 64)), as_they_are(data)
+    assert prepared.order([0, 2, 4, 1, 3, 0], 2) == [[0, 2], [4], [1], [3], [0]]
+    assert free.order([0, 2, 4, 1, 3, 0], 4) == [[0, 2, 4, 1], [3, 0]]  # as they come
+    assert as_they_are(data, (96, 96)).order([0, 1, 2, 3, 4], 9) == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("least", "kind"), [((0, 0), Resident), ((64, 64), Streamed), ((96, 96), Resident)]
+)
+def test_a_set_is_resident_only_where_its_images_share_a_canvas(data, least, kind):
+    assert isinstance(place(Prepared(data, 48, 96, least), CPU, 1), kind)
+
+
+def test_batches_are_the_same_streamed_and_resident(data):
+    prepared = Prepared(data, 48, 96, (96, 128))  # that of a training set it is part of
+    order = [[1, 0], [4, 2]]
+    pairs = zip(
+        Resident(prepared, CPU, 1).batches(order),
+        Streamed(prepared, CPU, 0).batches(order),
+        strict=True,
+    )
+    for resident, streamed in pairs:
+        assert resident.images.shape == (2, 3, 96, 128)
+        for name, one, other in zip(resident._fields, resident, streamed, strict=True):
+            assert torch.equal(one, other), name
+
+
+def test_detections_do_not_depend_on_the_other_images(data, monkeypatch):
+    config = small_config("x", image_size=48, max_size=96, batch_size=5)
+    detector = build_detector(config, CATEGORIES, weights=False, canvas=(64, 96))
+    fabric = launch(MachineConfig(device="cpu"))
+
+    def found(images):
+        return list(predict(detector, config, data, fabric, images))
+
+    alone = [found([i])[0] for i in range(5)]
+    assert isinstance(source_of(detector, config, data.only([0]), fabric), Resident)
+    beside = found(range(5))
+    pair = found([0, 1])  # the second one is taller
+    monkeypatch.setattr(batches, "HOST_BYTES", 0)
+    assert isinstance(source_of(detector, config, data.only([0]), fabric), Streamed)
+    streamed = [found([i])[0] for i in range(5)]
+    for others in (beside, pair, streamed, found(range(5))):
+        for one, other in zip(alone, others, strict=False):
+            assert one.image_id == other.image_id and len(one.scores) == 5
+            torch.testing.assert_close(one.scores, other.scores, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(one.boxes, other.boxes, rtol=1e-4, atol=1e-3)
+            assert torch.equal(one.labels, other.labels)
+
+
+def test_the_canvas_is_kept_with_the_weights(tmp_path):
+    place = tmp_path / "set"
+    data = small_data(place)
+    config = small_config(place, image_size=70, max_size=70)
+    run = fit(config, out=tmp_path / "run", data=data)
+    assert run.load_model()["canvas"].tolist() == [96, 96]
+    assert run.load_checkpoint()["detector"]["canvas"].tolist() == [96, 96]
+    opened = Finished(run.folder, machine=MachineConfig(device="cpu"))
+    assert opened.detector.canvas.tolist() == [96, 96]
+    frozen = config.with_options(norm="frozen", pretrained=True)
+    built = build_detector(frozen, data[0].categories, weights=False, canvas=(96, 96))
+    assert built.canvas.tolist() == [0, 0]  # its statistics do not see the padding
