@@ -192,7 +192,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
         (("train", "digits-lt", "--seeds", "0"), "--seeds 0: at least one"),
         (("bench", "cifar-lt", "--seeds", "-1"), "--seeds -1: at least one"),
-        (("train", "digits-lt", "--alpha", "nan"), "--alpha takes float, not 'nan'"),
+        (("train", "digits-lt", "--alpha", "nan"), "--alpha takes float or auto, not 'nan'"),
         (("train", "digits-lt", "--heads", "inf"), "--heads takes int, not 'inf'"),
         (("sweep", "nowhere", "--alphas=-1:0:1"), "alpha -1 must be a number from 0 up"),
         (("sweep", "nowhere", "--alphas", "nan"), "--alphas takes numbers, not 'nan'"),

@@ -120,3 +120,22 @@ def test_data_that_is_gone_is_told_with_the_run_that_asks_for_it(project, capsys
     with pytest.raises(SystemExit):
         cli.main(["eval", "runs/x"])
     assert "runs/x was trained on photos, which was looked for where" in capsys.readouterr().err
+
+
+def test_data_that_was_moved_apart_from_its_run_can_be_told(project, monkeypatch, capsys):
+    cli.main(["train", "photos", *SMALL])
+    before = Run(project / "runs" / "x").result["overall"]
+    there = (project / "photos").rename(project.parent / "elsewhere" / "pictures")
+    monkeypatch.chdir(project.parent)
+    run = str(project / "runs" / "x")
+    with pytest.raises(SystemExit):
+        cli.main(["eval", run])
+    assert "--data PATH" in capsys.readouterr().err
+    cli.main(["eval", run, "--data", str(there), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["overall"] == pytest.approx(before) and told["data"] == "photos"
+    cli.main(["sweep", run, "--data", str(there), "--alphas", "0"])
+    assert f"{before:.1f}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main(["eval", run, "--data", "nowhere/at/all"])
+    assert "nowhere/at/all does not exist" in capsys.readouterr().err

@@ -270,6 +270,18 @@ class TestCommand:
         _, err, code = predict(capsys, vectors.folder, "a.png")
         assert "takes embeddings, not images" in err and code == 2
 
+    def test_an_export_that_nobody_named_replaces_none(self, run, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        cli.main(["export", str(run.folder)])
+        (made,) = tmp_path.glob("*.safetensors")
+        before = made.stat().st_mtime_ns
+        with pytest.raises(SystemExit):
+            cli.main(["export", str(run.folder)])
+        assert f"-o {made.name} replaces it" in capsys.readouterr().err
+        assert made.stat().st_mtime_ns == before
+        cli.main(["export", str(run.folder), "-o", made.name])
+        assert made.stat().st_mtime_ns > before
+
     def test_export_writes_beside_its_card_and_says_so(self, run, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         cli.main(["export", str(run.folder), "--alpha", "1"])

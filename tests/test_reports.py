@@ -16,7 +16,8 @@ import torch
 import longtail as lt
 from browser import CHROMIUM, browser
 from helpers import tiny_config, tiny_data
-from longtail import intervals
+from longtail import cli, intervals
+from longtail.comparing import runs_in
 from longtail.data.base import Data, Split
 from longtail.errors import UserError
 from longtail.pipeline import fit_all
@@ -69,6 +70,20 @@ class TestBadInput:
     def test_no_run_and_not_a_run(self, tmp_path):
         assert "at least one run" in self.refused(tmp_path, [])
         assert "is not a run" in self.refused(tmp_path, [tmp_path])
+
+    def test_a_folder_of_runs_stands_for_them(self, tmp_path, runs, capsys):
+        for run in runs:
+            method = run.result["method"]
+            shutil.copytree(run.folder, tmp_path / "several" / method / "s0")
+        shutil.copytree(runs[1].folder, tmp_path / "several" / method / "s0" / "tuning")
+        single = tmp_path / "several" / method / "s0"
+        assert runs_in([single, tmp_path / "nothing"]) == [single, tmp_path / "nothing"]
+        assert runs_in([tmp_path / "several"]) == [
+            tmp_path / "several" / name / "s0" for name in sorted(METHODS)
+        ]
+        cli.main(["report", str(tmp_path / "several"), "-o", str(tmp_path / "r.html")])
+        assert all(name in (tmp_path / "r.html").read_text() for name in METHODS)
+        cli.main(["figure", "class-rank", str(tmp_path / "several"), "-o", str(tmp_path / "r.svg")])
 
     def test_a_run_that_has_not_finished(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])

@@ -57,6 +57,16 @@ def read(source: Source, needs: Iterable[str] = FIELDS) -> Found:
     return Found(path, result)
 
 
+def runs_in(folders: Iterable[Path]) -> list[Path]:
+    """Each folder; in place of one that is no run, the runs below it, as of several seeds."""
+    found = []
+    for folder in folders:
+        below = sorted(path.parent for path in folder.rglob("config.yaml"))
+        several = below and folder not in below
+        found += [path for path in below if path.name != "tuning"] if several else [folder]
+    return found
+
+
 def read_all(sources: Iterable[Source]) -> list[Found]:
     """Each source once, in order."""
     found = {item.source.resolve(): item for item in map(read, sources)}

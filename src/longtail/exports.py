@@ -67,6 +67,8 @@ def export(
     path = Path(f"{trained.about.training['method']}{suffix}" if out is None else out)
     if path.suffix != suffix:
         raise UserError(f"{path} is to hold {to}: its name must end in {suffix}")
+    if out is None and path.exists():
+        raise UserError(f"{path} is there already: -o {path} replaces it, another name keeps both")
     own_folder = any((path.parent / name).exists() for name in ("config.yaml", CONFIG))
     if own_folder and path.name in (*FILES, CHECKPOINT):
         raise UserError(f"{path} is a file of the run itself: choose another -o")

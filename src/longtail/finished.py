@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longtail import data as data_sets
 from longtail import measures, tables
-from longtail.config import MachineConfig
+from longtail.config import Config, MachineConfig
 from longtail.data.base import Data, Split
 from longtail.engine import launch
 from longtail.errors import UserError
@@ -64,12 +64,16 @@ class Opened:
         return head
 
 
-def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = None) -> Opened:
+Own = Data | Path | str | None
+"""A run's own data: a `Data` of the user's making, or where it lies now if it was moved."""
+
+
+def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) -> Opened:
     """A finished run on its own data, which must be what it was trained on.
 
     Args:
         run: the run or its folder.
-        data: for a run that was trained on a `Data` of your own making.
+        data: the `Data` of your own making that it was trained on, or where its data lies now.
         root: where its data set lies now; else where it lay, seen from where the run was started.
     """
     run = Run.open(run)
@@ -77,66 +81,77 @@ def reopen(run: Run | Path | str, data: Data | None = None, root: Path | None = 
     config = job.config
     choice = job.method.choice
     method = job.closed(run.result[choice.option]) if choice else job.method
-    typed = run.result["data"]
-    if data is None:
-        name, files = data_sets.relocated(config.data, config.files, run.reached)
-        files = files if root is None else replace(files, root=root)
-        try:
-            data = replace(data_sets.load(name, files), name=typed)
-        except UserError as error:
-            raise UserError(
-                f"{run.folder} was trained on {config.data}, which was looked for where the run "
-                f"was started and from here: {error}"
-            ) from None
-    if data.subset_sha256 != run.result["subset_sha256"]:
-        raise UserError(
-            f"{run.folder} was trained on other images than {config.data} holds now: subset "
-            f"{run.result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now"
-        )
-    if data.judged_on != run.result["judged_on"]:
-        raise UserError(
-            f"{run.folder} was judged on its {tables.PARTS[run.result['judged_on']]} part, and "
-            f"{config.data} would be judged on its {tables.PARTS[data.judged_on]} part: pass the "
-            "data that it was trained on"
-        )
-    judged = run.result.get("judged_sha256")
-    if judged and data.judged_sha256 and judged != data.judged_sha256:
-        raise UserError(
-            f"{run.folder} was judged on other images than the {tables.PARTS[data.judged_on]} part "
-            f"of {config.data} holds now: {judged[:12]} then, {data.judged_sha256[:12]} now"
-        )
-    model = build_model(config, method, data)
+    own = _own_data(run, config, data, root)
+    model = build_model(config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     # the device may be gone; figures are those of its precision
     fabric = launch(MachineConfig(precision=config.machine.precision))
-    view = View.of(data, config.train, fabric.device)
-    return Opened(job, method, data, model.to(fabric.device).eval(), view, fabric)
+    view = View.of(own, config.train, fabric.device)
+    return Opened(job, method, own, model.to(fabric.device).eval(), view, fabric)
+
+
+def _own_data(run: Run, config: Config, data: Own, root: Path | None) -> Data:
+    """What the run was trained and judged on, or a `UserError` if that is not what is there now."""
+    result = run.result
+    if not isinstance(data, Data):
+        name, files = data_sets.relocated(config.data, config.files, run.reached)
+        files = files if root is None else replace(files, root=root)
+        try:
+            loaded = data_sets.load(name if data is None else data, files)
+        except UserError as error:
+            if data is not None:
+                raise
+            raise UserError(
+                f"{run.folder} was trained on {config.data}, which was looked for where the run "
+                f"was started and from here: {error}. Tell longtail eval or sweep with --data PATH "
+                "where it lies now"
+            ) from None
+        data = replace(loaded, name=result["data"])
+    if data.subset_sha256 != result["subset_sha256"]:
+        raise UserError(
+            f"{run.folder} was trained on other images than {config.data} holds now: subset "
+            f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now"
+        )
+    then, now = (tables.PARTS[part] for part in (result["judged_on"], data.judged_on))
+    if then != now:
+        raise UserError(
+            f"{run.folder} was judged on its {then} part, and {config.data} would be judged on its "
+            f"{now} part: pass the data that it was trained on"
+        )
+    judged = result.get("judged_sha256")
+    if judged and data.judged_sha256 and judged != data.judged_sha256:
+        raise UserError(
+            f"{run.folder} was judged on other images than the {now} part of {config.data} holds "
+            f"now: {judged[:12]} then, {data.judged_sha256[:12]} now"
+        )
+    return data
 
 
 def evaluate(
     run: Run | Path | str,
     alpha: Auto | None = None,
     *,
-    data: Data | None = None,
+    data: Own = None,
 ) -> Result:
     """The result of a finished run at `alpha` (None: as it was trained); writes nothing.
 
     `auto` chooses on held-out data that is not judged on when there is some, else by the label-free
     rule.
-    `data` is needed for a run that was trained on a `Data` of your own making.
+    `data` is needed for a run that was trained on a `Data` of your own making, or whose data was
+    moved.
     """
     if alpha is not None and alpha != "auto":
         alpha = checked_alpha(alpha)
     opened = reopen(run, data)
-    job, data, evidence = opened.job, opened.data, opened.evidence
+    job, evidence = opened.job, opened.evidence
     stored = job.run.result
     if alpha is None:
         chosen = (stored["alpha"], stored["alpha_rule"])
     else:
         _needs_tde(job, evidence)
-        chosen = _alpha(alpha, evidence, data, stored)
+        chosen = _alpha(alpha, evidence, opened.data, stored)
     cost = {name: stored.get(name) for name in COST}
-    return make_result(job.config, data, evidence, chosen, cost)
+    return make_result(job.config, opened.data, evidence, chosen, cost)
 
 
 def _alpha(
@@ -153,7 +168,7 @@ def _alpha(
 
 
 def sweep(
-    run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Data | None = None
+    run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Own = None
 ) -> dict[float, measures.Accuracy]:
     """Accuracy of a finished run at each alpha, from one pass over the images."""
     alphas = [checked_alpha(alpha) for alpha in alphas]

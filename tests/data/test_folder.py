@@ -55,6 +55,25 @@ def test_parts_above_classes(paint: Painter, tmp_path: Path) -> None:
     assert data.judged_on == "test"
 
 
+@pytest.mark.parametrize(
+    "names", [("Train", "Val", "Test"), ("training", "dev", "testing"), ("TRAIN", "Valid", "test")]
+)
+def test_parts_may_be_called_in_other_letters(
+    names: tuple[str, ...], paint: Painter, tmp_path: Path
+) -> None:
+    for part in names:
+        animals(paint, part)
+    data = load(str(tmp_path))
+    assert data.classes == ("cat", "lynx") and data.val is not None and data.test is not None
+
+
+def test_a_folder_beside_the_parts_is_named(paint: Painter, tmp_path: Path, caplog) -> None:
+    for part in ("train", "test", "backup"):
+        animals(paint, part)
+    load(str(tmp_path))
+    assert "only train, test are read, not backup beside them" in caplog.text
+
+
 def test_train_may_be_a_class(paint: Painter, tmp_path: Path) -> None:
     paint("train/1.png")
     paint("bus/1.png")

@@ -218,6 +218,31 @@ def test_pictures_of_one_name_do_not_replace_each_other(run, tmp_path):
     assert widths == sorted(set(widths))  # each under the name of its own
 
 
+def test_a_folder_with_a_broken_image_is_drawn_all_the_same(run, tmp_path, capsys):
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    (photos / "deep").mkdir(parents=True)
+    for name in ("a.png", "deep/b.png"):
+        Image.new("RGB", (30, 40), "red").save(photos / name)
+    (photos / "broken.png").write_bytes((photos / "a.png").read_bytes()[:60])
+    words = [
+        "detect",
+        "predict",
+        str(run.folder),
+        str(photos),
+        "--out",
+        str(out),
+        "--device",
+        "cpu",
+    ]
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    assert stop.value.code == 1 and {path.name for path in out.iterdir()} == {"a.png", "b.png"}
+    assert "left out:" in (said := capsys.readouterr().err) and "broken.png cannot be read" in said
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words[:3], str(photos / "broken.png")])
+    assert stop.value.code == 2 and "none of these images" in capsys.readouterr().err
+
+
 def test_a_judging_that_fails_leaves_the_model(place, data, tmp_path, monkeypatch):
     def fail(*_):
         raise MemoryError

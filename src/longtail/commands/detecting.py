@@ -1,6 +1,7 @@
 """Commands of detection and instance segmentation: longtail detect ..."""
 
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from longtail.commands.judging import Run
+from longtail.commands.shipping import listed
 from longtail.config import MachineConfig
 from longtail.detection.settings import DetectionConfig, Tde
 from longtail.errors import UserError
@@ -133,12 +135,16 @@ class DetectSweep:
 
 @dataclass(frozen=True)
 class DetectPredict:
-    """Detections of a finished detector: pictures before and after TDE, or LVIS's result file."""
+    """Detections of a finished detector: pictures before and after TDE, or LVIS's result file.
+
+    Images that cannot be read are named on standard error and left out; the exit code is then 1.
+    """
 
     folder: Run
     """Folder of a finished run."""
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")] = ()
-    """Image files; without any, images of the run's validation split."""
+    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")] = ()
+    """Files, folders, globs in quotes, or - for a list on standard input; without any, images of
+    the run's validation split."""
     out: Path = Path("predictions")
     """Folder of the pictures."""
     count: int = 8
@@ -160,7 +166,7 @@ class DetectPredict:
 
     examples = """
       longtail detect predict runs/shapes-lvis-deconfound-tde-s0 --out pictures
-      longtail detect predict runs/coco photo.jpg --least-score 0.5
+      longtail detect predict runs/coco photo.jpg more/ --least-score 0.5
       longtail detect predict runs/lvis --lvis-json result.json
       longtail detect predict runs/lvis --lvis-json test.json \\
           --annotations lvis_v0.5_image_info_test.json --image-folder images"""
@@ -171,12 +177,21 @@ class DetectPredict:
         from longtail.detection.measure import lvis_json
 
         finished = Finished(self.folder, machine=MachineConfig(device=self.device))
-        config, data = finished.scored(self.tde, self.alpha), self._data(finished)
+        files = list(listed(self.images)) if self.images else []
+        readable = [path for path in map(Path, files) if _can_be_read(path, finished)]
+        if files and not readable:
+            raise UserError("none of these images can be read")
+        config, data = finished.scored(self.tde, self.alpha), self._data(finished, readable)
         if self.lvis_json:
             found = lvis_json(data, finished.detections(config, data))
             self.lvis_json.write_text(json.dumps(found))
             print(f"{len(found):,} detections in {len(data):,} images: {self.lvis_json}")
-            return
+        else:
+            self._draw(finished, config, data)
+        if len(readable) < len(files):
+            sys.exit(1)
+
+    def _draw(self, finished: "Finished", config: DetectionConfig, data: "DetectionSet") -> None:
         chosen = range(len(data) if self.images else min(self.count, len(data)))
         self.out.mkdir(parents=True, exist_ok=True)
         drawn = finished.compare(config, data, chosen, self.least_score)
@@ -188,7 +203,7 @@ class DetectPredict:
             f"{self.least_score:g} up are drawn and counted (--least-score)"
         )
 
-    def _data(self, finished: "Finished") -> "DetectionSet":
+    def _data(self, finished: "Finished", files: list[Path]) -> "DetectionSet":
         from longtail.detection.data import read
         from longtail.detection.finished import of_files
 
@@ -196,9 +211,21 @@ class DetectPredict:
             folder = self.image_folder or self.annotations.parent / "images"
             categories = finished.categories
             return read(self.annotations, folder, categories=categories, annotated=False)
-        if self.images:
-            return of_files(self.images, finished.categories)
+        if files:
+            return of_files(files, finished.categories)
         return finished.val
+
+
+def _can_be_read(path: Path, finished: "Finished") -> bool:
+    """Whether it is an image, wholly; if not, that is told."""
+    from longtail.detection.finished import of_files
+
+    try:
+        of_files([path], finished.categories)[0]
+    except UserError as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ class Figure:
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """One of those that `longtail figures` lists."""
     sources: Sources = ()
-    """Folders of finished runs, or result files; seeds of one method become a mean with a band."""
+    """Folders of finished runs or of several such, or result files; seeds of one method become a
+    mean with a band."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """Where to write it, as .svg, .pdf or .png; NAME.svg by default."""
     images: tuple[int, ...] = ()
@@ -35,13 +36,14 @@ class Figure:
     def run(self) -> None:
         """Draw and say where."""
         from longtail import figures
+        from longtail.comparing import runs_in
 
         chosen = {"images": self.images, "layer": self.layer}
         choices = {name: value for name, value in chosen.items() if value}
         if choices and self.name != "gradcam":
             raise UserError(f"--{next(iter(choices))} belongs to gradcam, not to {self.name}")
         out = self.out or Path(f"{self.name}.svg")
-        print(f"written to {figures.draw(self.name, self.sources, out, **choices)}")
+        print(f"written to {figures.draw(self.name, runs_in(self.sources), out, **choices)}")
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Figures:
 
     examples = """
       longtail figures
-      longtail figures --all runs/demo/*/s* -o runs/demo/figures"""
+      longtail figures --all runs/demo -o runs/demo/figures"""
 
     def run(self) -> None:
         """Print a line a figure."""

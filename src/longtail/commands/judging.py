@@ -20,6 +20,8 @@ class Eval:
     """Folder of a finished run."""
     alpha: str | None = None
     """A number, or auto: as the run chose it, or on its held-out data, else label-free."""
+    data: str | None = None
+    """Where the data that it was trained on lies now, if it was moved."""
     json: bool = False
     """Print the whole result as JSON."""
 
@@ -33,7 +35,7 @@ class Eval:
         from longtail.measures import settled
 
         alpha = self.alpha if self.alpha in (None, "auto") else number("--alpha", self.alpha)
-        result = evaluate(self.folder, alpha).to_json()  # type: ignore[arg-type]
+        result = evaluate(self.folder, alpha, data=self.data).to_json()  # type: ignore[arg-type]
         if self.json:
             print(json.dumps(result))
         else:
@@ -50,6 +52,8 @@ class Sweep:
     """Folder of a finished run."""
     alphas: str = "0:3:0.25"
     """FIRST:LAST:STEP, or numbers with commas."""
+    data: str | None = None
+    """Where the data that it was trained on lies now, if it was moved."""
 
     examples = """
       longtail sweep runs/demo/deconfound-tde/s0
@@ -60,7 +64,7 @@ class Sweep:
         from longtail import tables
         from longtail.finished import sweep
 
-        path = sweep(self.folder, parse_alphas(self.alphas))
+        path = sweep(self.folder, parse_alphas(self.alphas), data=self.data)
         columns = tables.columns(tables.uneven(vars(point) for point in path.values()))
         lines = []
         for alpha, point in path.items():
@@ -75,15 +79,17 @@ class Report:
     """One self-contained page about runs that share their data."""
 
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folders of finished runs."""
+    """Folders of finished runs, or one that holds them."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
     """Where to write it."""
 
     examples = """
-      longtail report runs/demo/*/s* -o report.html"""
+      longtail report runs/demo -o report.html
+      longtail report runs/demo/deconfound-tde/s0 runs/demo/baseline/s0"""
 
     def run(self) -> None:
         """Write the page."""
+        from longtail.comparing import runs_in
         from longtail.reports import report
 
-        print(f"written to {report(self.folders, self.out)}")
+        print(f"written to {report(runs_in(self.folders), self.out)}")

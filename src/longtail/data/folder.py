@@ -1,6 +1,7 @@
 """A folder per class, or train, val and test folders with a folder per class in each."""
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,14 @@ from longtail.errors import UserError
 SUFFIXES = frozenset(
     (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )
-VAL_NAMES = ("val", "valid", "validation")
+PARTS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+"""What the folder of a part may be called, in small letters or large."""
+
+log = logging.getLogger(__name__)
 
 
 def source(root: Path, *, config: DataConfig) -> Source:
@@ -27,32 +35,41 @@ def source(root: Path, *, config: DataConfig) -> Source:
     Raises:
         UserError: if no class folder has an image, or a part has a class that training has not.
     """
-    inside = _subfolders(root)
-    if "train" not in inside or _has_images(inside["train"]):  # "train" may be a class: a vehicle
-        others = [name for name in ("test", *VAL_NAMES) if name in inside]
-        if others and not _has_images(inside[others[0]]):
-            raise UserError(f"{root} has {others[0]}/ and no train/ beside it")
-        return _source(root, root, val=None, test=None, config=config)
-    val = next((inside[name] for name in VAL_NAMES if name in inside), None)
-    return _source(root, inside["train"], val=val, test=inside.get("test"), config=config)
-
-
-def _source(
-    root: Path, train: Path, *, val: Path | None, test: Path | None, config: DataConfig
-) -> Source:
-    """The classes are those of `train`; the parts share their numbers."""
-    classes = tuple(sorted(_subfolders(train)))
+    folders = _parts(root)
+    if "train" not in folders or _has_images(folders["train"]):  # it may be a class: a vehicle
+        other = next(iter(folders.values()), None)
+        if other and "train" not in folders and not _has_images(other):
+            raise UserError(f"{root} has {other.name}/ and no train/ beside it")
+        folders = {"train": root}
+    else:
+        _tell_of_others(root, folders)
+    classes = tuple(sorted(_subfolders(folders["train"])))
     if not classes:
         raise UserError(
-            f"{train} has no class folders: {root}/CLASS/image.jpg or "
+            f"{folders['train']} has no class folders: {root}/CLASS/image.jpg or "
             f"{root}/train/CLASS/image.jpg is expected"
         )
-    parts = {
-        name: _part(path, classes, config)
-        for name, path in (("train", train), ("val", val), ("test", test))
-        if path is not None
-    }
+    parts = {name: _part(path, classes, config) for name, path in folders.items()}
     return Source(classes, parts, unit="folder")
+
+
+def _parts(root: Path) -> dict[str, Path]:
+    """The folders in `root` that are called as parts are; of several for one, the first name."""
+    inside = {name.lower(): path for name, path in sorted(_subfolders(root).items())}
+    found = {
+        part: [inside[name] for name in names if name in inside] for part, names in PARTS.items()
+    }
+    return {part: paths[0] for part, paths in found.items() if paths}
+
+
+def _tell_of_others(root: Path, parts: Mapping[str, Path]) -> None:
+    """Name folders beside the training part that are not read."""
+    others = sorted(set(_subfolders(root)) - {path.name for path in parts.values()})
+    if others:
+        log.warning(
+            "%s: only %s are read, not %s beside them",
+            *(root, ", ".join(path.name for path in parts.values()), ", ".join(others)),
+        )
 
 
 def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
@@ -62,7 +79,10 @@ def _part(root: Path, classes: Sequence[str], config: DataConfig) -> Part:
     labels: list[int] = []
     for name, path in sorted(_subfolders(root).items()):
         if name not in numbers:
-            raise UserError(f"{path} is a class that the training folder does not have")
+            raise UserError(
+                f"{path} is a class that the training folder does not have: remove it, or add its "
+                "training images"
+            )
         found = images_under(path)
         paths += found
         labels += [numbers[name]] * len(found)

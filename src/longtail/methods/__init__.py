@@ -95,7 +95,8 @@ def _find(name: str) -> Callable[..., Method]:
 def _parse(method: str, option: inspect.Parameter, value: Any) -> Any:
     """`value` as the type of the option's default; "auto" passes where the option takes it."""
     kind = float if option.default == "auto" else type(option.default)
-    if value == "auto" and "auto" in str(option.annotation):
+    auto = " or auto" if "auto" in str(option.annotation) else ""
+    if value == "auto" and auto:
         return value
     try:
         parsed = kind(float(value)) if kind is int else kind(value)
@@ -104,7 +105,7 @@ def _parse(method: str, option: inspect.Parameter, value: Any) -> Any:
     whole = kind is not int or (parsed is not None and float(value) == parsed)
     if parsed is None or not whole or not math.isfinite(parsed):
         raise UserError(
-            f"{method}: --{option.name} takes {kind.__name__}, not '{value}' "
+            f"{method}: --{option.name} takes {kind.__name__}{auto}, not '{value}' "
             f"(default {option.default})"
         )
     return parsed
