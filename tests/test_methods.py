@@ -339,7 +339,7 @@ class TestTable:
         ("focal", {"gamma": -2.0}, "gamma -2 must be at least 0"),
         ("deconfound-tde", {"heads": 0}, "heads 0 must be at least 1"),
         ("logit-adjustment", {"tau": -1.0}, "tau -1 must be at least 0"),
-        ("decouple-tau-norm", {"tau": "much"}, "--tau takes float, not 'much'"),
+        ("decouple-tau-norm", {"tau": "much"}, "--tau takes float or auto, not 'much'"),
         ("focal", {"gamma": "auto"}, "--gamma takes float, not 'auto'"),
     ],
 )
