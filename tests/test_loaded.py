@@ -100,7 +100,7 @@ class TestOtherImages:
         assert Run(out).load_checkpoint()["epoch"] == 1
         before = (out / "last.pt").read_bytes()
         for other in (tiny_data(seed=1), tiny_data(counts=(24, 12, 5))):
-            with pytest.raises(UserError, match="begun on other images than tiny holds now"):
+            with pytest.raises(UserError, match="made with other images than tiny holds now"):
                 fit_all(config, ["cosine"], [0], out=out, data=other, resume=True)
         assert (out / "last.pt").read_bytes() == before
         (run,) = fit_all(config, ["cosine"], [0], out=out, data=tiny_data(), resume=True)
@@ -111,7 +111,7 @@ class TestOtherImages:
         with pytest.raises(KeyboardInterrupt):
             fit_all(config, ["cosine"], [0], out=out, data=whole, progress=Stop())
         rest, held = lt.data.hold_out(whole.train, 0.5)
-        with pytest.raises(UserError, match="begun on other images"):
+        with pytest.raises(UserError, match="made with other images"):
             less = replace(whole, train=rest, val=held)
             fit_all(config, ["cosine"], [0], out=out, data=less, resume=True)
 
@@ -119,7 +119,7 @@ class TestOtherImages:
         path = write(tmp_path / "e.npz")
         run = lt.fit(path, "cosine", out=tmp_path / "x", **QUICK)
         write(path, seed=1)
-        with pytest.raises(UserError, match="begun on other images than .*e.npz holds now"):
+        with pytest.raises(UserError, match="made with other images than .*e.npz holds now"):
             lt.fit(path, "cosine", out=tmp_path / "x", resume=True, **QUICK)
         before = run.result["subset_sha256"]
         again = lt.fit(path, "cosine", out=tmp_path / "x", overwrite=True, **QUICK)
@@ -146,6 +146,12 @@ class TestOtherJudgedImages:
         with pytest.raises(UserError, match=r"was judged on other images than the test part of"):
             lt.evaluate(runs[0])
         lt.evaluate(runs[1])
+
+    def test_a_finished_run_is_not_taken_for_theirs(self, runs, tmp_path):
+        words = dict(backbone="conv4", batch_size=4, epochs=1, augment="none", device="cpu")
+        lt.fit(tmp_path / "photos", "cosine", out=tmp_path / "b", resume=True, **words)
+        with pytest.raises(UserError, match="made with other images than"):
+            lt.fit(tmp_path / "photos", "cosine", out=tmp_path / "a", resume=True, **words)
 
     def test_runs_are_not_compared_over_them(self, runs, tmp_path):
         for compare in (lt.report, partial(figures.draw, "class-rank")):

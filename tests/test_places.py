@@ -139,3 +139,12 @@ def test_data_that_was_moved_apart_from_its_run_can_be_told(project, monkeypatch
     with pytest.raises(SystemExit):
         cli.main(["eval", run, "--data", "nowhere/at/all"])
     assert "nowhere/at/all does not exist" in capsys.readouterr().err
+
+
+def test_lists_that_are_gone_are_named(project, monkeypatch, capsys):
+    cli.main(["train", *lists(project), *SMALL])
+    (project / "train.txt").unlink()
+    with pytest.raises(SystemExit):
+        cli.main(["eval", str(project / "runs" / "x")])
+    said = capsys.readouterr().err
+    assert "was trained on train.txt, which" in said and "--data" not in said

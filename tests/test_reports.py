@@ -84,6 +84,8 @@ class TestBadInput:
         cli.main(["report", str(tmp_path / "several"), "-o", str(tmp_path / "r.html")])
         assert all(name in (tmp_path / "r.html").read_text() for name in METHODS)
         cli.main(["figure", "class-rank", str(tmp_path / "several"), "-o", str(tmp_path / "r.svg")])
+        cli.main(["figures", "--all", str(tmp_path / "several"), "-o", str(tmp_path / "figures")])
+        assert (tmp_path / "figures" / "class-rank.svg").exists()
 
     def test_a_run_that_has_not_finished(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])

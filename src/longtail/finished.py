@@ -101,10 +101,11 @@ def _own_data(run: Run, config: Config, data: Own, root: Path | None) -> Data:
         except UserError as error:
             if data is not None:
                 raise
+            moved = ". Tell longtail eval or sweep with --data PATH where it lies now"
             raise UserError(
-                f"{run.folder} was trained on {config.data}, which was looked for where the run "
-                f"was started and from here: {error}. Tell longtail eval or sweep with --data PATH "
-                "where it lies now"
+                f"{run.folder} was trained on {config.data or files.list}, which was looked for "
+                f"where the run was started and from here: {error}"
+                f"{moved if data_sets.is_path(config.data) else ''}"
             ) from None
         data = replace(loaded, name=result["data"])
     if data.subset_sha256 != result["subset_sha256"]:
@@ -118,11 +119,10 @@ def _own_data(run: Run, config: Config, data: Own, root: Path | None) -> Data:
             f"{run.folder} was judged on its {then} part, and {config.data} would be judged on its "
             f"{now} part: pass the data that it was trained on"
         )
-    judged = result.get("judged_sha256")
-    if judged and data.judged_sha256 and judged != data.judged_sha256:
+    if not data.is_judged_on(result.get("judged_sha256")):
         raise UserError(
             f"{run.folder} was judged on other images than the {now} part of {config.data} holds "
-            f"now: {judged[:12]} then, {data.judged_sha256[:12]} now"
+            f"now: {result['judged_sha256'][:12]} then, {data.judged_sha256[:12]} now"
         )
     return data
 

@@ -55,9 +55,9 @@ class Job:
         return saved
 
     def on_other_data(self, data: Data) -> UserError:
-        """The error for a run that was begun on something else than `data`."""
+        """The error for a run that was trained or judged on something else than `data`."""
         return UserError(
-            f"{self.run.folder} was begun on other images than {data.full_name} holds now: bring "
+            f"{self.run.folder} was made with other images than {data.full_name} holds now: bring "
             "them back to go on with it, train anew with --overwrite, or choose another --out"
         )
 

@@ -243,7 +243,11 @@ def _check_judgeable(data: Data) -> None:
 
 
 def _check_same_data(job: Job, data: Data) -> None:
-    if job.run.finished and job.run.result["subset_sha256"] != data.subset_sha256:
+    if not job.run.finished:
+        return
+    result = job.run.result
+    judged = data.is_judged_on(result.get("judged_sha256"))
+    if result["subset_sha256"] != data.subset_sha256 or not judged:
         raise job.on_other_data(data)
 
 

@@ -79,7 +79,7 @@ def measure(run: Run) -> dict[str, Any]:
     opened = reopen(run)
     result = run.result
     return {
-        **{name: result[name] for name in SAME},
+        **{name: result[name] for name in SAME if name in result},  # early ones do not tell all
         **asdict(gradcam.measure(opened)),
         "judged_on": opened.data.judged_on,
         **environment(cuda=opened.fabric.device.type == "cuda"),

@@ -51,7 +51,7 @@ class Figures:
     """List the figures, or with --all draw every one that the given runs allow."""
 
     sources: Sources = ()
-    """Folders of finished runs, or result files."""
+    """Folders of finished runs or of several such, or result files."""
     all: bool = False
     """Draw them."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("figures")
@@ -64,6 +64,7 @@ class Figures:
     def run(self) -> None:
         """Print a line a figure."""
         from longtail import figures
+        from longtail.comparing import runs_in
         from longtail.terminal import print_lines
 
         if not self.all:
@@ -73,5 +74,5 @@ class Figures:
             return print_lines(["figure", "what"], about)
         if not self.sources:
             raise UserError("longtail figures --all needs runs: their folders, or result files")
-        for name, what in figures.draw_all(self.sources, self.out):
+        for name, what in figures.draw_all(runs_in(self.sources), self.out):
             print(f"{name:<16} {what}")

@@ -30,6 +30,7 @@ __all__ = [
     "count",
     "digest",
     "hold_out",
+    "is_path",
     "load",
     "relocated",
 ]
@@ -94,9 +95,14 @@ def relocated(
     base, colon, ratio = name.rpartition(":")
     if not colon or reached(Path(name)).exists():
         base, colon, ratio = name, "", ""
-    if base and base not in (*EMBEDDED, *NAMED, *LISTED):
+    if is_path(base):
         name = f"{reached(Path(base))}{colon}{ratio}"
     return name, replace(config, **paths)
+
+
+def is_path(name: str) -> bool:
+    """Whether `name`, without its ratio, says where the data lies."""
+    return bool(name) and name.partition(":")[0] not in (*EMBEDDED, *NAMED, *LISTED)
 
 
 def available(root: Path | None = None) -> list[tuple[str, str, str]]:

@@ -114,6 +114,10 @@ class Data:
         assert judged is not None
         return judged
 
+    def is_judged_on(self, sha256: str | None) -> bool:
+        """Whether the part that is judged has this hash, as far as both are told."""
+        return not sha256 or not self.judged_sha256 or sha256 == self.judged_sha256
+
     @property
     def judged_on(self) -> str:
         """The part that results are reported on: the test set, else the validation set."""

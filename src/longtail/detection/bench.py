@@ -77,10 +77,15 @@ class DetectionBench(RecipeBench[Recipe]):
         for recipe in self.recipes:
             if recipe.config.data != name:
                 continue
-            if any(result["subset_sha256"] != now for result in self.found(recipe)):
+            for result in self.found(recipe):
+                if result["subset_sha256"] == now:
+                    continue
+                what = f"other images than {name} holds now"
+                if "judged_sha256" not in result:
+                    what = "an earlier version, which told images apart otherwise"
                 raise UserError(
-                    f"results of {recipe.place} in {self.results} are of other images than {name} "
-                    "holds now: delete them, or pass another --results"
+                    f"results of {recipe.place} in {self.results} are of {what}: delete them, or "
+                    "pass another --results"
                 )
 
     def run(
