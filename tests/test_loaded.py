@@ -182,3 +182,11 @@ def test_a_run_is_judged_again_in_its_own_precision(tmp_path):
     stored = {float(alpha): point["overall"] for alpha, point in run.result["sweep"].items()}
     found = {alpha: point.overall for alpha, point in lt.sweep(run).items()}
     assert found == pytest.approx(stored, rel=1e-5)
+
+
+def test_what_is_begun_can_be_gone_on_with_at_once(tmp_path):
+    """However long it is until the next checkpoint."""
+    config = tiny_config(save_seconds=1e9)
+    with pytest.raises(KeyboardInterrupt):
+        fit_all(config, ["cosine"], [0], out=tmp_path / "x", data=tiny_data(), progress=Stop())
+    assert Run(tmp_path / "x").load_checkpoint()["epoch"] == 1

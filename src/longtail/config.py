@@ -117,7 +117,8 @@ class MachineConfig:
     """Trainings (seeds, methods, data sets) side by side on one CUDA device; elsewhere they
     follow each other."""
     save_seconds: float = 30.0
-    """A checkpoint at the end of the first epoch after this long; 0 saves every epoch."""
+    """A checkpoint after the first epoch, and then at the end of one after this long; 0 saves every
+    epoch."""
 
 
 RANGES: dict[str, tuple[float, float]] = {

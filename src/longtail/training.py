@@ -1,5 +1,6 @@
 """Jobs trained side by side to their last epoch, saved on the way, and what that took."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -62,7 +63,7 @@ def train_jobs(
     if watched:
         watched.begin(_title(jobs), max(replica.epochs for replica in replicas), before.epoch)
     clock = Stopwatch(before.seconds, before.capture_seconds)
-    last_save = before.seconds
+    last_save = before.seconds if before.epoch else -math.inf  # what is begun is saved at once
 
     def seen(epoch: int) -> int:
         return sum(replica.images_in(0, epoch) for replica in replicas)

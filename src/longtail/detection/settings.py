@@ -152,7 +152,8 @@ class DetectionMachineConfig:
     workers: int = 8
     """Threads or processes that decode images."""
     save_seconds: float = 60.0
-    """A checkpoint at the end of the first epoch after this long; 0 saves every epoch."""
+    """A checkpoint after the first epoch, and then at the end of one after this long; 0 saves every
+    epoch."""
 
     @staticmethod
     def of(machine: MachineConfig) -> "DetectionMachineConfig":

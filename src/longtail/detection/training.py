@@ -5,6 +5,7 @@ interruption changes a training (batch normalisation apart, which no detector he
 frozen statistics, images of several sizes, whose padding is that of their process).
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,8 +143,8 @@ def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> Traine
     if saved:
         _check_same(run, saved["data"], loop.data.digest)
     done, spent, losses = loop.restore(saved)
-    last_save = time.perf_counter()
-    began = last_save - spent
+    began = time.perf_counter() - spent
+    last_save = time.perf_counter() if saved else -math.inf  # what is begun is saved at once
     if progress and first:
         title = f"{config.training} on {config.data}, {config.backbone}, seed {config.seed}"
         progress.begin(title, epochs, done)
