@@ -92,7 +92,7 @@ def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) ->
 
 def _own_data(run: Run, config: Config, data: Own, root: Path | None) -> Data:
     """What the run was trained and judged on, or a `UserError` if that is not what is there now."""
-    result = run.result
+    result, called = run.result, config.data or config.files.list
     if not isinstance(data, Data):
         name, files = data_sets.relocated(config.data, config.files, run.reached)
         files = files if root is None else replace(files, root=root)
@@ -103,25 +103,25 @@ def _own_data(run: Run, config: Config, data: Own, root: Path | None) -> Data:
                 raise
             moved = ". Tell longtail eval or sweep with --data PATH where it lies now"
             raise UserError(
-                f"{run.folder} was trained on {config.data or files.list}, which was looked for "
+                f"{run.folder} was trained on {called}, which was looked for "
                 f"where the run was started and from here: {error}"
                 f"{moved if data_sets.is_path(config.data) else ''}"
             ) from None
         data = replace(loaded, name=result["data"])
     if data.subset_sha256 != result["subset_sha256"]:
         raise UserError(
-            f"{run.folder} was trained on other images than {config.data} holds now: subset "
+            f"{run.folder} was trained on other images than {called} holds now: subset "
             f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now"
         )
     then, now = (tables.PARTS[part] for part in (result["judged_on"], data.judged_on))
     if then != now:
         raise UserError(
-            f"{run.folder} was judged on its {then} part, and {config.data} would be judged on its "
+            f"{run.folder} was judged on its {then} part, and {called} would be judged on its "
             f"{now} part: pass the data that it was trained on"
         )
     if not data.is_judged_on(result.get("judged_sha256")):
         raise UserError(
-            f"{run.folder} was judged on other images than the {now} part of {config.data} holds "
+            f"{run.folder} was judged on other images than the {now} part of {called} holds "
             f"now: {result['judged_sha256'][:12]} then, {data.judged_sha256[:12]} now"
         )
     return data

@@ -277,3 +277,16 @@ def test_what_the_docs_say_is_what_was_measured():
     ).format(**small) + ("with 1,203 classes {plain:.3f} and {background-exempt:.3f}").format(
         **large
     ) in page
+
+
+def test_the_docs_tell_of_photographs_what_the_files_tell():
+    kept = ROOT / "results/coco-small/deconfound-tde-s0"
+    lines = Path(f"{kept}.metrics.jsonl").read_text().splitlines()
+    first, last = (json.loads(line)["loss"] for line in (lines[0], lines[-1]))
+    result = json.loads(Path(f"{kept}.json").read_text())
+    page = " ".join((ROOT / "docs/detection.md").read_text().split())
+    assert (
+        f"falls from {first:.2f} in the first epoch to {last:.2f} in the last, and De-confound-TDE "
+        f"has an AP of {result['ap']['AP']:.1f} and an AP_bbox of {result['ap']['AP_bbox']:.1f} "
+    ) in page
+    assert result["epochs"] == len(lines) == 24 and result["device"].startswith("CPU")
