@@ -131,17 +131,12 @@ class Bench(RecipeBench[Recipe]):
         )
 
     def _check_data(self, job: Job, data: Data) -> None:
-        """Refuse to mix results of other images of the same name with those to come."""
+        """Refuse other images than recipes on the same data have results of."""
         asked = trained_with(job.config)["files"]
         for recipe in self.recipes:
             files = trained_with(recipe.config)["files"]
-            if (recipe.config.data, files) != (job.config.data, asked):
-                continue
-            if any(r["subset_sha256"] != data.subset_sha256 for r in self.found(recipe)):
-                raise UserError(
-                    f"results of {recipe.place} in {self.results} are of other images than "
-                    f"{job.config.data} holds now: delete them, or pass another --results"
-                )
+            if (recipe.config.data, files) == (job.config.data, asked):
+                self.check_images(recipe, data.subset_sha256, job.config.data)
 
     def job(self, recipe: Recipe, seed: int, root: Path | None, machine: MachineConfig) -> Job:
         """What is to be trained for `recipe` and `seed`."""

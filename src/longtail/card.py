@@ -89,10 +89,7 @@ def _figures(about: About) -> list[str]:
     at = ", at the last epoch" if "epochs" in about.training else ""
     at += "" if metrics.get("alpha") is None else f", at alpha {metrics['alpha']:g}"
     lines = [
-        f"| {' | '.join(name.replace('_', ' ') for name in shown)} |",
-        f"|{' --- |' * len(shown)}",
-        f"| {' | '.join(cells)} |",
-        "",
+        tables.markdown([name.replace("_", " ") for name in shown], [cells]),
         f"Accuracy in percent on the {part} part{at}. Many, medium and few are "
         "classes with more than 100, 20 to 100 and fewer than 20 training images.",
     ]
@@ -106,8 +103,8 @@ def _training(about: About) -> list[str]:
     how = f"seed {training.get('seed')}, {training.get('epochs')} epochs"
     if "checkpoint" in training:
         how = f"the weights of `{training['checkpoint']}`, trained no further"
-    held = training.get("held_out")
-    held = f", {held:,} of them held out and not learned from" if held else ""
+    number = training.get("held_out")
+    held = f", {number:,} of them held out and not learned from" if number else ""
     facts = [
         f"{sum(counts):,} images of {len(counts)} classes, {max(counts):,} of the most frequent "
         f"and {min(counts):,} of the rarest{held}; {how}; subset SHA-256 "

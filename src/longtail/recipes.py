@@ -132,6 +132,15 @@ class RecipeBench(ABC, Generic[R]):
             )
         return results
 
+    def check_images(self, recipe: R, sha256: str, data: str) -> None:
+        """Refuse to mix results of `recipe` with those to come, of the images with this hash."""
+        if any(result["subset_sha256"] != sha256 for result in self.found(recipe)):
+            raise UserError(
+                f"results of {recipe.place} in {self.results} are of other images than {data} "
+                "holds now, or of a version that told images apart otherwise: delete them, or pass "
+                "another --results"
+            )
+
     def read(self, path: Path, recipe: R) -> dict[str, Any]:
         """The result in `path`, which must be one that `recipe` makes."""
         found = json.loads(path.read_text())

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longtail import tables
 from longtail.config import Config
 from longtail.data.base import Data, Split
 from longtail.heads import Head, NormalisedHead
@@ -312,9 +313,7 @@ def write_result(run: Run, result: Result, where_right: Intervals, data: Data) -
     rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
     run.write("per_class.csv", csv_text(("class", "train_images", "accuracy"), rows))
     points = [(alpha, *splits.values()) for alpha, splits in result.sweep.items()]
-    run.write(
-        "sweep.csv", csv_text(("alpha", "overall", "many", "medium", "few", "class_mean"), points)
-    )
+    run.write("sweep.csv", csv_text(("alpha", *tables.SPLITS, "class_mean"), points))
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
 
 

@@ -1,7 +1,6 @@
 """Benches of detectors: one training for all that share it, and nothing of two kinds in a table."""
 
 import json
-import shutil
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -193,17 +192,6 @@ def test_results_of_other_images_are_not_joined(bench, data):
     for splits in ((train.only(range(1, len(train))), val), (train, val.only(range(1, len(val))))):
         with pytest.raises(UserError, match="are of other images than .* holds now"):
             bench.run(bench.missing(2), root=None, machine=CPU, data=splits)
-
-
-def test_results_of_a_version_that_looked_at_less_are_said_to_be(bench, data, tmp_path):
-    early = shutil.copytree(bench.results, tmp_path / "results")
-    for file in early.glob("*.json"):
-        told = json.loads(file.read_text())
-        del told["judged_sha256"]
-        file.write_text(json.dumps({**told, "subset_sha256": "of boxes alone"}))
-    with pytest.raises(UserError, match="are of an earlier version, which told images apart"):
-        opened = replace(bench, results=early)
-        opened.run(opened.missing(2), root=None, machine=CPU, data=data)
 
 
 def test_recipes_that_share_a_training_must_ask_for_the_same(place, places, tmp_path):

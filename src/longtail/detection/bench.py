@@ -71,23 +71,6 @@ class DetectionBench(RecipeBench[Recipe]):
         wanted = rounded(made_with(recipe.config))
         return [name for name in wanted if found.get(name) != wanted[name]]
 
-    def _check_data(self, name: str, splits: Splits) -> None:
-        """Refuse to mix results of other images of the same name with those to come."""
-        now = digest(splits)
-        for recipe in self.recipes:
-            if recipe.config.data != name:
-                continue
-            for result in self.found(recipe):
-                if result["subset_sha256"] == now:
-                    continue
-                what = f"other images than {name} holds now"
-                if "judged_sha256" not in result:
-                    what = "an earlier version, which told images apart otherwise"
-                raise UserError(
-                    f"results of {recipe.place} in {self.results} are of {what}: delete them, or "
-                    "pass another --results"
-                )
-
     def run(
         self,
         wanted: Sequence[tuple[Recipe, int]],
@@ -107,7 +90,9 @@ class DetectionBench(RecipeBench[Recipe]):
             config = _trained(*rows[0], root, machine)
             if config.data not in loaded:
                 loaded = {config.data: data or load(config.data, root)}
-                self._check_data(config.data, loaded[config.data])
+                for recipe in self.recipes:
+                    if recipe.config.data == config.data:
+                        self.check_images(recipe, digest(loaded[config.data]), config.data)
             splits = loaded[config.data]
             run = fit(config, out=folder, data=splits, resume=True, progress=progress)
             self._keep(rows, Finished(run.folder, data=splits, machine=machine.general()))
