@@ -139,6 +139,9 @@ def test_data_that_was_moved_apart_from_its_run_can_be_told(project, monkeypatch
     with pytest.raises(SystemExit):
         cli.main(["eval", run, "--data", "nowhere/at/all"])
     assert "nowhere/at/all does not exist" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["eval", run, "--data", "letters-lt"])
+    assert "other images than letters-lt holds now" in capsys.readouterr().err
 
 
 def test_lists_that_are_gone_are_named(project, monkeypatch, capsys):

@@ -93,6 +93,8 @@ def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) ->
 def _own_data(run: Run, config: Config, data: Own, root: Path | None) -> Data:
     """What the run was trained and judged on, or a `UserError` if that is not what is there now."""
     result, called = run.result, config.data or config.files.list
+    if isinstance(data, Path | str):
+        called = data
     if not isinstance(data, Data):
         name, files = data_sets.relocated(config.data, config.files, run.reached)
         files = files if root is None else replace(files, root=root)
@@ -111,7 +113,8 @@ def _own_data(run: Run, config: Config, data: Own, root: Path | None) -> Data:
     if data.subset_sha256 != result["subset_sha256"]:
         raise UserError(
             f"{run.folder} was trained on other images than {called} holds now: subset "
-            f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now"
+            f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now. Bring those "
+            "back, or train anew"
         )
     then, now = (tables.PARTS[part] for part in (result["judged_on"], data.judged_on))
     if then != now:

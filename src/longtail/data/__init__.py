@@ -81,8 +81,8 @@ def check_loaded(data: Data, options: Mapping[str, Any]) -> None:
             asked = with_values(data.files, {field.name: options[field.name]})
             if asked != data.files:
                 raise UserError(
-                    f"{field.name} is decided when data is loaded, and this is: "
-                    f"load('{data.full_name}', {field.name}={options[field.name]!r})"
+                    f"{field.name} is decided when data is loaded, and this is already: pass it "
+                    f"to load, as load('{data.full_name}', {field.name}={options[field.name]!r})"
                 )
 
 
