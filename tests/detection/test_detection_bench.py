@@ -253,9 +253,20 @@ def test_what_the_docs_say_is_what_was_measured():
         f"AP_r {deconfound} and {tde['background-exempt', 'AP_r']},",
         f"AP_r falls to {tde['plain', 'AP_r']} and AP to {tde['plain', 'AP']}",
         f"({tde['plain', 'AP_c']} against {tde['background-exempt', 'AP_c']})",
-        f"AP {ap('eql', 'AP')} against {ap('baseline', 'AP')}",
+        f"AP {ap('focal', 'AP')} against {ap('baseline', 'AP')} "
+        f"and AP_r {ap('focal', 'AP_r')} against {rare};",
+        f"AP {ap('eql', 'AP')} against {ap('baseline', 'AP')},",
     ):
         assert text in page
+    by_run = {(r["method"], r["tde"], r["seed"]): r["ap"] for r in found}
+    gains = [
+        by_run[f"{head}-tde", "background-exempt", seed][figure] - by_run[head, "off", seed][figure]
+        for head in ("cosine", "capsule", "deconfound")
+        for seed in (0, 1)
+        for figure in ("AP", "AP_r")
+    ]
+    assert "Both rise with each of the three heads and each of the two seeds, by at most 0.5" in page
+    assert min(gains) > 0 and max(gains) < 0.5
     small, large = (
         json.loads((ROOT / f"results/detection-speed/{name}.json").read_text())["tde_over_off"]
         for name in ("shapes-lvis", "shapes-lvis-1203")
