@@ -265,7 +265,9 @@ def test_what_the_docs_say_is_what_was_measured():
         for seed in (0, 1)
         for figure in ("AP", "AP_r")
     ]
-    assert "Both rise with each of the three heads and each of the two seeds, by at most 0.5" in page
+    assert (
+        "Both rise with each of the three heads and each of the two seeds, by at most 0.5" in page
+    )
     assert min(gains) > 0 and max(gains) < 0.5
     small, large = (
         json.loads((ROOT / f"results/detection-speed/{name}.json").read_text())["tde_over_off"]
@@ -273,9 +275,11 @@ def test_what_the_docs_say_is_what_was_measured():
     )
     assert (
         "TDE costs {plain:.3f} of plain inference and exempted {background-exempt:.3f}; "
-    ).format(**small) + ("with 1,203 classes {plain:.3f} and {background-exempt:.3f}").format(
-        **large
-    ) in page
+    ).format(**small) + (
+        "with 1,203 classes {plain:.3f} and {background-exempt:.3f}, where plain inference over "
+        "itself has {off, again:.3f}: all within the 1.03"
+    ).format(**large) in page
+    assert max(*small.values(), *large.values()) < 1.03
 
 
 def test_the_docs_tell_of_photographs_what_the_files_tell():
