@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "longtail"
 
 LAYERS = [
-    {"errors", "seeding"},
+    {"errors", "seeding", "waiting"},
     {"settings", "locks", "provenance"},
     {"config"},
     {"runs", "recipes", "tables", "terminal", "pages"},

@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # threads that wait by spinning starve each other on a busy machine; read when torch loads
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("longtail").setLevel(logging.WARNING if rank() else logging.INFO)
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         command = parse(arguments)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Protocol, cast
 
@@ -22,6 +23,10 @@ from longtail.errors import UserError
 from longtail.graph import stepper, steps_of_epoch
 from longtail.replica import Replica
 from longtail.resident import sample_input
+
+WAIT = timedelta(hours=6)
+"""How long processes wait for the first one, which alone judges and writes: LVIS takes it longer
+than the ten minutes that NCCL would give."""
 
 
 class Progress(Protocol):
@@ -53,7 +58,9 @@ def launch(machine: MachineConfig) -> Fabric:
         num_nodes=hosts,
         # every epoch ends with rank 0's batch statistics on all ranks; in between a step may
         # call the model twice, which a broadcast before each call would break
-        strategy=DDPStrategy(broadcast_buffers=False) if per_host * hosts > 1 else "auto",
+        strategy=DDPStrategy(broadcast_buffers=False, timeout=WAIT)
+        if per_host * hosts > 1
+        else "auto",
         precision="bf16-mixed" if bf16 else "32-true",
     )
     fabric.launch()

@@ -12,6 +12,7 @@ from longtail.data.streamed import Streamed
 from longtail.methods import Model
 from longtail.resident import View
 from longtail.streaming import in_batches
+from longtail.waiting import told
 
 EVALUATION_BATCH = 1000
 EVALUATION_SIZE = 1000 * 3 * 96 * 96
@@ -31,12 +32,13 @@ def extract(
     inputs = split.inputs
     rows = torch.arange(fabric.global_rank, len(inputs), fabric.world_size)
     features = torch.zeros(len(inputs), model.backbone.dim, device=fabric.device)
-    parts = rows.split(min(EVALUATION_BATCH, max(1, EVALUATION_SIZE // inputs.shape[1:].numel())))
+    size = min(EVALUATION_BATCH, max(1, EVALUATION_SIZE // inputs.shape[1:].numel()))
+    parts = rows.split(size)
     if isinstance(inputs, Streamed):
         batches = in_batches(inputs, parts, machine, fabric.device)
     else:
         batches = (inputs[part.to(inputs.device)].to(fabric.device) for part in parts)
-    for part, batch in zip(parts, batches, strict=True):
+    for part, batch in told("looked at", zip(parts, batches, strict=True), len(rows), size):
         with fabric.autocast():
             # forward itself: a compiled backbone would compile anew for these shapes
             made = model.backbone.forward(view.judged(batch)).float()

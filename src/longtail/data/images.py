@@ -17,6 +17,7 @@ from torch import Tensor
 
 from longtail.data.cores import cores
 from longtail.errors import UserError, some
+from longtail.waiting import told
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +173,8 @@ class Images:
         pixels: NDArray[np.uint8] | None = None  # (N, 3, H, W)
         places: list[int] = []
         broken: list[tuple[int, str]] = []  # rows, and why
-        for place, image in enumerate(decode_all(self.blobs(rows), self.image_size)):
+        images = told("decoded", decode_all(self.blobs(rows), self.image_size), len(rows))
+        for place, image in enumerate(images):
             if isinstance(image, str):
                 broken.append((int(rows[place]), image))
                 continue

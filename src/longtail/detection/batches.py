@@ -18,6 +18,7 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from longtail.detection.chance import uniform
 from longtail.detection.data import DetectionSet
+from longtail.waiting import told
 
 STRIDE = 32
 """The canvas is a multiple of it, for the coarsest map of the pyramid."""
@@ -169,7 +170,8 @@ class Resident:
     def __init__(self, data: Prepared, device: torch.device, workers: int) -> None:
         self.data, canvas = data, data.canvas(range(len(data)))
         with ThreadPoolExecutor(max(1, workers)) as pool:
-            parts = list(pool.map(lambda i: _packed(data[i], canvas), range(len(data))))
+            packed = pool.map(lambda i: _packed(data[i], canvas), range(len(data)))
+            parts = list(told("decoded", packed, len(data)))
         self.width, self.device = canvas[1], device
         self.images = torch.stack([sample.image for sample in parts]).to(device)
         self.masks = torch.cat([sample.masks for sample in parts]).to(device)

@@ -20,6 +20,7 @@ from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.heads import checked_alpha
 from longtail.models import load_weights
+from longtail.waiting import told
 
 COST = ("training_id", "seconds", "images", "images_per_second", "device", "losses")
 """The fields of a result that evaluation cannot know."""
@@ -120,7 +121,8 @@ class Finished:
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int] | None = None
     ) -> Iterator[Detections]:
         """Detections in `data`, scored as `config` says."""
-        return predict(self.detector, config, data, self.fabric, images)
+        seen = predict(self.detector, config, data, self.fabric, images)
+        return told("looked at", seen, len(data) if images is None else len(images))
 
     def compare(
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int], least_score: float

@@ -1,5 +1,6 @@
 """A trained detector at work: images in, detections at the images' own size out."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,8 +24,13 @@ from longtail.detection.masks import encode
 from longtail.detection.measure import Detections, measure
 from longtail.detection.regions import paste
 from longtail.detection.settings import DetectionConfig
+from longtail.waiting import told
+
+log = logging.getLogger(__name__)
 
 Source = Resident | Streamed
+MANY = 1000
+"""Images on which measuring may take a minute, and so is announced."""
 CHUNK = 1 << 26
 """Pixels of masks that are pasted at once: what bounds the memory on a photograph."""
 
@@ -56,12 +62,17 @@ def judge(
     """
     rank, world = fabric.global_rank, fabric.world_size
     share = range(rank, len(data), world)
-    found = list(predict(detector, config, data, fabric, share, source))
+    seen = predict(detector, config, data, fabric, share, source)
+    found = list(told("looked at", seen, len(share)))
     if world > 1:
         shares: list[Any] | None = [None] * world if rank == 0 else None
         distributed.gather_object(found, shares)
         found = [each for share in shares or () for each in share]
-    return measure(data, found) if rank == 0 else {}
+    if rank:
+        return {}
+    if len(data) >= MANY:
+        log.info("measuring the average precision on %s images", f"{len(data):,}")
+    return measure(data, found)
 
 
 def predict(
