@@ -70,6 +70,23 @@ def test_other_images_of_the_same_kind(run, tmp_path, capsys):
     assert json.loads(str(stored["made_by"]))["images"] == "other.npz"
 
 
+def test_other_images_do_not_ask_for_the_runs_own(tmp_path):
+    random = np.random.RandomState(0)
+    own, other = tmp_path / "own.npz", tmp_path / "other.npz"
+    for path in (own, other):
+        x = random.rand(12, 6).astype(np.float32)
+        np.savez(path, x_train=x, y_train=np.arange(12) % 3, x_test=x, y_test=np.arange(12) % 3)
+    options = {"epochs": 1, "batch_size": 6, "device": "cpu"}
+    run = lt.fit(str(own), "deconfound", out=tmp_path / "run", **options)
+    before = np.load(lt.embed(run, tmp_path / "a.npz", data=str(other)))["x_test"]
+    own.unlink()
+    path = lt.embed(run, tmp_path / "b.npz", data=str(other))
+    assert (np.load(path)["x_test"] == before).all()
+    assert embeddings.read_origin(path)["trained_on"] == "own.npz"
+    with pytest.raises(UserError, match="own.npz"):
+        lt.embed(run, tmp_path / "c.npz")
+
+
 def test_mistakes(run, tmp_path):
     with pytest.raises(UserError, match="must end in .npz"):
         lt.embed(run, tmp_path / "f.npy")

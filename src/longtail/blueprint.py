@@ -13,7 +13,7 @@ from longtail.data.base import Data
 from longtail.errors import UserError, unknown
 from longtail.heads import Head
 from longtail.methods import Model
-from longtail.resident import seen_size
+from longtail.resident import View, seen_size
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,13 @@ class Blueprint:
             if self.backbone.startswith(networks.THEIRS):
                 return Model(networks.rebuild(self.backbone, head.classes, channels), head)
             return Model(backbones.build(self.backbone, channels), head)
+
+    def view(self, device: torch.device) -> View:
+        """How it sees its inputs."""
+        mean, std = (
+            torch.tensor(values, device=device).view(-1, 1, 1) for values in (self.mean, self.std)
+        )
+        return View(mean, std, None if self.embeddings else (self.seen[0], self.seen[1]))
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON that `from_json` reads back."""

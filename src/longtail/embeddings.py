@@ -16,10 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail import data as data_sets
+from longtail.config import MachineConfig
 from longtail.data.base import Data
+from longtail.engine import launch
 from longtail.errors import UserError
-from longtail.finished import Opened, reopen
+from longtail.features import extract
+from longtail.finished import own_data
+from longtail.methods import Model
 from longtail.runs import Run, replacing
+from longtail.shipped import of_run
 
 
 def embed(
@@ -33,53 +38,59 @@ def embed(
             such parts, the names of the classes, and which network made it.
         data: images to take the features of, prepared as the network's own; by default those it
             was trained on.
-        options: fields of `DataConfig` for `data`; `root` is where the run's own data is looked
-            for, too.
+        options: fields of `DataConfig` for `data`; without it, `root` is where the run's own data
+            lies.
     """
     out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f"{out} must end in .npz: that is how it is told apart when it is loaded")
-    root = options.get("root")
-    if data is None and (ignored := [name for name in options if name != "root"]):
-        raise UserError(
-            f"--{ignored[0].replace('_', '-')} prepares other images, named by --data: those of "
-            "the run itself are prepared as they were"
-        )
     run = Run.open(run)
-    # of a run on a `Data` of the user's making nothing else knows the images
-    own = data if isinstance(data, Data) and _trained(run, data) else None
-    opened = reopen(run, own, root=None if root is None else Path(root))
-    if isinstance(data, Data):
-        data_sets.check_loaded(data, options)
-    elif data is not None:
-        data = data_sets.load(data, **options)
-    wanted = opened.data if data is None else data
-    _check_same_kind(opened, wanted)
+    wanted = _wanted(run, data, options)
+    shipped = of_run(run)
+    _check_same_kind(run, shipped.about.blueprint.shape, wanted)
+    machine = run.config.machine
+    # the device may be gone; features are those of its precision
+    fabric = launch(MachineConfig(precision=machine.precision))
+    model = Model(shipped.backbone, shipped.head).to(fabric.device)
+    view = shipped.about.blueprint.view(fabric.device)
     arrays: dict[str, NDArray] = {}
     for part in ("train", "val", "test"):
         split = getattr(wanted, part)
         if split is not None:
-            arrays[f"x_{part}"] = _small(opened.features(split))
+            arrays[f"x_{part}"] = _small(extract(model, split, view, fabric, machine))
             arrays[f"y_{part}"] = split.labels.numpy()
     arrays["classes"] = np.array(wanted.classes, dtype=str)
-    arrays["made_by"] = np.array(json.dumps(origin(opened, wanted)))
+    arrays["made_by"] = np.array(json.dumps(origin(run, wanted)))
     with replacing(out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
     return out
 
 
-def _trained(run: Run, data: Data) -> bool:
-    return data.subset_sha256 == run.result["subset_sha256"]
+def _wanted(run: Run, data: Path | str | Data | None, options: dict[str, Any]) -> Data:
+    """The images that features are asked of."""
+    if isinstance(data, Data):
+        data_sets.check_loaded(data, options)
+        return data
+    if data is not None:
+        return data_sets.load(data, **options)
+    if ignored := [name for name in options if name != "root"]:
+        raise UserError(
+            f"--{ignored[0].replace('_', '-')} prepares other images, named by --data: those of "
+            "the run itself are prepared as they were"
+        )
+    root = options.get("root")
+    return own_data(run, root=None if root is None else Path(root))
 
 
-def origin(opened: Opened, data: Data) -> dict[str, Any]:
+def origin(run: Run, data: Data) -> dict[str, Any]:
     """Which network, trained on what, made features of which images."""
-    config, stored = opened.job.config, opened.job.run.result
+    config, stored = run.config, run.result
+    ratio = "" if stored["ratio"] is None else f":{stored['ratio']:g}"
     return {
         "images": Path(data.full_name).name,
         "images_sha256": data.subset_sha256,
         "network": config.backbone,
-        "trained_on": Path(opened.data.full_name).name,
+        "trained_on": Path(f"{stored['data']}{ratio}").name,
         "method": config.method,
         "seed": config.seed,
         "epochs": config.train.epochs,
@@ -93,11 +104,11 @@ def read_origin(path: Path) -> dict[str, Any]:
         return json.loads(str(file["made_by"])) if "made_by" in file.files else {}
 
 
-def _check_same_kind(opened: Opened, data: Data) -> None:
-    own, other = (tuple(d.train.inputs.shape[1:]) for d in (opened.data, data))
+def _check_same_kind(run: Run, own: tuple[int, ...], data: Data) -> None:
+    other = tuple(data.train.inputs.shape[1:])
     if len(own) != len(other) or own[0] != other[0]:
         raise UserError(
-            f"{opened.job.run.folder} was trained on inputs of shape {own}, and {data.name} has "
+            f"{run.folder} was trained on inputs of shape {own}, and {data.name} has "
             f"{other}: other heights and widths would do, other channels do not"
         )
 

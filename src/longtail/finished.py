@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longtail import data as data_sets
 from longtail import measures, tables
-from longtail.config import Config, MachineConfig
+from longtail.config import MachineConfig
 from longtail.data.base import Data, Split
 from longtail.engine import launch
 from longtail.errors import UserError
@@ -81,7 +81,7 @@ def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) ->
     config = job.config
     choice = job.method.choice
     method = job.closed(run.result[choice.option]) if choice else job.method
-    own = _own_data(run, config, data, root)
+    own = own_data(run, data, root)
     model = build_model(config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     # the device may be gone; figures are those of its precision
@@ -90,9 +90,10 @@ def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) ->
     return Opened(job, method, own, model.to(fabric.device).eval(), view, fabric)
 
 
-def _own_data(run: Run, config: Config, data: Own, root: Path | None) -> Data:
+def own_data(run: Run, data: Own = None, root: Path | None = None) -> Data:
     """What the run was trained and judged on, or a `UserError` if that is not what is there now."""
-    result, called = run.result, config.data or config.files.list
+    config, result = run.config, run.result
+    called = config.data or config.files.list
     if isinstance(data, Path | str):
         called = data
     if not isinstance(data, Data):
