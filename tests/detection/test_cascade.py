@@ -64,37 +64,56 @@ def test_scores_of_a_stage(head):
     assert_close(stage.probabilities(x, "background-exempt", 0.0), off)
 
 
+def chosen_by_a_loop(boxes, scores, count, threshold):
+    """(score, box, class) of one image: from the best on, unless near one of its class before."""
+    plain, kept = boxes.tolist(), []
+    pairs = [
+        (score, p, c + 1) for p, own in enumerate(scores.tolist()) for c, score in enumerate(own)
+    ]
+    for score, p, c in sorted(pairs, reverse=True):
+        own = [before for before in kept if before[2] == c]
+        if score > threshold and all(overlap(plain[p], plain[q]) <= 0.5 for _, q, _ in own):
+            kept.append((score, p, c))
+    return kept[:count]
+
+
+def assert_chosen(found, boxes, scores, count, threshold):
+    for i, (own, best, labels) in enumerate(zip(*found, strict=True)):
+        kept = chosen_by_a_loop(boxes[i], scores[i], count, threshold)
+        there = labels > 0
+        assert there.sum() == len(kept)
+        assert best[there].tolist() == pytest.approx([k[0] for k in kept])
+        assert labels[there].tolist() == [k[2] for k in kept]
+        assert_close(own[there], torch.stack([boxes[i, k[1]] for k in kept]))
+
+
 def test_choice_of_detections_is_that_of_a_loop():
     generator = torch.Generator().manual_seed(0)
     corner = 20 * torch.rand(2, 30, 2, generator=generator)
     boxes = torch.cat([corner, corner + 5 + 20 * torch.rand(2, 30, 2, generator=generator)], -1)
     scores = torch.rand(2, 30, 4, generator=generator)
     scores[1] *= 0.02  # few above the threshold
-    found, best, labels = select(boxes, scores, 10, 0.015)
-    for i in range(2):
-        plain = boxes[i].tolist()
-        pairs = [(scores[i, p, c].item(), p, c + 1) for p in range(30) for c in range(4)]
-        kept: list[tuple[float, int, int]] = []
-        for score, p, c in sorted(pairs, reverse=True):
-            own = [before for before in kept if before[2] == c]
-            if score > 0.015 and all(overlap(plain[p], plain[q]) <= 0.5 for _, q, _ in own):
-                kept.append((score, p, c))
-        kept = kept[:10]
-        there = labels[i] > 0
-        assert there.sum() == len(kept)
-        assert best[i][there].tolist() == pytest.approx([k[0] for k in kept])
-        assert labels[i][there].tolist() == [k[2] for k in kept]
-        assert_close(found[i][there], torch.stack([boxes[i, k[1]] for k in kept]))
+    assert_chosen(select(boxes, scores, 10, 0.015), boxes, scores, 10, 0.015)
 
 
-def test_more_candidates_are_looked_at_where_the_first_leave_too_few(monkeypatch):
-    from longtail.detection import cascade
+def test_many_proposals_of_one_object_leave_room_for_other_classes():
+    """As on LVIS: the best classes of a lone object have a score in every box around it."""
+    generator = torch.Generator().manual_seed(0)
+    boxes = torch.tensor([100.0, 100, 400, 400]) + 3 * torch.randn(1, 60, 4, generator=generator)
+    boxes[:, -1] = torch.tensor([500.0, 500, 520, 520])
+    falling = torch.linspace(4, 0, 90) + 0.1 * torch.randn(1, 60, 90, generator=generator)
+    scores = falling.softmax(-1)
+    found = select(boxes, scores, 50, 1e-4)
+    assert_chosen(found, boxes, scores, 50, 1e-4)
+    assert (found[2] > 0).all() and len(set(found[2][0].tolist())) > 20
 
-    boxes = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 10.5], [0, 0, 10, 11], [20, 20, 30, 30]])
-    scores = torch.tensor([0.9, 0.8, 0.7, 0.1])[:, None]
-    monkeypatch.setattr(cascade, "CANDIDATES", (1, 2))
-    _, best, labels = select(boxes[None], scores[None], 2, 1e-4)
-    assert best[0].tolist() == pytest.approx([0.9, 0.1]) and labels[0].tolist() == [1, 1]
+
+def test_one_class_gives_as_many_as_are_asked_for():
+    place = 20.0 * torch.arange(40)[:, None].repeat(1, 2)
+    boxes = torch.cat([place, place + 10], -1)[None]
+    scores = torch.linspace(0.9, 0.1, 40)[None, :, None]
+    assert_chosen(select(boxes, scores, 30, 1e-4), boxes, scores, 30, 1e-4)
+    assert_chosen(select(boxes, scores, 99, 0.5), boxes, scores, 99, 0.5)
 
 
 @pytest.mark.parametrize("objects", [(3, 0, 2), (0, 0)])

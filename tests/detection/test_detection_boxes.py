@@ -92,16 +92,8 @@ def test_suppression_is_greedy(threshold, chunk, monkeypatch):
     boxes = random_boxes(3, 120)
     present = torch.rand(3, 120, generator=generator) < 0.9
     kept = box.suppress(boxes, present, threshold)
-    which = torch.randint(120, (3, 200), generator=generator)
-    group = torch.randint(2, (3, 200), generator=generator)
-    there = torch.rand(3, 200, generator=generator) < 0.9
-    chosen = box.suppress_candidates(boxes, which, group, there, threshold)
     for i in range(3):
         assert torch.equal(kept[i], greedy(boxes[i], present[i], threshold))
-        for g in (0, 1):
-            own = there[i] & (group[i] == g)
-            expected = greedy(boxes[i][which[i]], own, threshold)
-            assert torch.equal(chosen[i] & own, expected)
 
 
 def test_codes_are_those_of_the_formula_and_come_back():

@@ -104,28 +104,6 @@ def suppress(boxes: Tensor, present: Tensor, threshold: float) -> Tensor:
     return torch.cat([_greedy(iou(b, b) > threshold, there) for b, there in parts])
 
 
-def suppress_candidates(
-    boxes: Tensor, which: Tensor, group: Tensor, present: Tensor, threshold: float
-) -> Tensor:
-    """The same for candidates that share boxes: what is kept of them, (B, M).
-
-    Args:
-        boxes: (B, P, 4).
-        which: (B, M) the box of each candidate, best candidates first.
-        group: (B, M); candidates of different groups do not meet.
-        present: (B, M), false for padding.
-        threshold: of the overlap.
-    """
-    near = iou(boxes, boxes) > threshold  # (B, P, P): far fewer than pairs of candidates
-    images = max(1, CHUNK // max(1, which.shape[1] ** 2))
-    kept = []
-    for rows in torch.arange(len(boxes), device=boxes.device).split(images):
-        index, own = which[rows], group[rows]
-        pairs = near[rows[:, None, None], index[:, :, None], index[:, None]]  # (b, M, M)
-        kept.append(_greedy(pairs & (own[:, :, None] == own[:, None]), present[rows]))
-    return torch.cat(kept)
-
-
 def _greedy(near: Tensor, present: Tensor) -> Tensor:
     """What is kept, (B, N), of boxes best first that are `near` (B, N, N) each other or not.
 

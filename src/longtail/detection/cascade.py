@@ -44,9 +44,6 @@ FOREGROUND = 0.25
 PADDED = 64
 """The number of masks in a step is a multiple of it: cuDNN chooses its kernels anew for every size
 it has not seen."""
-CANDIDATES = (8, 32)
-"""Scores of an image that suppression looks at, times the detections that are asked for: more only
-where the first leave too few."""
 
 
 class Found(NamedTuple):
@@ -248,26 +245,32 @@ def select(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The best `count` detections of each image after suppression within each class.
 
-    Only better candidates suppress, so the best of the first candidates are the best of all.
+    In a round every class gives its best box, which takes away all of the class that are near. It
+    is over when no class has one left that is better than the last of the best `count`.
 
     Args:
         boxes: (B, P, 4), shared by all classes.
         scores: (B, P, C).
-        count: M.
+        count: M, at most.
         threshold: least score.
 
     Returns:
         Boxes (B, M, 4), scores (B, M) and classes 1..C (B, M), 0 where there are fewer.
     """
-    classes = scores.shape[2]
-    flat = scores.flatten(1)  # (B, P * C)
-    for times in CANDIDATES:
-        best, index = flat.topk(min(times * count, flat.shape[1]), dim=1)
-        which, labels = index // classes, index % classes + 1
-        kept = box.suppress_candidates(boxes, which, labels, best > threshold, 0.5)
-        enough = (kept.sum(1) >= count) | (best[:, -1] <= threshold)
-        if times * count >= flat.shape[1] or bool(enough.all()):
-            break
-    best, order = best.masked_fill(~kept, 0.0).topk(min(count, best.shape[1]), dim=1)
-    labels = labels.gather(1, order).masked_fill(best <= threshold, 0)
-    return box.take(boxes, which.gather(1, order)), best, labels
+    near = box.iou(boxes, boxes) > 0.5  # (B, P, P)
+    left = scores.transpose(1, 2).clone(memory_format=torch.contiguous_format)  # (B, C, P)
+    left.masked_fill_(left <= threshold, 0.0)
+    image = torch.arange(len(boxes), device=boxes.device)[:, None]
+    label = torch.arange(1, left.shape[1] + 1, device=boxes.device).expand(len(boxes), -1)
+    best, which, labels = left.new_empty(len(boxes), 0), label[:, :0], label[:, :0]  # so far
+    while True:
+        for _ in range(box.ROUNDS):
+            score, place = left.max(2)  # (B, C)
+            left.masked_fill_(near[image, place], 0.0).scatter_(2, place[..., None], 0.0)
+            best, which = torch.cat([best, score], 1), torch.cat([which, place], 1)
+            labels = torch.cat([labels, label], 1)
+        best, order = best.topk(min(count, best.shape[1]), dim=1)
+        which, labels = which.gather(1, order), labels.gather(1, order)
+        last = best[:, -1] if best.shape[1] == count else torch.zeros_like(best[:, -1])
+        if bool((left.amax((1, 2)) <= last).all()):
+            return box.take(boxes, which), best, labels.masked_fill(best <= 0, 0)
