@@ -7,8 +7,9 @@ import pytest
 import torch
 from faster_coco_eval import mask as library
 
-from longtail.detection.annotations import CROWD, PART
+from longtail.detection.annotations import CROWD, HOLLOW, PART
 from longtail.detection.data import load, read
+from longtail.detection.measure import Detections, measure
 from longtail.errors import UserError
 
 WHOLE = torch.zeros(10, 20, dtype=torch.uint8)
@@ -72,7 +73,6 @@ ODD = {
     "boxes that are not four numbers": {"bbox": [2, 3, float("nan"), 4]},
     "annotations of an image that is not listed": {"image_id": 8},
     "annotations of a category that is not listed": {"category_id": 5},
-    "masks that cover no pixel of their image": {"segmentation": [[30, 3, 36, 3, 36, 7, 30, 7]]},
     "masks of another size than their image": {"segmentation": {"size": [9, 9], "counts": [81]}},
     "polygons that are not lists of three points or more": {"segmentation": [[2, 3, 8, 3]]},
     "objects without a mask": {"segmentation": []},
@@ -133,6 +133,26 @@ def test_crowds_are_no_targets_but_are_kept_for_the_measure(content, write):
     assert data.categories.instances == (0, 1)
     assert len(data[0][1]["labels"]) == 1
     assert [each.crowd for each in data.pictures[0].instances] == [False, True]
+
+
+def test_an_object_whose_mask_covers_nothing_is_no_target_but_is_kept_for_the_measure(
+    content, write
+):
+    outside = {"segmentation": [[30, 3, 36, 3, 36, 7, 30, 7]]}
+    content["annotations"].append({**content["annotations"][0], **outside})
+    data = split(write(content))
+    assert data.dropped == {HOLLOW: 1}
+    assert data.categories.instances == (0, 2)
+    assert len(data[0][1]["labels"]) == 1
+    # of two objects the masks of one can be found, and the boxes of both
+    one, _ = data.pictures[0].instances
+    code = {"size": [10, 20], "counts": one.counts}
+    left, top, across, down = one.bbox
+    box = torch.tensor([[left, top, left + across, top + down]])
+    scores, labels = torch.tensor([0.9, 0.8]), torch.tensor([2, 2])
+    found = Detections(7, box.repeat(2, 1), scores, labels, [code] * 2)
+    measured = measure(data, [found])
+    assert measured["AP_bbox"] == 100 and measured["AP"] == pytest.approx(100 * 51 / 101)
 
 
 @pytest.mark.parametrize("keep", [0.999, 0.5, 0.0])

@@ -13,10 +13,11 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from longtail.detection.masks import BadMask, counts_of, empty_parts
+from longtail.detection.masks import BadMask, counts_of, covers, empty_parts
 from longtail.errors import UserError
 
 CROWD = "crowd regions, no targets in training and ignored when judging"
+HOLLOW = "masks that cover no pixel of their image, no targets in training and missed when judging"
 PART = "parts of masks that are not lists of three points or more"
 
 
@@ -31,6 +32,13 @@ class Instance:
     counts: bytes
     """Run lengths of its mask."""
     crowd: bool = False
+    hollow: bool = False
+    """Its mask covers no pixel. It counts as LVIS counts it: its box can be found, its mask not."""
+
+    @property
+    def target(self) -> bool:
+        """Whether it is trained on."""
+        return not (self.crowd or self.hollow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
             dropped[str(reason)] += 1
             continue
         dropped[CROWD] += found.crowd
+        dropped[HOLLOW] += found.hollow and not found.crowd
         dropped[PART] += empty_parts(annotation["segmentation"])
         objects[annotation["image_id"]].append(found)
     pictures = tuple(_picture(known[i], images, labels, objects[i]) for i in known)
@@ -150,8 +159,8 @@ def _instance(
     if not (inside_x > 0 and inside_y > 0):
         raise BadMask("boxes with no area inside their image")
     counts = counts_of(annotation.get("segmentation"), height, width)
-    crowd = bool(annotation.get("iscrowd", 0))
-    return Instance(labels[annotation["category_id"]], bbox, counts, crowd)
+    crowd, hollow = bool(annotation.get("iscrowd", 0)), not covers(counts, height, width)
+    return Instance(labels[annotation["category_id"]], bbox, counts, crowd, hollow)
 
 
 def _listed(number: Any, known: Mapping[int, Any]) -> bool:

@@ -100,14 +100,14 @@ class DetectionSet(Dataset):
         return DetectionSet(tuple(self.pictures[i] for i in images), self.categories, self.dropped)
 
     def __getitem__(self, i: int) -> tuple[Tensor, dict[str, Any]]:
-        """Image (3, H, W) uint8, and its objects without crowds.
+        """Image (3, H, W) uint8, and its objects that are targets.
 
         The target has boxes (N, 4) float32 xyxy in pixels and inside the image, labels (N,)
         int64 in 1..C, masks (N, H, W) uint8, and image_id.
         """
         picture = self.pictures[i]
         height, width = picture.height, picture.width
-        objects = [found for found in picture.instances if not found.crowd]
+        objects = [found for found in picture.instances if found.target]
         corners = torch.tensor([found.bbox for found in objects], dtype=torch.float32)
         left_top, sides = corners.reshape(-1, 2, 2).unbind(dim=1)  # (N, 2) each
         boxes = torch.cat([left_top, left_top + sides], dim=1).clamp(min=0)

@@ -37,7 +37,7 @@ def counts_of(segmentation: Any, height: int, width: int) -> bytes:
     """The run lengths of polygons, of uncompressed run lengths or of compressed ones.
 
     Raises:
-        BadMask: if it covers no pixel of the image or cannot be understood.
+        BadMask: if it cannot be understood.
     """
     if not segmentation:
         raise BadMask("objects without a mask")
@@ -46,9 +46,12 @@ def counts_of(segmentation: Any, height: int, width: int) -> bytes:
         code = _code(library, segmentation, height, width)
     else:
         code = library.merge(library.frPyObjects(_polygons(segmentation), height, width))
-    if library.area(code) == 0:
-        raise BadMask("masks that cover no pixel of their image")
     return code["counts"]
+
+
+def covers(counts: bytes, height: int, width: int) -> bool:
+    """Whether a mask has a pixel."""
+    return coco().mask.area({"size": [height, width], "counts": counts}) > 0
 
 
 def decode(counts: list[bytes], height: int, width: int) -> Tensor:
