@@ -9,6 +9,7 @@ import pytest
 from small import small_config, small_data
 
 from longtail import cli
+from longtail.benches.detection_speed import TDE
 from longtail.config import MachineConfig
 from longtail.detection.bench import DetectionBench, Recipe
 from longtail.detection.settings import DetectionMachineConfig
@@ -280,6 +281,13 @@ def test_what_the_docs_say_is_what_was_measured():
         "itself has {off, again:.3f}: all within the 1.03"
     ).format(**large) in page
     assert max(*small.values(), *large.values()) < 1.03
+    spent = json.loads((ROOT / "results/detection-speed/shapes-lvis-1203.json").read_text())
+    ways = [spent["milliseconds"][f"inference, TDE {way}"] for way in TDE]
+    took = [way["box classifiers"] for way in ways]
+    assert (
+        f"the box classifiers take {took[0]:.1f} ms of a batch of {ways[0]['all']:.0f} ms, "
+        f"{took[1]:.1f} with plain and {took[2]:.1f} with exempted TDE"
+    ) in page
 
 
 def test_the_docs_tell_of_photographs_what_the_files_tell():

@@ -420,6 +420,7 @@ def test_speed_is_measured(place):
     ours = {"off", "plain", "background-exempt", "off, again"}
     assert set(found.inference) == ours | {"torchvision"}
     assert min(found.training.values()) > 0
+    assert set(found.training) == {"ours", "ours, again", "torchvision"}
     assert list(found.tde_over_off) == ["plain", "background-exempt", "off, again"]
     training, inference = (found.milliseconds[x] for x in ("training", "inference, TDE plain"))
     assert {"classifier losses", "mask losses", "backward"} < set(training)
@@ -436,8 +437,9 @@ def test_speed_is_measured(place):
 
 def test_torchvision_has_heads_of_our_size():
     (small,) = workloads(["lvis-v1"])
-    (large,) = (w for w in workloads(["shapes"]) if w.classes == 1203)
-    assert (small.name, large.name) == ("lvis-v1", "shapes-lvis-1203")
+    one, each = (w for w in workloads(["shapes"]) if w.classes == 1203)
+    assert (small.name, one.name) == ("lvis-v1", "shapes-lvis-1203")
+    assert (one.config.model.masks, each.config.model.masks) == ("agnostic", "class")
     with pytest.raises(UserError, match="unknown workload 'coco'.*they are shapes-lvis, "):
         workloads(["coco"])
     config = workloads()[0].config

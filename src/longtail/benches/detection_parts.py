@@ -1,7 +1,7 @@
 """Where the time of a detector goes: its own calls are watched while it runs.
 
-Every part is waited for, so that together they take longer than a step does. Some hold others: the
-masks of inference hold their pooling.
+Every part is waited for, which by itself takes time. Some hold others: the masks of inference hold
+their pooling.
 """
 
 import statistics
