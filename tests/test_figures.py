@@ -98,6 +98,16 @@ class TestNumbers:
             assert found[i] == pytest.approx((sum(near) / len(near), None))
         assert [classes.window(n) for n in (2, 26, 100, 1000)] == [1, 3, 11, 101]
 
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_of_one_training_the_alphas_and_most_seeds_are_drawn_in_any_order(self, turned):
+        own, plain = committed("deconfound-tde"), committed("deconfound")
+        for paths in ([*own, *plain], [*own, plain[0]], [own[0], *plain]):
+            found = comparing.read_all(paths[::-1] if turned else paths)
+            (group,) = curves.trainings(grouped(found))
+            assert len(group.results) == max(len(own), len(plain)) == 3
+            with_alphas = paths[1] in own
+            assert all(bool(r["alpha"]) is with_alphas for r in group.results)
+
     def test_alpha_is_the_sweep_and_a_training_is_drawn_once(self):
         paths = committed("deconfound", "deconfound-tde", "baseline")
         (group,) = curves.trainings(grouped(comparing.read_all(paths)))

@@ -40,12 +40,27 @@ def alpha(sources: Sequence[Source]) -> "Figure":
 
 
 def trainings(groups: Sequence[Group]) -> list[Group]:
-    """Those with an alpha; `X` and `X-tde` are one training, of which the last is taken."""
+    """Those with an alpha; what shares a training, as `X` and `X-tde`, is drawn once.
+
+    Taken is that with most seeds, then one that has an alpha of its own.
+    """
     dialled = [group for group in groups if len(group.first["sweep"]) > 1]
     if not dialled:
         names = ", ".join(group.label for group in groups)
         raise UserError(f"no alpha in {names}: pass runs of deconfound, cosine or capsule")
-    return list({group.first["training_id"]: group for group in dialled}.values())
+    best: list[Group] = []
+    for group in sorted(dialled, key=_telling, reverse=True):
+        if not any(_ids(group) & _ids(other) for other in best):
+            best.append(group)
+    return sorted(best, key=dialled.index)
+
+
+def _ids(group: Group) -> set[str]:
+    return {result["training_id"] for result in group.results}
+
+
+def _telling(group: Group) -> tuple[int, bool]:
+    return len(group.results), any(result["alpha"] for result in group.results)
 
 
 def alpha_path(group: Group) -> Path:
