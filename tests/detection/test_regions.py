@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.testing import assert_close
 from torchvision.ops import roi_align
 
@@ -65,6 +66,22 @@ def test_mask_targets_are_those_of_a_loop():
                 value = sum(points) / 4
                 if abs(value - 0.5) > 1e-4:
                     assert found[n, i, j] == (value >= 0.5), (n, i, j)
+
+
+def test_pasted_masks_are_interpolated_as_by_grid_sample():
+    """One box is inside the image, one leaves it, one lies between two pixels' centres."""
+    torch.manual_seed(0)
+    masks = torch.rand(3, 28, 28)
+    boxes = torch.tensor([[3.2, 4.1, 30.7, 20.4], [-5, -3, 60, 45], [7.1, 7.1, 7.3, 7.4]])
+    x, y = torch.arange(50) + 0.5, torch.arange(40) + 0.5
+    for mask, box, found in zip(masks, boxes, paste(masks, boxes, 40, 50), strict=True):
+        across = 2 * (x - box[0]) / (box[2] - box[0]) - 1
+        down = 2 * (y - box[1]) / (box[3] - box[1]) - 1
+        grid = torch.stack(torch.meshgrid(across, down, indexing="xy"), dim=-1)
+        value = F.grid_sample(mask[None, None], grid[None], align_corners=False)[0, 0]
+        near = (value - 0.5).abs() < 1e-4  # where rounding decides
+        assert torch.equal(found | near, (value >= 0.5) | near)
+        assert near.sum() < 5
 
 
 def test_a_mask_that_is_cut_and_pasted_is_the_mask():

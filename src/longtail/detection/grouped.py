@@ -34,6 +34,8 @@ class GroupNorm(nn.GroupNorm):
         fits = self.num_channels % CHANNELS == 0 and CHANNELS % each == 0
         if triton is not None and x.is_cuda and x.dtype == torch.bfloat16 and fits:
             return _Grouped.apply(x, self.weight, self.bias, self.num_groups, self.eps)
+        if x.device.type == "cpu":  # where PyTorch's takes ten times as long with channels last
+            return super().forward(x.contiguous()).contiguous(memory_format=torch.channels_last)
         return super().forward(x)
 
 

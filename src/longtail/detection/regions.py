@@ -120,20 +120,20 @@ def mask_targets(masks: Tensor, rows: Tensor, boxes: Tensor) -> Tensor:
 
 
 def paste(masks: Tensor, boxes: Tensor, height: int, width: int) -> Tensor:
-    """Masks (N, 28, 28) of probabilities as masks (N, height, width) of true and false.
+    """Masks (N, S, S) of probabilities as masks (N, height, width) of true and false.
 
-    The value at a pixel's centre is interpolated between the centres of the mask's cells.
+    The value at a pixel's centre is interpolated between the centres of the mask's cells: first
+    down, then across.
     """
     x1, y1, x2, y2 = boxes.unbind(1)
-    x = torch.arange(width, device=boxes.device) + 0.5
-    y = torch.arange(height, device=boxes.device) + 0.5
-    across = 2 * (x - x1[:, None]) / (x2 - x1).clamp(min=1e-6)[:, None] - 1  # (N, width)
-    down = 2 * (y - y1[:, None]) / (y2 - y1).clamp(min=1e-6)[:, None] - 1
-    grid = torch.stack(
-        [
-            across[:, None].expand(-1, height, -1),
-            down[:, :, None].expand(-1, -1, width),
-        ],
-        dim=-1,
-    )
-    return F.grid_sample(masks[:, None], grid, align_corners=False)[:, 0] >= 0.5
+    down = _shares(y1, y2, height, masks.shape[1])
+    across = _shares(x1, x2, width, masks.shape[2])
+    return down @ masks @ across.mT >= 0.5
+
+
+def _shares(low: Tensor, high: Tensor, pixels: int, cells: int) -> Tensor:
+    """What each cell between `low` and `high` (N,) adds to each pixel: (N, pixels, cells)."""
+    centre = torch.arange(pixels, device=low.device) + 0.5
+    place = (centre - low[:, None]) / (high - low).clamp(min=1e-6)[:, None] * cells - 0.5
+    away = place[..., None] - torch.arange(cells, device=low.device)
+    return (1 - away.abs()).clamp(min=0)
