@@ -15,6 +15,7 @@ import torch
 
 import longtail as lt
 from helpers import files_in, tiny_config, tiny_data
+from longtail import cli
 from longtail.errors import UserError
 from longtail.methods import Method, Stage, head_only
 from longtail.pipeline import fit_all
@@ -47,6 +48,27 @@ def without_clock(run: Run) -> tuple:
     timing = {"seconds", "capture_seconds", "images_per_second"}
     metrics = [{k: v for k, v in r.items() if k not in timing} for r in run.metrics]
     return {k: v for k, v in run.result.items() if k not in timing}, metrics
+
+
+def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
+    words = ["digits-lt:20", "--method", "cosine", "--epochs", "1", "--lr", "0.03", "--seed", "5"]
+    out = ["--out", str(tmp_path / "run")]
+    cli.main(["train", *words, "--device", "cpu", *out])
+    before = (tmp_path / "run" / "config.yaml").read_text()
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(SystemExit):
+        cli.main(["eval", str(tmp_path / "run")])
+    line = capsys.readouterr().err.partition("go on with longtail ")[2].split()
+    assert line == ["train", "--resume", *out]
+    cli.main(line)
+    assert (tmp_path / "run" / "result.json").exists()
+    assert (tmp_path / "run" / "config.yaml").read_text() == before
+    with pytest.raises(SystemExit):  # named data ask for that training, which is another one
+        cli.main(["train", "digits-lt:20", "--resume", *out])
+    assert f"unchanged with longtail {' '.join(line)}," in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--resume", "--out", str(tmp_path / "none")])
+    assert "which data?" in capsys.readouterr().err
 
 
 def test_killed_and_resumed_equals_uninterrupted(tmp_path):

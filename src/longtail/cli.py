@@ -36,7 +36,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        print("\nlongtail: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
+        print(
+            "\nlongtail: interrupted; a training goes on from its last checkpoint with --resume "
+            "--out FOLDER",
+            file=sys.stderr,
+        )
         sys.exit(130)
 
 
@@ -79,17 +83,23 @@ def parse_configured(name: str, kind: Any, arguments: list[str]) -> Any:
     plain = [word for word in ours if word not in ("-h", "--help")]
     first = _only(*_tyro(name, kind, plain))
     preset = settings.preset(first.config.data)
-    if first.recipe:
+    if recipe := first.recipe or _resumed(first):
         try:
-            preset = settings.from_yaml(
-                first.recipe.read_text(), str(first.recipe), data=first.config.data
-            )
+            preset = settings.from_yaml(recipe.read_text(), str(recipe), data=first.config.data)
         except OSError as error:
             raise UserError(f"the recipe cannot be read: {error}") from None
     parsed = _only(*_tyro(name, kind, ours, default=kind(config=preset)))
     if own:
         _check_method_options(theirs, parsed.config.method)
     return replace(parsed, config=parsed.config.with_options(**theirs))
+
+
+def _resumed(asked: Any) -> Path | None:
+    """The configuration of a run that is to go on, where no other data are named."""
+    named = asked.config.data or getattr(asked.config.files, "list", None)
+    if asked.resume and asked.out and not named and (asked.out / "config.yaml").exists():
+        return asked.out / "config.yaml"
+    return None
 
 
 def split_method_options(words: list[str]) -> tuple[list[str], dict[str, str]]:

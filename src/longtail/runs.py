@@ -76,18 +76,15 @@ class Folder(Generic[C]):
             return self.kind.from_yaml(path.read_text(), str(path))
         except UserError as error:  # as of a detector's run that is taken for a classifier's
             raise UserError(
-                f"{error}\n  is {self.folder} a run of {self.command}? "
-                "A detector's is read by longtail detect, a classifier's by the other commands"
+                f"is {self.folder} a run of {self.command}? A detector's is read by longtail "
+                f"detect, a classifier's by the other commands\n  {error}"
             ) from None
 
     @property
     def result(self) -> dict[str, Any]:
         """result.json, written when the run is finished."""
         if not self.finished:
-            raise UserError(
-                f"{self.folder} has not finished: go on with {self.command} --recipe "
-                f"{self.folder}/config.yaml --out {self.folder} --resume"
-            )
+            raise UserError(f"{self.folder} has not finished: go on with {self._resumed}")
         path = self.folder / "result.json"
         try:
             return json.loads(path.read_text())
@@ -95,6 +92,11 @@ class Folder(Generic[C]):
             raise UserError(
                 f"{path} is damaged: delete it, and {self.command} --resume judges the run again"
             ) from None
+
+    @property
+    def _resumed(self) -> str:
+        """The command that goes on with it as it is."""
+        return f"{self.command} --resume --out {self.folder}"
 
     @property
     def finished(self) -> bool:
@@ -225,7 +227,7 @@ class Folder(Generic[C]):
         """Read what `save_model` wrote."""
         path = self.folder / name
         if not path.exists():
-            raise UserError(f"{self.folder} has no model yet: go on with {self.command} --resume")
+            raise UserError(f"{self.folder} has no model yet: go on with {self._resumed}")
         return read_tensors(path)
 
     def append_metrics(self, record: Mapping[str, Any], *, epoch: int) -> None:
@@ -259,7 +261,7 @@ class Folder(Generic[C]):
         if changed:
             raise UserError(
                 f"{self.folder} exists and differs in: {', '.join(changed)}.\n  "
-                f"continue it unchanged with --resume, {ways}"
+                f"continue it unchanged with {self._resumed}, {ways}"
             )
         if not resume:
             state = "finished" if self.finished else "unfinished"
