@@ -360,6 +360,20 @@ def test_mistakes_are_answered(options, said, place, data, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("split", [0, 1])
+def test_a_split_of_crowds_alone_is_refused(place, data, tmp_path, split):
+    name = ("training", "validation")[split]
+    for crowds in (True, False):  # or nothing at all
+        changed = tuple(
+            replace(p, instances=tuple(replace(i, crowd=True) for i in p.instances if crowds))
+            for p in data[split].pictures
+        )
+        splits = list(data)
+        splits[split] = DetectionSet(changed, data[split].categories, {})
+        with pytest.raises(UserError, match=f"no {name} image of .* an object that is no crowd"):
+            fit(small_config(place), out=tmp_path / "x", data=tuple(splits))
+
+
 def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
     with pytest.raises(UserError, match="no option|unknown option"):
         small_config(place, heights=3)
