@@ -348,6 +348,8 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
         ({"tde": "exempt"}, "unknown --tde 'exempt'"),
         ({"alpha": -3.0}, "--alpha -3.0: it must be at least 0"),
         ({"heads": 0}, "--heads 0: it must be at least 1"),
+        ({"rois": 3}, "--rois 3: it must be at least 4"),
+        ({"anchor_scale": 0.2}, "--anchor-scale 0.2: it must be at least 0.25"),
         ({"norm": "frozen"}, "both --pretrained and --norm frozen, or neither"),
         ({"pretrained": True}, "both --pretrained and --norm frozen, or neither"),
         ({"backbone": "resnet9000"}, "unknown backbone"),
