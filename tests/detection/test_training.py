@@ -346,6 +346,8 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
         ({"method": "deconfonud"}, "Did you mean 'deconfound'"),
         ({"lr": 0.0}, "--lr 0.0"),
         ({"tde": "exempt"}, "unknown --tde 'exempt'"),
+        ({"method": "cosine", "tde": "plain"}, "without TDE.*: pass --method cosine-tde"),
+        ({"method": "focal", "tde": "plain"}, "without TDE, not --tde plain: leave --tde out"),
         ({"alpha": -3.0}, "--alpha -3.0: it must be at least 0"),
         ({"heads": 0}, "--heads 0: it must be at least 1"),
         ({"rois": 3}, "--rois 3: it must be at least 4"),

@@ -247,6 +247,10 @@ class DetectionConfig(Settings):
         super().check()
         if self.method not in METHODS:
             raise unknown("detection method", self.method, METHODS, ", ".join(METHODS))
+        if self.tde == "off" and self.inference.tde == "plain":  # the other one is the default
+            with_tde = f"{self.training}-tde"
+            way = f"pass --method {with_tde}" if with_tde in METHODS else "leave --tde out"
+            raise UserError(f"--method {self.method} is scored without TDE, not --tde plain: {way}")
         if self.model.pretrained != (self.model.norm == "frozen"):
             raise UserError(
                 "--norm frozen keeps the statistics of --pretrained weights, and training from "
