@@ -318,6 +318,20 @@ def test_streamed_batches_equal_resident_ones(data):
         assert resident.images.shape == (2, 3, 64, 64) and resident.sizes.tolist() == [[48, 48]] * 2
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_broken_image_is_told_in_its_own_words(data, tmp_path, workers):
+    picture = data[0].pictures[1]
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(picture.path.read_bytes()[:400])
+    pictures = (data[0].pictures[0], replace(picture, path=broken))
+    prepared = batches.Prepared(DetectionSet(pictures, data[0].categories, {}), 64, 64)
+    streamed = batches.Streamed(prepared, torch.device("cpu"), workers).batches([[0], [0, 1]])
+    assert next(streamed).images.shape == (1, 3, 64, 64)
+    with pytest.raises(UserError, match=r"broken.jpg cannot be read .*: mend or replace it") as e:
+        next(streamed)
+    assert "Traceback" not in str(e.value)
+
+
 def test_workers_send_masks_packed(data):
     samples = [batches.Prepared(data[0], 64, 64)[i] for i in (0, 1)]
     sent, whole = batches._collate_packed(samples).masks, batches.collate(samples).masks

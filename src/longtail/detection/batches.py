@@ -5,7 +5,6 @@ Shapes: B images on a canvas of H by W, G true boxes an image at most, T masks i
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -18,6 +17,8 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from longtail.detection.chance import uniform
 from longtail.detection.data import DetectionSet
+from longtail.errors import UserError
+from longtail.streaming import as_it_is
 from longtail.waiting import told
 
 STRIDE = 32
@@ -152,16 +153,35 @@ class Streamed:
 
     def batches(self, order: Sequence[Sequence[int]]) -> Iterator[Batch]:
         """The batches whose images `order` numbers."""
-        loader = DataLoader(
-            self.data,
+        loader: DataLoader[Any] = DataLoader(
+            _Batches(self.data),
             batch_sampler=order,  # type: ignore[arg-type]
-            collate_fn=partial(_collate_packed, least=self.data.least),
+            collate_fn=as_it_is,
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
         for batch in loader:
+            if isinstance(batch, UserError):
+                raise batch
             there = Batch(*(part.to(self.device, non_blocking=True) for part in batch))
             yield there._replace(masks=_unpacked(there.masks, there.images.shape[3]))
+
+
+class _Batches(Dataset[Any]):
+    """What a worker holds: it is asked for a batch at a time.
+
+    A user's mistake is sent as a value, since one that is raised arrives with the worker's
+    traceback for a message.
+    """
+
+    def __init__(self, data: Prepared) -> None:
+        self.data = data
+
+    def __getitems__(self, images: list[int]) -> Batch | UserError:
+        try:
+            return _collate_packed([self.data[i] for i in images], self.data.least)
+        except UserError as error:
+            return error
 
 
 class Resident:
