@@ -224,6 +224,7 @@ def test_a_folder_with_a_broken_image_is_drawn_all_the_same(run, tmp_path, capsy
     for name in ("a.png", "deep/b.png"):
         Image.new("RGB", (30, 40), "red").save(photos / name)
     (photos / "broken.png").write_bytes((photos / "a.png").read_bytes()[:60])
+    Image.new("RGB", (300, 2)).save(photos / "line.png")
     words = [
         "detect",
         "predict",
@@ -238,6 +239,7 @@ def test_a_folder_with_a_broken_image_is_drawn_all_the_same(run, tmp_path, capsy
         cli.main(words)
     assert stop.value.code == 1 and {path.name for path in out.iterdir()} == {"a.png", "b.png"}
     assert "left out:" in (said := capsys.readouterr().err) and "broken.png cannot be read" in said
+    assert "line.png is 300x2: with a longer side of at most 64" in said
     with pytest.raises(SystemExit) as stop:
         cli.main([*words[:3], str(photos / "broken.png")])
     assert stop.value.code == 2 and "none of these images" in capsys.readouterr().err
@@ -390,6 +392,17 @@ def test_a_split_of_crowds_alone_is_refused(place, data, tmp_path, split):
         splits[split] = DetectionSet(changed, data[split].categories, {})
         with pytest.raises(UserError, match=f"no {name} image of .* an object that is no crowd"):
             fit(small_config(place), out=tmp_path / "x", data=tuple(splits))
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_an_image_that_resizing_leaves_nothing_of_is_refused(place, data, tmp_path, split):
+    first, *rest = data[split].pictures
+    line = replace(first, width=300, height=2)
+    splits = list(data)
+    splits[split] = DetectionSet((line, *rest), data[split].categories, {})
+    with pytest.raises(UserError, match=rf"{first.path.name} is 300x2: .*nothing is left"):
+        fit(small_config(place), out=tmp_path / "x", data=tuple(splits))
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_linear_head_has_no_tde(place, data, tmp_path, run):

@@ -217,11 +217,14 @@ class DetectPredict:
 
 
 def _can_be_read(path: Path, finished: "Finished") -> bool:
-    """Whether it is an image, wholly; if not, that is told."""
+    """Whether it is an image, wholly, and of a usable shape; if not, that is told."""
     from longtail.detection.finished import of_files
+    from longtail.detection.predicting import prepared
 
     try:
-        of_files([path], finished.categories)[0]
+        image = of_files([path], finished.categories)
+        prepared(finished.config, image).size(0)
+        image[0]
     except UserError as error:
         print(f"left out: {error}", file=sys.stderr)
         return False

@@ -84,9 +84,19 @@ class Prepared(Dataset):
         return len(self.data)
 
     def size(self, i: int) -> tuple[int, int]:
-        """Height and width of image `i` after resizing, without reading it."""
+        """Height and width of image `i` after resizing, without reading it.
+
+        Raises:
+            UserError: if nothing would be left of its shorter side.
+        """
         picture = self.data.pictures[i]
-        return resized(picture.height, picture.width, self.short, self.long)
+        size = resized(picture.height, picture.width, self.short, self.long)
+        if not min(size):
+            raise UserError(
+                f"{picture.path} is {picture.width}x{picture.height}: with a longer side of at "
+                f"most {self.long} pixels nothing is left of the other. Cut it, or leave it out"
+            )
+        return size
 
     def canvas(self, images: Iterable[int]) -> Canvas:
         """That of `images` side by side."""

@@ -122,6 +122,7 @@ def check_data(config: DetectionConfig, train: DetectionSet, val: DetectionSet) 
             raise UserError(f"{config.data} has no {name} image")
         if all(each.crowd for picture in split.pictures for each in picture.instances):
             raise UserError(f"no {name} image of {config.data} has an object that is no crowd")
+        prepared(config, split).canvas(range(len(split)))  # refuses what cannot be resized
 
 
 @dataclass(frozen=True)
