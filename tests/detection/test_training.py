@@ -306,9 +306,13 @@ def test_test_images_without_annotations_are_predicted(run, place, tmp_path, cap
 
 
 def test_streamed_batches_equal_resident_ones(data):
-    prepared = batches.Prepared(data[0], 48, 48)  # resized, too
+    pictures = data[0].pictures
+    first, *rest = pictures[1].instances
+    crowded = replace(pictures[1], instances=(*rest, replace(first, crowd=True)))
+    mixed = DetectionSet((pictures[0], crowded, *pictures[2:]), data[0].categories, {})
+    prepared = batches.Prepared(mixed, 48, 48)  # resized, too
     device = torch.device("cpu")
-    order = [[4, 1], [0, 3]]
+    order = [[4, 1], [2, 3]]
     pairs = zip(
         batches.Resident(prepared, device, 1).batches(order),
         batches.Streamed(prepared, device, 0).batches(order),

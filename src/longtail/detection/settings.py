@@ -138,7 +138,7 @@ class DetectionMachineConfig:
     """Where it runs. None of this changes what is computed, up to rounding.
 
     But for `--norm frozen` on images of several sizes: each is padded to the largest of its batch,
-    or of a set that fits the device, as far as one process sees it.
+    as far as one process sees it.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
