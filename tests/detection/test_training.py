@@ -324,6 +324,46 @@ def test_streamed_batches_equal_resident_ones(data):
         assert resident.images.shape == (2, 3, 64, 64) and resident.sizes.tolist() == [[48, 48]] * 2
 
 
+def test_a_listed_image_that_is_missing_or_broken_is_left_out(run, place, tmp_path, capsys):
+    content = json.loads((place / "instances_val.json").read_text())
+    del content["annotations"]
+    first, second, third = (image["file_name"] for image in content["images"])
+    images = tmp_path / "images"
+    images.mkdir()
+    shutil.copy(place / "images" / first, images)
+    (images / second).write_bytes((place / "images" / second).read_bytes()[:400])
+    listed, out = tmp_path / "test.json", tmp_path / "deep" / "found.json"
+    listed.write_text(json.dumps(content))
+    words = ["detect", "predict", str(run.folder), "--annotations", str(listed)]
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words, "--lvis-json", str(out)])
+    said = capsys.readouterr()
+    assert stop.value.code == 1 and "5 detections in 1 images" in said.out
+    left_out = [line for line in said.err.splitlines() if line.startswith("left out:")]
+    assert len(left_out) == 2 and second in left_out[0] and third in left_out[1]
+    assert {entry["image_id"] for entry in json.loads(out.read_text())} == {
+        content["images"][0]["id"]
+    }
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words, "--image-folder", str(tmp_path / "typo"), "--lvis-json", str(out)])
+    assert stop.value.code == 2 and "none of these images" in capsys.readouterr().err
+    assert list(out.parent.iterdir()) == [out]  # as it was
+    pictures = tmp_path / "pictures"
+    cli.main([*words, "--count", "1", "--out", str(pictures)])  # no other is asked for
+    assert len(list(pictures.iterdir())) == 1
+
+
+def test_a_result_that_cannot_be_written_is_told_before_the_work(
+    run, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(Finished, "detections", lambda *_: pytest.fail("detected"))
+    (tmp_path / "file").touch()
+    for out, said in ((tmp_path, "is a folder"), (tmp_path / "file" / "x.json", "be written")):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["detect", "predict", str(run.folder), "--lvis-json", str(out)])
+        assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_broken_image_is_told_in_its_own_words(data, tmp_path, workers):
     picture = data[0].pictures[1]
