@@ -364,6 +364,20 @@ def test_a_result_that_cannot_be_written_is_told_before_the_work(
         assert stop.value.code == 2 and said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["photo.jpg", "--annotations", "x.json"], "pass it, or IMAGES, not both"),
+        (["--image-folder", "images"], "--annotations are: pass that too"),
+        (["photo.jpg", "--image-folder", "images"], "--annotations are: pass that too"),
+    ],
+)
+def test_images_are_named_in_one_way(run, words, said, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["detect", "predict", str(run.folder), *words])
+    assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_broken_image_is_told_in_its_own_words(data, tmp_path, workers):
     picture = data[0].pictures[1]

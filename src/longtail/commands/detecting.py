@@ -176,6 +176,13 @@ class DetectPredict:
         """Write the pictures or the file."""
         from longtail.detection.finished import Finished
 
+        if self.annotations and self.images:
+            raise UserError("--annotations lists the images: pass it, or IMAGES, not both")
+        if self.image_folder and not self.annotations:
+            raise UserError(
+                "--image-folder is where the images of --annotations are: pass that too, or the "
+                "folder as IMAGES"
+            )
         finished = Finished(self.folder, machine=MachineConfig(device=self.device))
         config = finished.scored(self.tde, self.alpha)
         if self.lvis_json:
