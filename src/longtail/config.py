@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from longtail.settings import Settings
+from longtail.settings import ABOVE_ZERO, Settings
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(
         ("weight_decay", "warmup", "pad", "save_seconds", "decay", "jitter"), (0, math.inf)
     ),
-    "lr": (1e-12, math.inf),
+    "lr": (ABOVE_ZERO, math.inf),
     "momentum": (0, 1),
     "milestones": (0, 1),
     "val_fraction": (0, 1),

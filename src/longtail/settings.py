@@ -15,6 +15,8 @@ import yaml
 from longtail.errors import UserError, unknown
 
 P = TypeVar("P")
+ABOVE_ZERO = 1e-12
+"""The least value of an option that may be anything above 0."""
 
 
 class Settings(ABC):
@@ -179,7 +181,7 @@ def _range(number: float, least: float, below: float) -> str:
     if not math.isfinite(number):
         return "it must be finite"
     if below == math.inf:
-        return "it must be above 0" if 0 < least < 1 else f"it must be at least {least}"
+        return "it must be above 0" if least == ABOVE_ZERO else f"it must be at least {least}"
     return f"it must be from {least} to below {below}"
 
 

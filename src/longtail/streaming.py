@@ -118,7 +118,7 @@ def in_batches(
         num_workers=workers,
         prefetch_factor=ahead(AHEAD, on_host, CHUNK * math.prod(inputs.shape[1:]) * wide),
         pin_memory=device.type == "cuda" and not on_device,
-        collate_fn=_as_it_is,
+        collate_fn=as_it_is,
     )
     return _joined(inputs, iter(loader), [len(batch) for batch in batches], device)
 
@@ -191,7 +191,8 @@ class _Places(Dataset[Any]):
         return self.inputs.encoded(index) if self.encoded else self.inputs.decoded(index)
 
 
-def _as_it_is(made: Any) -> Any:
+def as_it_is(made: Any) -> Any:
+    """What a worker makes of a whole batch needs no collating."""
     return made
 
 

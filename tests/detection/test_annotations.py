@@ -14,6 +14,7 @@ from longtail.errors import UserError
 
 WHOLE = torch.zeros(10, 20, dtype=torch.uint8)
 WHOLE[3:7, 2:8] = 1  # the object of the tiny file
+PLAIN = {"image_id": 7, "category_id": 9, "bbox": [2, 3, 6, 4]}
 
 
 def split(folder):
@@ -97,7 +98,19 @@ def test_what_cannot_be_used_is_left_out_counted_and_told(content, write, caplog
         ("cat", "annotations that are not JSON objects"),
         ({"image_id": [7]}, "annotations of an image that is not listed"),
         ({"image_id": 7, "category_id": {}}, "annotations of a category that is not listed"),
-        ({"image_id": 7, "category_id": 9, "bbox": "2"}, "boxes that are not four numbers"),
+        ({**PLAIN, "bbox": "2"}, "boxes that are not four numbers"),
+        (
+            {**PLAIN, "bbox": [-(10**400), 0, 2 * 10**400, 5]},
+            "boxes that are not four numbers",
+        ),
+        (
+            {**PLAIN, "bbox": [-1e300, 0, 2e300, 5]},
+            "boxes that are not four numbers",
+        ),
+        (
+            {**PLAIN, "segmentation": [[10**400, 3, 8, 3, 8, 7]]},
+            "polygons that are not lists of three points or more",
+        ),
     ],
 )
 def test_entries_of_another_type_are_left_out(content, write, entry, reason):

@@ -1,5 +1,7 @@
 """The canvas of an image under group normalisation: never a matter of what stands beside it."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -62,10 +64,33 @@ def test_only_images_of_one_canvas_are_side_by_side(data):
 
 
 @pytest.mark.parametrize(
-    ("least", "kind"), [((0, 0), Resident), ((64, 64), Streamed), ((96, 96), Resident)]
+    ("least", "kind"), [((0, 0), Streamed), ((64, 64), Streamed), ((96, 128), Resident)]
 )
-def test_a_set_is_resident_only_where_its_images_share_a_canvas(data, least, kind):
-    assert isinstance(place(Prepared(data, 48, 96, least), CPU, 1), kind)
+def test_batches_do_not_depend_on_the_memory_that_is_free(data, least, kind, monkeypatch):
+    prepared, alike = Prepared(data, 48, 96, least), Prepared(data.only([0, 0]), 48, 96, least)
+    first, second = place(prepared, CPU, 1), place(alike, CPU, 1)
+    assert isinstance(first, kind) and isinstance(second, Resident)
+    monkeypatch.setattr(batches, "HOST_BYTES", 0)
+    for source, images in ((first, range(5)), (second, range(2))):
+        order = source.data.order(images, 2)
+        poor = place(source.data, CPU, 1)
+        assert isinstance(poor, Streamed)
+        for one, other in zip(source.batches(order), poor.batches(order), strict=True):
+            assert all(map(torch.equal, one, other))
+
+
+def test_a_resident_set_is_held_once(data, monkeypatch):
+    """What was padded to the canvas is gone before the set is whole."""
+    made, most, pad = [], [], batches._on_canvas
+
+    def padded(*given):
+        made.append(weakref.ref(found := pad(*given)))
+        most.append(sum(each() is not None for each in made))
+        return found
+
+    monkeypatch.setattr(batches, "_on_canvas", padded)
+    Resident(Prepared(data, 48, 96, (96, 128)), CPU, 1)
+    assert len(made) == 2 * len(data) and max(most) <= 2 + 2  # image and masks, of two at a time
 
 
 def test_batches_are_the_same_streamed_and_resident(data):

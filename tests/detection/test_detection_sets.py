@@ -50,6 +50,16 @@ def test_an_image_of_another_size_or_none(content, write):
         data[0]
 
 
+def test_masks_are_not_decoded_at_a_size_that_is_not_the_images(content, write, monkeypatch):
+    folder = write(content)
+    content["images"][0].update(height=100_000, width=100_000)  # ten gigabytes a mask
+    (folder / "instances_train.json").write_text(json.dumps(content))
+    data = read(folder / "instances_train.json", folder / "images")
+    monkeypatch.setattr("longtail.detection.masks.decode", lambda *_: pytest.fail("decoded"))
+    with pytest.raises(UserError, match=r"a.png is 20x10 and its annotations say 100000x100000"):
+        data[0]
+
+
 def test_missing_images_are_counted(content, write):
     folder = write(content)
     (folder / "images" / "b.png").unlink()

@@ -4,7 +4,9 @@ import torch
 from torch.testing import assert_close
 
 from longtail.detection.batches import Batch
+from longtail.detection.cascade import FOREGROUND
 from longtail.detection.proposals import Proposals
+from longtail.detection.settings import DetectionConfig
 
 
 def test_anchors_are_exact_whatever_the_precision_of_the_maps(monkeypatch):
@@ -33,3 +35,15 @@ def test_anchors_are_exact_whatever_the_precision_of_the_maps(monkeypatch):
     # on the finest level centres are four pixels apart, three anchors at each
     middle = (exact[:, :2] + exact[:, 2:]) / 2
     assert_close(middle[3 * 335], torch.tensor([4.0 * 335, 0.0]))
+
+
+def test_the_least_that_is_allowed_still_trains():
+    """Below it every anchor of a level may be a point, or no region foreground."""
+
+    def areas(scale):
+        (finest, *_) = Proposals(8, 10, scale).anchors.cell_anchors
+        return [(right - left) * (bottom - top) for left, top, right, bottom in finest.tolist()]
+
+    scale, rois = (DetectionConfig.ranges[name][0] for name in ("anchor_scale", "rois"))
+    assert min(areas(scale)) > 0 and min(areas(scale - 0.01)) == 0
+    assert int(rois * FOREGROUND) == 1 and int((rois - 1) * FOREGROUND) == 0

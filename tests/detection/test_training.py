@@ -224,6 +224,7 @@ def test_a_folder_with_a_broken_image_is_drawn_all_the_same(run, tmp_path, capsy
     for name in ("a.png", "deep/b.png"):
         Image.new("RGB", (30, 40), "red").save(photos / name)
     (photos / "broken.png").write_bytes((photos / "a.png").read_bytes()[:60])
+    Image.new("RGB", (300, 2)).save(photos / "line.png")
     words = [
         "detect",
         "predict",
@@ -238,6 +239,7 @@ def test_a_folder_with_a_broken_image_is_drawn_all_the_same(run, tmp_path, capsy
         cli.main(words)
     assert stop.value.code == 1 and {path.name for path in out.iterdir()} == {"a.png", "b.png"}
     assert "left out:" in (said := capsys.readouterr().err) and "broken.png cannot be read" in said
+    assert "line.png is 300x2: with a longer side of at most 64" in said
     with pytest.raises(SystemExit) as stop:
         cli.main([*words[:3], str(photos / "broken.png")])
     assert stop.value.code == 2 and "none of these images" in capsys.readouterr().err
@@ -304,9 +306,13 @@ def test_test_images_without_annotations_are_predicted(run, place, tmp_path, cap
 
 
 def test_streamed_batches_equal_resident_ones(data):
-    prepared = batches.Prepared(data[0], 48, 48)  # resized, too
+    pictures = data[0].pictures
+    first, *rest = pictures[1].instances
+    crowded = replace(pictures[1], instances=(*rest, replace(first, crowd=True)))
+    mixed = DetectionSet((pictures[0], crowded, *pictures[2:]), data[0].categories, {})
+    prepared = batches.Prepared(mixed, 48, 48)  # resized, too
     device = torch.device("cpu")
-    order = [[4, 1], [0, 3]]
+    order = [[4, 1], [2, 3]]
     pairs = zip(
         batches.Resident(prepared, device, 1).batches(order),
         batches.Streamed(prepared, device, 0).batches(order),
@@ -316,6 +322,74 @@ def test_streamed_batches_equal_resident_ones(data):
         for name, one, other in zip(resident._fields, resident, streamed, strict=True):
             assert torch.equal(one, other), name
         assert resident.images.shape == (2, 3, 64, 64) and resident.sizes.tolist() == [[48, 48]] * 2
+
+
+def test_a_listed_image_that_is_missing_or_broken_is_left_out(run, place, tmp_path, capsys):
+    content = json.loads((place / "instances_val.json").read_text())
+    del content["annotations"]
+    first, second, third = (image["file_name"] for image in content["images"])
+    images = tmp_path / "images"
+    images.mkdir()
+    shutil.copy(place / "images" / first, images)
+    (images / second).write_bytes((place / "images" / second).read_bytes()[:400])
+    listed, out = tmp_path / "test.json", tmp_path / "deep" / "found.json"
+    listed.write_text(json.dumps(content))
+    words = ["detect", "predict", str(run.folder), "--annotations", str(listed)]
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words, "--lvis-json", str(out)])
+    said = capsys.readouterr()
+    assert stop.value.code == 1 and "5 detections in 1 images" in said.out
+    left_out = [line for line in said.err.splitlines() if line.startswith("left out:")]
+    assert len(left_out) == 2 and second in left_out[0] and third in left_out[1]
+    assert {entry["image_id"] for entry in json.loads(out.read_text())} == {
+        content["images"][0]["id"]
+    }
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*words, "--image-folder", str(tmp_path / "typo"), "--lvis-json", str(out)])
+    assert stop.value.code == 2 and "none of these images" in capsys.readouterr().err
+    assert list(out.parent.iterdir()) == [out]  # as it was
+    pictures = tmp_path / "pictures"
+    cli.main([*words, "--count", "1", "--out", str(pictures)])  # no other is asked for
+    assert len(list(pictures.iterdir())) == 1
+
+
+def test_a_result_that_cannot_be_written_is_told_before_the_work(
+    run, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(Finished, "detections", lambda *_: pytest.fail("detected"))
+    (tmp_path / "file").touch()
+    for out, said in ((tmp_path, "is a folder"), (tmp_path / "file" / "x.json", "be written")):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["detect", "predict", str(run.folder), "--lvis-json", str(out)])
+        assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["photo.jpg", "--annotations", "x.json"], "pass it, or IMAGES, not both"),
+        (["--image-folder", "images"], "--annotations are: pass that too"),
+        (["photo.jpg", "--image-folder", "images"], "--annotations are: pass that too"),
+    ],
+)
+def test_images_are_named_in_one_way(run, words, said, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["detect", "predict", str(run.folder), *words])
+    assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_broken_image_is_told_in_its_own_words(data, tmp_path, workers):
+    picture = data[0].pictures[1]
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(picture.path.read_bytes()[:400])
+    pictures = (data[0].pictures[0], replace(picture, path=broken))
+    prepared = batches.Prepared(DetectionSet(pictures, data[0].categories, {}), 64, 64)
+    streamed = batches.Streamed(prepared, torch.device("cpu"), workers).batches([[0], [0, 1]])
+    assert next(streamed).images.shape == (1, 3, 64, 64)
+    with pytest.raises(UserError, match=r"broken.jpg cannot be read .*: mend or replace it") as e:
+        next(streamed)
+    assert "Traceback" not in str(e.value)
 
 
 def test_workers_send_masks_packed(data):
@@ -346,8 +420,12 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
         ({"method": "deconfonud"}, "Did you mean 'deconfound'"),
         ({"lr": 0.0}, "--lr 0.0"),
         ({"tde": "exempt"}, "unknown --tde 'exempt'"),
+        ({"method": "cosine", "tde": "plain"}, "without TDE.*: pass --method cosine-tde"),
+        ({"method": "focal", "tde": "plain"}, "without TDE, not --tde plain: leave --tde out"),
         ({"alpha": -3.0}, "--alpha -3.0: it must be at least 0"),
         ({"heads": 0}, "--heads 0: it must be at least 1"),
+        ({"rois": 3}, "--rois 3: it must be at least 4"),
+        ({"anchor_scale": 0.2}, "--anchor-scale 0.2: it must be at least 0.25"),
         ({"norm": "frozen"}, "both --pretrained and --norm frozen, or neither"),
         ({"pretrained": True}, "both --pretrained and --norm frozen, or neither"),
         ({"backbone": "resnet9000"}, "unknown backbone"),
@@ -357,6 +435,31 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
 def test_mistakes_are_answered(options, said, place, data, tmp_path):
     with pytest.raises(UserError, match=said):
         fit(small_config(place, **options), out=tmp_path / "x", data=data)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_a_split_of_crowds_alone_is_refused(place, data, tmp_path, split):
+    name = ("training", "validation")[split]
+    for crowds in (True, False):  # or nothing at all
+        changed = tuple(
+            replace(p, instances=tuple(replace(i, crowd=True) for i in p.instances if crowds))
+            for p in data[split].pictures
+        )
+        splits = list(data)
+        splits[split] = DetectionSet(changed, data[split].categories, {})
+        with pytest.raises(UserError, match=f"no {name} image of .* an object that is no crowd"):
+            fit(small_config(place), out=tmp_path / "x", data=tuple(splits))
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_an_image_that_resizing_leaves_nothing_of_is_refused(place, data, tmp_path, split):
+    first, *rest = data[split].pictures
+    line = replace(first, width=300, height=2)
+    splits = list(data)
+    splits[split] = DetectionSet((line, *rest), data[split].categories, {})
+    with pytest.raises(UserError, match=rf"{first.path.name} is 300x2: .*nothing is left"):
+        fit(small_config(place), out=tmp_path / "x", data=tuple(splits))
     assert not (tmp_path / "x").exists()
 
 

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from longtail.detection.finished import Finished
 
 Device = Literal["auto", "cpu", "cuda"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -174,24 +175,41 @@ class DetectPredict:
     def run(self) -> None:
         """Write the pictures or the file."""
         from longtail.detection.finished import Finished
-        from longtail.detection.measure import lvis_json
 
+        if self.annotations and self.images:
+            raise UserError("--annotations lists the images: pass it, or IMAGES, not both")
+        if self.image_folder and not self.annotations:
+            raise UserError(
+                "--image-folder is where the images of --annotations are: pass that too, or the "
+                "folder as IMAGES"
+            )
         finished = Finished(self.folder, machine=MachineConfig(device=self.device))
-        files = list(listed(self.images)) if self.images else []
-        readable = [path for path in map(Path, files) if _can_be_read(path, finished)]
-        if files and not readable:
-            raise UserError("none of these images can be read")
-        config, data = finished.scored(self.tde, self.alpha), self._data(finished, readable)
+        config = finished.scored(self.tde, self.alpha)
         if self.lvis_json:
-            found = lvis_json(data, finished.detections(config, data))
-            self.lvis_json.write_text(json.dumps(found))
-            print(f"{len(found):,} detections in {len(data):,} images: {self.lvis_json}")
+            whole = self._write(finished, config, self.lvis_json)
         else:
-            self._draw(finished, config, data)
-        if len(readable) < len(files):
+            whole = self._draw(finished, config)
+        if not whole:
             sys.exit(1)
 
-    def _draw(self, finished: "Finished", config: DetectionConfig, data: "DetectionSet") -> None:
+    def _write(self, finished: "Finished", config: DetectionConfig, out: Path) -> bool:
+        """Write the file; gives whether no image was left out."""
+        from longtail.detection.measure import lvis_json
+        from longtail.runs import replacing
+
+        if out.is_dir():
+            raise UserError(f"{out} is a folder: --lvis-json is the file to be written")
+        with replacing(out) as path:
+            path.touch()  # what cannot be written is told before hours of work
+            data, whole = self._data(finished)
+            found = lvis_json(data, finished.detections(config, data))
+            path.write_text(json.dumps(found))
+        print(f"{len(found):,} detections in {len(data):,} images: {out}")
+        return whole
+
+    def _draw(self, finished: "Finished", config: DetectionConfig) -> bool:
+        """Write the pictures; gives whether no image was left out."""
+        data, whole = self._data(finished)
         chosen = range(len(data) if self.images else min(self.count, len(data)))
         self.out.mkdir(parents=True, exist_ok=True)
         drawn = finished.compare(config, data, chosen, self.least_score)
@@ -202,30 +220,39 @@ class DetectPredict:
             f"{len(chosen)} pictures in {self.out}; detections from a score of "
             f"{self.least_score:g} up are drawn and counted (--least-score)"
         )
+        return whole
 
-    def _data(self, finished: "Finished", files: list[Path]) -> "DetectionSet":
+    def _data(self, finished: "Finished") -> tuple["DetectionSet", bool]:
+        """The images that can be looked at, and whether these are all that were asked for."""
         from longtail.detection.data import read
         from longtail.detection.finished import of_files
 
+        categories = finished.categories
         if self.annotations:
             folder = self.image_folder or self.annotations.parent / "images"
-            categories = finished.categories
-            return read(self.annotations, folder, categories=categories, annotated=False)
-        if files:
-            return of_files(files, finished.categories)
-        return finished.val
+            data = read(self.annotations, folder, categories=categories, annotated=False)
+            if not self.lvis_json:  # the others are not drawn
+                data = data.only(range(min(self.count, len(data))))
+            numbers = _usable(finished, range(len(data)), lambda i: data.only([i]))
+            return data.only(numbers), len(numbers) == len(data)
+        if self.images:
+            files = [Path(name) for name in listed(self.images)]
+            paths = _usable(finished, files, lambda path: of_files([path], categories))
+            return of_files(paths, categories), len(paths) == len(files)
+        return finished.val, True
 
 
-def _can_be_read(path: Path, finished: "Finished") -> bool:
-    """Whether it is an image, wholly; if not, that is told."""
-    from longtail.detection.finished import of_files
-
-    try:
-        of_files([path], finished.categories)[0]
-    except UserError as error:
-        print(f"left out: {error}", file=sys.stderr)
-        return False
-    return True
+def _usable(
+    finished: "Finished", images: Sequence[T], opened: Callable[[T], "DetectionSet"]
+) -> list[T]:
+    """Those that can be looked at, as `Finished.faults` says; the others are told."""
+    faults = finished.faults(images, opened)
+    reasons = [each for each in faults if each]
+    if images and len(reasons) == len(images):
+        raise UserError(f"none of these images can be read, as {reasons[0]}")
+    for each in reasons:
+        print(f"left out: {each}", file=sys.stderr)
+    return [image for image, why in zip(images, faults, strict=True) if not why]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ What cannot be used is left out and counted by its reason; what cannot be meant 
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +18,8 @@ from longtail.errors import UserError
 CROWD = "crowd regions, no targets in training and ignored when judging"
 HOLLOW = "masks that cover no pixel of their image, no targets in training and missed when judging"
 PART = "parts of masks that are not lists of three points or more"
+LARGEST = 3.4e38
+"""Of float32, in which boxes are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,8 @@ def _numbers(box: Any) -> tuple[float, float, float, float]:
     """Left, top, width and height, all finite."""
     if isinstance(box, list) and len(box) == 4:
         left, top, across, down = box
-        if all(isinstance(side, int | float) and math.isfinite(side) for side in box):
+        # JSON's whole numbers have no bound, and beyond that of floats math.isfinite fails
+        if all(isinstance(side, int | float) and abs(side) <= LARGEST for side in box):
             return left, top, across, down
     raise BadMask("boxes that are not four numbers")
 

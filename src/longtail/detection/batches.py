@@ -18,6 +18,8 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from longtail.detection.chance import uniform
 from longtail.detection.data import DetectionSet
+from longtail.errors import UserError
+from longtail.streaming import as_it_is
 from longtail.waiting import told
 
 STRIDE = 32
@@ -83,9 +85,19 @@ class Prepared(Dataset):
         return len(self.data)
 
     def size(self, i: int) -> tuple[int, int]:
-        """Height and width of image `i` after resizing, without reading it."""
+        """Height and width of image `i` after resizing, without reading it.
+
+        Raises:
+            UserError: if nothing would be left of its shorter side.
+        """
         picture = self.data.pictures[i]
-        return resized(picture.height, picture.width, self.short, self.long)
+        size = resized(picture.height, picture.width, self.short, self.long)
+        if not min(size):
+            raise UserError(
+                f"{picture.path} is {picture.width}x{picture.height}: with a longer side of at "
+                f"most {self.long} pixels nothing is left of the other. Cut it, or leave it out"
+            )
+        return size
 
     def canvas(self, images: Iterable[int]) -> Canvas:
         """That of `images` side by side."""
@@ -152,34 +164,64 @@ class Streamed:
 
     def batches(self, order: Sequence[Sequence[int]]) -> Iterator[Batch]:
         """The batches whose images `order` numbers."""
-        loader = DataLoader(
-            self.data,
+        loader: DataLoader[Any] = DataLoader(
+            _Batches(self.data),
             batch_sampler=order,  # type: ignore[arg-type]
-            collate_fn=partial(_collate_packed, least=self.data.least),
-            num_workers=self.workers,
+            collate_fn=as_it_is,
+            num_workers=min(self.workers, len(order)),
             pin_memory=self.device.type == "cuda",
         )
         for batch in loader:
+            if isinstance(batch, UserError):
+                raise batch
             there = Batch(*(part.to(self.device, non_blocking=True) for part in batch))
             yield there._replace(masks=_unpacked(there.masks, there.images.shape[3]))
+
+
+class _Batches(Dataset[Any]):
+    """What a worker holds: it is asked for a batch at a time.
+
+    A user's mistake is sent as a value, since one that is raised arrives with the worker's
+    traceback for a message.
+    """
+
+    def __init__(self, data: Prepared) -> None:
+        self.data = data
+
+    def __getitems__(self, images: list[int]) -> Batch | UserError:
+        try:
+            return _collate_packed([self.data[i] for i in images], self.data.least)
+        except UserError as error:
+            return error
 
 
 class Resident:
     """The whole data set on the device, on one canvas; masks are packed eight pixels a byte."""
 
     def __init__(self, data: Prepared, device: torch.device, workers: int) -> None:
-        self.data, canvas = data, data.canvas(range(len(data)))
+        self.data, self.device = data, device
+        self.canvas = height, width = data.canvas(range(len(data)))
+        room = [
+            len(picture.instances) for picture in data.data.pictures
+        ]  # crowds leave theirs empty
+        self.starts = np.cumsum([0, *room])
+        empty = partial(torch.empty, dtype=torch.uint8, device=device)
+        self.images = empty(len(data), 3, height, width)
+        self.masks = empty(self.starts[-1], height, width // 8)
         with ThreadPoolExecutor(max(1, workers)) as pool:
-            packed = pool.map(lambda i: _packed(data[i], canvas), range(len(data)))
-            parts = list(told("decoded", packed, len(data)))
-        self.width, self.device = canvas[1], device
-        self.images = torch.stack([sample.image for sample in parts]).to(device)
-        self.masks = torch.cat([sample.masks for sample in parts]).to(device)
+            taken = pool.map(self._take, range(len(data)))
+            objects = list(told("decoded", taken, len(data)))
         self.sizes = torch.tensor([data.size(i) for i in range(len(data))]).to(device)
-        self.boxes = _padded([sample.boxes for sample in parts]).to(device)
-        self.labels = _padded([sample.labels for sample in parts]).to(device)
-        self.counts = [len(sample.labels) for sample in parts]
-        self.starts = np.cumsum([0, *self.counts])
+        self.boxes = _padded([boxes for boxes, _ in objects]).to(device)
+        self.labels = _padded([labels for _, labels in objects]).to(device)
+        self.counts = [len(labels) for _, labels in objects]
+
+    def _take(self, i: int) -> tuple[Tensor, Tensor]:
+        """Put image `i` and its masks in their places at once, and give its boxes and labels."""
+        sample = _packed(self.data[i], self.canvas)
+        self.images[i] = sample.image
+        self.masks[self.starts[i] :][: len(sample.masks)] = sample.masks
+        return sample.boxes, sample.labels
 
     def batches(self, order: Sequence[Sequence[int]]) -> Iterator[Batch]:
         """The batches whose images `order` numbers."""
@@ -189,14 +231,14 @@ class Resident:
     def _batch(self, images: Sequence[int]) -> Batch:
         counts = [self.counts[i] for i in images]
         most = max([1, *counts])
-        masks = np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in images])
+        masks = np.concatenate([self.starts[i] + np.arange(self.counts[i]) for i in images])
         index = self._there(torch.tensor(images))
         return Batch(
             images=self.images[index],
             sizes=self.sizes[index],
             boxes=self.boxes[index, :most],
             labels=self.labels[index, :most],
-            masks=_unpacked(self.masks[self._there(torch.from_numpy(masks))], self.width),
+            masks=_unpacked(self.masks[self._there(torch.from_numpy(masks))], self.canvas[1]),
             rows=self._there(rows_of(counts)),
             keys=torch.zeros_like(index),
         )
@@ -206,13 +248,16 @@ class Resident:
 
 
 def place(data: Prepared, device: torch.device, workers: int) -> Resident | Streamed:
-    """Batches of `data`: resident if its images and packed masks fit, and may share a canvas."""
-    every = range(len(data))
-    height, width = data.canvas(every)
+    """Batches of `data`: resident if it fits, and each image alone is on the same canvas.
+
+    On a larger one they would be padded otherwise than streamed, and detections depend on the
+    memory that is free.
+    """
+    (height, width), *others = {data.canvas([i]) for i in range(len(data))}
     objects = sum(len(picture.instances) for picture in data.data.pictures)
     needed = height * width * (3 * len(data) + objects / 8)
     room = HOST_BYTES if device.type != "cuda" else SHARE * torch.cuda.mem_get_info(device)[0]
-    resident = needed < room and len(data.order(every, len(data))) == 1
+    resident = needed < room and not others
     return (Resident if resident else Streamed)(data, device, workers)
 
 

@@ -106,6 +106,7 @@ class DetectionSet(Dataset):
         int64 in 1..C, masks (N, H, W) uint8, and image_id.
         """
         picture = self.pictures[i]
+        pixels = _pixels(picture)  # first: masks of a size that is not the image's may fill memory
         height, width = picture.height, picture.width
         objects = [found for found in picture.instances if found.target]
         corners = torch.tensor([found.bbox for found in objects], dtype=torch.float32)
@@ -118,7 +119,7 @@ class DetectionSet(Dataset):
             "masks": masks.decode([found.counts for found in objects], height, width),
             "image_id": picture.id,
         }
-        return _pixels(picture), target
+        return pixels, target
 
 
 Splits = tuple[DetectionSet, DetectionSet]

@@ -1,9 +1,11 @@
 """What can be asked of a finished detector: scored anew in any way, and shown; no training."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from PIL import Image
 
@@ -13,7 +15,7 @@ from longtail.detection.annotations import Picture
 from longtail.detection.data import Categories, DetectionSet, Splits, load, relocated
 from longtail.detection.detector import build_detector
 from longtail.detection.measure import Detections
-from longtail.detection.predicting import Source, judge, predict, source_of
+from longtail.detection.predicting import Source, judge, predict, prepared, source_of
 from longtail.detection.results import DetectionResult, DetectionRun, digest, make_result
 from longtail.detection.settings import DetectionConfig, Tde
 from longtail.engine import launch
@@ -22,6 +24,7 @@ from longtail.heads import checked_alpha
 from longtail.models import load_weights
 from longtail.waiting import told
 
+T = TypeVar("T")
 COST = ("training_id", "seconds", "images", "images_per_second", "device", "losses")
 """The fields of a result that evaluation cannot know."""
 
@@ -116,6 +119,26 @@ class Finished:
     ) -> Iterator[DetectionResult]:
         """The result at each alpha, one after the other."""
         return (self.evaluate(tde, alpha) for alpha in alphas)
+
+    def faults(self, images: Sequence[T], opened: Callable[[T], DetectionSet]) -> list[str | None]:
+        """Why each of `images` cannot be looked at: not wholly readable, or of no usable shape.
+
+        Args:
+            images: paths, or whatever stands for one.
+            opened: gives an image as a data set.
+        """
+
+        def fault(image: T) -> str | None:
+            try:
+                alone = opened(image)
+                prepared(self.config, alone).size(0)
+                alone[0]
+            except UserError as error:
+                return str(error)
+            return None
+
+        with ThreadPoolExecutor(self.config.machine.workers) as pool:
+            return list(told("checked", pool.map(fault, images), len(images)))
 
     def detections(
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int] | None = None

@@ -124,7 +124,7 @@ def _polygons(segmentation: Any) -> list[list[float]]:
     try:
         whole = [part for part in segmentation if _encloses(part)]
         numbers = np.concatenate([np.asarray(part, dtype=np.float64) for part in whole])
-    except (TypeError, ValueError):  # not lists of numbers, or none with three points
+    except (TypeError, ValueError, OverflowError):  # no lists of numbers, or of too few points
         raise BadMask("polygons that are not lists of three points or more") from None
     if not np.isfinite(numbers).all():
         raise BadMask("polygons that are not lists of three points or more")

@@ -13,7 +13,7 @@ import tyro
 
 from longtail.config import MachineConfig
 from longtail.errors import UserError, unknown
-from longtail.settings import Settings
+from longtail.settings import ABOVE_ZERO, Settings
 
 Tde = Literal["off", "plain", "background-exempt"]
 
@@ -138,7 +138,7 @@ class DetectionMachineConfig:
     """Where it runs. None of this changes what is computed, up to rounding.
 
     But for `--norm frozen` on images of several sizes: each is padded to the largest of its batch,
-    or of a set that fits the device, as far as one process sees it.
+    as far as one process sees it.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -177,11 +177,13 @@ class DetectionConfig(Settings):
     parts: ClassVar[tuple[str, ...]] = ("files", "model", "head", "inference", "train", "machine")
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
         **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "workers"), (1, math.inf)),
-        **dict.fromkeys(("image_size", "max_size", "proposals", "rois"), (1, math.inf)),
+        **dict.fromkeys(("image_size", "max_size", "proposals"), (1, math.inf)),
+        "rois": (4, math.inf),  # a quarter of fewer is no foreground
+        "anchor_scale": (0.25, math.inf),  # below, the finest anchors are rounded to nothing
         **dict.fromkeys(("width", "features", "heads", "detections"), (1, math.inf)),
         **dict.fromkeys(("weight_decay", "warmup", "decay", "save_seconds"), (0, math.inf)),
         **dict.fromkeys(("gamma", "focal_gamma", "alpha"), (0, math.inf)),
-        **dict.fromkeys(("lr", "anchor_scale", "tau"), (1e-12, math.inf)),
+        **dict.fromkeys(("lr", "tau"), (ABOVE_ZERO, math.inf)),
         **dict.fromkeys(("momentum", "mean_momentum", "score_threshold"), (0, 1)),
         **dict.fromkeys(("repeat_threshold", "eql_share", "milestones"), (0, 1)),
     }
@@ -245,6 +247,10 @@ class DetectionConfig(Settings):
         super().check()
         if self.method not in METHODS:
             raise unknown("detection method", self.method, METHODS, ", ".join(METHODS))
+        if self.tde == "off" and self.inference.tde == "plain":  # the other one is the default
+            with_tde = f"{self.training}-tde"
+            way = f"pass --method {with_tde}" if with_tde in METHODS else "leave --tde out"
+            raise UserError(f"--method {self.method} is scored without TDE, not --tde plain: {way}")
         if self.model.pretrained != (self.model.norm == "frozen"):
             raise UserError(
                 "--norm frozen keeps the statistics of --pretrained weights, and training from "

@@ -120,8 +120,9 @@ def check_data(config: DetectionConfig, train: DetectionSet, val: DetectionSet) 
     for name, split in (("training", train), ("validation", val)):
         if not len(split):
             raise UserError(f"{config.data} has no {name} image")
-        if not any(picture.instances for picture in split.pictures):
-            raise UserError(f"no {name} image of {config.data} has an object")
+        if all(each.crowd for picture in split.pictures for each in picture.instances):
+            raise UserError(f"no {name} image of {config.data} has an object that is no crowd")
+        prepared(config, split).canvas(range(len(split)))  # refuses what cannot be resized
 
 
 @dataclass(frozen=True)
