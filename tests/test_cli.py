@@ -187,7 +187,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("train",), "which data?"),
         (("train", "--recipe", "nowhere.yaml"), "recipe cannot be read"),
         (("eval", "nowhere"), "is not a run"),
-        (("sweep", "nowhere", "--alphas", "a:b"), "--alphas takes numbers, not 'a'"),
+        (("sweep", "nowhere", "--alphas", "a:b"), "or numbers as 0,1,1.5, not 'a:b'"),
         (("methods", "decouple"), "unknown method 'decouple'"),
         (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
         (("train", "digits-lt", "--seeds", "0"), "--seeds 0: at least one"),
@@ -195,7 +195,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("train", "digits-lt", "--alpha", "nan"), "--alpha takes float or auto, not 'nan'"),
         (("train", "digits-lt", "--heads", "inf"), "--heads takes int, not 'inf'"),
         (("sweep", "nowhere", "--alphas=-1:0:1"), "alpha -1 must be a number from 0 up"),
-        (("sweep", "nowhere", "--alphas", "nan"), "--alphas takes numbers, not 'nan'"),
+        (("sweep", "nowhere", "--alphas", "nan"), "or numbers as 0,1,1.5, not 'nan'"),
     ],
 )
 def test_mistakes_are_one_paragraph(words, said, capsys, tmp_path, monkeypatch):

@@ -76,6 +76,7 @@ ODD = {
     "annotations of a category that is not listed": {"category_id": 5},
     "masks of another size than their image": {"segmentation": {"size": [9, 9], "counts": [81]}},
     "polygons that are not lists of three points or more": {"segmentation": [[2, 3, 8, 3]]},
+    "polygons with a point far out of any image": {"segmentation": [[2, 3, 8, 3, 1e13, 7]]},
     "objects without a mask": {"segmentation": []},
 }
 

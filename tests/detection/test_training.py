@@ -305,6 +305,30 @@ def test_test_images_without_annotations_are_predicted(run, place, tmp_path, cap
     assert "15 detections in 3 images" in capsys.readouterr().out
 
 
+def test_detections_in_ones_own_images_tell_files_and_classes(run, place, tmp_path, capsys):
+    images = sorted((place / "images").iterdir())[:2]
+    words = ["detect", "predict", str(run.folder), *map(str, images)]
+    cli.main([*words, "--lvis-json", str(tmp_path / "own.json")])
+    found = json.loads((tmp_path / "own.json").read_text())
+    assert {each["file_name"] for each in found} == set(map(str, images))
+    names = dict(zip(run.categories.ids, run.categories.names, strict=True))
+    assert all(each["category"] == names[each["category_id"]] for each in found)
+    capsys.readouterr()
+    cli.main([*words, "--least-score", "1", "--out", str(tmp_path / "drawn")])
+    assert f"2 pictures in {tmp_path}/drawn with 0 detections" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--out", str(tmp_path / "own.json")])
+    assert "own.json is a file: --out is the folder" in capsys.readouterr().err
+
+
+def test_a_warmup_longer_than_the_training_is_told(place, data, tmp_path, caplog):
+    config = small_config(place).with_options(warmup=500, epochs=1)
+    fit(config, out=tmp_path / "run", data=data)
+    (said,) = [m for m in caplog.messages if "--warmup" in m]
+    steps = len(batches_of(config, data[0], 0, 0, 1))
+    assert said.startswith(f"--warmup 500: this training has {steps} steps")
+
+
 def test_streamed_batches_equal_resident_ones(data):
     pictures = data[0].pictures
     first, *rest = pictures[1].instances
@@ -338,7 +362,7 @@ def test_a_listed_image_that_is_missing_or_broken_is_left_out(run, place, tmp_pa
     with pytest.raises(SystemExit) as stop:
         cli.main([*words, "--lvis-json", str(out)])
     said = capsys.readouterr()
-    assert stop.value.code == 1 and "5 detections in 1 images" in said.out
+    assert stop.value.code == 1 and "5 detections in 1 image:" in said.out
     left_out = [line for line in said.err.splitlines() if line.startswith("left out:")]
     assert len(left_out) == 2 and second in left_out[0] and third in left_out[1]
     assert {entry["image_id"] for entry in json.loads(out.read_text())} == {
@@ -426,8 +450,9 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
         ({"heads": 0}, "--heads 0: it must be at least 1"),
         ({"rois": 3}, "--rois 3: it must be at least 4"),
         ({"anchor_scale": 0.2}, "--anchor-scale 0.2: it must be at least 0.25"),
-        ({"norm": "frozen"}, "both --pretrained and --norm frozen, or neither"),
-        ({"pretrained": True}, "both --pretrained and --norm frozen, or neither"),
+        ({"norm": "frozen"}, "none to keep: pass both, or neither"),
+        ({"pretrained": True}, "none to keep: pass both, or neither"),
+        ({"image_size": 64, "max_size": 32}, "--max-size 32 of its longer one"),
         ({"backbone": "resnet9000"}, "unknown backbone"),
         ({"backbone": "vit_tiny_patch16_224"}, "no feature maps|strides"),
     ],
@@ -448,7 +473,9 @@ def test_a_split_of_crowds_alone_is_refused(place, data, tmp_path, split):
         )
         splits = list(data)
         splits[split] = DetectionSet(changed, data[split].categories, {})
-        with pytest.raises(UserError, match=f"no {name} image of .* an object that is no crowd"):
+        with pytest.raises(
+            UserError, match=f"no {name} image of .* an object with a mask that is no crowd"
+        ):
             fit(small_config(place), out=tmp_path / "x", data=tuple(splits))
 
 

@@ -15,7 +15,7 @@ from longtail.commands.shipping import listed
 from longtail.config import MachineConfig
 from longtail.detection.settings import DetectionConfig, Tde
 from longtail.errors import UserError
-from longtail.terminal import first_process, parse_alphas, print_lines
+from longtail.terminal import counted, first_process, parse_alphas, print_lines
 
 if TYPE_CHECKING:
     from longtail.detection.data import DetectionSet
@@ -153,11 +153,12 @@ class DetectPredict:
     least_score: float = 0.3
     """Detections below it are not drawn."""
     lvis_json: Path | None = None
-    """Write all detections as a result file for LVIS's evaluation server, and draw nothing."""
+    """Write all detections as a result file for LVIS's evaluation server, and draw nothing; of
+    IMAGES it also tells files and names of classes."""
     annotations: Path | None = None
     """Images are those of this LVIS or COCO file (as LVIS's test images) under --image-folder."""
     image_folder: Path | None = None
-    """Where the images of --annotations are."""
+    """Where the images of --annotations are; the folder images/ beside that file by default."""
     tde: Tde | None = None
     """off, plain or background-exempt; the run's own by default."""
     alpha: float | None = None
@@ -202,23 +203,29 @@ class DetectPredict:
         with replacing(out) as path:
             path.touch()  # what cannot be written is told before hours of work
             data, whole = self._data(finished)
-            found = lvis_json(data, finished.detections(config, data))
+            seen = finished.detections(config, data)
+            found = lvis_json(data, seen, named=bool(self.images))
             path.write_text(json.dumps(found))
-        print(f"{len(found):,} detections in {len(data):,} images: {out}")
+        print(f"{len(found):,} detections in {counted(len(data), 'image')}: {out}")
         return whole
 
     def _draw(self, finished: "Finished", config: DetectionConfig) -> bool:
         """Write the pictures; gives whether no image was left out."""
         data, whole = self._data(finished)
         chosen = range(len(data) if self.images else min(self.count, len(data)))
+        if self.out.is_file():
+            raise UserError(f"{self.out} is a file: --out is the folder of the pictures")
         self.out.mkdir(parents=True, exist_ok=True)
         drawn = finished.compare(config, data, chosen, self.least_score)
         names = _distinct(data.pictures[number].path.stem for number in chosen)
-        for name, picture in zip(names, drawn, strict=True):
-            picture.save(self.out / f"{name}.png")
+        detections = 0
+        for name, shown in zip(names, drawn, strict=True):
+            shown.picture.save(self.out / f"{name}.png")
+            detections += shown.detections
         print(
-            f"{len(chosen)} pictures in {self.out}; detections from a score of "
-            f"{self.least_score:g} up are drawn and counted (--least-score)"
+            f"{counted(len(chosen), 'picture')} in {self.out} with "
+            f"{counted(detections, 'detection')}, those from a score of {self.least_score:g} up "
+            "(--least-score)"
         )
         return whole
 

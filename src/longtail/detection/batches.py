@@ -201,9 +201,7 @@ class Resident:
     def __init__(self, data: Prepared, device: torch.device, workers: int) -> None:
         self.data, self.device = data, device
         self.canvas = height, width = data.canvas(range(len(data)))
-        room = [
-            len(picture.instances) for picture in data.data.pictures
-        ]  # crowds leave theirs empty
+        room = [len(picture.instances) for picture in data.data.pictures]  # not all are targets
         self.starts = np.cumsum([0, *room])
         empty = partial(torch.empty, dtype=torch.uint8, device=device)
         self.images = empty(len(data), 3, height, width)

@@ -177,7 +177,8 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
         folder, files = Path(name).expanduser(), OWN_FILES
         if not folder.is_dir():
             known = [shapes.NAME, *FILES]
-            raise unknown("detection data", name, known, f"{', '.join(known)}, or a folder")
+            here = f"{', '.join(known)}, or a folder, and there is no folder {folder}"
+            raise unknown("detection data", name, known, here)
     for file in files:
         if not (folder / file).is_file():
             raise UserError(_missing(name, folder, file))

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from PIL import Image
 
@@ -149,7 +149,7 @@ class Finished:
 
     def compare(
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int], least_score: float
-    ) -> Iterator[Image.Image]:
+    ) -> Iterator["Shown"]:
         """Each image without and with TDE, and as annotated where it is."""
         if not 0 <= least_score <= 1:
             raise UserError(f"--least-score {least_score:g} must be from 0 to 1, as scores are")
@@ -174,7 +174,16 @@ class Finished:
                 for found in shown.values()
             ]
             titles = [f"{name}: {len(found.labels)}" for name, found in shown.items()]
-            yield pictures.side_by_side(drawn, titles)
+            scored = list(shown.values())[1 if with_tde else 0]
+            yield Shown(pictures.side_by_side(drawn, titles), len(scored.labels))
+
+
+class Shown(NamedTuple):
+    """An image with what was found in it."""
+
+    picture: Image.Image
+    detections: int
+    """Scored as asked for."""
 
 
 def _seen(config: DetectionConfig, least_score: float) -> DetectionConfig:
@@ -194,7 +203,7 @@ def _picture(number: int, path: Path) -> Picture:
     try:
         with Image.open(path) as image:
             width, height = image.size
-    except OSError as error:
+    except (OSError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} is not an image that can be read: {error}") from error
     return Picture(
         id=number,

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from longtail.errors import UserError
 
+FARTHEST = 1e6
+"""Pixels from an image's corner to a polygon's point: the library walks along every edge."""
+
 
 class BadMask(ValueError):
     """A segmentation that is no mask; the message is the reason, in the plural."""
@@ -128,6 +131,8 @@ def _polygons(segmentation: Any) -> list[list[float]]:
         raise BadMask("polygons that are not lists of three points or more") from None
     if not np.isfinite(numbers).all():
         raise BadMask("polygons that are not lists of three points or more")
+    if np.abs(numbers).max() > FARTHEST:
+        raise BadMask("polygons with a point far out of any image")
     return whole
 
 

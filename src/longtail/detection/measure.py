@@ -72,12 +72,16 @@ def measure(
     return result
 
 
-def lvis_json(data: DetectionSet, detections: Iterable[Detections]) -> list[Entry]:
+def lvis_json(
+    data: DetectionSet, detections: Iterable[Detections], *, named: bool = False
+) -> list[Entry]:
     """The content of a result file for LVIS's evaluation server, in the file's category ids.
 
     Args:
         data: the split that was looked at.
         detections: of its images; those without masks give boxes alone.
+        named: whether entries tell the image's file and the class's name, as nothing else does of
+            images that are of no annotation file.
     """
     given = list(detections)
     entries = _entries(data, given, masks=any(each.masks for each in given))
@@ -86,6 +90,12 @@ def lvis_json(data: DetectionSet, detections: Iterable[Detections]) -> list[Entr
         if "segmentation" in entry:
             code = entry["segmentation"]
             entry["segmentation"] = {**code, "counts": code["counts"].decode()}
+    if named:
+        files = {picture.id: str(picture.path) for picture in data.pictures}
+        names = dict(zip(data.categories.ids, data.categories.names, strict=True))
+        for entry in entries:
+            entry["file_name"] = files[entry["image_id"]]
+            entry["category"] = names[entry["category_id"]]
     return entries
 
 

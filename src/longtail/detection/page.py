@@ -105,7 +105,7 @@ def _curve(run: DetectionRun) -> str:
 def _pictures(shown: Finished, images: int, least_score: float) -> list[str]:
     chosen = range(min(images, len(shown.val)))
     drawn = shown.compare(shown.config, shown.val, chosen, least_score)
-    return [_inline(picture) for picture in drawn]
+    return [_inline(each.picture) for each in drawn]
 
 
 def _inline(picture: Image.Image) -> str:

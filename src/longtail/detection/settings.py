@@ -253,6 +253,12 @@ class DetectionConfig(Settings):
             raise UserError(f"--method {self.method} is scored without TDE, not --tde plain: {way}")
         if self.model.pretrained != (self.model.norm == "frozen"):
             raise UserError(
-                "--norm frozen keeps the statistics of --pretrained weights, and training from "
-                "scratch has none to keep: pass both --pretrained and --norm frozen, or neither"
+                "--pretrained weights come with the statistics that --norm frozen keeps, and "
+                "training from scratch has none to keep: pass both, or neither"
+            )
+        if self.model.image_size > self.model.max_size:
+            raise UserError(
+                f"--image-size {self.model.image_size} is of an image's shorter side, and "
+                f"--max-size {self.model.max_size} of its longer one: pass a --max-size that is "
+                "not smaller"
             )

@@ -5,6 +5,7 @@ interruption changes a training (batch normalisation apart, which no detector he
 frozen statistics, images of several sizes, whose padding is that of their process).
 """
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ from longtail.models import load_weights
 from longtail.provenance import environment
 from longtail.schedule import rate
 from longtail.seeding import stream
+
+logger = logging.getLogger(__name__)
 
 LONGEST_GRADIENT = 35.0
 """Longer ones are shortened to it, as in the framework the paper used."""
@@ -120,8 +123,10 @@ def check_data(config: DetectionConfig, train: DetectionSet, val: DetectionSet) 
     for name, split in (("training", train), ("validation", val)):
         if not len(split):
             raise UserError(f"{config.data} has no {name} image")
-        if all(each.crowd for picture in split.pictures for each in picture.instances):
-            raise UserError(f"no {name} image of {config.data} has an object that is no crowd")
+        if not any(each.target for picture in split.pictures for each in picture.instances):
+            raise UserError(
+                f"no {name} image of {config.data} has an object with a mask that is no crowd"
+            )
         prepared(config, split).canvas(range(len(split)))  # refuses what cannot be resized
 
 
@@ -144,6 +149,8 @@ def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> Traine
     if saved:
         _check_same(run, saved["data"], loop.data.digest)
     done, spent, losses = loop.restore(saved)
+    if first and not done:
+        _tell_of_long_warmup(config, epochs * loop.images // size_of(config, loop.data))
     began = time.perf_counter() - spent
     last_save = time.perf_counter() if saved else -math.inf  # what is begun is saved at once
     if progress and first:
@@ -162,6 +169,16 @@ def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> Traine
         if progress:
             progress.epoch(record)
     return Trained(epochs * loop.images, time.perf_counter() - began, losses)
+
+
+def _tell_of_long_warmup(config: DetectionConfig, steps: int) -> None:
+    """Warn whoever trains for less than the steps in which the rate rises."""
+    if config.train.warmup >= steps:
+        logger.warning(
+            "--warmup %d: this training has %d steps, so that the rate never reaches --lr %g. "
+            "Few images want a short one, as --warmup %d",
+            *(config.train.warmup, steps, config.train.lr, max(1, steps // 20)),
+        )
 
 
 class Loop:
