@@ -258,6 +258,21 @@ def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
     assert workers_of(machine) == 2
 
 
+STREAM = """
+import torch
+from longtail.config import MachineConfig
+from longtail.streaming import in_batches
+HERE = torch.device("cpu")
+images = torch.zeros(256, 3, 32, 32, dtype=torch.uint8)
+list(in_batches(images, images[:, 0, 0, 0].long().split(64), MachineConfig(workers=2), HERE))
+"""
+
+
+def test_workers_without_room_in_shared_memory_are_no_endless_wait():
+    said = helpers.in_little_shared_memory(100, STREAM)
+    assert "UserError: a worker found no room in shared memory: give the container more" in said
+
+
 def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path: Path):
     free = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)

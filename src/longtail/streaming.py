@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from longtail.config import MachineConfig, TrainConfig
 from longtail.data.base import Data
@@ -22,6 +22,7 @@ from longtail.errors import UserError
 from longtail.resident import Resident, View, augmentation
 
 T = TypeVar("T")
+Parts = TypeVar("Parts", bound=tuple[Any, ...])
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ def in_batches(
         num_workers=workers,
         prefetch_factor=ahead(AHEAD, on_host, CHUNK * math.prod(inputs.shape[1:]) * wide),
         pin_memory=device.type == "cuda" and not on_device,
-        collate_fn=_as_it_is,
+        collate_fn=shared,
     )
     return _joined(inputs, iter(loader), [len(batch) for batch in batches], device)
 
@@ -160,6 +161,19 @@ def received(arriving: Iterator[T]) -> T:
         ) from error
 
 
+def shared(made: Parts) -> Parts:
+    """`made` with its tensors in shared memory, if this is a worker.
+
+    Its queue would move them there in a thread of its own: that prints that there is no room,
+    drops them, and `received` would wait for ever.
+    """
+    if get_worker_info() is not None:
+        for part in made:
+            if isinstance(part, Tensor):
+                part.share_memory_()
+    return made
+
+
 def can_decode(device: torch.device) -> bool:
     """Whether `--decode device` is possible there."""
     from longtail.data.jpeg import usable  # torchvision is slow to import
@@ -189,10 +203,6 @@ class _Places(Dataset[Any]):
         if not isinstance(self.inputs, Streamed):
             return Pixels(self.inputs[index], [])
         return self.inputs.encoded(index) if self.encoded else self.inputs.decoded(index)
-
-
-def _as_it_is(made: Any) -> Any:
-    return made
 
 
 def workers_of(machine: MachineConfig, feeds: int = 1) -> int:

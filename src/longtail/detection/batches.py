@@ -18,6 +18,7 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from longtail.detection.chance import uniform
 from longtail.detection.data import DetectionSet
+from longtail.streaming import received, shared
 from longtail.waiting import told
 
 STRIDE = 32
@@ -159,7 +160,9 @@ class Streamed:
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
-        for batch in loader:
+        arriving = iter(loader)
+        for _ in order:
+            batch = received(arriving)
             there = Batch(*(part.to(self.device, non_blocking=True) for part in batch))
             yield there._replace(masks=_unpacked(there.masks, there.images.shape[3]))
 
@@ -255,7 +258,7 @@ def _packed(sample: Sample, canvas: Canvas) -> Sample:
 def _collate_packed(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> Batch:
     """As workers send it: masks are most of a batch."""
     batch = collate(samples, least)
-    return batch._replace(masks=_bits(batch.masks))
+    return shared(batch._replace(masks=_bits(batch.masks)))
 
 
 def _bits(masks: Tensor) -> Tensor:
