@@ -5,6 +5,7 @@ import json
 import mmap
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import active_children
 
@@ -39,6 +40,13 @@ def setting(tmp_path) -> Setting:
 MODES = ["ceiling", "resident", "streaming", "streaming-device", "dataloader"]
 
 
+def instead(monkeypatch, measured: Callable[[str], Throughput]) -> None:
+    """Nothing is measured: `measured` gives each mode's figures."""
+    monkeypatch.setattr(throughput, "_ceiling", lambda *args: measured("ceiling"))
+    monkeypatch.setattr(throughput, "_epoch", lambda mode, *args: measured(mode))
+    monkeypatch.setattr(throughput, "_dataloader", lambda *args: measured("dataloader"))
+
+
 def test_every_way_is_measured_and_written(setting, tmp_path, monkeypatch):
     monkeypatch.setattr(throughput, "INTERVAL", 0.001)
     found = bench_images(setting, tmp_path / "images.json")
@@ -68,9 +76,7 @@ def test_it_can_be_measured_in_pieces(setting, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return Throughput(mode, "Streaming", 16, 2, 10.0, 0, (1, 2))
 
-    monkeypatch.setattr(throughput, "_ceiling", lambda *args: measured("ceiling"))
-    monkeypatch.setattr(throughput, "_epoch", lambda mode, *args: measured(mode))
-    monkeypatch.setattr(throughput, "_dataloader", lambda *args: measured("dataloader"))
+    instead(monkeypatch, measured)
     out = tmp_path / "images.json"
     with pytest.raises(KeyboardInterrupt):
         bench_images(setting, out)
@@ -92,6 +98,25 @@ def test_streaming_is_never_taken_for_resident(setting, tmp_path, monkeypatch):
     monkeypatch.setattr(throughput, "_ceiling", lambda *args: WAY)
     with pytest.raises(UserError, match="17 images do not fit .* pass a smaller --images"):
         bench_images(setting, tmp_path / "images.json")
+
+
+def test_a_way_that_fails_leaves_the_others_to_be_measured(setting, tmp_path, monkeypatch):
+    def measured(mode: str) -> Throughput:
+        if mode in ("resident", "dataloader"):
+            raise UserError(f"no {mode} here")
+        return replace(WAY, mode=mode)
+
+    instead(monkeypatch, measured)
+    out = tmp_path / "images.json"
+    with pytest.raises(UserError) as caught:
+        bench_images(setting, out)
+    assert str(caught.value).splitlines() == [
+        "resident: no resident here",
+        "dataloader: no dataloader here",
+        f"The other ways are in {out}.",
+    ]
+    stored = json.loads(out.read_text())["throughputs"]
+    assert [way["mode"] for way in stored] == ["ceiling", "streaming", "streaming-device"]
 
 
 def test_memory_stays_flat_while_images_stream(tmp_path):

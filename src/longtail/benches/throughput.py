@@ -88,7 +88,8 @@ class Setting:
 def bench_images(setting: Setting, out: Path) -> list[Throughput]:
     """Measure every way that `out` has not, writing it anew after each.
 
-    What `out` has of another setting, device, version or commit is measured again.
+    What `out` has of another setting, device, version or commit is measured again. A way that is
+    not possible here keeps none of the others from being measured, and is told at the end.
     """
     config, batch = setting.config, setting.config.train.batch_size
     if setting.images < batch:
@@ -113,12 +114,18 @@ def bench_images(setting: Setting, out: Path) -> list[Throughput]:
     about = _about(setting, paths)
     kept = {way.mode: way for way in _kept(about, out)}
     found: list[Throughput] = []
+    failed: list[str] = []
     for mode, way in ways.items():
         if fabric.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        found.append(kept.pop(mode) if mode in kept else way())
+        try:
+            found.append(kept.pop(mode) if mode in kept else way())
+        except UserError as error:
+            failed.append(f"{mode}: {error}")  # its text alone: its frames hold device memory
         _save([*found, *kept.values()], about, out)
+    if failed:
+        raise UserError("\n".join([*failed, f"The other ways are in {out}."]))
     return found
 
 
