@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from longtail import cli
-from longtail.benches import throughput
+from longtail.benches import plain, throughput
 from longtail.benches.generated import SIZES, generate, generated
 from longtail.benches.memory import anonymous, used, watched
 from longtail.benches.throughput import Setting, Throughput, bench_images
@@ -98,6 +98,20 @@ def test_streaming_is_never_taken_for_resident(setting, tmp_path, monkeypatch):
     monkeypatch.setattr(throughput, "_ceiling", lambda *args: WAY)
     with pytest.raises(UserError, match="17 images do not fit .* pass a smaller --images"):
         bench_images(setting, tmp_path / "images.json")
+
+
+def test_a_dataloader_without_room_is_told_how_much_it_needs(monkeypatch):
+    batch = 4 * 3 * 16 * 16 * 4  # bytes of floats
+    need = 2 * batch + 2 * batch  # a worker's each, one that is used, and the next as it comes
+    for free, fits in ((need - 1, 1), (3 * batch, 1), (batch, 0)):
+        monkeypatch.setattr(plain, "shared_room", lambda free=free: free)
+        with pytest.raises(UserError) as caught:
+            plain.plain_loader([], [0] * 9, 16, 4, 2, pin=False)
+        assert str(caught.value) == (
+            f"the DataLoader's 2 workers need {need:,} bytes of shared memory and {free:,} are "
+            f"free: give the container --shm-size 1g, or pass --workers {fits}"
+        )
+        plain.plain_loader([], [0] * 9, 16, 4, fits, pin=False)
 
 
 def test_a_way_that_fails_leaves_the_others_to_be_measured(setting, tmp_path, monkeypatch):

@@ -17,11 +17,11 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
 
 from longtail.benches import write_json
-from longtail.benches.generated import PlainImages, generate, generated
+from longtail.benches.generated import generate, generated
 from longtail.benches.memory import used, watched
+from longtail.benches.plain import plain_loader
 from longtail.benches.speed import wait
 from longtail.config import Config
 from longtail.data.base import Data, Split
@@ -34,7 +34,7 @@ from longtail.jobs import settled
 from longtail.provenance import environment
 from longtail.replica import Replica
 from longtail.resident import Resident
-from longtail.streaming import ahead, can_decode, place, received, workers_of
+from longtail.streaming import can_decode, place, received, workers_of
 
 WARM_UP = 5
 """Steps before the clock starts, where it does not run from the beginning."""
@@ -171,25 +171,16 @@ def _ceiling(setting: Setting, data: Data, fabric: Fabric) -> Throughput:
 
 
 def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fabric) -> Throughput:
-    """The pipeline that everybody writes: PIL images, torchvision's transforms, a DataLoader."""
+    """The pipeline that everybody writes."""
     config = setting.config
     size, batch = config.train.crop_size, config.train.batch_size
     assert size is not None
+    workers, pin = workers_of(config.machine), fabric.device.type == "cuda"
+    loader = plain_loader(paths, data.train.labels.tolist(), size, batch, workers, pin=pin)
     replica = _replica(config, data, fabric)
     optimizer = replica.optimizer
     assert optimizer is not None
     replica.state.lr.fill_(config.train.lr)
-    workers = workers_of(config.machine)
-    loader = DataLoader(
-        PlainImages(paths, data.train.labels.tolist(), size),
-        batch_size=batch,
-        shuffle=True,
-        drop_last=True,
-        num_workers=workers,
-        prefetch_factor=ahead(2, workers, batch * 3 * size**2 * 4),  # 2 is torch's own
-        persistent_workers=workers > 0,
-        pin_memory=fabric.device.type == "cuda",
-    )
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         while True:
