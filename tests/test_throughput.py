@@ -15,10 +15,11 @@ import torch
 from PIL import Image
 
 from longtail import cli
-from longtail.benches import plain, throughput
+from longtail.benches import plain, rates, throughput
 from longtail.benches.generated import SIZES, generate, generated
 from longtail.benches.memory import anonymous, used, watched
-from longtail.benches.throughput import Setting, Throughput, bench_images
+from longtail.benches.rates import Throughput
+from longtail.benches.throughput import Setting, bench_images
 from longtail.config import Config, DataConfig, MachineConfig
 from longtail.data import memory
 from longtail.errors import UserError
@@ -38,6 +39,11 @@ def setting(tmp_path) -> Setting:
 
 
 MODES = ["ceiling", "resident", "streaming", "streaming-device", "dataloader"]
+
+
+def figures(mode: str, workers: int = 2, **others) -> Throughput:
+    """Made up: of a way with workers, and of one without any."""
+    return replace(WAY, mode=mode, workers=0 if mode in MODES[:2] else workers, **others)
 
 
 def instead(monkeypatch, measured: Callable[[str], Throughput]) -> None:
@@ -63,7 +69,7 @@ def test_every_way_is_measured_and_written(setting, tmp_path, monkeypatch):
     hours = 90 * 115_846 / found[1].images_per_second / 3600
     assert way["hours_of_90_epochs"] == pytest.approx(hours, rel=1e-5)  # files keep six digits
     assert any("8 such devices" in key for key in stored["extrapolated"])
-    header, rows = throughput.table(found)
+    header, rows = rates.table(found)
     assert all(len(row) == len(header) for row in rows) and rows[0][2] == "100 %"
 
 
@@ -74,7 +80,7 @@ def test_it_can_be_measured_in_pieces(setting, tmp_path, monkeypatch):
         asked.append(mode)
         if mode == "streaming" and asked.count(mode) == 1:
             raise KeyboardInterrupt
-        return Throughput(mode, "Streaming", 16, 2, 10.0, 0, (1, 2))
+        return figures(mode, host_bytes=(1, 2))
 
     instead(monkeypatch, measured)
     out = tmp_path / "images.json"
@@ -85,6 +91,42 @@ def test_it_can_be_measured_in_pieces(setting, tmp_path, monkeypatch):
     assert asked == [*MODES[:3], *MODES[2:]]
     bench_images(replace(setting, images=16), out)  # other rows, other figures
     assert asked[6:] == MODES
+
+
+def test_ways_are_asked_for_by_name(setting, tmp_path, monkeypatch):
+    asked = []
+    workers = [2]
+
+    def measured(mode: str) -> Throughput:
+        asked.append(mode)
+        return figures(mode, workers[0])
+
+    def run(only: tuple[str, ...] = (), **options) -> list[str]:
+        """The modes in the file afterwards; `asked` has what was measured."""
+        asked.clear()
+        there = replace(setting, config=setting.config.with_options(**options))
+        found = bench_images(there, tmp_path / "images.json", only)
+        stored = json.loads((tmp_path / "images.json").read_text())["throughputs"]
+        assert [way["mode"] for way in stored] == [way.mode for way in found]
+        return [way.mode for way in found]
+
+    instead(monkeypatch, measured)
+    assert run(("streaming", "ceiling")) == asked == ["ceiling", "streaming"]
+    assert run(("dataloader",)) == ["ceiling", "streaming", "dataloader"]
+    assert asked == ["dataloader"]
+    header, rows = rates.table([figures("streaming")])
+    assert dict(zip(header, rows[0], strict=True))["of ceiling"] == "-"
+    assert run(replicas=3, save_seconds=7.0, decode="device") == MODES
+    assert asked == ["resident", "streaming-device"]
+    workers[0] = 1
+    assert run(("dataloader",), workers=1) == ["ceiling", "resident", "dataloader"]
+    assert run(workers=1) == MODES and asked == ["streaming", "streaming-device"]
+    run(accumulate=2, workers=1)  # that matters to all
+    assert asked == MODES
+    with pytest.raises(UserError) as caught:
+        run(("stream",))
+    assert "unknown way 'stream'. Did you mean 'streaming'?" in str(caught.value)
+    assert str(caught.value).endswith(f"(they are {', '.join(MODES)})")
 
 
 def test_fewer_images_than_a_batch_are_refused(setting, tmp_path):
@@ -118,7 +160,7 @@ def test_a_way_that_fails_leaves_the_others_to_be_measured(setting, tmp_path, mo
     def measured(mode: str) -> Throughput:
         if mode in ("resident", "dataloader"):
             raise UserError(f"no {mode} here")
-        return replace(WAY, mode=mode)
+        return figures(mode)
 
     instead(monkeypatch, measured)
     out = tmp_path / "images.json"
@@ -191,9 +233,10 @@ def test_memory_that_processes_share_is_seen():
 def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(throughput, "bench_images", lambda *args: (asked.append(args), [WAY])[1])
-    cli.main(["bench", "images", "--images", "600", "--results", str(tmp_path), "--workers", "3"])
-    ((setting, out),) = asked
-    assert out == tmp_path / "images" / "images.json"
+    words = ["bench", "images", "--images", "600", "--results", str(tmp_path), "--workers", "3"]
+    cli.main([*words, "--only", "ceiling", "resident"])
+    ((setting, out, only),) = asked
+    assert out == tmp_path / "images" / "images.json" and only == ("ceiling", "resident")
     assert (setting.images, setting.files, setting.config.machine.workers) == (600, 600, 3)
     assert setting.config.backbone == "resnext50_32x4d" and setting.config.method == "deconfound"
     line = capsys.readouterr().out.splitlines()[1]

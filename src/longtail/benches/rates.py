@@ -1,0 +1,99 @@
+"""What was measured of each way to feed a network: the figures, their file, and their table."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from longtail.benches import write_json
+from longtail.data.listed import LISTED
+
+UNAIDED = ("ceiling", "resident")
+"""Ways that have no workers."""
+WAYS = (*UNAIDED, "streaming", "streaming-device", "dataloader")
+EPOCHS = 90
+IMAGES = LISTED["imagenet-lt"].lists["train"][1]
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """One way of feeding the network."""
+
+    mode: str
+    """One of `WAYS`; streaming-device decodes there."""
+    fed_by: str
+    """The class that did it."""
+    images: int
+    """That the clock ran for."""
+    workers: int
+    images_per_second: float
+    device_bytes: int
+    """Most that was allocated on the device; 0 on the CPU."""
+    host_bytes: tuple[int, ...]
+    """Memory of this process and its workers, without file cache, all along."""
+
+    @property
+    def hours(self) -> float:
+        """That 90 epochs of ImageNet-LT take at this rate."""
+        return EPOCHS * IMAGES / self.images_per_second / 3600
+
+
+def kept(about: Mapping[str, Any], workers: int, out: Path) -> dict[str, Throughput]:
+    """What `out` has by mode, if all that it depends on is as it is now.
+
+    Args:
+        about: what all depends on.
+        workers: that are there now; they matter only to the ways that have some.
+        out: the file.
+    """
+    if not out.exists():
+        return {}
+    stored = json.loads(out.read_text())
+    if any(stored.get(name) != value for name, value in about.items() if name != "git"):
+        return {}
+    if _commit(stored.get("git")) != _commit(about["git"]):
+        return {}
+    names = [field.name for field in fields(Throughput)]
+    rows = [{name: way[name] for name in names} for way in stored["throughputs"]]
+    ways = [Throughput(**{**way, "host_bytes": tuple(way["host_bytes"])}) for way in rows]
+    return {way.mode: way for way in ways if way.workers == (0 if way.mode in UNAIDED else workers)}
+
+
+def in_order(found: Mapping[str, Throughput]) -> list[Throughput]:
+    """As `WAYS` has them."""
+    return [found[mode] for mode in WAYS if mode in found]
+
+
+def _commit(state: str | None) -> str:
+    """`out` itself may be what has changed since the commit."""
+    return (state or "").removesuffix("-dirty")
+
+
+def save(found: Sequence[Throughput], about: Mapping[str, Any], out: Path) -> None:
+    """Write the figures with all that they depend on."""
+    content = {
+        **about,
+        "throughputs": [{**asdict(way), "hours_of_90_epochs": way.hours} for way in found],
+        "extrapolated": {
+            f"{way.mode}: hours of 90 epochs on 8 such devices, if they did not wait": way.hours / 8
+            for way in found
+        },
+    }
+    write_json(out, content)
+
+
+def table(found: Sequence[Throughput]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows, for a terminal."""
+    ceiling = next((way.images_per_second for way in found if way.mode == "ceiling"), None)
+    header = ["mode", "images/s", "of ceiling", "device GiB", "host GiB", "hours of 90 epochs"]
+    rows = [
+        [
+            *(way.mode, f"{way.images_per_second:,.0f}"),
+            f"{100 * way.images_per_second / ceiling:.0f} %" if ceiling else "-",
+            *(f"{way.device_bytes / 2**30:.1f}", f"{max(way.host_bytes) / 2**30:.1f}"),
+            f"{way.hours:.1f}",
+        ]
+        for way in found
+    ]
+    return header, rows
