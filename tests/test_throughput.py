@@ -3,6 +3,7 @@
 import gc
 import json
 import mmap
+import subprocess
 import time
 import weakref
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail import cli
+from longtail import cli, provenance
 from longtail.benches import plain, rates, throughput
 from longtail.benches.generated import SIZES, generate, generated
 from longtail.benches.memory import anonymous, used, watched
@@ -30,7 +31,8 @@ WAY = Throughput("ceiling", "Resident", 1024, 0, 2500.0, 2**31, (2**30,))
 
 
 @pytest.fixture
-def setting(tmp_path) -> Setting:
+def setting(tmp_path, monkeypatch) -> Setting:
+    monkeypatch.setattr(provenance, "commit", lambda: "c0ffee")  # code is as it was committed
     config = Config.preset("imagenet-lt").with_options(
         **{"method": "deconfound", "backbone": "conv4", "device": "cpu", "workers": 2},
         **{"image_size": 20, "crop_size": 16, "batch_size": 4},
@@ -127,6 +129,39 @@ def test_ways_are_asked_for_by_name(setting, tmp_path, monkeypatch):
         run(("stream",))
     assert "unknown way 'stream'. Did you mean 'streaming'?" in str(caught.value)
     assert str(caught.value).endswith(f"(they are {', '.join(MODES)})")
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [("a", "b"), ("a", "a-dirty"), ("a-dirty", "a"), ("a-dirty", "a-dirty")]
+)
+def test_figures_of_other_code_are_measured_again(setting, tmp_path, monkeypatch, before, now):
+    asked = []
+    instead(monkeypatch, lambda mode: (asked.append(mode), figures(mode))[1])
+    for at in (before, now):
+        monkeypatch.setattr(provenance, "commit", lambda at=at: at)
+        bench_images(setting, tmp_path / "images.json", ["ceiling"])
+    assert asked == ["ceiling"] * 2
+
+
+def test_results_that_benches_write_are_no_change_of_the_code(tmp_path, monkeypatch):
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "src" / "provenance.py"))
+    source, result = tmp_path / "src" / "a.py", tmp_path / "results" / "a.json"
+    for path in (source, result):
+        path.parent.mkdir()
+        path.write_text("1")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "a")
+    clean = provenance.commit()
+    result.write_text("2")
+    (result.parent / "b.json").write_text("2")
+    assert clean and not clean.endswith("-dirty") and provenance.commit() == clean
+    source.write_text("2")
+    assert provenance.commit() == f"{clean}-dirty"
 
 
 def test_fewer_images_than_a_batch_are_refused(setting, tmp_path):

@@ -42,17 +42,17 @@ class Throughput:
 def kept(about: Mapping[str, Any], workers: int, out: Path) -> dict[str, Throughput]:
     """What `out` has by mode, if all that it depends on is as it is now.
 
+    Code that was changed since the commit may have been changed again: nothing is known of it.
+
     Args:
         about: what all depends on.
         workers: that are there now; they matter only to the ways that have some.
         out: the file.
     """
-    if not out.exists():
+    if not out.exists() or str(about["git"]).endswith("-dirty"):
         return {}
     stored = json.loads(out.read_text())
-    if any(stored.get(name) != value for name, value in about.items() if name != "git"):
-        return {}
-    if _commit(stored.get("git")) != _commit(about["git"]):
+    if any(stored.get(name) != value for name, value in about.items()):
         return {}
     names = [field.name for field in fields(Throughput)]
     rows = [{name: way[name] for name in names} for way in stored["throughputs"]]
@@ -63,11 +63,6 @@ def kept(about: Mapping[str, Any], workers: int, out: Path) -> dict[str, Through
 def in_order(found: Mapping[str, Throughput]) -> list[Throughput]:
     """As `WAYS` has them."""
     return [found[mode] for mode in WAYS if mode in found]
-
-
-def _commit(state: str | None) -> str:
-    """`out` itself may be what has changed since the commit."""
-    return (state or "").removesuffix("-dirty")
 
 
 def save(found: Sequence[Throughput], about: Mapping[str, Any], out: Path) -> None:
