@@ -164,6 +164,20 @@ def test_results_that_benches_write_are_no_change_of_the_code(tmp_path, monkeypa
     assert provenance.commit() == f"{clean}-dirty"
 
 
+def test_the_row_says_where_images_are_decoded_whatever_is_asked(setting, tmp_path, monkeypatch):
+    asked = {}
+
+    def epoch(mode, config, *args) -> Throughput:
+        asked[mode] = config.machine.decode
+        return figures(mode)
+
+    monkeypatch.setattr(throughput, "_epoch", epoch)
+    for decode in ("workers", "device"):
+        there = replace(setting, config=setting.config.with_options(decode=decode))
+        bench_images(there, tmp_path / decode, ["streaming", "streaming-device"])
+        assert asked == {"streaming": "workers", "streaming-device": "device"}
+
+
 def test_fewer_images_than_a_batch_are_refused(setting, tmp_path):
     with pytest.raises(UserError, match="--images 3 are fewer than a batch: pass 4 or more"):
         bench_images(replace(setting, images=3), tmp_path / "images.json")

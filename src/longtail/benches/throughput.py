@@ -103,7 +103,7 @@ def _ways(
 ) -> dict[str, Callable[[], Throughput]]:
     """How each of `WAYS` is measured."""
     config = setting.config
-    on_device = config.with_options(decode="device")
+    by_workers, on_device = (config.with_options(decode=by) for by in ("workers", "device"))
 
     def data(stream: bool) -> Data:
         files = replace(config.files, stream=stream)
@@ -112,7 +112,7 @@ def _ways(
     return {
         "ceiling": lambda: _ceiling(setting, data(True), fabric),
         "resident": lambda: _epoch("resident", config, data(False), fabric),
-        "streaming": lambda: _epoch("streaming", config, data(True), fabric),
+        "streaming": lambda: _epoch("streaming", by_workers, data(True), fabric),
         "streaming-device": lambda: _epoch("streaming-device", on_device, data(True), fabric),
         "dataloader": lambda: _dataloader(setting, data(True), paths, fabric),
     }
