@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail import cli, provenance
+from longtail import benches, cli, provenance
 from longtail.benches import plain, rates, throughput
 from longtail.benches.generated import SIZES, generate, generated
 from longtail.benches.memory import anonymous, used, watched
@@ -256,6 +256,37 @@ def test_memory_is_watched_all_along(look):
     assert max(found) - found[0] > 2**24
 
 
+def test_children_are_found_by_their_parents(tmp_path, monkeypatch):
+    """As on a kernel that has no task/*/children, and on one that tells no memory at all."""
+    parents = {10: 1, 11: 10, 12: 11, 13: 1, 14: 10}
+    for process, parent in parents.items():
+        (tmp_path / str(process)).mkdir()
+        (tmp_path / str(process) / "stat").write_text(f"{process} (a) b ( c)) S {parent} 1 2 3\n")
+        told = f"Rss: 9 kB\nPss_Anon: {process} kB\nPss_File: 9 kB\nPss_Shmem: 1 kB\n"
+        (tmp_path / str(process) / "smaps_rollup").write_text(told)
+    monkeypatch.setattr(benches.memory, "PROC", tmp_path)
+    assert used(10) == 1024 * (11 + 12 + 13 + 15)  # those below 10, and 1 kB shared each
+    (tmp_path / "14" / "smaps_rollup").unlink()  # it has just ended
+    assert used(10) == 1024 * (11 + 12 + 13)
+    (tmp_path / "10" / "smaps_rollup").unlink()
+    assert used(10) is None and anonymous() is None
+
+
+def test_whether_memory_grew_is_told(tmp_path):
+    def grown(*host: int | None) -> float | None:
+        way = replace(WAY, host_bytes=host)
+        rates.save([way], {}, tmp_path / "a.json")
+        (stored,) = json.loads((tmp_path / "a.json").read_text())["throughputs"]
+        return stored["host_growth"]
+
+    # neither before nor after; the middle one of an odd number is in no half
+    assert grown(1, 100, 200, 999, 300, 360, 5000) == pytest.approx(660 / 300)
+    assert grown(1, 100, None, 110, 5000) == pytest.approx(1.1)
+    assert grown(1, 100, 5000) is None and grown(None, None) is None
+    _, (row,) = rates.table([replace(WAY, host_bytes=(None, None))])
+    assert row[4:6] == ["-", "-"]
+
+
 def load_image(path) -> np.ndarray:
     with Image.open(path) as image:
         return np.asarray(image)
@@ -289,4 +320,4 @@ def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
     assert (setting.images, setting.files, setting.config.machine.workers) == (600, 600, 3)
     assert setting.config.backbone == "resnext50_32x4d" and setting.config.method == "deconfound"
     line = capsys.readouterr().out.splitlines()[1]
-    assert " ".join(line.split()) == "ceiling 2,500 100 % 2.0 1.0 1.2"
+    assert " ".join(line.split()) == "ceiling 2,500 100 % 2.0 1.0 - 1.2"

@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from longtail.benches import write_json
+from longtail.benches import figure, write_json
 from longtail.data.listed import LISTED
 
 UNAIDED = ("ceiling", "resident")
@@ -30,8 +31,16 @@ class Throughput:
     images_per_second: float
     device_bytes: int
     """Most that was allocated on the device; 0 on the CPU."""
-    host_bytes: tuple[int, ...]
-    """Memory of this process and its workers, without file cache, all along."""
+    host_bytes: tuple[int | None, ...]
+    """Memory of this process and its workers, without file cache: before, all along, and after;
+    None where it is unknown."""
+
+    @property
+    def host_growth(self) -> float | None:
+        """Mean memory of the host in the second half of the time over that in the first half."""
+        known = _known(self.host_bytes[1:-1])
+        half = len(known) // 2
+        return mean(known[-half:]) / mean(known[:half]) if half else None
 
     @property
     def hours(self) -> float:
@@ -69,7 +78,10 @@ def save(found: Sequence[Throughput], about: Mapping[str, Any], out: Path) -> No
     """Write the figures with all that they depend on."""
     content = {
         **about,
-        "throughputs": [{**asdict(way), "hours_of_90_epochs": way.hours} for way in found],
+        "throughputs": [
+            {**asdict(way), "host_growth": way.host_growth, "hours_of_90_epochs": way.hours}
+            for way in found
+        ],
         "extrapolated": {
             f"{way.mode}: hours of 90 epochs on 8 such devices, if they did not wait": way.hours / 8
             for way in found
@@ -81,14 +93,21 @@ def save(found: Sequence[Throughput], about: Mapping[str, Any], out: Path) -> No
 def table(found: Sequence[Throughput]) -> tuple[list[str], list[list[str]]]:
     """Header and rows, for a terminal."""
     ceiling = next((way.images_per_second for way in found if way.mode == "ceiling"), None)
-    header = ["mode", "images/s", "of ceiling", "device GiB", "host GiB", "hours of 90 epochs"]
+    header = ["mode", "images/s", "of ceiling", "device GiB", "host GiB"]
+    header += ["host, 2nd half / 1st", "hours of 90 epochs"]
     rows = [
         [
             *(way.mode, f"{way.images_per_second:,.0f}"),
             f"{100 * way.images_per_second / ceiling:.0f} %" if ceiling else "-",
-            *(f"{way.device_bytes / 2**30:.1f}", f"{max(way.host_bytes) / 2**30:.1f}"),
+            f"{way.device_bytes / 2**30:.1f}",
+            f"{max(known) / 2**30:.1f}" if (known := _known(way.host_bytes)) else "-",
+            figure([way.host_growth], digits=3),
             f"{way.hours:.1f}",
         ]
         for way in found
     ]
     return header, rows
+
+
+def _known(values: Sequence[int | None]) -> list[int]:
+    return [value for value in values if value is not None]

@@ -205,7 +205,7 @@ def _replica(config: Config, data: Data, fabric: Fabric) -> Replica:
 
 def _steady(
     step: Callable[[], None], warm_up: int, timed: int, fabric: Fabric
-) -> tuple[float, list[int]]:
+) -> tuple[float, list[int | None]]:
     """Seconds of `timed` steps after those of the warm-up, and the host's memory all along."""
     with watched(used, INTERVAL) as host:
         for _ in range(warm_up):
@@ -226,7 +226,7 @@ def _measured(
     images: int,
     seconds: float,
     fabric: Fabric,
-    host: Sequence[int],
+    host: Sequence[int | None],
 ) -> Throughput:
     cuda = fabric.device.type == "cuda"
     return Throughput(
