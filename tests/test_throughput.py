@@ -61,6 +61,7 @@ def test_every_way_is_measured_and_written(setting, tmp_path, monkeypatch):
     assert [way.mode for way in found] == MODES
     assert [way.fed_by for way in found] == ["Resident"] * 2 + ["Streaming"] * 2 + ["DataLoader"]
     assert all(way.images_per_second > 0 and len(way.host_bytes) > 2 for way in found)
+    assert all(way.preparing_seconds > 0 for way in found)
     # three steps; an epoch of four; a whole number of times the two workers
     assert [way.images for way in found] == [12, 16, 16, 16, 16]
     assert [way.workers for way in found] == [0, 0, 2, 2, 2]
@@ -176,6 +177,21 @@ def test_the_row_says_where_images_are_decoded_whatever_is_asked(setting, tmp_pa
         there = replace(setting, config=setting.config.with_options(decode=decode))
         bench_images(there, tmp_path / decode, ["streaming", "streaming-device"])
         assert asked == {"streaming": "workers", "streaming-device": "device"}
+
+
+def test_what_is_done_outside_the_clock_is_timed_apart(setting, tmp_path, monkeypatch):
+    def measured(mode: str) -> Throughput:
+        time.sleep(0.3)
+        return figures(mode, images=20, images_per_second=100.0)  # the clock ran for 0.2 s
+
+    instead(monkeypatch, measured)
+    out = tmp_path / "images.json"
+    (way,) = bench_images(setting, out, ["ceiling"])
+    assert 0.1 <= way.preparing_seconds < 5
+    (stored,) = json.loads(out.read_text())["throughputs"]
+    assert stored["preparing_seconds"] == pytest.approx(way.preparing_seconds, rel=1e-5)
+    header, (row,) = rates.table([replace(way, preparing_seconds=12.3)])
+    assert dict(zip(header, row, strict=True))["prepared in s"] == "12"
 
 
 def test_fewer_images_than_a_batch_are_refused(setting, tmp_path):
@@ -320,4 +336,4 @@ def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
     assert (setting.images, setting.files, setting.config.machine.workers) == (600, 600, 3)
     assert setting.config.backbone == "resnext50_32x4d" and setting.config.method == "deconfound"
     line = capsys.readouterr().out.splitlines()[1]
-    assert " ".join(line.split()) == "ceiling 2,500 100 % 2.0 1.0 - 1.2"
+    assert " ".join(line.split()) == "ceiling 2,500 100 % 2.0 1.0 - 0 1.2"

@@ -34,6 +34,14 @@ class Throughput:
     host_bytes: tuple[int | None, ...]
     """Memory of this process and its workers, without file cache: before, all along, and after;
     None where it is unknown."""
+    preparing_seconds: float = 0.0
+    """Outside the clock: resident images decoded, unless the cache has them, and brought to the
+    device; the network built and captured; warming up."""
+
+    @property
+    def seconds(self) -> float:
+        """That the clock ran."""
+        return self.images / self.images_per_second
 
     @property
     def host_growth(self) -> float | None:
@@ -94,7 +102,7 @@ def table(found: Sequence[Throughput]) -> tuple[list[str], list[list[str]]]:
     """Header and rows, for a terminal."""
     ceiling = next((way.images_per_second for way in found if way.mode == "ceiling"), None)
     header = ["mode", "images/s", "of ceiling", "device GiB", "host GiB"]
-    header += ["host, 2nd half / 1st", "hours of 90 epochs"]
+    header += ["host, 2nd half / 1st", "prepared in s", "hours of 90 epochs"]
     rows = [
         [
             *(way.mode, f"{way.images_per_second:,.0f}"),
@@ -102,7 +110,7 @@ def table(found: Sequence[Throughput]) -> tuple[list[str], list[list[str]]]:
             f"{way.device_bytes / 2**30:.1f}",
             f"{max(known) / 2**30:.1f}" if (known := _known(way.host_bytes)) else "-",
             figure([way.host_growth], digits=3),
-            f"{way.hours:.1f}",
+            *(f"{way.preparing_seconds:.0f}", f"{way.hours:.1f}"),
         ]
         for way in found
     ]

@@ -1,8 +1,10 @@
-"""Photographs at full size: images per second from the file to the new weights.
+"""Photographs at full size: images per second from where they are to the new weights.
 
 The same network is fed in several ways: from data already on the device and ready (the ceiling),
-from resident images, from a stream, and by a plain torchvision DataLoader. Ours are measured over
-an epoch with its start; the ceiling and the DataLoader once they have warmed up.
+from resident images, from a stream of files, and from files by a plain torchvision DataLoader. Ours
+are measured over an epoch with its start; the ceiling and the DataLoader once they have warmed up.
+What a way does before its clock starts, such as decoding resident images and bringing them to the
+device, is timed apart.
 """
 
 import math
@@ -85,17 +87,25 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
     for mode, way in _ways(setting, paths, fabric).items():
         if mode in found or mode not in asked:
             continue
-        if fabric.device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
         try:
-            found[mode] = way()
+            found[mode] = _apart(way, fabric)
         except UserError as error:
             failed.append(f"{mode}: {error}")  # its text alone: its frames hold device memory
         save(in_order(found), about, out)
     if failed:
         raise UserError("\n".join([*failed, f"The other ways are in {out}."]))
     return in_order(found)
+
+
+def _apart(way: Callable[[], Throughput], fabric: Fabric) -> Throughput:
+    """What `way` measures, without what an earlier one left on the device, and all its seconds."""
+    if fabric.device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    measured = way()
+    seconds = time.perf_counter() - began
+    return replace(measured, preparing_seconds=seconds - measured.seconds)
 
 
 def _ways(
