@@ -194,6 +194,29 @@ def test_what_is_done_outside_the_clock_is_timed_apart(setting, tmp_path, monkey
     assert dict(zip(header, row, strict=True))["prepared in s"] == "12"
 
 
+def test_nothing_of_a_way_is_left_for_the_next(setting, tmp_path, monkeypatch):
+    class Graph:
+        """Held by itself alone."""
+
+        def __init__(self):
+            self.own = self
+
+    made: list[weakref.ref] = []
+
+    def measured(mode: str) -> Throughput:
+        assert not any(graph() for graph in made)
+        made.append(weakref.ref(Graph()))
+        return figures(mode)
+
+    instead(monkeypatch, measured)
+    gc.disable()  # or it might come in between by chance
+    try:
+        bench_images(setting, tmp_path / "images.json")
+    finally:
+        gc.enable()
+    assert len(made) == 5
+
+
 def test_fewer_images_than_a_batch_are_refused(setting, tmp_path):
     with pytest.raises(UserError, match="--images 3 are fewer than a batch: pass 4 or more"):
         bench_images(replace(setting, images=3), tmp_path / "images.json")

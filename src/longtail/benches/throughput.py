@@ -7,6 +7,7 @@ What a way does before its clock starts, such as decoding resident images and br
 device, is timed apart.
 """
 
+import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -99,6 +100,7 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
 
 def _apart(way: Callable[[], Throughput], fabric: Fabric) -> Throughput:
     """What `way` measures, without what an earlier one left on the device, and all its seconds."""
+    gc.collect()  # a dead cycle may hold a graph, and capturing does not collect it
     if fabric.device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
