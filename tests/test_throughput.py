@@ -261,6 +261,10 @@ def test_a_way_that_fails_leaves_the_others_to_be_measured(setting, tmp_path, mo
     ]
     stored = json.loads(out.read_text())["throughputs"]
     assert [way["mode"] for way in stored] == ["ceiling", "streaming", "streaming-device"]
+    before = out.read_text()
+    with pytest.raises(UserError, match="^resident: no resident here$"):
+        bench_images(replace(setting, images=16), out, ["resident"])
+    assert out.read_text() == before  # figures of another setting are not lost for nothing
 
 
 def test_memory_stays_flat_while_images_stream(tmp_path):

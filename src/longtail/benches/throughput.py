@@ -92,9 +92,11 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
             found[mode] = _apart(way, fabric)
         except UserError as error:
             failed.append(f"{mode}: {error}")  # its text alone: its frames hold device memory
-        save(in_order(found), about, out)
+        else:
+            save(in_order(found), about, out)
     if failed:
-        raise UserError("\n".join([*failed, f"The other ways are in {out}."]))
+        others = [f"The other ways are in {out}."] if found else []
+        raise UserError("\n".join([*failed, *others]))
     return in_order(found)
 
 
