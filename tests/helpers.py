@@ -1,6 +1,7 @@
 """Tiny data and runs that tests share."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -103,3 +105,15 @@ def holding(folder: Path) -> Iterator[subprocess.Popen[str]]:
         finally:
             holder.kill()
             os.kill(worker, signal.SIGKILL)
+
+
+def in_little_shared_memory(kilobytes: int, script: str, *words: str) -> str:
+    """What `script` says at the end of a process that has so much of it; a minute at most."""
+    mount = f"mount -t tmpfs -o size={kilobytes}k tmpfs /dev/shm"
+    alone = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    probe = [*alone, mount]
+    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode:
+        pytest.skip("this system lets no user mount a /dev/shm of their own")
+    run = [*alone, f'{mount} && exec "$0" "$@"', sys.executable, "-c", script, *words]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    return done.stderr.strip().splitlines()[-1]

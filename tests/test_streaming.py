@@ -1,5 +1,6 @@
 """Streamed images train the very same model as resident ones; workers' troubles are told."""
 
+import itertools
 import logging
 import os
 import pickle
@@ -258,10 +259,33 @@ def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
     assert workers_of(machine) == 2
 
 
+STREAM = """
+import torch
+from longtail.config import MachineConfig
+from longtail.streaming import in_batches
+HERE = torch.device("cpu")
+images = torch.zeros(256, 3, 32, 32, dtype=torch.uint8)
+list(in_batches(images, images[:, 0, 0, 0].long().split(64), MachineConfig(workers=2), HERE))
+"""
+
+
+def test_workers_without_room_in_shared_memory_are_no_endless_wait():
+    said = helpers.in_little_shared_memory(100, STREAM)
+    assert "UserError: a worker found no room in shared memory: give the container more" in said
+
+
 def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path: Path):
     free = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
-    assert [ahead(4, 5, size) for size in (1, 7, 10, 1000)] == [4, 2, 2, 1]
+
+    def taken(each: int, workers: int, size: int, loaders: int) -> int:
+        """Bytes at most: a reader copies a chunk while the next comes, and is asked for anew."""
+        return sum(size for _ in range(loaders) for _ in range(workers * each + 2))
+
+    for workers, size, loaders in itertools.product((1, 2, 5), (1, 3, 7, 10, 1000), (1, 2, 8)):
+        fits = [n for n in (1, 2, 3, 4) if taken(n, workers, size, loaders) <= 100]
+        assert ahead(4, workers, size, loaders) == max(fits, default=1)
+    assert [ahead(4, 5, size) for size in (1, 7, 10, 1000)] == [4, 2, 1, 1]
     assert ahead(4, 0, 1) is None
 
     def without(_):

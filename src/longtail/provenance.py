@@ -31,13 +31,26 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Commit of the source tree this package is imported from, if it is one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    """Commit of the source tree this package is imported from, if it is one.
+
+    With -dirty if files were changed since, but for those under results/, which benches write.
+    """
+    name = _git("describe", "--always")
+    but_results = (":/", ":(top,exclude)results")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *but_results)
+    if not name or changed is None:
+        return None
+    return f"{name}-dirty" if changed else name
+
+
+def _git(*words: str) -> str | None:
+    """What git says in that tree, if it can."""
+    command = ["git", "-C", str(Path(__file__).parent), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None
+    return None if done.returncode else done.stdout.strip()
 
 
 def _processor() -> str:

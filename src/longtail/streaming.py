@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from longtail.config import MachineConfig, TrainConfig
 from longtail.data.base import Data
@@ -29,6 +29,8 @@ CHUNK = 64
 """Images that a worker makes at a time: 13 MB of them at 256 pixels."""
 AHEAD = 4
 """Chunks that each worker may be ahead, where shared memory has room for them."""
+HELD = 2
+"""Chunks with the reader beside those: the one it copies, and the next as it comes."""
 SHARED = "/dev/shm"
 SHARE = 0.5
 """Of the device's memory that resident images may take; the rest is the network's."""
@@ -105,7 +107,7 @@ def in_batches(
     """
     chunks = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
     workers = workers_of(machine, feeds) if chunks else 0
-    on_host = workers * feeds * processes(machine)
+    loaders = feeds * processes(machine)
     wide = inputs.element_size() if isinstance(inputs, Tensor) else 1
     on_device = machine.decode == "device" and isinstance(inputs, Streamed)
     if on_device and not can_decode(device):
@@ -116,9 +118,9 @@ def in_batches(
         _Places(inputs, encoded=on_device),
         batch_sampler=chunks,
         num_workers=workers,
-        prefetch_factor=ahead(AHEAD, on_host, CHUNK * math.prod(inputs.shape[1:]) * wide),
+        prefetch_factor=ahead(AHEAD, workers, CHUNK * math.prod(inputs.shape[1:]) * wide, loaders),
         pin_memory=device.type == "cuda" and not on_device,
-        collate_fn=as_it_is,
+        collate_fn=shared,
     )
     return _joined(inputs, iter(loader), [len(batch) for batch in batches], device)
 
@@ -160,6 +162,19 @@ def received(arriving: Iterator[T]) -> T:
         ) from error
 
 
+def shared(made: T) -> T:
+    """`made` with its tensors in shared memory, if this is a worker.
+
+    Its queue would move them there in a thread of its own: that prints that there is no room,
+    drops them, and `received` would wait for ever.
+    """
+    if get_worker_info() is not None and isinstance(made, tuple):  # and not an error
+        for part in made:
+            if isinstance(part, Tensor):
+                part.share_memory_()
+    return made
+
+
 def can_decode(device: torch.device) -> bool:
     """Whether `--decode device` is possible there."""
     from longtail.data.jpeg import usable  # torchvision is slow to import
@@ -191,11 +206,6 @@ class _Places(Dataset[Any]):
         return self.inputs.encoded(index) if self.encoded else self.inputs.decoded(index)
 
 
-def as_it_is(made: Any) -> Any:
-    """What a worker makes of a whole batch needs no collating."""
-    return made
-
-
 def workers_of(machine: MachineConfig, feeds: int = 1) -> int:
     """For each of `feeds`: as many as asked for, else the cores for this process, shared out."""
     if machine.workers == 0:
@@ -203,15 +213,26 @@ def workers_of(machine: MachineConfig, feeds: int = 1) -> int:
     return max(1, (machine.workers or share(machine)) // feeds)
 
 
-def ahead(most: int, workers: int, size: int) -> int | None:
-    """What each of the host's `workers` may have ready, `size` bytes each; None without workers.
+def ahead(most: int, workers: int, size: int, loaders: int = 1) -> int | None:
+    """What each of `workers` may have ready, `size` bytes each; None without workers.
 
     A container may have little shared memory, 64 MB by default.
+
+    Args:
+        most: that are of use.
+        workers: of each loader.
+        size: of one chunk or batch.
+        loaders: those of the host, which share the memory.
     """
     if not workers:
         return None
+    room = shared_room()
+    return most if room is None else max(1, min(most, (room // (size * loaders) - HELD) // workers))
+
+
+def shared_room() -> int | None:
+    """Bytes of shared memory that are free; None where it is not bounded so."""
     try:
-        room = shutil.disk_usage(SHARED).free
-    except OSError:  # not Linux, where shared memory is not bounded so
-        return most
-    return max(1, min(most, room // (workers * size)))
+        return shutil.disk_usage(SHARED).free
+    except OSError:  # not Linux
+        return None

@@ -11,7 +11,7 @@ from PIL import Image
 from small import Interrupt, Stop, small_config, small_data
 
 import longtail as lt
-from helpers import holding
+from helpers import holding, in_little_shared_memory
 from longtail import cli
 from longtail.benches.detection_rival import mask_rcnn
 from longtail.benches.detection_speed import (
@@ -420,6 +420,22 @@ def test_workers_send_masks_packed(data):
     samples = [batches.Prepared(data[0], 64, 64)[i] for i in (0, 1)]
     sent, whole = batches._collate_packed(samples).masks, batches.collate(samples).masks
     assert 8 * sent.nbytes == whole.nbytes > 0
+
+
+STREAM = """
+import sys
+import torch
+from longtail.detection import batches, data
+prepared = batches.Prepared(data.load(sys.argv[1])[0], 64, 64)
+list(batches.Streamed(prepared, torch.device("cpu"), 1).batches([[0, 1, 2, 3, 4, 5]]))
+"""
+
+
+def test_workers_without_room_in_shared_memory_are_no_endless_wait(place, data):
+    said = in_little_shared_memory(64, STREAM, str(place))
+    assert "UserError: a worker found no room in shared memory: give the container more" in said
+    assert "--workers; 0 decodes without any" in said
+    assert small_config(place, workers=0).machine.workers == 0
 
 
 def test_repeat_factors_bring_rare_images_more_often(place, data):

@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
-from torch.utils.data import Dataset
 
 from longtail.config import DataConfig
 from longtail.data import lists
@@ -86,28 +84,3 @@ def generated(folder: Path, paths: Sequence[Path], images: int, config: DataConf
     # as if it were published: neither its statistics nor its hash are worth reading all of it
     source = replace(source, mean=IMAGENET_MEAN, std=IMAGENET_STD, published=True)
     return prepared(source, name="generated", ratio=None, config=config)
-
-
-class PlainImages(Dataset[tuple[Tensor, int]]):
-    """What a plain DataLoader reads: one image at a time through torchvision, (3, size, size)."""
-
-    def __init__(self, paths: Sequence[Path], labels: Sequence[int], size: int):
-        from torchvision import transforms  # slow to import, and only needed here
-
-        self.paths, self.labels = paths, labels
-        self.transform = transforms.Compose(
-            [
-                transforms.RandomResizedCrop(size),
-                transforms.RandomHorizontalFlip(),
-                transforms.ColorJitter(0.4, 0.4, 0.4),
-                transforms.ToTensor(),
-                transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD),
-            ]
-        )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        with Image.open(self.paths[index % len(self.paths)]) as image:
-            return self.transform(image.convert("RGB")), self.labels[index]

@@ -142,13 +142,14 @@ def measured(contestant: str, folder: Path) -> dict[str, Any]:
             features, labels = features[np.sort(drawn)], labels[np.sort(drawn)]
         classifier.fit(features, labels)
         seconds = time.perf_counter() - began
+    known = [each for each in held if each is not None]
     found = classifier.predict(np.load(folder / "x_test.npy", mmap_mode="r"))
     return {
         "classifier": contestant,
         "given": asked.given,
         "converged": not any(issubclass(w.category, ConvergenceWarning) for w in said),
         "fit_seconds": seconds,
-        "memory_bytes": max(held) - held[0] if held[0] else None,
+        "memory_bytes": max(known) - known[0] if known else None,
         "balanced": 100 * balanced_accuracy_score(np.load(folder / "y_test.npy"), found),
         "alpha": getattr(classifier, "alpha_", None),
     }

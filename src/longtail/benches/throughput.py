@@ -1,15 +1,17 @@
-"""Photographs at full size: images per second from the file to the new weights.
+"""Photographs at full size: images per second from where they are to the new weights.
 
 The same network is fed in several ways: from data already on the device and ready (the ceiling),
-from resident images, from a stream, and by a plain torchvision DataLoader. Ours are measured over
-an epoch with its start; the ceiling and the DataLoader once they have warmed up.
+from resident images, from a stream of files, and from files by a plain torchvision DataLoader. Ours
+are measured over an epoch with its start; the ceiling and the DataLoader once they have warmed up.
+What a way does before its clock starts, such as decoding resident images and bringing them to the
+device, is timed apart.
 """
 
-import json
+import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,54 +19,30 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
 
-from longtail.benches import write_json
-from longtail.benches.generated import PlainImages, generate, generated
+from longtail.benches.generated import generate, generated
 from longtail.benches.memory import used, watched
+from longtail.benches.plain import plain_loader
+from longtail.benches.rates import WAYS, Throughput, in_order, kept, save
 from longtail.benches.speed import wait
 from longtail.config import Config
 from longtail.data.base import Data, Split
 from longtail.data.cores import cores
-from longtail.data.listed import LISTED
 from longtail.engine import launch
-from longtail.errors import UserError
+from longtail.errors import UserError, unknown
 from longtail.graph import stepper
 from longtail.jobs import settled
 from longtail.provenance import environment
 from longtail.replica import Replica
 from longtail.resident import Resident
-from longtail.streaming import ahead, can_decode, place, received, workers_of
+from longtail.streaming import can_decode, place, received, workers_of
 
 WARM_UP = 5
 """Steps before the clock starts, where it does not run from the beginning."""
 INTERVAL = 2.0
 """Seconds between two looks at the host's memory."""
-EPOCHS = 90
-IMAGES = LISTED["imagenet-lt"].lists["train"][1]
-
-
-@dataclass(frozen=True)
-class Throughput:
-    """One way of feeding the network."""
-
-    mode: str
-    """ceiling, resident, streaming, streaming-device (decoding there), or dataloader."""
-    fed_by: str
-    """The class that did it."""
-    images: int
-    """That the clock ran for."""
-    workers: int
-    images_per_second: float
-    device_bytes: int
-    """Most that was allocated on the device; 0 on the CPU."""
-    host_bytes: tuple[int, ...]
-    """Memory of this process and its workers, without file cache, all along."""
-
-    @property
-    def hours(self) -> float:
-        """That 90 epochs of ImageNet-LT take at this rate."""
-        return EPOCHS * IMAGES / self.images_per_second / 3600
+NO_MATTER = ("decode", "replicas", "save_seconds", "workers")
+"""Of the machine, what no figure depends on; and the workers, which are each figure's own."""
 
 
 @dataclass(frozen=True)
@@ -85,41 +63,73 @@ class Setting:
     its workers, for they bring their batches in bursts."""
 
 
-def bench_images(setting: Setting, out: Path) -> list[Throughput]:
-    """Measure every way that `out` has not, writing it anew after each.
+def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[Throughput]:
+    """Measure those ways of `only` (of all) that `out` has not, writing it anew after each.
 
-    What `out` has of another setting, device, version or commit is measured again.
+    What `out` has of another setting, device, version or commit is measured again. A way that is
+    not possible here keeps none of the others from being measured, and is told at the end.
+
+    Returns:
+        All that `out` has then.
     """
     config, batch = setting.config, setting.config.train.batch_size
+    for name in only:
+        if name not in WAYS:
+            raise unknown("way", name, WAYS, f"they are {', '.join(WAYS)}")
     if setting.images < batch:
         raise UserError(f"--images {setting.images} are fewer than a batch: pass {batch} or more")
     paths = generate(setting.folder, setting.files, scale=setting.scale)
     fabric = launch(config.machine)
+    possible = [way for way in WAYS if way != "streaming-device" or can_decode(fabric.device)]
+    asked = only or possible  # what is asked for by name says itself why it is not possible
+    about = _about(setting, paths)
+    found = kept(about, workers_of(config.machine), out)
+    failed: list[str] = []
+    for mode, way in _ways(setting, paths, fabric).items():
+        if mode in found or mode not in asked:
+            continue
+        try:
+            found[mode] = _apart(way, fabric)
+        except UserError as error:
+            failed.append(f"{mode}: {error}")  # its text alone: its frames hold device memory
+        else:
+            save(in_order(found), about, out)
+    if failed:
+        others = [f"The other ways are in {out}."] if found else []
+        raise UserError("\n".join([*failed, *others]))
+    return in_order(found)
+
+
+def _apart(way: Callable[[], Throughput], fabric: Fabric) -> Throughput:
+    """What `way` measures, without what an earlier one left on the device, and all its seconds."""
+    gc.collect()  # a dead cycle may hold a graph, and capturing does not collect it
+    if fabric.device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    measured = way()
+    seconds = time.perf_counter() - began
+    return replace(measured, preparing_seconds=seconds - measured.seconds)
+
+
+def _ways(
+    setting: Setting, paths: Sequence[Path], fabric: Fabric
+) -> dict[str, Callable[[], Throughput]]:
+    """How each of `WAYS` is measured."""
+    config = setting.config
+    by_workers, on_device = (config.with_options(decode=by) for by in ("workers", "device"))
 
     def data(stream: bool) -> Data:
         files = replace(config.files, stream=stream)
         return generated(setting.folder, paths, setting.images, files)
 
-    on_device = config.with_options(decode="device")
-    ways: dict[str, Callable[[], Throughput]] = {
+    return {
         "ceiling": lambda: _ceiling(setting, data(True), fabric),
         "resident": lambda: _epoch("resident", config, data(False), fabric),
-        "streaming": lambda: _epoch("streaming", config, data(True), fabric),
+        "streaming": lambda: _epoch("streaming", by_workers, data(True), fabric),
         "streaming-device": lambda: _epoch("streaming-device", on_device, data(True), fabric),
         "dataloader": lambda: _dataloader(setting, data(True), paths, fabric),
     }
-    if not can_decode(fabric.device):
-        del ways["streaming-device"]
-    about = _about(setting, paths)
-    kept = {way.mode: way for way in _kept(about, out)}
-    found: list[Throughput] = []
-    for mode, way in ways.items():
-        if fabric.device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        found.append(kept.pop(mode) if mode in kept else way())
-        _save([*found, *kept.values()], about, out)
-    return found
 
 
 def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
@@ -164,25 +174,16 @@ def _ceiling(setting: Setting, data: Data, fabric: Fabric) -> Throughput:
 
 
 def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fabric) -> Throughput:
-    """The pipeline that everybody writes: PIL images, torchvision's transforms, a DataLoader."""
+    """The pipeline that everybody writes."""
     config = setting.config
     size, batch = config.train.crop_size, config.train.batch_size
     assert size is not None
+    workers, pin = workers_of(config.machine), fabric.device.type == "cuda"
+    loader = plain_loader(paths, data.train.labels.tolist(), size, batch, workers, pin=pin)
     replica = _replica(config, data, fabric)
     optimizer = replica.optimizer
     assert optimizer is not None
     replica.state.lr.fill_(config.train.lr)
-    workers = workers_of(config.machine)
-    loader = DataLoader(
-        PlainImages(paths, data.train.labels.tolist(), size),
-        batch_size=batch,
-        shuffle=True,
-        drop_last=True,
-        num_workers=workers,
-        prefetch_factor=ahead(2, workers, batch * 3 * size**2 * 4),  # 2 is torch's own
-        persistent_workers=workers > 0,
-        pin_memory=fabric.device.type == "cuda",
-    )
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         while True:
@@ -218,7 +219,7 @@ def _replica(config: Config, data: Data, fabric: Fabric) -> Replica:
 
 def _steady(
     step: Callable[[], None], warm_up: int, timed: int, fabric: Fabric
-) -> tuple[float, list[int]]:
+) -> tuple[float, list[int | None]]:
     """Seconds of `timed` steps after those of the warm-up, and the host's memory all along."""
     with watched(used, INTERVAL) as host:
         for _ in range(warm_up):
@@ -239,7 +240,7 @@ def _measured(
     images: int,
     seconds: float,
     fabric: Fabric,
-    host: Sequence[int],
+    host: Sequence[int | None],
 ) -> Throughput:
     cuda = fabric.device.type == "cuda"
     return Throughput(
@@ -254,13 +255,13 @@ def _measured(
 
 
 def _about(setting: Setting, paths: Sequence[Path]) -> dict[str, Any]:
-    """All that the figures depend on."""
+    """All that the figures depend on, but for the workers."""
     config = setting.config
     kilobytes = sum(path.stat().st_size for path in paths) / len(paths) / 1000
     return {
         **environment(cuda=torch.cuda.is_available() and config.machine.device != "cpu"),
         "cores": cores(),
-        "machine": asdict(config.machine),
+        "machine": {k: v for k, v in asdict(config.machine).items() if k not in NO_MATTER},
         "backbone": config.backbone,
         "batch_size": config.train.batch_size,
         "rows": setting.images,
@@ -269,51 +270,3 @@ def _about(setting: Setting, paths: Sequence[Path]) -> dict[str, Any]:
         "image_size": config.files.image_size,
         "crop_size": config.train.crop_size,
     }
-
-
-def _kept(about: Mapping[str, Any], out: Path) -> list[Throughput]:
-    """What `out` has, if all that it depends on is as it is now."""
-    if not out.exists():
-        return []
-    stored = json.loads(out.read_text())
-    if any(stored.get(name) != value for name, value in about.items() if name != "git"):
-        return []
-    if _commit(stored.get("git")) != _commit(about["git"]):
-        return []
-    names = [field.name for field in fields(Throughput)]
-    ways = [{name: way[name] for name in names} for way in stored["throughputs"]]
-    return [Throughput(**{**way, "host_bytes": tuple(way["host_bytes"])}) for way in ways]
-
-
-def _commit(state: str | None) -> str:
-    """`out` itself may be what has changed since the commit."""
-    return (state or "").removesuffix("-dirty")
-
-
-def _save(found: Sequence[Throughput], about: Mapping[str, Any], out: Path) -> None:
-    """Write the figures with all that they depend on."""
-    content = {
-        **about,
-        "throughputs": [{**asdict(way), "hours_of_90_epochs": way.hours} for way in found],
-        "extrapolated": {
-            f"{way.mode}: hours of 90 epochs on 8 such devices, if they did not wait": way.hours / 8
-            for way in found
-        },
-    }
-    write_json(out, content)
-
-
-def table(found: Sequence[Throughput]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, for a terminal."""
-    ceiling = found[0].images_per_second
-    header = ["mode", "images/s", "of ceiling", "device GiB", "host GiB", "hours of 90 epochs"]
-    rows = [
-        [
-            *(way.mode, f"{way.images_per_second:,.0f}"),
-            f"{100 * way.images_per_second / ceiling:.0f} %",
-            *(f"{way.device_bytes / 2**30:.1f}", f"{max(way.host_bytes) / 2**30:.1f}"),
-            f"{way.hours:.1f}",
-        ]
-        for way in found
-    ]
-    return header, rows

@@ -86,7 +86,7 @@ def _compactness(asked: "Bench") -> None:
 def _images(asked: "Bench") -> None:
     if asked.dry_run:
         raise UserError("bench images measures at once, for about five minutes: no --dry-run")
-    from longtail.benches import throughput
+    from longtail.benches import rates, throughput
 
     config = Config.preset("imagenet-lt").with_options(method="deconfound")
     setting = throughput.Setting(
@@ -95,8 +95,8 @@ def _images(asked: "Bench") -> None:
         images=asked.images,
         files=min(asked.images, 4096),
     )
-    found = throughput.bench_images(setting, asked.results / "images" / "images.json")
-    print_lines(*throughput.table(found))
+    out = asked.results / "images" / "images.json"
+    print_lines(*rates.table(throughput.bench_images(setting, out, asked.only)))
 
 
 def _embeddings(asked: "Bench") -> None:
@@ -197,7 +197,7 @@ def _detection_speed(asked: "Bench") -> None:
 MEASURED: dict[str, Measured] = {
     "speed": Measured(_speed),
     "prices": Measured(_prices),
-    "images": Measured(_images, takes=("images",)),
+    "images": Measured(_images, takes=("images", "only")),
     "compactness": Measured(_compactness, takes=OF_RECIPES),
     "embeddings": Measured(_embeddings, takes=("seeds", "only")),
     "stream": Measured(_stream, takes=("seeds",)),

@@ -19,7 +19,7 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from longtail.detection.chance import uniform
 from longtail.detection.data import DetectionSet
 from longtail.errors import UserError
-from longtail.streaming import as_it_is
+from longtail.streaming import received, shared
 from longtail.waiting import told
 
 STRIDE = 32
@@ -167,11 +167,13 @@ class Streamed:
         loader: DataLoader[Any] = DataLoader(
             _Batches(self.data),
             batch_sampler=order,  # type: ignore[arg-type]
-            collate_fn=as_it_is,
+            collate_fn=shared,
             num_workers=min(self.workers, len(order)),
             pin_memory=self.device.type == "cuda",
         )
-        for batch in loader:
+        arriving = iter(loader)
+        for _ in order:
+            batch = received(arriving)
             if isinstance(batch, UserError):
                 raise batch
             there = Batch(*(part.to(self.device, non_blocking=True) for part in batch))
@@ -298,7 +300,7 @@ def _packed(sample: Sample, canvas: Canvas) -> Sample:
 def _collate_packed(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> Batch:
     """As workers send it: masks are most of a batch."""
     batch = collate(samples, least)
-    return batch._replace(masks=_bits(batch.masks))
+    return shared(batch._replace(masks=_bits(batch.masks)))
 
 
 def _bits(masks: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ class Finished:
                 return str(error)
             return None
 
-        with ThreadPoolExecutor(self.config.machine.workers) as pool:
+        with ThreadPoolExecutor(max(1, self.config.machine.workers)) as pool:
             return list(told("checked", pool.map(fault, images), len(images)))
 
     def detections(

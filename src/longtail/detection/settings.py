@@ -150,7 +150,7 @@ class DetectionMachineConfig:
     precision: Literal["auto", "32", "bf16"] = "auto"
     """bf16 on CUDA, float32 elsewhere. Boxes and heads are float32 always."""
     workers: int = 8
-    """Threads or processes that decode images."""
+    """Threads or processes that decode images; with 0 it is done in between."""
     save_seconds: float = 60.0
     """A checkpoint after the first epoch, and then at the end of one after this long; 0 saves every
     epoch."""
@@ -176,12 +176,13 @@ class DetectionConfig(Settings):
 
     parts: ClassVar[tuple[str, ...]] = ("files", "model", "head", "inference", "train", "machine")
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
-        **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "workers"), (1, math.inf)),
+        **dict.fromkeys(("epochs", "batch_size", "devices", "nodes"), (1, math.inf)),
         **dict.fromkeys(("image_size", "max_size", "proposals"), (1, math.inf)),
         "rois": (4, math.inf),  # a quarter of fewer is no foreground
         "anchor_scale": (0.25, math.inf),  # below, the finest anchors are rounded to nothing
         **dict.fromkeys(("width", "features", "heads", "detections"), (1, math.inf)),
-        **dict.fromkeys(("weight_decay", "warmup", "decay", "save_seconds"), (0, math.inf)),
+        **dict.fromkeys(("weight_decay", "warmup", "decay"), (0, math.inf)),
+        **dict.fromkeys(("workers", "save_seconds"), (0, math.inf)),
         **dict.fromkeys(("gamma", "focal_gamma", "alpha"), (0, math.inf)),
         **dict.fromkeys(("lr", "tau"), (ABOVE_ZERO, math.inf)),
         **dict.fromkeys(("momentum", "mean_momentum", "score_threshold"), (0, 1)),
