@@ -1,6 +1,7 @@
 """The door: help, errors and commands as a user meets them."""
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def test_help_of_train_is_grouped_and_has_examples(capsys):
 def test_an_option_that_may_be_left_out_is_shown_by_its_type(name, capsys):
     with pytest.raises(SystemExit):
         cli.main([*name.split(), "--help"])
-    assert "None}" not in capsys.readouterr().out
+    assert not re.search(r"[{,]None[,}]", capsys.readouterr().out)
 
 
 def test_what_a_recipe_sets_can_be_left_out_again(tmp_path):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -172,6 +172,8 @@ _REGISTRY = ConstructorRegistry()
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """`PATH` in help in place of `{None}|PATH`: the default tells that it may be left out."""
     kind, *rest = get_args(info.type) or (None,)
+    if rest == [type(None)] and get_origin(kind) is Literal:
+        return _chosen(get_args(kind))
     if rest != [type(None)] or kind not in (Path, str, int, float):
         return None
     return PrimitiveConstructorSpec(
@@ -180,6 +182,17 @@ def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         instance_from_str=lambda words: None if words == ["None"] else kind(words[0]),
         is_instance=lambda value: value is None or isinstance(value, kind),
         str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _chosen(values: tuple[str, ...]) -> PrimitiveConstructorSpec[Any]:
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=f"{{{','.join(values)}}}",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: value is None or value in values,
+        str_from_instance=lambda value: [str(value)],
+        choices=values,
     )
 
 
