@@ -9,7 +9,8 @@ import pytest
 from longtail import bench as benches
 from longtail import cli, tables
 from longtail.bench import Bench, Recipe
-from longtail.config import Config, MachineConfig
+from longtail.config import Config, DataConfig, MachineConfig
+from longtail.data import can_choose
 from longtail.errors import UserError
 from longtail.jobs import plan
 
@@ -309,6 +310,22 @@ def test_the_price_counts_samplers_second_stages_and_tuning(bench, tmp_path):
     assert price["bbn"] == pytest.approx(2 * price["baseline"])
     assert price["decouple-crt"] == pytest.approx(price["baseline"] / 10)
     assert price["decouple-tau-norm"] == pytest.approx(1.8 * price["baseline"])
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "own"),
+    [
+        ("tiny-imagenet-lt", {}, True),
+        ("imagenet-lt", {}, True),
+        ("inaturalist18", {}, False),  # whose validation part is what is judged
+        ("cifar100-lt:100", {}, False),
+        ("cifar100-lt:100", {"val_fraction": 0.2}, True),
+        ("tiny-imagenet-lt", {"judge": "val"}, False),
+        ("photos/", {}, False),
+    ],
+)
+def test_a_tuning_run_is_only_priced_where_nothing_else_can_choose(data, options, own):
+    assert can_choose(data, DataConfig(**options)) is own
 
 
 @pytest.mark.parametrize(

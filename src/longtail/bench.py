@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from longtail import data as data_sets
 from longtail import methods, tables
 from longtail.config import Config, MachineConfig
 from longtail.data.base import Data
@@ -170,7 +171,7 @@ class Bench(RecipeBench[Recipe]):
             seen = frozenset(o for o in config.options.items() if o[0] not in method.post_hoc)
             key = (recipe.cell, method.training or config.method, seen, config.train, seed)
             trainings[key] = images.get(config.data, typical) * epochs * price
-            if method.choice:  # where there is no validation part, another training tells
+            if method.choice and not data_sets.can_choose(config.data, config.files):
                 trainings[(*key, method.choice.option)] = trainings[key] * (1 - TUNING_FRACTION)
         return sum(trainings.values())
 

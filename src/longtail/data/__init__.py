@@ -100,6 +100,16 @@ def relocated(
     return name, replace(config, **paths)
 
 
+def can_choose(name: str, config: DataConfig) -> bool:
+    """Whether the data called `name` is known to have a part to choose on that is not judged."""
+    base = name.partition(":")[0]
+    if base in LISTED:
+        own = {"val", "test"} <= set(LISTED[base].lists)
+    else:
+        own = base in NAMED and NAMED[base].validation
+    return config.judge == "test" and (own or config.val_fraction > 0)
+
+
 def is_path(name: str) -> bool:
     """Whether `name`, without its ratio, says where the data lies."""
     return bool(name) and name.partition(":")[0] not in (*EMBEDDED, *NAMED, *LISTED)

@@ -33,6 +33,8 @@ class Named:
     """Its class in `torchvision.datasets`."""
     folder: str = ""
     """Where torchvision unpacks it."""
+    validation: bool = False
+    """Whether it has a validation part beside the test part."""
 
 
 NAMED = {
@@ -42,7 +44,7 @@ NAMED = {
     "cifar100-lt": Named(
         "CIFAR-100 cut to a long tail, 32x32", 100, 100.0, "CIFAR100", "cifar-100-python"
     ),
-    "tiny-imagenet-lt": Named("Tiny ImageNet with a long tail, 64x64", 200),
+    "tiny-imagenet-lt": Named("Tiny ImageNet with a long tail, 64x64", 200, validation=True),
 }
 
 
