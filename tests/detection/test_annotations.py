@@ -187,6 +187,7 @@ def test_a_truncated_file(content, write, keep):
         (lambda c: c["categories"][0].pop("id"), "no id of some category"),
         (lambda c: c["images"][0].pop("width"), "gives no height and width of image 7"),
         (lambda c: c["images"][0].update(width="20"), "gives no height and width of image 7"),
+        (lambda c: c["images"][0].update(width=10**10), "from 1 to 65,536 pixels"),
         (lambda c: c["images"].append("a.png"), "no id of some image"),
         (lambda c: c["images"][0].update(file_name=3), "has neither file_name nor coco_url"),
         (lambda c: c["images"][0].update(neg_category_ids=4), "neg_category_ids of image 7"),

@@ -17,6 +17,8 @@ from longtail.errors import UserError
 
 CROWD = "crowd regions, no targets in training and ignored when judging"
 HOLLOW = "masks that cover no pixel of their image, no targets in training and missed when judging"
+LONGEST = 1 << 16
+"""Pixels of a side, more than a JPEG can have: masks of a mistyped size would fill the memory."""
 PART = "parts of masks that are not lists of three points or more"
 LARGEST = 3.4e38
 """Of float32, in which boxes are kept."""
@@ -132,14 +134,17 @@ def _unique(entries: list[dict[str, Any]], kind: str, path: Path) -> dict[int, d
             twice = isinstance(number, int)
             what = f"twice the {kind} id {number}" if twice else f"no id of some {kind}"
             raise UserError(f"{path} has {what}: ids are whole numbers, each used once")
-        if kind == "image" and not all(_positive(entry.get(side)) for side in ("height", "width")):
-            raise UserError(f"{path} gives no height and width of image {number}")
+        if kind == "image" and not all(_plausible(entry.get(side)) for side in ("height", "width")):
+            raise UserError(
+                f"{path} gives no height and width of image {number}, or none that an image could "
+                f"have: they are from 1 to {LONGEST:,} pixels"
+            )
         found[number] = entry
     return found
 
 
-def _positive(side: Any) -> bool:
-    return isinstance(side, int) and side >= 1
+def _plausible(side: Any) -> bool:
+    return isinstance(side, int) and 1 <= side <= LONGEST
 
 
 def _instance(
