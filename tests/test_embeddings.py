@@ -1,6 +1,7 @@
 """Features of a run as a file, and the file as a data set."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -34,6 +35,20 @@ def test_features_are_what_the_head_saw(run, tmp_path):
     assert (stored["y_train"] == data.train.labels.numpy()).all()
     made_by = embeddings.read_origin(path)
     assert made_by["network"] == "conv4" and made_by["trained_on"] == "digits-lt:20"
+
+
+def test_features_are_those_of_judging_to_the_last_bit(run, tmp_path):
+    opened, stored = reopen(run), np.load(lt.embed(run, tmp_path / "f.npz"))
+    assert (opened.features(opened.data.test).half().numpy() == stored["x_test"]).all()
+
+
+def test_a_run_without_its_blueprint_is_refused_before_images_are_read(run, tmp_path, monkeypatch):
+    other = tmp_path / "run"
+    shutil.copytree(run.folder, other)
+    (other / "model.json").unlink()
+    monkeypatch.setattr(embeddings, "_wanted", lambda *_: pytest.fail("read"))
+    with pytest.raises(UserError, match="delete its result.json"):
+        lt.embed(other, tmp_path / "f.npz")
 
 
 def test_options_for_images_that_were_not_named_are_refused(run, tmp_path, capsys):

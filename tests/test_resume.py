@@ -66,9 +66,21 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
     with pytest.raises(SystemExit):  # named data ask for that training, which is another one
         cli.main(["train", "digits-lt:20", "--resume", *out])
     assert f"unchanged with longtail {' '.join(line)}," in capsys.readouterr().err
+    for words, said in (
+        (["train", "--resume", "--out", str(tmp_path / "none")], "which data?"),
+        (
+            ["detect", "train", "--resume", *out],
+            "a classifier's by the other commands",
+        ),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(words)
+        assert said in capsys.readouterr().err
+    (tmp_path / "several" / "cosine").mkdir(parents=True)
+    shutil.copytree(tmp_path / "run", tmp_path / "several" / "cosine" / "s5")
     with pytest.raises(SystemExit):
-        cli.main(["train", "--resume", "--out", str(tmp_path / "none")])
-    assert "which data?" in capsys.readouterr().err
+        cli.main(["train", "--resume", "--out", str(tmp_path / "several")])
+    assert f"as --out {tmp_path}/several/cosine/s5" in capsys.readouterr().err
 
 
 def test_killed_and_resumed_equals_uninterrupted(tmp_path):

@@ -82,8 +82,8 @@ def parse_configured(name: str, kind: Any, arguments: list[str]) -> Any:
     ours, theirs = split_method_options(arguments) if own else (arguments, {})
     plain = [word for word in ours if word not in ("-h", "--help")]
     first = _only(*_tyro(name, kind, plain))
-    preset = settings.preset(first.config.data)
-    if recipe := first.recipe or _resumed(first):
+    preset = _resumed(first) or settings.preset(first.config.data)
+    if recipe := first.recipe:
         try:
             preset = settings.from_yaml(recipe.read_text(), str(recipe), data=first.config.data)
         except OSError as error:
@@ -94,11 +94,18 @@ def parse_configured(name: str, kind: Any, arguments: list[str]) -> Any:
     return replace(parsed, config=parsed.config.with_options(**theirs))
 
 
-def _resumed(asked: Any) -> Path | None:
-    """The configuration of a run that is to go on, where no other data are named."""
+def _resumed(asked: Any) -> Any:
+    """The configuration of the run in --out that is to go on, where no other data are named."""
     named = asked.config.data or getattr(asked.config.files, "list", None)
-    if asked.resume and asked.out and not named and (asked.out / "config.yaml").exists():
-        return asked.out / "config.yaml"
+    if named or asked.recipe or not asked.resume or not asked.out:
+        return None
+    if (asked.out / "config.yaml").exists():
+        return asked.begun()
+    if several := sorted(asked.out.glob("*/*/config.yaml")):
+        raise UserError(
+            f"{asked.out} holds several runs: go on with the command that began them and --resume, "
+            f"or with one of them, as --out {several[0].parent}"
+        )
     return None
 
 

@@ -45,13 +45,15 @@ def embed(
     if out.suffix != ".npz":
         raise UserError(f"{out} must end in .npz: that is how it is told apart when it is loaded")
     run = Run.open(run)
-    wanted = _wanted(run, data, options)
     shipped = of_run(run)
+    wanted = _wanted(run, data, options)
     _check_same_kind(run, shipped.about.blueprint.shape, wanted)
     machine = run.config.machine
     # the device may be gone; features are those of its precision
     fabric = launch(MachineConfig(precision=machine.precision))
-    model = Model(shipped.backbone, shipped.head).to(fabric.device)
+    model = Model(shipped.backbone, shipped.head)
+    # as in training, to the last bit
+    model.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     view = shipped.about.blueprint.view(fabric.device)
     arrays: dict[str, NDArray] = {}
     for part in ("train", "val", "test"):

@@ -108,6 +108,14 @@ def test_many_proposals_of_one_object_leave_room_for_other_classes():
     assert (found[2] > 0).all() and len(set(found[2][0].tolist())) > 20
 
 
+def test_scores_that_are_no_numbers_are_no_detections():
+    boxes = torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]])[None]
+    scores = torch.tensor([[0.9, float("nan")], [float("nan"), 0.2]])[None]
+    _, best, labels = select(boxes, scores, 3, 1e-4)
+    assert labels[0].tolist() == [1, 2, 0] and best[0, :2].tolist() == pytest.approx([0.9, 0.2])
+    assert (select(boxes, torch.full((1, 2, 2), float("nan")), 3, 1e-4)[2] == 0).all()
+
+
 def test_one_class_gives_as_many_as_are_asked_for():
     place = 20.0 * torch.arange(40)[:, None].repeat(1, 2)
     boxes = torch.cat([place, place + 10], -1)[None]

@@ -318,7 +318,7 @@ def test_detections_in_ones_own_images_tell_files_and_classes(run, place, tmp_pa
     assert f"2 pictures in {tmp_path}/drawn with 0 detections" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         cli.main([*words, "--out", str(tmp_path / "own.json")])
-    assert "own.json is a file: --out is the folder" in capsys.readouterr().err
+    assert f"nothing can be written into {tmp_path}/own.json" in capsys.readouterr().err
 
 
 def test_a_warmup_longer_than_the_training_is_told(place, data, tmp_path, caplog):
@@ -382,7 +382,8 @@ def test_a_result_that_cannot_be_written_is_told_before_the_work(
 ):
     monkeypatch.setattr(Finished, "detections", lambda *_: pytest.fail("detected"))
     (tmp_path / "file").touch()
-    for out, said in ((tmp_path, "is a folder"), (tmp_path / "file" / "x.json", "be written")):
+    below = tmp_path / "file" / "x.json"
+    for out, said in ((tmp_path, "is a folder"), (below, "nothing can be written into")):
         with pytest.raises(SystemExit) as stop:
             cli.main(["detect", "predict", str(run.folder), "--lvis-json", str(out)])
         assert stop.value.code == 2 and said in capsys.readouterr().err

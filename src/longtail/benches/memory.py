@@ -68,7 +68,8 @@ def _children(process: int) -> list[int]:
     parents: dict[int, int] = {}
     for file in PROC.glob("[0-9]*/stat"):
         try:
-            after_name = file.read_text().rpartition(")")[2]  # a name may hold anything
+            # a name may hold anything, half a character too
+            after_name = file.read_text(errors="replace").rpartition(")")[2]
         except OSError:  # it has ended
             continue
         parents[int(file.parent.name)] = int(after_name.split()[1])

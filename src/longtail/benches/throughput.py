@@ -220,11 +220,11 @@ def _replica(config: Config, data: Data, fabric: Fabric) -> Replica:
 def _steady(
     step: Callable[[], None], warm_up: int, timed: int, fabric: Fabric
 ) -> tuple[float, list[int | None]]:
-    """Seconds of `timed` steps after those of the warm-up, and the host's memory all along."""
+    """Seconds of `timed` steps after those of the warm-up, and the host's memory meanwhile."""
+    for _ in range(warm_up):
+        step()
+    wait(fabric)
     with watched(used, INTERVAL) as host:
-        for _ in range(warm_up):
-            step()
-        wait(fabric)
         began = time.perf_counter()
         for _ in range(timed):
             step()

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -44,6 +45,13 @@ class DetectTrain:
       longtail detect train shapes-lvis --method baseline --epochs 12 --out runs/shapes
       longtail detect train my/folder --backbone resnet50.tv_in1k --pretrained --norm frozen
       longtail detect train --recipe recipes/lvis/v0.5/deconfound-tde.yaml --root ~/data"""
+
+    def begun(self) -> DetectionConfig:
+        """The configuration of the run in --out."""
+        from longtail.detection.results import DetectionRun
+
+        assert self.out
+        return DetectionRun(self.out).config
 
     def run(self) -> None:
         """Train, then print the figures."""
@@ -200,22 +208,20 @@ class DetectPredict:
 
         if out.is_dir():
             raise UserError(f"{out} is a folder: --lvis-json is the file to be written")
+        _writable(out.parent)
+        data, whole = self._data(finished)
+        seen = finished.detections(config, data)
+        found = lvis_json(data, seen, named=bool(self.images))
         with replacing(out) as path:
-            path.touch()  # what cannot be written is told before hours of work
-            data, whole = self._data(finished)
-            seen = finished.detections(config, data)
-            found = lvis_json(data, seen, named=bool(self.images))
             path.write_text(json.dumps(found))
         print(f"{len(found):,} detections in {counted(len(data), 'image')}: {out}")
         return whole
 
     def _draw(self, finished: "Finished", config: DetectionConfig) -> bool:
         """Write the pictures; gives whether no image was left out."""
+        _writable(self.out)
         data, whole = self._data(finished)
         chosen = range(len(data) if self.images else min(self.count, len(data)))
-        if self.out.is_file():
-            raise UserError(f"{self.out} is a file: --out is the folder of the pictures")
-        self.out.mkdir(parents=True, exist_ok=True)
         drawn = finished.compare(config, data, chosen, self.least_score)
         names = _distinct(data.pictures[number].path.stem for number in chosen)
         detections = 0
@@ -247,6 +253,16 @@ class DetectPredict:
             paths = _usable(finished, files, lambda path: of_files([path], categories))
             return of_files(paths, categories), len(paths) == len(files)
         return finished.val, True
+
+
+def _writable(folder: Path) -> None:
+    """Make `folder`, or say at once that nothing can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"nothing can be written into {folder}: {error.strerror}") from None
 
 
 def _usable(

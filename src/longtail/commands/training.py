@@ -35,6 +35,13 @@ class Train:
       longtail train letters-lt --method all --seeds 3
       longtail train --list train.txt --test-list test.txt --root images/ --image-size 224"""
 
+    def begun(self) -> Config:
+        """The configuration of the run in --out."""
+        from longtail.runs import Run
+
+        assert self.out
+        return Run(self.out).config
+
     def run(self) -> None:
         """Train, then print the table."""
         from longtail import methods

@@ -300,7 +300,7 @@ def _packed(sample: Sample, canvas: Canvas) -> Sample:
 def _collate_packed(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> Batch:
     """As workers send it: masks are most of a batch."""
     batch = collate(samples, least)
-    return shared(batch._replace(masks=_bits(batch.masks)))
+    return batch._replace(masks=_bits(batch.masks))
 
 
 def _bits(masks: Tensor) -> Tensor:

@@ -259,7 +259,7 @@ def select(
     """
     near = box.iou(boxes, boxes) > 0.5  # (B, P, P)
     left = scores.transpose(1, 2).clone(memory_format=torch.contiguous_format)  # (B, C, P)
-    left.masked_fill_(left <= threshold, 0.0)
+    left.masked_fill_(~(left > threshold), 0.0)  # what is no number, too: it would win every round
     image = torch.arange(len(boxes), device=boxes.device)[:, None]
     label = torch.arange(1, left.shape[1] + 1, device=boxes.device).expand(len(boxes), -1)
     best, which, labels = left.new_empty(len(boxes), 0), label[:, :0], label[:, :0]  # so far
