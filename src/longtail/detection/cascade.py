@@ -46,6 +46,10 @@ PADDED = 64
 it has not seen."""
 
 
+CACHED = 64
+"""Regions whose masks are made at once where that is not a device: more leave the cache."""
+
+
 class Found(NamedTuple):
     """Detections on the canvas, best first."""
 
@@ -219,8 +223,12 @@ class Cascade(nn.Module):
     def _masks(self, atlas: Atlas, boxes: Tensor, labels: Tensor) -> Tensor:
         regions = self._pooled(atlas, boxes, MASK)
         asked = labels.flatten().clamp(min=1)
-        each = [stage.mask(regions, asked).float().sigmoid() for stage in self.each]
-        mean = torch.stack(each).mean(0)
+        size = len(asked) if regions.is_cuda else CACHED
+        made = [
+            torch.stack([stage.mask(*part).float().sigmoid() for stage in self.each]).mean(0)
+            for part in zip(regions.split(size), asked.split(size), strict=True)
+        ]
+        mean = torch.cat(made)
         return mean.view(*labels.shape, *mean.shape[1:])
 
     def _pooled(self, atlas: Atlas, boxes: Tensor, side: int) -> Tensor:

@@ -128,7 +128,7 @@ def paste(masks: Tensor, boxes: Tensor, height: int, width: int) -> Tensor:
     x1, y1, x2, y2 = boxes.unbind(1)
     down = _shares(y1, y2, height, masks.shape[1])
     across = _shares(x1, x2, width, masks.shape[2])
-    return down @ masks @ across.mT >= 0.5
+    return (across @ masks.mT @ down.mT >= 0.5).mT  # column after column, as `encode` reads them
 
 
 def _shares(low: Tensor, high: Tensor, pixels: int, cells: int) -> Tensor:
