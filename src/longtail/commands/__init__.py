@@ -4,16 +4,11 @@ Nothing here imports torch before it is needed, so that help answers at once.
 """
 
 from longtail.commands.benching import Bench
-from longtail.commands.detecting import (
-    DetectEval,
-    DetectPredict,
-    DetectReport,
-    DetectSweep,
-    DetectTrain,
-)
+from longtail.commands.detecting import DetectEval, DetectReport, DetectSweep, DetectTrain
 from longtail.commands.drawing import Figure, Figures
 from longtail.commands.judging import Eval, Report, Sweep
 from longtail.commands.listing import DataSets, Methods
+from longtail.commands.looking import DetectPredict
 from longtail.commands.reusing import Embed, Retrofit
 from longtail.commands.shipping import Export, Predict
 from longtail.commands.training import Demo, Train
