@@ -67,7 +67,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
         cli.main(["train", "digits-lt:20", "--resume", *out])
     assert f"unchanged with longtail {' '.join(line)}," in capsys.readouterr().err
     for words, said in (
-        (["train", "--resume", "--out", str(tmp_path / "none")], "which data?"),
+        (["train", "--resume", "--out", str(tmp_path / "none")], "holds no run to go on with"),
         (
             ["detect", "train", "--resume", *out],
             "a classifier's by the other commands",

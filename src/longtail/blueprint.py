@@ -58,10 +58,8 @@ class Blueprint:
 
     def view(self, device: torch.device) -> View:
         """How it sees its inputs."""
-        mean, std = (
-            torch.tensor(values, device=device).view(-1, 1, 1) for values in (self.mean, self.std)
-        )
-        return View(mean, std, None if self.embeddings else (self.seen[0], self.seen[1]))
+        size = None if self.embeddings else (self.seen[0], self.seen[1])
+        return View.on(device, self.mean, self.std, size)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON that `from_json` reads back."""

@@ -106,7 +106,7 @@ def _resumed(asked: Any) -> Any:
             f"{asked.out} holds several runs: go on with the command that began them and --resume, "
             f"or with one of them, as --out {several[0].parent}"
         )
-    return None
+    raise UserError(f"{asked.out} holds no run to go on with: name the data to begin one")
 
 
 def split_method_options(words: list[str]) -> tuple[list[str], dict[str, str]]:

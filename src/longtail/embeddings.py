@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail import data as data_sets
-from longtail.config import MachineConfig
 from longtail.data.base import Data
-from longtail.engine import launch
 from longtail.errors import UserError
 from longtail.features import extract
-from longtail.finished import own_data
+from longtail.finished import own_data, relaunched
 from longtail.methods import Model
 from longtail.runs import Run, replacing
 from longtail.shipped import of_run
@@ -48,9 +46,7 @@ def embed(
     shipped = of_run(run)
     wanted = _wanted(run, data, options)
     _check_same_kind(run, shipped.about.blueprint.shape, wanted)
-    machine = run.config.machine
-    # the device may be gone; features are those of its precision
-    fabric = launch(MachineConfig(precision=machine.precision))
+    fabric, machine = relaunched(run), run.config.machine
     model = Model(shipped.backbone, shipped.head)
     # as in training, to the last bit
     model.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]

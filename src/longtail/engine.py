@@ -25,8 +25,8 @@ from longtail.replica import Replica
 from longtail.resident import sample_input
 
 WAIT = timedelta(hours=6)
-"""How long processes wait for the first one, which alone judges and writes: LVIS takes it longer
-than the ten minutes that NCCL would give."""
+"""How long processes wait for the first one, which alone judges and writes: LVIS may take it
+longer than the half hour that they would give it."""
 
 
 class Progress(Protocol):

@@ -84,10 +84,14 @@ def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) ->
     own = own_data(run, data, root)
     model = build_model(config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
-    # the device may be gone; figures are those of its precision
-    fabric = launch(MachineConfig(precision=config.machine.precision))
+    fabric = relaunched(run)
     view = View.of(own, config.train, fabric.device)
     return Opened(job, method, own, model.to(fabric.device).eval(), view, fabric)
+
+
+def relaunched(run: Run) -> Fabric:
+    """The device at hand, for that of the run may be gone; figures are those of its precision."""
+    return launch(MachineConfig(precision=run.config.machine.precision))
 
 
 def own_data(run: Run, data: Own = None, root: Path | None = None) -> Data:

@@ -96,11 +96,19 @@ class View:
     @staticmethod
     def of(data: Data, train: TrainConfig, device: torch.device) -> "View":
         """The view of `data` that `train` asks for."""
-        return View(
-            mean=torch.tensor(data.mean, device=device).view(-1, 1, 1),
-            std=torch.tensor(data.std, device=device).view(-1, 1, 1),
-            size=None if data.embeddings else seen_size(data, train),
-        )
+        size = None if data.embeddings else seen_size(data, train)
+        return View.on(device, data.mean, data.std, size)
+
+    @staticmethod
+    def on(
+        device: torch.device,
+        mean: Sequence[float],
+        std: Sequence[float],
+        size: tuple[int, int] | None,
+    ) -> "View":
+        """A view of these values there."""
+        scale = [torch.tensor(values, device=device).view(-1, 1, 1) for values in (mean, std)]
+        return View(scale[0], scale[1], size)
 
     def judged(self, inputs: Tensor) -> Tensor:
         """Network inputs of images, their middles where they are too large; embeddings pass."""

@@ -146,7 +146,9 @@ def _writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise UserError(f"nothing can be written into {folder}: {error.strerror}") from None
+        raise UserError(
+            f"nothing can be written into {folder} ({error.strerror}): choose another folder"
+        ) from None
 
 
 def _usable(

@@ -26,6 +26,7 @@ __all__ = [
     "Data",
     "Split",
     "available",
+    "can_choose",
     "check_loaded",
     "count",
     "digest",

@@ -17,9 +17,9 @@ from longtail.errors import UserError
 
 CROWD = "crowd regions, no targets in training and ignored when judging"
 HOLLOW = "masks that cover no pixel of their image, no targets in training and missed when judging"
+PART = "parts of masks that are not lists of three points or more"
 LONGEST = 1 << 16
 """Pixels of a side, more than a JPEG can have: masks of a mistyped size would fill the memory."""
-PART = "parts of masks that are not lists of three points or more"
 LARGEST = 3.4e38
 """Of float32, in which boxes are kept."""
 

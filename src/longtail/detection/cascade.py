@@ -44,8 +44,6 @@ FOREGROUND = 0.25
 PADDED = 64
 """The number of masks in a step is a multiple of it: cuDNN chooses its kernels anew for every size
 it has not seen."""
-
-
 CACHED = 64
 """Regions whose masks are made at once where that is not a device: more leave the cache."""
 

@@ -164,9 +164,10 @@ class Finished:
         with_tde = config.tde != "off"
         for number, first in enumerate(list(before)):
             image, target = data[number]
-            shown = {self.config.training: first}
+            shown, asked = {self.config.training: first}, first
             if with_tde:
-                shown[f"{config.method}, alpha {config.inference.alpha:g}"] = next(after)
+                asked = next(after)
+                shown[f"{config.method}, alpha {config.inference.alpha:g}"] = asked
             if len(target["labels"]):
                 shown["annotated"] = pictures.truth(target)
             drawn = [
@@ -174,8 +175,7 @@ class Finished:
                 for found in shown.values()
             ]
             titles = [f"{name}: {len(found.labels)}" for name, found in shown.items()]
-            scored = list(shown.values())[1 if with_tde else 0]
-            yield Shown(pictures.side_by_side(drawn, titles), len(scored.labels))
+            yield Shown(pictures.side_by_side(drawn, titles), len(asked.labels))
 
 
 class Shown(NamedTuple):

@@ -35,7 +35,7 @@ from longtail.provenance import environment
 from longtail.schedule import rate
 from longtail.seeding import stream
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 LONGEST_GRADIENT = 35.0
 """Longer ones are shortened to it, as in the framework the paper used."""
@@ -174,7 +174,7 @@ def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> Traine
 def _tell_of_long_warmup(config: DetectionConfig, steps: int) -> None:
     """Warn whoever trains for less than the steps in which the rate rises."""
     if config.train.warmup >= steps:
-        logger.warning(
+        log.warning(
             "--warmup %d: this training has %d steps, so that the rate never reaches --lr %g. "
             "Few images want a short one, as --warmup %d",
             *(config.train.warmup, steps, config.train.lr, max(1, steps // 20)),
