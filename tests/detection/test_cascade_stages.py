@@ -8,7 +8,14 @@ from loops import code, moved, overlap
 from torch.testing import assert_close
 
 from longtail.detection.batches import Batch, rows_of
-from longtail.detection.cascade import PADDED, Cascade, _first, logits_of, select
+from longtail.detection.cascade import (
+    PADDED,
+    Cascade,
+    _first,
+    logits_of,
+    probabilities,
+    select,
+)
 from longtail.detection.proposals import Proposed
 from longtail.detection.regions import atlas_of, mask_targets, pool
 from longtail.heads import DeconfoundHead
@@ -161,7 +168,8 @@ def test_what_the_stages_find_is_what_a_loop_says(cascade, maps, proposed, batch
                 for stage, (_, scales, _) in zip(cascade.each, STAGES, strict=True):
                     x = feature(stage, maps, box, i)
                     if proposed.present[i, p]:
-                        mean[i, p] += stage.probabilities(x, tde, 1.5)[0, 1:] / 3
+                        own = probabilities([stage.effects(x, tde, 1.5)], tde)
+                        mean[i, p] += own[0, 1:] / 3
                     move = stage.move(x)[0].tolist()
                     box = moved(move, box, scales, *batch.sizes[i].tolist())
                 last[i, p] = torch.tensor(box)  # does not depend on how classes are scored

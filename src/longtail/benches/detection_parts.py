@@ -41,7 +41,10 @@ def parts_of(
         "levels on one map": [(cascades, "atlas_of")],
         "pooling": [(cascade, "_pooled")],
         "box features": [(stage.features, "forward") for stage in stages],
-        "box classifiers": [(stage, "probabilities") for stage in stages],
+        "box classifiers": [
+            *((stage, "effects") for stage in stages),
+            (cascades, "probabilities"),
+        ],
         "choice of detections": [(cascades, "select")],
         "masks": [(cascade, "_masks")],
         "classifier losses": [(cascade, "_class_loss")],

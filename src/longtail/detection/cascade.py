@@ -7,7 +7,7 @@ Shapes: B images, P proposals, R regions an image in training, C classes and the
 G true boxes, S stages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -77,13 +77,12 @@ class Stage(nn.Module):
         nn.init.normal_(self.move.weight, std=0.001)
         nn.init.zeros_(self.move.bias)
 
-    def probabilities(self, x: Tensor, tde: Tde, alpha: float) -> Tensor:
-        """Scores (N, C + 1) of features (N, D): each a softmax, and only one."""
+    def effects(self, x: Tensor, tde: Tde, alpha: float) -> tuple[Tensor, Tensor | None]:
+        """Total and TDE logits (N, C + 1) of features (N, D); of the latter none without TDE."""
         if tde == "off" or not isinstance(self.head, NormalisedHead):
-            return logits_of(self.head, x).float().softmax(-1)
+            return logits_of(self.head, x).float(), None
         total, indirect = self.head.effects(x)
-        direct = total - alpha * indirect  # Eq. 8
-        return direct.softmax(-1) if tde == "plain" else background_exempt(total, direct)  # Eq. 9
+        return total, torch.sub(total, indirect, alpha=alpha)  # Eq. 8
 
 
 def logits_of(head: Head, x: Tensor) -> Tensor:
@@ -206,13 +205,12 @@ class Cascade(nn.Module):
     def detect(self, maps: dict[str, Tensor], proposed: Proposed, sizes: Tensor) -> Found:
         """Detections of every image; `sizes` (B, 2) are those of the images on the canvas."""
         atlas, boxes = atlas_of(maps), proposed.boxes
-        scores: Tensor | float = 0.0
+        effects = []
         for stage in self.each:
             x = stage.features(self._pooled(atlas, boxes, BOX))
-            scores = scores + stage.probabilities(x, self.tde, self.alpha) / len(self.stages)
+            effects.append(stage.effects(x, self.tde, self.alpha))
             boxes = box.clip(box.decode(stage.coder, stage.move(x).view(boxes.shape), boxes), sizes)
-        assert isinstance(scores, Tensor)
-        scores = scores.view(*boxes.shape[:2], -1)[..., 1:]  # (B, P, C)
+        scores = probabilities(effects, self.tde).view(*boxes.shape[:2], -1)[..., 1:]  # (B, P, C)
         wide = (boxes[..., 2:] > boxes[..., :2]).all(-1)
         scores = scores.masked_fill(~(proposed.present & wide)[..., None], 0.0)
         boxes, best, labels = select(boxes, scores, self.detections, self.score_threshold)
@@ -233,6 +231,22 @@ class Cascade(nn.Module):
         """Boxes (B, N, 4) pooled as (B * N, V, side, side)."""
         image = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
         return pool(atlas, boxes.flatten(0, 1), image, side, self.canonical)
+
+
+def probabilities(effects: Sequence[tuple[Tensor, Tensor | None]], tde: Tde) -> Tensor:
+    """Scores (N, C + 1): a softmax of each stage, and only one, and the mean over stages.
+
+    All stages at once: these are small operations, whose number is what they cost.
+
+    Args:
+        effects: total and TDE logits (N, C + 1) of each stage.
+        tde: how they are scored.
+    """
+    total = [each for each, _ in effects]
+    direct = [each for _, each in effects if each is not None]
+    if tde == "background-exempt" and direct:
+        return background_exempt(torch.stack(total), torch.stack(direct)).mean(0)  # Eq. 9
+    return torch.stack(direct or total).softmax(-1).mean(0)
 
 
 def _first(chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
