@@ -20,10 +20,12 @@ from longtail.config import MachineConfig
 from longtail.data import cache, cores, images, load, memory
 from longtail.data.base import Split
 from longtail.data.streamed import Streamed
+from longtail.data.workers import CHUNK, ahead, fitting
+from longtail.data.workers import in_chunks as workers_in_chunks
 from longtail.errors import UserError
 from longtail.finished import evaluate
 from longtail.pipeline import fit_all
-from longtail.streaming import ahead, in_batches, workers_of
+from longtail.streaming import in_batches, workers_of
 
 HERE = torch.device("cpu")
 
@@ -292,7 +294,44 @@ def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path
         raise FileNotFoundError
 
     monkeypatch.setattr(shutil, "disk_usage", without)
-    assert ahead(4, 5, 1000) == 4
+    assert ahead(4, 5, 1000) == 4 and fitting(5, 1000) == 5
+
+
+def test_as_many_workers_decode_as_shared_memory_has_room_for(monkeypatch, tmp_path: Path):
+    free = shutil.disk_usage(tmp_path)._replace(free=100 * CHUNK)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    assert [fitting(5, size) for size in (0, 10, 20, 30, 100)] == [5, 5, 3, 1, 0]
+
+
+@pytest.mark.parametrize(("room", "processes"), [(2**30, 2), (0, 0)])
+def test_processes_and_threads_decode_the_same(
+    photos: Path, monkeypatch, caplog, tmp_path, room, processes
+):
+    free, started = shutil.disk_usage(tmp_path)._replace(free=room), []
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    monkeypatch.setattr(images, "cores", lambda: 2)
+    monkeypatch.setattr(images, "CHUNK", 3)
+
+    def in_chunks(make, places, *, workers, image_bytes):
+        started.append(workers)
+        return workers_in_chunks(make, places, workers=workers, image_bytes=image_bytes)
+
+    monkeypatch.setattr(images, "in_chunks", in_chunks)
+    (photos / "train" / "a" / "7.png").write_bytes(b"no image")
+    made, said = [], []
+    for many in (100, 10):  # there are 16 to train on, and 6 to test
+        monkeypatch.setattr(images, "MANY", many)
+        monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / f"cache-{many}"))
+        with caplog.at_level(logging.WARNING):
+            made.append(load(str(photos), image_size=10, corrupt="skip").train)
+        said.append(caplog.text)
+        caplog.clear()
+    assert started == [processes] * (processes > 0)
+    assert torch.equal(made[0].in_memory, made[1].in_memory) and len(made[0]) == 15
+    assert torch.equal(made[0].labels, made[1].labels)
+    assert said[0] == said[1] and "left out 1 of 16 images" in said[0]
+    with pytest.raises(UserError, match=r"7\.png cannot be read \(no image of a known format\)"):
+        load(str(photos), image_size=10)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import active_children
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from longtail import benches, cli, provenance
 from longtail.benches import plain, rates, throughput
 from longtail.benches.generated import SIZES, generate, generated
 from longtail.benches.memory import anonymous, used, watched
-from longtail.benches.rates import Throughput
+from longtail.benches.rates import EPOCHS, IMAGES, Throughput
 from longtail.benches.throughput import Setting, bench_images
 from longtail.config import Config, DataConfig, MachineConfig
 from longtail.data import memory
@@ -364,3 +365,23 @@ def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
     assert setting.config.backbone == "resnext50_32x4d" and setting.config.method == "deconfound"
     line = capsys.readouterr().out.splitlines()[1]
     assert " ".join(line.split()) == "ceiling 2,500 100 % 2.0 1.0 - 0 1.2"
+
+
+def test_the_docs_tell_what_was_measured():
+    root = Path(__file__).parents[1]
+    kept = json.loads((root / "results/images/images.json").read_text())
+    ways = {way["mode"]: way for way in kept["throughputs"]}
+    assert kept["device"] == "NVIDIA H200" and kept["cores"] == 16 and kept["rows"] == IMAGES
+    ceiling, resident = (ways[mode]["images_per_second"] for mode in ("ceiling", "resident"))
+    hours, way = EPOCHS * IMAGES / resident / 3600, ways["resident"]
+    device, host = (f / 2**30 for f in (way["device_bytes"], max(way["host_bytes"])))
+    preparing = way["preparing_seconds"]
+    page = " ".join((root / "docs/performance.md").read_text().split())
+    assert resident >= 0.9 * ceiling
+    assert (
+        f"the ceiling is {ceiling:,.0f} images a second, and resident images come to "
+        f"{resident:,.0f}, {100 * resident / ceiling:.0f} % of it: 90 epochs of ImageNet-LT take "
+        f"{hours:.2f} hours on one device and {hours / 8:.2f} on eight (extrapolated), with "
+        f"{device:.1f} GiB of the device's memory and {host:.1f} of the host's. {preparing:.0f} s "
+        f"went before that: threads decoded {IMAGES / preparing:.0f} images a second"
+    ) in page

@@ -4,34 +4,21 @@ On the device they take the same batched functions as resident images, and come 
 Shapes: B images in a batch, stored (C, H, W).
 """
 
-import logging
 import math
-import shutil
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from longtail.config import MachineConfig, TrainConfig
 from longtail.data.base import Data
 from longtail.data.cores import processes, share
 from longtail.data.streamed import Encoded, Pixels, Streamed
+from longtail.data.workers import CHUNK, in_chunks
 from longtail.errors import UserError
 from longtail.resident import Resident, View, augmentation
 
-T = TypeVar("T")
-
-log = logging.getLogger(__name__)
-
-CHUNK = 64
-"""Images that a worker makes at a time: 13 MB of them at 256 pixels."""
-AHEAD = 4
-"""Chunks that each worker may be ahead, where shared memory has room for them."""
-HELD = 2
-"""Chunks with the reader beside those: the one it copies, and the next as it comes."""
-SHARED = "/dev/shm"
 SHARE = 0.5
 """Of the device's memory that resident images may take; the rest is the network's."""
 
@@ -105,24 +92,33 @@ def in_batches(
         device: where the images are wanted.
         feeds: such iterators that are read by turns, and share the workers.
     """
-    chunks = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
-    workers = workers_of(machine, feeds) if chunks else 0
-    loaders = feeds * processes(machine)
-    wide = inputs.element_size() if isinstance(inputs, Tensor) else 1
+    places = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
     on_device = machine.decode == "device" and isinstance(inputs, Streamed)
     if on_device and not can_decode(device):
         raise UserError(
             f"this torchvision cannot decode JPEGs on {device}: leave --decode device out"
         )
-    loader: DataLoader[Any] = DataLoader(
-        _Places(inputs, encoded=on_device),
-        batch_sampler=chunks,
-        num_workers=workers,
-        prefetch_factor=ahead(AHEAD, workers, CHUNK * math.prod(inputs.shape[1:]) * wide, loaders),
-        pin_memory=device.type == "cuda" and not on_device,
-        collate_fn=shared,
+    wide = inputs.element_size() if isinstance(inputs, Tensor) else 1
+    arriving = in_chunks(
+        _maker(inputs, encoded=on_device),
+        places,
+        workers=workers_of(machine, feeds) if places else 0,
+        image_bytes=math.prod(inputs.shape[1:]) * wide,
+        loaders=feeds * processes(machine),
+        pin=device.type == "cuda" and not on_device,
     )
-    return _joined(inputs, iter(loader), [len(batch) for batch in batches], device)
+    return _joined(inputs, arriving, [len(batch) for batch in batches], device)
+
+
+def _maker(inputs: Tensor | Streamed, *, encoded: bool) -> Callable[[list[int]], Pixels | Encoded]:
+    """What a worker does with a chunk of places."""
+    if isinstance(inputs, Streamed):
+        return inputs.encoded if encoded else inputs.decoded
+    return partial(_taken, inputs)
+
+
+def _taken(inputs: Tensor, index: list[int]) -> Pixels:
+    return Pixels(inputs[index], [])
 
 
 def _joined(
@@ -137,7 +133,7 @@ def _joined(
         whole = torch.empty(size, *inputs.shape[1:], dtype=dtype, device=device)
         filled = 0
         while filled < size:
-            chunk = received(arriving)
+            chunk = next(arriving)
             if isinstance(chunk, Encoded):
                 chunk = _decoded(chunk, inputs.shape[-1], device)
             if chunk.broken:
@@ -147,32 +143,6 @@ def _joined(
             whole[filled : filled + count].copy_(chunk.images, non_blocking=True)
             filled += count
         yield whole
-
-
-def received(arriving: Iterator[T]) -> T:
-    """What comes next from workers."""
-    try:
-        return next(arriving)
-    except RuntimeError as error:
-        if "shared memory" not in str(error):
-            raise
-        raise UserError(
-            "a worker found no room in shared memory: give the container more, as in --shm-size "
-            "2g, or pass a smaller --workers; 0 decodes without any"
-        ) from error
-
-
-def shared(made: T) -> T:
-    """`made` with its tensors in shared memory, if this is a worker.
-
-    Its queue would move them there in a thread of its own: that prints that there is no room,
-    drops them, and `received` would wait for ever.
-    """
-    if get_worker_info() is not None and isinstance(made, tuple):  # and not an error
-        for part in made:
-            if isinstance(part, Tensor):
-                part.share_memory_()
-    return made
 
 
 def can_decode(device: torch.device) -> bool:
@@ -193,46 +163,8 @@ def _decoded(chunk: Encoded, size: int, device: torch.device) -> Pixels:
     return Pixels(images, [(row, reason) for row, reason in rows if isinstance(reason, str)])
 
 
-class _Places(Dataset[Any]):
-    """What a worker holds: it is asked for a chunk of places at a time."""
-
-    def __init__(self, inputs: Tensor | Streamed, *, encoded: bool):
-        self.inputs = inputs
-        self.encoded = encoded
-
-    def __getitems__(self, index: list[int]) -> Pixels | Encoded:
-        if not isinstance(self.inputs, Streamed):
-            return Pixels(self.inputs[index], [])
-        return self.inputs.encoded(index) if self.encoded else self.inputs.decoded(index)
-
-
 def workers_of(machine: MachineConfig, feeds: int = 1) -> int:
     """For each of `feeds`: as many as asked for, else the cores for this process, shared out."""
     if machine.workers == 0:
         return 0
     return max(1, (machine.workers or share(machine)) // feeds)
-
-
-def ahead(most: int, workers: int, size: int, loaders: int = 1) -> int | None:
-    """What each of `workers` may have ready, `size` bytes each; None without workers.
-
-    A container may have little shared memory, 64 MB by default.
-
-    Args:
-        most: that are of use.
-        workers: of each loader.
-        size: of one chunk or batch.
-        loaders: those of the host, which share the memory.
-    """
-    if not workers:
-        return None
-    room = shared_room()
-    return most if room is None else max(1, min(most, (room // (size * loaders) - HELD) // workers))
-
-
-def shared_room() -> int | None:
-    """Bytes of shared memory that are free; None where it is not bounded so."""
-    try:
-        return shutil.disk_usage(SHARED).free
-    except OSError:  # not Linux
-        return None

@@ -274,9 +274,9 @@ def test_what_the_docs_say_is_what_was_measured():
     files = [ROOT / f"results/detection-speed/{name}.json" for name in names]
     speeds = [json.loads(file.read_text()) for file in files]
     assert (
-        "TDE costs {:.3f} of plain inference and exempted {:.3f}, where plain inference over itself "
-        "has {:.3f}; with 1,203 classes {:.3f} and {:.3f} ({:.3f}), and with a mask for each of them "
-        "{:.3f} and {:.3f} ({:.3f})."
+        "TDE costs {:.3f} of plain inference and exempted {:.3f}, where plain inference over "
+        "itself has {:.3f}; with 1,203 classes {:.3f} and {:.3f} ({:.3f}), and with a mask for "
+        "each of them {:.3f} and {:.3f} ({:.3f})."
     ).format(*(speed["tde_over_off"][way] for speed in speeds for way in (*TDE[1:], AGAIN))) in page
     ways = [speeds[-1]["milliseconds"][f"inference, TDE {way}"] for way in TDE]
     took = [way["box classifiers"] for way in ways]

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from longtail.data.listed import IMAGENET_MEAN, IMAGENET_STD
+from longtail.data.workers import HELD, ahead, shared_room
 from longtail.errors import UserError
-from longtail.streaming import HELD, ahead, shared_room
 
 
 def plain_loader(

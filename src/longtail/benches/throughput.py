@@ -28,6 +28,7 @@ from longtail.benches.speed import wait
 from longtail.config import Config
 from longtail.data.base import Data, Split
 from longtail.data.cores import cores
+from longtail.data.workers import received
 from longtail.engine import launch
 from longtail.errors import UserError, unknown
 from longtail.graph import stepper
@@ -35,7 +36,7 @@ from longtail.jobs import settled
 from longtail.provenance import environment
 from longtail.replica import Replica
 from longtail.resident import Resident
-from longtail.streaming import can_decode, place, received, workers_of
+from longtail.streaming import can_decode, place, workers_of
 
 WARM_UP = 5
 """Steps before the clock starts, where it does not run from the beginning."""

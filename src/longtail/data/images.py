@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -16,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from longtail.data.cores import cores
+from longtail.data.workers import CHUNK, fitting, in_chunks
 from longtail.errors import UserError, some
 from longtail.waiting import told
 
@@ -43,6 +45,9 @@ BATCH = 32
 """Images a task of the thread pool, so that small images do not drown in its overhead."""
 WINDOW = 2048
 """Encoded images in memory at a time."""
+MANY = 4096
+"""Images from which on processes decode them, if they can: threads start at once, but with many
+cores they wait for the interpreter more than they decode."""
 
 
 Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
@@ -173,8 +178,7 @@ class Images:
         pixels: NDArray[np.uint8] | None = None  # (N, 3, H, W)
         places: list[int] = []
         broken: list[tuple[int, str]] = []  # rows, and why
-        images = told("decoded", decode_all(self.blobs(rows), self.image_size), len(rows))
-        for place, image in enumerate(images):
+        for place, image in enumerate(told("decoded", self._decoded(rows), len(rows))):
             if isinstance(image, str):
                 broken.append((int(rows[place]), image))
                 continue
@@ -189,6 +193,23 @@ class Images:
         if pixels is None:
             raise UserError(f"none of the {len(rows)} images can be read: see the log for each")
         return torch.from_numpy(pixels[: len(places)]), torch.tensor(places)
+
+    def _decoded(self, rows: Tensor) -> Iterator[Decoded]:
+        """The images of `rows`, in their order."""
+        size = self.image_size
+        workers = fitting(cores(), self.row_bytes())
+        if size is None or self.name is None or len(rows) < MANY or workers < 2:
+            yield from decode_all(self.blobs(rows), size)
+            return
+        places = [chunk.tolist() for chunk in torch.arange(len(rows)).split(CHUNK)]
+        make = partial(self._chunk, rows)
+        for made in in_chunks(make, places, workers=workers, image_bytes=self.row_bytes()):
+            for place, image in enumerate(made.images.numpy()):
+                yield made.broken.get(place, image)
+
+    def _chunk(self, rows: Tensor, index: list[int]) -> "Chunk":
+        assert self.image_size is not None
+        return decode_chunk(self.blobs(rows[index]), len(index), self.image_size)
 
     def _tell(self, broken: Sequence[tuple[int, str]], of: int) -> None:
         """Stop at images that cannot be read, or name each in the log."""
@@ -213,6 +234,28 @@ class Images:
             f"images differ in size ({', '.join(told)}): "
             "pass --image-size, as in --image-size 64, to bring them to one"
         )
+
+
+class Chunk(NamedTuple):
+    """Images of one size, decoded."""
+
+    images: Tensor
+    """(B, 3, H, W) uint8; black where an image cannot be read."""
+    broken: dict[int, str]
+    """Places of those, and why."""
+
+
+def decode_chunk(blobs: Iterable[Blob], count: int, size: int) -> Chunk:
+    """`count` images, one after the other."""
+    images = torch.zeros(count, 3, size, size, dtype=torch.uint8)
+    broken = {}
+    for place, blob in enumerate(blobs):
+        pixels = attempt(blob, size)
+        if isinstance(pixels, str):
+            broken[place] = pixels
+        else:
+            images[place] = torch.from_numpy(pixels)
+    return Chunk(images, broken)
 
 
 def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Iterator[Decoded]:

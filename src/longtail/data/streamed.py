@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.data.images import Images, attempt
+from longtail.data.images import Images, decode_chunk
 from longtail.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -67,16 +66,9 @@ class Streamed:
 
     def decoded(self, index: Sequence[int]) -> Pixels:
         """The images at the places `index`, in its order."""
-        images = np.zeros((len(index), *self.shape[1:]), dtype=np.uint8)
         rows = self.rows[list(index)]
-        broken = []
-        for place, blob in enumerate(self.store.blobs(rows)):
-            pixels = attempt(blob, self.size)
-            if isinstance(pixels, str):
-                broken.append((int(rows[place]), pixels))
-            else:
-                images[place] = pixels
-        return Pixels(torch.from_numpy(images), broken)
+        images, broken = decode_chunk(self.store.blobs(rows), len(index), self.size)
+        return Pixels(images, [(int(rows[place]), reason) for place, reason in broken.items()])
 
     def tell(self, broken: Sequence[tuple[int, str]]) -> None:
         """Stop at the first of `Pixels.broken`, or name them all and go on with black ones."""

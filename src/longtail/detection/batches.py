@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
+from longtail.data.workers import received, shared
 from longtail.detection.chance import uniform
 from longtail.detection.data import DetectionSet
 from longtail.errors import UserError
-from longtail.streaming import received, shared
 from longtail.waiting import told
 
 STRIDE = 32

@@ -1,0 +1,119 @@
+"""Processes that make a chunk of images at a time and hand it over in shared memory."""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from longtail.errors import UserError
+
+T = TypeVar("T")
+
+CHUNK = 64
+"""Images that a worker makes at a time: 13 MB of them at 256 pixels."""
+AHEAD = 4
+"""Chunks that each worker may be ahead, where shared memory has room for them."""
+HELD = 2
+"""Chunks with the reader beside those: the one it copies, and the next as it comes."""
+SHARED = "/dev/shm"
+
+
+def in_chunks(
+    make: Callable[[list[int]], T],
+    places: Sequence[list[int]],
+    *,
+    workers: int,
+    image_bytes: int,
+    loaders: int = 1,
+    pin: bool = False,
+) -> Iterator[T]:
+    """What `make` gives for each of `places`, in their order; the workers begin at once.
+
+    Args:
+        make: called in a worker, or here if there is none.
+        places: of up to CHUNK images each.
+        workers: how many.
+        image_bytes: what an image takes in shared memory.
+        loaders: such iterators of the host at a time, which share that memory.
+        pin: whether to hand over pinned memory.
+    """
+    loader: DataLoader[Any] = DataLoader(
+        _Asked(make),
+        batch_sampler=places,
+        num_workers=workers,
+        prefetch_factor=ahead(AHEAD, workers, CHUNK * image_bytes, loaders),
+        pin_memory=pin,
+        collate_fn=shared,
+    )
+    arriving = iter(loader)  # and not at the first chunk that is asked for
+    return (received(arriving) for _ in places)
+
+
+class _Asked(Dataset[Any]):
+    """What a worker holds."""
+
+    def __init__(self, make: Callable[[list[int]], Any]):
+        self.make = make
+
+    def __getitems__(self, index: list[int]) -> Any:
+        return self.make(index)
+
+
+def received(arriving: Iterator[T]) -> T:
+    """What comes next from workers."""
+    try:
+        return next(arriving)
+    except RuntimeError as error:
+        if "shared memory" not in str(error):
+            raise
+        raise UserError(
+            "a worker found no room in shared memory: give the container more, as in --shm-size "
+            "2g, or pass a smaller --workers; 0 decodes without any"
+        ) from error
+
+
+def shared(made: T) -> T:
+    """`made` with its tensors in shared memory, if this is a worker.
+
+    Its queue would move them there in a thread of its own: that prints that there is no room,
+    drops them, and `received` would wait for ever.
+    """
+    if get_worker_info() is not None and isinstance(made, tuple):  # and not an error
+        for part in made:
+            if isinstance(part, Tensor):
+                part.share_memory_()
+    return made
+
+
+def ahead(most: int, workers: int, size: int, loaders: int = 1) -> int | None:
+    """What each of `workers` may have ready, `size` bytes each; None without workers.
+
+    A container may have little shared memory, 64 MB by default.
+
+    Args:
+        most: that are of use.
+        workers: of each loader.
+        size: of one chunk or batch.
+        loaders: those of the host, which share the memory.
+    """
+    if not workers:
+        return None
+    room = shared_room()
+    return most if room is None else max(1, min(most, (room // (size * loaders) - HELD) // workers))
+
+
+def fitting(workers: int, image_bytes: int) -> int:
+    """As many of `workers` as shared memory has room for a chunk of each."""
+    room = shared_room()
+    chunk = max(1, CHUNK * image_bytes)
+    return workers if room is None else max(0, min(workers, room // chunk - HELD))
+
+
+def shared_room() -> int | None:
+    """Bytes of shared memory that are free; None where it is not bounded so."""
+    try:
+        return shutil.disk_usage(SHARED).free
+    except OSError:  # not Linux
+        return None
