@@ -20,7 +20,7 @@ from longtail.config import MachineConfig
 from longtail.data import cache, cores, images, load, memory
 from longtail.data.base import Split
 from longtail.data.streamed import Streamed
-from longtail.data.workers import CHUNK, ahead, fitting
+from longtail.data.workers import ahead, fitting
 from longtail.data.workers import in_chunks as workers_in_chunks
 from longtail.errors import UserError
 from longtail.finished import evaluate
@@ -298,7 +298,7 @@ def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path
 
 
 def test_as_many_workers_decode_as_shared_memory_has_room_for(monkeypatch, tmp_path: Path):
-    free = shutil.disk_usage(tmp_path)._replace(free=100 * CHUNK)
+    free = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     assert [fitting(5, size) for size in (0, 10, 20, 30, 100)] == [5, 5, 3, 1, 0]
 
@@ -312,9 +312,9 @@ def test_processes_and_threads_decode_the_same(
     monkeypatch.setattr(images, "cores", lambda: 2)
     monkeypatch.setattr(images, "CHUNK", 3)
 
-    def in_chunks(make, places, *, workers, image_bytes):
+    def in_chunks(make, places, *, workers, chunk_bytes):
         started.append(workers)
-        return workers_in_chunks(make, places, workers=workers, image_bytes=image_bytes)
+        return workers_in_chunks(make, places, workers=workers, chunk_bytes=chunk_bytes)
 
     monkeypatch.setattr(images, "in_chunks", in_chunks)
     (photos / "train" / "a" / "7.png").write_bytes(b"no image")

@@ -103,7 +103,7 @@ def in_batches(
         _maker(inputs, encoded=on_device),
         places,
         workers=workers_of(machine, feeds) if places else 0,
-        image_bytes=math.prod(inputs.shape[1:]) * wide,
+        chunk_bytes=CHUNK * math.prod(inputs.shape[1:]) * wide,
         loaders=feeds * processes(machine),
         pin=device.type == "cuda" and not on_device,
     )

@@ -423,6 +423,13 @@ def test_workers_send_masks_packed(data):
     assert 8 * sent.nbytes == whole.nbytes > 0
 
 
+def test_workers_are_told_what_their_largest_batch_takes(data):
+    streamed = batches.Streamed(batches.Prepared(data[0], 64, 64), torch.device("cpu"), 0)
+    for images in ([0], [0, 1, 2]):
+        sent = streamed._made(images)
+        assert 0 <= streamed._bytes(images) - sent.images.nbytes - sent.masks.nbytes < 64 * 64
+
+
 STREAM = """
 import sys
 import torch

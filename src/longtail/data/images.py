@@ -196,16 +196,21 @@ class Images:
 
     def _decoded(self, rows: Tensor) -> Iterator[Decoded]:
         """The images of `rows`, in their order."""
-        size = self.image_size
-        workers = fitting(cores(), self.row_bytes())
-        if size is None or self.name is None or len(rows) < MANY or workers < 2:
-            yield from decode_all(self.blobs(rows), size)
+        if not (workers := self._workers(rows)):
+            yield from decode_all(self.blobs(rows), self.image_size)
             return
+        make, chunk_bytes = partial(self._chunk, rows), CHUNK * self.row_bytes()
         places = [chunk.tolist() for chunk in torch.arange(len(rows)).split(CHUNK)]
-        make = partial(self._chunk, rows)
-        for made in in_chunks(make, places, workers=workers, image_bytes=self.row_bytes()):
+        for made in in_chunks(make, places, workers=workers, chunk_bytes=chunk_bytes):
             for place, image in enumerate(made.images.numpy()):
                 yield made.broken.get(place, image)
+
+    def _workers(self, rows: Tensor) -> int:
+        """Processes that decode `rows`; none leave it to threads."""
+        if self.image_size is None or self.name is None or len(rows) < MANY:
+            return 0
+        workers = fitting(cores(), CHUNK * self.row_bytes())
+        return workers if workers > 1 else 0
 
     def _chunk(self, rows: Tensor, index: list[int]) -> "Chunk":
         assert self.image_size is not None

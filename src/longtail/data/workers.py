@@ -14,7 +14,7 @@ T = TypeVar("T")
 CHUNK = 64
 """Images that a worker makes at a time: 13 MB of them at 256 pixels."""
 AHEAD = 4
-"""Chunks that each worker may be ahead, where shared memory has room for them."""
+"""Chunks that a worker may be ahead."""
 HELD = 2
 """Chunks with the reader beside those: the one it copies, and the next as it comes."""
 SHARED = "/dev/shm"
@@ -25,7 +25,8 @@ def in_chunks(
     places: Sequence[list[int]],
     *,
     workers: int,
-    image_bytes: int,
+    chunk_bytes: int,
+    most: int = AHEAD,
     loaders: int = 1,
     pin: bool = False,
 ) -> Iterator[T]:
@@ -33,9 +34,10 @@ def in_chunks(
 
     Args:
         make: called in a worker, or here if there is none.
-        places: of up to CHUNK images each.
+        places: of the images of each chunk.
         workers: how many.
-        image_bytes: what an image takes in shared memory.
+        chunk_bytes: what a chunk takes in shared memory, at most.
+        most: chunks that each worker may be ahead, where there is room for them.
         loaders: such iterators of the host at a time, which share that memory.
         pin: whether to hand over pinned memory.
     """
@@ -43,7 +45,7 @@ def in_chunks(
         _Asked(make),
         batch_sampler=places,
         num_workers=workers,
-        prefetch_factor=ahead(AHEAD, workers, CHUNK * image_bytes, loaders),
+        prefetch_factor=ahead(most, workers, chunk_bytes, loaders),
         pin_memory=pin,
         collate_fn=shared,
     )
@@ -100,15 +102,14 @@ def ahead(most: int, workers: int, size: int, loaders: int = 1) -> int | None:
     """
     if not workers:
         return None
-    room = shared_room()
-    return most if room is None else max(1, min(most, (room // (size * loaders) - HELD) // workers))
+    room, each = shared_room(), max(1, size * loaders)
+    return most if room is None else max(1, min(most, (room // each - HELD) // workers))
 
 
-def fitting(workers: int, image_bytes: int) -> int:
-    """As many of `workers` as shared memory has room for a chunk of each."""
+def fitting(workers: int, size: int) -> int:
+    """As many of `workers` as shared memory has room for a chunk of `size` bytes of each."""
     room = shared_room()
-    chunk = max(1, CHUNK * image_bytes)
-    return workers if room is None else max(0, min(workers, room // chunk - HELD))
+    return workers if room is None else max(0, min(workers, room // max(1, size) - HELD))
 
 
 def shared_room() -> int | None:

@@ -3,6 +3,7 @@
 Shapes: B images on a canvas of H by W, G true boxes an image at most, T masks in the batch.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-from longtail.data.workers import received, shared
+from longtail.data.workers import in_chunks
 from longtail.detection.chance import uniform
 from longtail.detection.data import DetectionSet
 from longtail.errors import UserError
@@ -28,6 +29,8 @@ SHARE = 0.3
 """Of the device's free memory that a resident data set may fill."""
 HOST_BYTES = 2 << 30
 """The same where the device is the host."""
+AHEAD = 2
+"""Batches that each worker may be ahead, where shared memory has room for them."""
 
 Canvas = tuple[int, int]
 """Height and width."""
@@ -164,37 +167,35 @@ class Streamed:
 
     def batches(self, order: Sequence[Sequence[int]]) -> Iterator[Batch]:
         """The batches whose images `order` numbers."""
-        loader: DataLoader[Any] = DataLoader(
-            _Batches(self.data),
-            batch_sampler=order,  # type: ignore[arg-type]
-            collate_fn=shared,
-            num_workers=min(self.workers, len(order)),
-            pin_memory=self.device.type == "cuda",
+        arriving = in_chunks(
+            self._made,
+            [list(images) for images in order],
+            workers=min(self.workers, len(order)),
+            chunk_bytes=max(map(self._bytes, order), default=0),
+            most=AHEAD,
+            pin=self.device.type == "cuda",
         )
-        arriving = iter(loader)
-        for _ in order:
-            batch = received(arriving)
+        for batch in arriving:
             if isinstance(batch, UserError):
                 raise batch
             there = Batch(*(part.to(self.device, non_blocking=True) for part in batch))
             yield there._replace(masks=_unpacked(there.masks, there.images.shape[3]))
 
+    def _made(self, images: list[int]) -> Batch | UserError:
+        """What a worker makes of a batch.
 
-class _Batches(Dataset[Any]):
-    """What a worker holds: it is asked for a batch at a time.
-
-    A user's mistake is sent as a value, since one that is raised arrives with the worker's
-    traceback for a message.
-    """
-
-    def __init__(self, data: Prepared) -> None:
-        self.data = data
-
-    def __getitems__(self, images: list[int]) -> Batch | UserError:
+        A user's mistake is sent as a value, since one that is raised arrives with the worker's
+        traceback for a message.
+        """
         try:
             return _collate_packed([self.data[i] for i in images], self.data.least)
         except UserError as error:
             return error
+
+    def _bytes(self, images: Sequence[int]) -> int:
+        height, width = self.data.canvas(images)
+        objects = sum(len(self.data.data.pictures[i].instances) for i in images)
+        return height * width * (3 * len(images) + math.ceil(objects / 8))
 
 
 class Resident:
