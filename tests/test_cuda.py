@@ -309,6 +309,23 @@ def test_decoding_on_the_device_spoils_nothing_that_is_still_read(tmp_path):
     assert torch.cat(apart).max() < 8  # grey levels; two images differ by 50
 
 
+def test_what_is_carried_early_spoils_nothing_that_is_still_read():
+    from longtail.streaming import in_batches
+
+    images = torch.arange(96, dtype=torch.uint8).view(-1, 1, 1, 1).expand(96, 3, 64, 64)
+    order = torch.arange(96).split(16)
+    device, sums, behind = torch.device("cuda", 0), [], []
+    for batch in in_batches(images, order, cuda_config(workers=2).machine, device):
+        torch.cuda._sleep(200_000_000)  # a tenth of a second, in which the host goes on
+        sums.append(batch[:, 0, 0, 0].long())
+        done = torch.cuda.Event()
+        done.record()
+        del batch  # whoever asks for memory now must not get this
+        behind.append(not done.query())
+    assert sum(behind) > len(order) // 2, "the host waited: nothing was tried"
+    assert torch.equal(torch.cat(sums).cpu(), torch.arange(96))
+
+
 def stream_losses(config: Config, data: Data) -> list[list[float]]:
     from longtail.streaming import Streaming
 

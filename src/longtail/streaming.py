@@ -107,7 +107,8 @@ def in_batches(
         loaders=feeds * processes(machine),
         pin=device.type == "cuda" and not on_device,
     )
-    return _joined(inputs, arriving, [len(batch) for batch in batches], device)
+    made = _joined(inputs, arriving, [len(batch) for batch in batches], device)
+    return _early(made, device) if device.type == "cuda" else made
 
 
 def _maker(inputs: Tensor | Streamed, *, encoded: bool) -> Callable[[list[int]], Pixels | Encoded]:
@@ -142,6 +143,24 @@ def _joined(
             count = len(chunk.images)
             whole[filled : filled + count].copy_(chunk.images, non_blocking=True)
             filled += count
+        yield whole
+
+
+def _early(batches: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
+    """The same, each carried to the device while the step before it is computed there."""
+    carrier = torch.cuda.Stream(device)
+
+    def carried() -> Tensor | None:
+        with torch.cuda.stream(carrier):
+            return next(batches, None)
+
+    coming = carried()
+    while coming is not None:
+        there, whole = carrier.record_event(), coming
+        coming = carried()
+        reader = torch.cuda.current_stream(device)
+        reader.wait_event(there)
+        whole.record_stream(reader)  # its memory is the carrier's, and given out again there
         yield whole
 
 
