@@ -14,7 +14,8 @@ from torch import Tensor
 from longtail.config import MachineConfig, TrainConfig
 from longtail.data.base import Data
 from longtail.data.cores import processes, share
-from longtail.data.streamed import Encoded, Pixels, Streamed
+from longtail.data.images import Pixels
+from longtail.data.streamed import Encoded, Streamed
 from longtail.data.workers import CHUNK, in_chunks
 from longtail.errors import UserError
 from longtail.resident import Resident, View, augmentation
@@ -119,7 +120,7 @@ def _maker(inputs: Tensor | Streamed, *, encoded: bool) -> Callable[[list[int]],
 
 
 def _taken(inputs: Tensor, index: list[int]) -> Pixels:
-    return Pixels(inputs[index], [])
+    return Pixels(inputs[index], {})
 
 
 def _joined(
@@ -179,7 +180,7 @@ def _decoded(chunk: Encoded, size: int, device: torch.device) -> Pixels:
     black = torch.zeros(3, size, size, dtype=torch.uint8, device=device)
     images = torch.stack([black if isinstance(image, str) else image for image in made])
     rows = zip(chunk.rows, made, strict=True)
-    return Pixels(images, [(row, reason) for row, reason in rows if isinstance(reason, str)])
+    return Pixels(images, {row: reason for row, reason in rows if isinstance(reason, str)})
 
 
 def workers_of(machine: MachineConfig, feeds: int = 1) -> int:

@@ -7,6 +7,7 @@ import torch
 from loops import code, moved, overlap
 from torch.testing import assert_close
 
+from longtail.detection import cascade as cascades
 from longtail.detection.batches import Batch, rows_of
 from longtail.detection.cascade import (
     PADDED,
@@ -156,7 +157,8 @@ def test_what_the_stages_learn_is_what_a_loop_says(cascade, maps, proposed, batc
 
 
 @pytest.mark.parametrize("tde", ["off", "plain", "background-exempt"])
-def test_what_the_stages_find_is_what_a_loop_says(cascade, maps, proposed, batch, tde):
+def test_what_the_stages_find_is_what_a_loop_says(cascade, maps, proposed, batch, tde, monkeypatch):
+    monkeypatch.setattr(cascades, "AT_ONCE", 3 * 4 * 7)  # seven of the twenty regions at a time
     cascade.tde, cascade.alpha = tde, 1.5
     cascade.detections, cascade.score_threshold = 12, 0.01
     found = cascade.detect(maps, proposed, batch.sizes)

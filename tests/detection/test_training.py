@@ -441,7 +441,7 @@ list(batches.Streamed(prepared, torch.device("cpu"), 1).batches([[0, 1, 2, 3, 4,
 
 def test_workers_without_room_in_shared_memory_are_no_endless_wait(place, data):
     said = in_little_shared_memory(64, STREAM, str(place))
-    assert "UserError: a worker found no room in shared memory: give the container more" in said
+    assert "WorkerLost: a worker found no room in shared memory: give the container more" in said
     assert "--workers; 0 decodes without any" in said
     assert small_config(place, workers=0).machine.workers == 0
 
@@ -583,7 +583,7 @@ def test_speed_is_measured(place):
         parts = [spent[x] for x in ("pyramid", "proposals", "pooling", "box features")]
         assert min(parts) > 0 and sum(parts) < spent["all"]
     for header, rows in (
-        table([{"device": "x", **asdict(found)}]),
+        table([{"device": "x", "git": "y", **asdict(found)}]),
         parts_table(found.milliseconds),
     ):
         assert {len(row) for row in rows} == {len(header)}

@@ -197,7 +197,15 @@ def random_batch(config: DetectionConfig, classes: int, images: int, device: tor
 def table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: images per second, and the price of TDE."""
     header = ["workload", "classes", "batch", "training", "torchvision", "training / training"]
-    header += ["inference", "torchvision", "plain / off", "exempt / off", "off / off", "device"]
+    header += [
+        "inference",
+        "torchvision",
+        "plain / off",
+        "exempt / off",
+        "off / off",
+        "device",
+        "commit",
+    ]
     rows = [
         [
             *(s["workload"], f"{s['classes']:,}", str(s["batch"])),
@@ -205,7 +213,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]
             figure([_against_itself(s["training"])], digits=3),
             *(f"{s['inference'][whose]:,.0f}" for whose in ("off", "torchvision")),
             *(figure([s["tde_over_off"].get(way)], digits=3) for way in (*TDE[1:], AGAIN)),
-            s["device"],
+            *(s["device"], s["git"]),
         ]
         for s in found
     ]

@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from longtail.data.cores import cores
-from longtail.data.workers import CHUNK, fitting, in_chunks
+from longtail.data.workers import CHUNK, WorkerLost, can_fork, fitting, in_chunks
 from longtail.errors import UserError, some
 from longtail.waiting import told
 
@@ -46,8 +46,7 @@ BATCH = 32
 WINDOW = 2048
 """Encoded images in memory at a time."""
 MANY = 4096
-"""Images from which on processes decode them, if they can: threads start at once, but with many
-cores they wait for the interpreter more than they decode."""
+"""Images from which on processes decode them, if they can: to start them takes a while."""
 
 
 Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
@@ -178,7 +177,7 @@ class Images:
         pixels: NDArray[np.uint8] | None = None  # (N, 3, H, W)
         places: list[int] = []
         broken: list[tuple[int, str]] = []  # rows, and why
-        for place, image in enumerate(told("decoded", self._decoded(rows), len(rows))):
+        for place, image in enumerate(told("decoded", self._each(rows), len(rows))):
             if isinstance(image, str):
                 broken.append((int(rows[place]), image))
                 continue
@@ -194,27 +193,32 @@ class Images:
             raise UserError(f"none of the {len(rows)} images can be read: see the log for each")
         return torch.from_numpy(pixels[: len(places)]), torch.tensor(places)
 
-    def _decoded(self, rows: Tensor) -> Iterator[Decoded]:
+    def _each(self, rows: Tensor) -> Iterator[Decoded]:
         """The images of `rows`, in their order."""
-        if not (workers := self._workers(rows)):
-            yield from decode_all(self.blobs(rows), self.image_size)
+        done = 0
+        try:
+            for pixels in self._by_workers(rows):
+                for image in pixels.images.numpy():
+                    yield pixels.broken.get(done, image)
+                    done += 1
+        except WorkerLost as error:
+            log.warning("threads decode what is left: %s", str(error).partition(":")[0])
+        yield from decode_all(self.blobs(rows[done:]), self.image_size)
+
+    def _by_workers(self, rows: Tensor) -> Iterator["Pixels"]:
+        """Chunks of `rows`, one after the other; none where threads do as well."""
+        if self.image_size is None or self.name is None or len(rows) < MANY or not can_fork():
             return
-        make, chunk_bytes = partial(self._chunk, rows), CHUNK * self.row_bytes()
+        chunk_bytes = CHUNK * self.row_bytes()
+        if (workers := fitting(cores(), chunk_bytes)) < 2:
+            return
         places = [chunk.tolist() for chunk in torch.arange(len(rows)).split(CHUNK)]
-        for made in in_chunks(make, places, workers=workers, chunk_bytes=chunk_bytes):
-            for place, image in enumerate(made.images.numpy()):
-                yield made.broken.get(place, image)
+        make = partial(self._made, rows)
+        yield from in_chunks(make, places, workers=workers, chunk_bytes=chunk_bytes, start="fork")
 
-    def _workers(self, rows: Tensor) -> int:
-        """Processes that decode `rows`; none leave it to threads."""
-        if self.image_size is None or self.name is None or len(rows) < MANY:
-            return 0
-        workers = fitting(cores(), CHUNK * self.row_bytes())
-        return workers if workers > 1 else 0
-
-    def _chunk(self, rows: Tensor, index: list[int]) -> "Chunk":
+    def _made(self, rows: Tensor, places: list[int]) -> "Pixels":
         assert self.image_size is not None
-        return decode_chunk(self.blobs(rows[index]), len(index), self.image_size)
+        return decode_some(self.blobs(rows[places]), places, self.image_size)
 
     def _tell(self, broken: Sequence[tuple[int, str]], of: int) -> None:
         """Stop at images that cannot be read, or name each in the log."""
@@ -241,26 +245,26 @@ class Images:
         )
 
 
-class Chunk(NamedTuple):
-    """Images of one size, decoded."""
+class Pixels(NamedTuple):
+    """Images of one size."""
 
     images: Tensor
     """(B, 3, H, W) uint8; black where an image cannot be read."""
     broken: dict[int, str]
-    """Places of those, and why."""
+    """The numbers of those, and why."""
 
 
-def decode_chunk(blobs: Iterable[Blob], count: int, size: int) -> Chunk:
-    """`count` images, one after the other."""
-    images = torch.zeros(count, 3, size, size, dtype=torch.uint8)
+def decode_some(blobs: Iterable[Blob], numbers: Sequence[int], size: int) -> Pixels:
+    """The images of `blobs`, one after the other; each has its number."""
+    images = torch.zeros(len(numbers), 3, size, size, dtype=torch.uint8)
     broken = {}
-    for place, blob in enumerate(blobs):
+    for place, (number, blob) in enumerate(zip(numbers, blobs, strict=True)):
         pixels = attempt(blob, size)
         if isinstance(pixels, str):
-            broken[place] = pixels
+            broken[number] = pixels
         else:
             images[place] = torch.from_numpy(pixels)
-    return Chunk(images, broken)
+    return Pixels(images, broken)
 
 
 def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Iterator[Decoded]:

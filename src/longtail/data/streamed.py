@@ -1,7 +1,7 @@
 """Images that stay encoded on disk and are decoded whenever they are asked for."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -9,19 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from longtail.data.images import Images, decode_chunk
+from longtail.data.images import Images, Pixels, decode_some
 from longtail.errors import UserError
 
 log = logging.getLogger(__name__)
-
-
-class Pixels(NamedTuple):
-    """What was asked for, decoded."""
-
-    images: Tensor
-    """(B, 3, H, W) uint8; black where an image cannot be read."""
-    broken: list[tuple[int, str]]
-    """Rows of the store that cannot be read, and why."""
 
 
 class Encoded(NamedTuple):
@@ -65,14 +56,13 @@ class Streamed:
         return replace(self, rows=self.rows[index])
 
     def decoded(self, index: Sequence[int]) -> Pixels:
-        """The images at the places `index`, in its order."""
+        """The images at the places `index`, in its order; their numbers are rows of the store."""
         rows = self.rows[list(index)]
-        images, broken = decode_chunk(self.store.blobs(rows), len(index), self.size)
-        return Pixels(images, [(int(rows[place]), reason) for place, reason in broken.items()])
+        return decode_some(self.store.blobs(rows), rows.tolist(), self.size)
 
-    def tell(self, broken: Sequence[tuple[int, str]]) -> None:
+    def tell(self, broken: Mapping[int, str]) -> None:
         """Stop at the first of `Pixels.broken`, or name them all and go on with black ones."""
-        for row, reason in broken:
+        for row, reason in broken.items():
             if self.store.corrupt == "stop":
                 raise UserError(
                     f"{self.store.where(row)} cannot be read ({reason}). Mend or remove it, or "

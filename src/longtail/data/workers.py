@@ -2,8 +2,10 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import current_process, get_all_start_methods, get_start_method
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
@@ -29,6 +31,7 @@ def in_chunks(
     most: int = AHEAD,
     loaders: int = 1,
     pin: bool = False,
+    start: str | None = None,
 ) -> Iterator[T]:
     """What `make` gives for each of `places`, in their order; the workers begin at once.
 
@@ -40,6 +43,10 @@ def in_chunks(
         most: chunks that each worker may be ahead, where there is room for them.
         loaders: such iterators of the host at a time, which share that memory.
         pin: whether to hand over pinned memory.
+        start: how processes begin, as in "fork"; else as always.
+
+    Raises:
+        WorkerLost: if a worker finds no room or is killed, when its chunk is asked for.
     """
     loader: DataLoader[Any] = DataLoader(
         _Asked(make),
@@ -48,6 +55,8 @@ def in_chunks(
         prefetch_factor=ahead(most, workers, chunk_bytes, loaders),
         pin_memory=pin,
         collate_fn=shared,
+        multiprocessing_context=start,
+        generator=torch.Generator(),  # else it draws from everybody's
     )
     arriving = iter(loader)  # and not at the first chunk that is asked for
     return (received(arriving) for _ in places)
@@ -63,17 +72,32 @@ class _Asked(Dataset[Any]):
         return self.make(index)
 
 
+class WorkerLost(UserError):
+    """What a worker should have made does not come."""
+
+
+def can_fork() -> bool:
+    """Whether processes can begin as copies of this one, whatever script it runs."""
+    default = get_all_start_methods()[0]  # asking for it in another way would settle it
+    return (get_start_method(allow_none=True) or default) == "fork" and not current_process().daemon
+
+
 def received(arriving: Iterator[T]) -> T:
     """What comes next from workers."""
     try:
         return next(arriving)
     except RuntimeError as error:
-        if "shared memory" not in str(error):
-            raise
-        raise UserError(
-            "a worker found no room in shared memory: give the container more, as in --shm-size "
-            "2g, or pass a smaller --workers; 0 decodes without any"
-        ) from error
+        if "shared memory" in str(error):
+            raise WorkerLost(
+                "a worker found no room in shared memory: give the container more, as in "
+                "--shm-size 2g, or pass a smaller --workers; 0 decodes without any"
+            ) from error
+        if str(error).startswith("DataLoader worker (pid"):
+            raise WorkerLost(
+                f"a worker was killed, maybe as memory ran out ({error}): pass a smaller "
+                "--workers; 0 decodes without any"
+            ) from error
+        raise
 
 
 def shared(made: T) -> T:

@@ -7,7 +7,7 @@ Shapes: B images, P proposals, R regions an image in training, C classes and the
 G true boxes, S stages.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -44,6 +44,9 @@ FOREGROUND = 0.25
 PADDED = 64
 """The number of masks in a step is a multiple of it: cuDNN chooses its kernels anew for every size
 it has not seen."""
+AT_ONCE = 1 << 24
+"""Logits that are scored at once: few small operations cost by their number, large ones by the
+memory they take."""
 CACHED = 64
 """Regions whose masks are made at once where that is not a device: more leave the cache."""
 
@@ -236,17 +239,24 @@ class Cascade(nn.Module):
 def probabilities(effects: Sequence[tuple[Tensor, Tensor | None]], tde: Tde) -> Tensor:
     """Scores (N, C + 1): a softmax of each stage, and only one, and the mean over stages.
 
-    All stages at once: these are small operations, whose number is what they cost.
-
     Args:
         effects: total and TDE logits (N, C + 1) of each stage.
         tde: how they are scored.
     """
     total = [each for each, _ in effects]
     direct = [each for _, each in effects if each is not None]
-    if tde == "background-exempt" and direct:
-        return background_exempt(torch.stack(total), torch.stack(direct)).mean(0)  # Eq. 9
-    return torch.stack(direct or total).softmax(-1).mean(0)
+    if tde != "background-exempt" or not direct:
+        scored = [stages.softmax(-1).mean(0) for stages in _stacked(direct or total)]
+    else:
+        pairs = zip(_stacked(total), _stacked(direct), strict=True)
+        scored = [background_exempt(*pair).mean(0) for pair in pairs]  # Eq. 9
+    return torch.cat(scored)
+
+
+def _stacked(stages: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The logits (N, C + 1) of all stages, some rows at a time: (S, n, C + 1)."""
+    rows = max(1, AT_ONCE // (len(stages) * stages[0].shape[1]))
+    return map(torch.stack, zip(*(stage.split(rows) for stage in stages), strict=True))
 
 
 def _first(chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
