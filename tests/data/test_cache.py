@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Barrier, Event
 
 import pytest
 import torch
@@ -215,3 +215,26 @@ def test_writing_to_what_was_read_does_not_change_the_file():
         inputs, _ = cached.read(torch.arange(4))
         assert inputs.flatten().tolist() == [0, 1, 2, 3]
         inputs.fill_(9)
+
+
+def test_readers_that_waited_together_do_not_wait_for_each_other():
+    began, waiting, together = Event(), Event(), Barrier(2)
+
+    class Lossy(Counting):
+        def read(self, rows, allocate):
+            self.reads += 1
+            if self.reads == 1:
+                began.set()
+                assert waiting.wait(5)
+            else:
+                together.wait(5)  # broken if the other is not here, too
+            return super().read(rows, allocate)
+
+    cached, rows = Cached(Lossy(), lambda: "a"), torch.arange(8, 10)  # one of which is never kept
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(cached.read, rows)]
+        assert began.wait(5)
+        readers += [pool.submit(cached.read, rows) for _ in range(2)]
+        time.sleep(0.1)  # both wait for the lock by now
+        waiting.set()
+        assert [len(reader.result(10)[0]) for reader in readers] == [1, 1, 1]

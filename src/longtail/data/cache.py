@@ -141,6 +141,7 @@ def _alone(part: Path) -> Iterator[Path | None]:
             return
         if not _is_at(part, file):
             part = part.with_suffix(f".{token_hex(8)}.part")
+            file.close()  # with it goes the lock that others wait for
         stack.callback(_removed, part)
         yield part
 
