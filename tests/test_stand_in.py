@@ -125,3 +125,16 @@ def test_alpha():
     assert f"accuracy is {high:.1f}, below the {without:.1f} without TDE" in PAGE
     deviation = statistics.stdev(result["overall"] for result in found()["deconfound"])
     assert f"De-confound deviates by {deviation:.1f}" in PAGE
+
+
+def test_the_readme():
+    tde, plain = (
+        tables.shown(tables.spread([result["overall"] for result in found()[name]]))
+        for name in ("deconfound-tde", "baseline")
+    )
+    few, many = (
+        f"{part}-shot {mean('deconfound-tde', part):.1f} and {mean('baseline', part):.1f}"
+        for part in ("few", "many")
+    )
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"De-confound-TDE has {tde} and the baseline {plain}, {few}, {many}: [" in text
