@@ -17,7 +17,7 @@ import helpers
 from helpers import tiny_config
 from longtail import streaming
 from longtail.config import MachineConfig
-from longtail.data import cache, cores, images, load, memory
+from longtail.data import cache, cores, image_store, load, memory
 from longtail.data.base import Split
 from longtail.data.streamed import Streamed
 from longtail.data.workers import ahead
@@ -195,7 +195,7 @@ def test_a_decode_is_kept_and_found_again(photos: Path, monkeypatch):
     one = next((photos / "train" / "a").iterdir())
     stamp = one.stat().st_mtime_ns
     with monkeypatch.context() as once:
-        once.setattr(images, "decode_all", decoded_again)
+        once.setattr(image_store, "decode_all", decoded_again)
         again = load(str(photos), image_size=10)
     assert torch.equal(first.train.in_memory, again.train.in_memory)
     Image.new("RGB", (20, 20), (1, 2, 3)).save(one)

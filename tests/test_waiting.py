@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from longtail import cli, waiting
-from longtail.data.images import Images
+from longtail.data.image_store import Images
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ Shapes: B images in a batch, stored (C, H, W).
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -148,8 +148,12 @@ def _joined(
 
 
 def _early(batches: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
-    """The same, each carried to the device while the step before it is computed there."""
-    carrier = torch.cuda.Stream(device)
+    """The same, each carried to the device while the step before it is computed there.
+
+    It waits for workers before it gives out what it has: if they are late, the device has nothing
+    to do in any case.
+    """
+    carrier = _carrier(device)
 
     def carried() -> Tensor | None:
         with torch.cuda.stream(carrier):
@@ -163,6 +167,15 @@ def _early(batches: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
         reader.wait_event(there)
         whole.record_stream(reader)  # its memory is the carrier's, and given out again there
         yield whole
+
+
+@cache
+def _carrier(device: torch.device) -> torch.cuda.Stream:
+    """One for all, since each has a store of memory of its own.
+
+    Streams are given out by turns from a few: among those of high priority is none of `jpeg`'s.
+    """
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def can_decode(device: torch.device) -> bool:

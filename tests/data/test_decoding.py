@@ -4,8 +4,10 @@ import logging
 import os
 import shutil
 import signal
+import time
 from functools import partial
 from itertools import islice
+from multiprocessing import active_children
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail.data import images, load, workers
+from longtail.data import image_store, load, workers
 from longtail.data.base import Split
-from longtail.data.workers import WorkerLost, fitting, in_chunks
+from longtail.data.workers import WorkerLost, fitting, in_chunks, lost
 from longtail.errors import UserError
 
 
@@ -41,10 +43,10 @@ def started(monkeypatch) -> list[int]:
         found.append(options["workers"])
         return in_chunks(make, places, **options)
 
-    monkeypatch.setattr(images, "in_chunks", heard)
-    monkeypatch.setattr(images, "cores", lambda: 2)
-    monkeypatch.setattr(images, "CHUNK", 3)
-    monkeypatch.setattr(images, "MANY", 10)
+    monkeypatch.setattr(image_store, "in_chunks", heard)
+    monkeypatch.setattr(image_store, "cores", lambda: 2)
+    monkeypatch.setattr(image_store, "CHUNK", 3)
+    monkeypatch.setattr(image_store, "MANY", 10)
     return found
 
 
@@ -58,7 +60,7 @@ def test_processes_and_threads_decode_the_same(photos, started, monkeypatch, cap
     (photos / "train" / "a" / "6.png").write_bytes(b"no image")
     made, said = [], []
     for many in (10, 100):
-        monkeypatch.setattr(images, "MANY", many)
+        monkeypatch.setattr(image_store, "MANY", many)
         with caplog.at_level(logging.WARNING):
             ask = partial(loaded, photos, f"{many}", monkeypatch, name=f"{photos}{ratio}")
             made.append(ask(corrupt="skip"))
@@ -82,7 +84,7 @@ def spawned(monkeypatch):
 
 
 def cramped(monkeypatch):
-    monkeypatch.setattr(images, "fitting", lambda workers, size: 1)
+    monkeypatch.setattr(image_store, "fitting", lambda workers, size: 1)
 
 
 @pytest.mark.parametrize("why", [daemon, spawned, cramped])
@@ -101,30 +103,75 @@ def test_threads_decode_what_has_no_size_and_what_is_in_no_file(photos, started,
     def blobs(rows):
         return (files[row].read_bytes() for row in rows.tolist())
 
-    store = images.Images(blobs, str, image_size=10, corrupt="stop")
+    store = image_store.Images(blobs, str, image_size=10, corrupt="stop")
     assert len(store.read(torch.arange(30))[0]) == 30
     assert not started
 
 
-def test_threads_go_on_where_a_worker_is_lost(photos, started, monkeypatch, caplog):
+def killed(make, places, **options):
+    """A worker dies while what came before is looked at, which is when torch may tell."""
+    made = in_chunks(make, places, **options)
+    yield from islice(made, 4)
+    os.kill(active_children()[0].pid, signal.SIGKILL)
+    for _ in range(100):
+        time.sleep(0.01)
+    yield from made
+
+
+def cramped_later(make, places, **options):
+    yield from islice(in_chunks(make, places, **options), 4)
+    raise RuntimeError("unable to allocate shared memory(shm) for file </x>: Success (0)")
+
+
+def refused(make, places, **options):
+    raise WorkerLost("processes cannot be started: pass fewer")
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        (killed, "a worker was killed, maybe as memory ran out"),
+        (cramped_later, "a worker found no room in shared memory"),
+        (refused, "processes cannot be started"),
+    ],
+)
+def test_threads_go_on_where_a_worker_is_lost(photos, started, monkeypatch, caplog, way, said):
     expected = loaded(photos, "first", monkeypatch).in_memory
-
-    def lost(make, places, **options):
-        yield from islice(in_chunks(make, places, **options), 4)
-        raise WorkerLost("a worker found no room: give it more")
-
-    monkeypatch.setattr(images, "in_chunks", lost)
+    monkeypatch.setattr(image_store, "in_chunks", way)
     assert torch.equal(loaded(photos, "second", monkeypatch).in_memory, expected)
-    assert "threads decode what is left: a worker found no room" in caplog.text
+    assert f"threads decode what is left: {said}\n" in caplog.text
+    assert not active_children()
 
 
-def test_a_worker_that_was_killed_is_told():
-    def make(places: list[int]) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+def test_what_is_no_fault_of_a_worker_is_raised(photos, started, monkeypatch):
+    def wrong(make, places, **options):
+        raise RuntimeError("something else")
 
-    chunks = in_chunks(make, [[0], [1]], workers=1, chunk_bytes=1, start="fork")
-    with pytest.raises(WorkerLost, match=r"a worker was killed, maybe as memory ran out \("):
-        next(chunks)
+    monkeypatch.setattr(image_store, "in_chunks", wrong)
+    with pytest.raises(RuntimeError, match="something else"):
+        loaded(photos, "first", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("unable to open shared memory object </x>: Too many open files (24)", "too many files"),
+        ("received 0 items of ancdata", "too many files are open: allow more"),
+        ("DataLoader worker (pid(s) 7) exited unexpectedly", "a worker was killed"),
+    ],
+)
+def test_every_trouble_of_a_worker_is_named(text, said):
+    assert str(lost(RuntimeError(text))).startswith(said)
+
+
+def test_processes_that_cannot_be_started_are_told(monkeypatch):
+    def full():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", full)
+    with pytest.raises(WorkerLost, match=r"processes cannot be started: pass a smaller --workers"):
+        in_chunks(list, [[0], [1]], workers=2, chunk_bytes=1, start="fork")
+    assert list(in_chunks(list, [[0], [1]], workers=0, chunk_bytes=1, start="fork")) == [[0], [1]]
 
 
 def test_nobodys_random_numbers_are_drawn(photos, started, monkeypatch):

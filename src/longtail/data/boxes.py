@@ -14,7 +14,8 @@ from torch import Tensor
 
 from longtail.config import DataConfig
 from longtail.data.checks import check_categories
-from longtail.data.images import Crop, Images, Stored
+from longtail.data.image_store import Images
+from longtail.data.images import Crop, Stored
 from longtail.data.sources import Part, Source
 from longtail.errors import UserError
 

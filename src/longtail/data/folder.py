@@ -11,7 +11,8 @@ from torch import Tensor
 
 from longtail.config import DataConfig
 from longtail.data.cache import Cached, files_hash
-from longtail.data.images import Images, Stored
+from longtail.data.image_store import Images
+from longtail.data.images import Stored
 from longtail.data.names import Names
 from longtail.data.sources import Part, Source, Store
 from longtail.errors import UserError

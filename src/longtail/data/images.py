@@ -4,11 +4,9 @@ import io
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +15,6 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from longtail.data.cores import cores
-from longtail.data.workers import CHUNK, WorkerLost, can_fork, fitting, in_chunks
-from longtail.errors import UserError, some
-from longtail.waiting import told
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +38,10 @@ Decoded = NDArray[np.uint8] | str
 
 BATCH = 32
 """Images a task of the thread pool, so that small images do not drown in its overhead."""
+MOST = 32
+"""Threads or processes that decode: more find nothing to do."""
 WINDOW = 2048
 """Encoded images in memory at a time."""
-MANY = 4096
-"""Images from which on processes decode them, if they can: to start them takes a while."""
 
 
 Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
@@ -142,109 +137,6 @@ def _covering(wide: int, tall: int, width: int, height: int) -> tuple[int, int]:
     return wide * height // tall, height
 
 
-@dataclass(frozen=True)
-class Images:
-    """A store of encoded images."""
-
-    blobs: Callable[[Tensor], Iterator[Stored]]
-    """Ascending rows (N,) to their encoded images, lazily and in that order."""
-    where: Callable[[int], str]
-    """A row to the words that name it."""
-    image_size: int | None
-    corrupt: Literal["stop", "skip"]
-    name: Callable[[int], str] | None = None
-    """A row to its name under the root; only files have one. They can be asked for in any order,
-    and so be streamed."""
-
-    def row_bytes(self) -> int:
-        """Bytes of one decoded image, told by the first one; 0 if that cannot be read."""
-        if self.image_size is not None:
-            return 3 * self.image_size**2
-        for blob in islice(self.blobs(torch.arange(1)), 1):
-            try:
-                return int(decode(blob).size)
-            except Exception:  # reading it in earnest will name it
-                return 0
-        return 0
-
-    def read(self, rows: Tensor, allocate: Allocate = in_memory) -> tuple[Tensor, Tensor]:
-        """Decode `rows` to (M, 3, H, W) uint8; also the places (M,) in `rows` they come from.
-
-        Raises:
-            UserError: if an image cannot be read and `corrupt` is "stop", if none can be, or
-                if sizes differ and no `image_size` was given.
-        """
-        pixels: NDArray[np.uint8] | None = None  # (N, 3, H, W)
-        places: list[int] = []
-        broken: list[tuple[int, str]] = []  # rows, and why
-        for place, image in enumerate(told("decoded", self._each(rows), len(rows))):
-            if isinstance(image, str):
-                broken.append((int(rows[place]), image))
-                continue
-            if pixels is None:
-                pixels = allocate((len(rows), *image.shape))
-            if image.shape != pixels.shape[1:]:
-                raise self._unequal(rows[[places[0], place]].tolist(), pixels[0], image)
-            pixels[len(places)] = image
-            places.append(place)
-        if broken:
-            self._tell(broken, len(rows))
-        if pixels is None:
-            raise UserError(f"none of the {len(rows)} images can be read: see the log for each")
-        return torch.from_numpy(pixels[: len(places)]), torch.tensor(places)
-
-    def _each(self, rows: Tensor) -> Iterator[Decoded]:
-        """The images of `rows`, in their order."""
-        done = 0
-        try:
-            for pixels in self._by_workers(rows):
-                for image in pixels.images.numpy():
-                    yield pixels.broken.get(done, image)
-                    done += 1
-        except WorkerLost as error:
-            log.warning("threads decode what is left: %s", str(error).partition(":")[0])
-        yield from decode_all(self.blobs(rows[done:]), self.image_size)
-
-    def _by_workers(self, rows: Tensor) -> Iterator["Pixels"]:
-        """Chunks of `rows`, one after the other; none where threads do as well."""
-        if self.image_size is None or self.name is None or len(rows) < MANY or not can_fork():
-            return
-        chunk_bytes = CHUNK * self.row_bytes()
-        if (workers := fitting(cores(), chunk_bytes)) < 2:
-            return
-        places = [chunk.tolist() for chunk in torch.arange(len(rows)).split(CHUNK)]
-        make = partial(self._made, rows)
-        yield from in_chunks(make, places, workers=workers, chunk_bytes=chunk_bytes, start="fork")
-
-    def _made(self, rows: Tensor, places: list[int]) -> "Pixels":
-        assert self.image_size is not None
-        return decode_some(self.blobs(rows[places]), places, self.image_size)
-
-    def _tell(self, broken: Sequence[tuple[int, str]], of: int) -> None:
-        """Stop at images that cannot be read, or name each in the log."""
-        if self.corrupt == "stop":
-            (row, reason), others = broken[0], [self.where(row) for row, _ in broken[1:]]
-            more = f" Nor can {some(others)}: {len(broken):,} of {of:,} images." if others else ""
-            raise UserError(
-                f"{self.where(row)} cannot be read ({reason}).{more} Mend or remove "
-                f"{'them' if others else 'it'}, or pass --corrupt skip to leave such images out"
-            )
-        for row, reason in broken:
-            log.warning("left out %s: it cannot be read (%s)", self.where(row), reason)
-        log.warning("left out %d of %d images", len(broken), of)
-
-    def _unequal(self, rows: list[int], *images: NDArray[np.uint8]) -> UserError:
-        """The error for two images of different sizes."""
-        told = (
-            f"{self.where(row)} is {image.shape[2]}x{image.shape[1]}"
-            for row, image in zip(rows, images, strict=True)
-        )
-        return UserError(
-            f"images differ in size ({', '.join(told)}): "
-            "pass --image-size, as in --image-size 64, to bring them to one"
-        )
-
-
 class Pixels(NamedTuple):
     """Images of one size."""
 
@@ -274,7 +166,7 @@ def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Ite
         return [attempt(blob, size) for blob in batch]
 
     stream = iter(blobs)
-    with ThreadPoolExecutor(min(32, cores())) as pool:
+    with ThreadPoolExecutor(min(MOST, cores())) as pool:
         while window := list(islice(stream, WINDOW)):
             batches = [window[i : i + BATCH] for i in range(0, len(window), BATCH)]
             for results in pool.map(attempts, batches):

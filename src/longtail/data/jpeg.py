@@ -60,6 +60,7 @@ def _decode(encoded: list[Tensor], device: torch.device) -> list[Tensor]:
     if device.type != "cuda":
         return decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device)
     reader, idle = torch.cuda.current_stream(device), _idle(device)
+    assert reader != idle  # streams are given out by turns, and come again
     with torch.cuda.stream(idle):
         images = decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device)
     reader.wait_stream(idle)

@@ -18,7 +18,8 @@ from torch import Tensor
 from longtail.config import DataConfig
 from longtail.data.cache import Cached, file_hash
 from longtail.data.checks import numbered
-from longtail.data.images import Images, Stored
+from longtail.data.image_store import Images
+from longtail.data.images import Stored
 from longtail.data.sources import Part, Source
 from longtail.errors import UserError
 

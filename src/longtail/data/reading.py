@@ -10,7 +10,7 @@ from longtail.config import DataConfig
 from longtail.data.base import Split, digest
 from longtail.data.cache import Cached, ends, probed
 from longtail.data.checks import drop_small
-from longtail.data.images import Images
+from longtail.data.image_store import Images
 from longtail.data.memory import shortage
 from longtail.data.sources import Part, Source
 from longtail.data.streamed import Streamed

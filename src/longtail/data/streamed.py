@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from longtail.data.images import Images, Pixels, decode_some
+from longtail.data.image_store import Images
+from longtail.data.images import Pixels, decode_some
 from longtail.errors import UserError
 
 log = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ AHEAD = 4
 HELD = 2
 """Chunks with the reader beside those: the one it copies, and the next as it comes."""
 SHARED = "/dev/shm"
+FEWER = "pass a smaller --workers; 0 decodes without any"
 
 
 def in_chunks(
@@ -46,7 +47,7 @@ def in_chunks(
         start: how processes begin, as in "fork"; else as always.
 
     Raises:
-        WorkerLost: if a worker finds no room or is killed, when its chunk is asked for.
+        WorkerLost: if a worker cannot be started, finds no room, or is found dead.
     """
     loader: DataLoader[Any] = DataLoader(
         _Asked(make),
@@ -55,10 +56,13 @@ def in_chunks(
         prefetch_factor=ahead(most, workers, chunk_bytes, loaders),
         pin_memory=pin,
         collate_fn=shared,
-        multiprocessing_context=start,
+        multiprocessing_context=start if workers else None,
         generator=torch.Generator(),  # else it draws from everybody's
     )
-    arriving = iter(loader)  # and not at the first chunk that is asked for
+    try:
+        arriving = iter(loader)  # and not at the first chunk that is asked for
+    except OSError as error:
+        raise WorkerLost(f"processes cannot be started: {FEWER} ({error})") from error
     return (received(arriving) for _ in places)
 
 
@@ -87,17 +91,26 @@ def received(arriving: Iterator[T]) -> T:
     try:
         return next(arriving)
     except RuntimeError as error:
-        if "shared memory" in str(error):
-            raise WorkerLost(
-                "a worker found no room in shared memory: give the container more, as in "
-                "--shm-size 2g, or pass a smaller --workers; 0 decodes without any"
-            ) from error
-        if str(error).startswith("DataLoader worker (pid"):
-            raise WorkerLost(
-                f"a worker was killed, maybe as memory ran out ({error}): pass a smaller "
-                "--workers; 0 decodes without any"
-            ) from error
-        raise
+        if (reason := lost(error)) is None:
+            raise
+        raise reason from error
+
+
+def lost(error: Exception) -> WorkerLost | None:
+    """What `error` says of a worker, if it does; that one was killed may be raised anywhere."""
+    text = str(error)
+    if isinstance(error, WorkerLost):
+        return error
+    if "open files" in text or "ancdata" in text:
+        said, cure = "too many files are open", "allow more, as in ulimit -n 8192, or "
+    elif "shared memory" in text:
+        said = "a worker found no room in shared memory"
+        cure = "give the container more, as in --shm-size 2g, or "
+    elif text.startswith("DataLoader worker (pid"):
+        said, cure = "a worker was killed, maybe as memory ran out", ""
+    else:
+        return None
+    return WorkerLost(f"{said}: {cure}{FEWER} ({text.strip().splitlines()[0]})")
 
 
 def shared(made: T) -> T:

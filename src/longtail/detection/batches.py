@@ -160,10 +160,19 @@ def rows_of(counts: Sequence[int]) -> Tensor:
 
 
 class Streamed:
-    """Batches of a data set that does not fit the device, decoded by workers."""
+    """Batches of a data set that does not fit the device, decoded by workers.
 
-    def __init__(self, data: Prepared, device: torch.device, workers: int) -> None:
-        self.data, self.device, self.workers = data, device, workers
+    Args:
+        data: what is read.
+        device: where batches are wanted.
+        workers: processes.
+        loaders: processes of this host that have as many.
+    """
+
+    def __init__(
+        self, data: Prepared, device: torch.device, workers: int, loaders: int = 1
+    ) -> None:
+        self.data, self.device, self.workers, self.loaders = data, device, workers, loaders
 
     def batches(self, order: Sequence[Sequence[int]]) -> Iterator[Batch]:
         """The batches whose images `order` numbers."""
@@ -173,6 +182,7 @@ class Streamed:
             workers=min(self.workers, len(order)),
             chunk_bytes=max(map(self._bytes, order), default=0),
             most=AHEAD,
+            loaders=self.loaders,
             pin=self.device.type == "cuda",
         )
         for batch in arriving:
@@ -248,7 +258,9 @@ class Resident:
         return values.to(self.device, non_blocking=True)
 
 
-def place(data: Prepared, device: torch.device, workers: int) -> Resident | Streamed:
+def place(
+    data: Prepared, device: torch.device, workers: int, loaders: int = 1
+) -> Resident | Streamed:
     """Batches of `data`: resident if it fits, and each image alone is on the same canvas.
 
     On a larger one they would be padded otherwise than streamed, and detections depend on the
@@ -258,8 +270,9 @@ def place(data: Prepared, device: torch.device, workers: int) -> Resident | Stre
     objects = sum(len(picture.instances) for picture in data.data.pictures)
     needed = height * width * (3 * len(data) + objects / 8)
     room = HOST_BYTES if device.type != "cuda" else SHARE * torch.cuda.mem_get_info(device)[0]
-    resident = needed < room and not others
-    return (Resident if resident else Streamed)(data, device, workers)
+    if needed < room and not others:
+        return Resident(data, device, workers)
+    return Streamed(data, device, workers, loaders)
 
 
 def flipped(batch: Batch) -> Batch:

@@ -8,6 +8,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, distributed
 
+from longtail.data.cores import processes
 from longtail.detection.batches import (
     NO_LEAST,
     Batch,
@@ -45,7 +46,8 @@ def source_of(
 ) -> Source:
     """Batches of `data` as the detector wants them."""
     height, width = detector.canvas.tolist()
-    return place(prepared(config, data, (height, width)), fabric.device, config.machine.workers)
+    machine, images = config.machine, prepared(config, data, (height, width))
+    return place(images, fabric.device, machine.workers, processes(machine.general()))
 
 
 def judge(
