@@ -295,3 +295,24 @@ def test_cifar100_lt_trains_through_the_parquet_loader(tmp_path, capsys):
     result = json.loads((out / "result.json").read_text())
     assert sum(result["counts"]) == 10_847 and len(result["per_class"]) == 100
     assert result["judged_on"] == "test" and result["ratio"] == 100
+
+
+def test_a_worker_that_was_killed_ends_in_words(monkeypatch, capsys):
+    from longtail.commands.training import Demo
+
+    def killed(self):
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+
+    monkeypatch.setattr(Demo, "run", killed)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["demo"])
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and "a worker was killed, maybe as memory ran out: pass" in said
+    assert "a training goes on with --resume" in said and "Traceback" not in said
+
+    def wrong(self):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(Demo, "run", wrong)
+    with pytest.raises(RuntimeError, match="something else"):
+        cli.main(["demo"])

@@ -94,7 +94,9 @@ def test_the_verdicts():
         "many-shot accuracy pays for it with {} to {} points": [
             mean(head, "many") - mean(tde, "many") for tde, head in TDES.items()
         ],
-        "overall the three heads gain {} to {} (": [mean(t) - mean(h) for t, h in TDES.items()],
+        "overall the three heads gain {} to {}, before rounding (": [
+            mean(t) - mean(h) for t, h in TDES.items()
+        ],
         "({} to {} in the paper)": [paper()[tde] - paper()[head] for tde, head in TDES.items()],
         "without another stage: {} to {},": [mean(tde) for tde in TDES],
         "against {} to {} of the three ways of Decouple": [mean(name) for name in stages],
@@ -120,7 +122,7 @@ def test_tau():
 
 def test_alpha():
     own = [result["alpha"] for result in found()["deconfound-tde"]]
-    assert f"chose {min(own):g} to {max(own):g}, and at the paper's 3" in PAGE
+    assert f"chose {min(own):g} to {max(own):g} for this head, and at the paper's 3" in PAGE
     high, without = mean("deconfound-tde+alpha-3"), found()["deconfound"][0]["overall"]
     assert f"accuracy is {high:.1f}, below the {without:.1f} without TDE" in PAGE
     deviation = statistics.stdev(result["overall"] for result in found()["deconfound"])

@@ -143,6 +143,8 @@ def test_figures_of_other_code_are_measured_again(setting, tmp_path, monkeypatch
         monkeypatch.setattr(provenance, "commit", lambda at=at: at)
         bench_images(setting, tmp_path / "images.json", ["ceiling"])
     assert asked == ["ceiling"] * 2
+    kept = json.loads((tmp_path / "images-before.json").read_text())
+    assert kept["git"] == before and len(kept["throughputs"]) == 1
 
 
 def test_results_that_benches_write_are_no_change_of_the_code(tmp_path, monkeypatch):
@@ -358,6 +360,10 @@ def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(throughput, "bench_images", lambda *args: (asked.append(args), [WAY])[1])
     words = ["bench", "images", "--images", "600", "--results", str(tmp_path), "--workers", "3"]
+    with pytest.raises(SystemExit):
+        cli.main([*words, "--device", "cpu"])
+    assert "bench images measures a CUDA device" in capsys.readouterr().err and not asked
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     cli.main([*words, "--only", "ceiling", "resident"])
     ((setting, out, only),) = asked
     assert out == tmp_path / "images" / "images.json" and only == ("ceiling", "resident")

@@ -33,6 +33,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UserError as error:
         print(f"longtail: {error}" if rank() == 0 else f"[rank {rank()}] {error}", file=sys.stderr)
         sys.exit(2)
+    except RuntimeError as error:
+        from longtail.data.workers import lost
+
+        if (reason := lost(error)) is None:
+            raise
+        print(f"longtail: {reason}; a training goes on with --resume --out FOLDER", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:

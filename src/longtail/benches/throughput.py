@@ -67,8 +67,9 @@ class Setting:
 def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[Throughput]:
     """Measure those ways of `only` (of all) that `out` has not, writing it anew after each.
 
-    What `out` has of another setting, device, version or commit is measured again. A way that is
-    not possible here keeps none of the others from being measured, and is told at the end.
+    What `out` has of another setting, device, version or commit is measured again, and its file is
+    kept beside it as NAME-before.json. A way that is not possible here keeps none of the others
+    from being measured, and is told at the end.
 
     Returns:
         All that `out` has then.
@@ -94,6 +95,8 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
         except UserError as error:
             failed.append(f"{mode}: {error}")  # its text alone: its frames hold device memory
         else:
+            if len(found) == 1 and out.exists():  # nothing of what it has is kept
+                out.replace(out.with_stem(f"{out.stem}-before"))
             save(in_order(found), about, out)
     if failed:
         others = [f"The other ways are in {out}."] if found else []

@@ -69,8 +69,8 @@ class Bench:
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
         seconds = opened.expected_seconds(wanted)
-        about = "" if seconds is None else f", about {seconds:.0f} s on the device of the others"
-        print(f"{len(wanted)} runs to do{about}")
+        about = "" if seconds is None else f", about {seconds:.0f} s where the others were run"
+        print(f"{len(wanted)} runs to do{about}" if wanted else f"all is done: {opened.results}")
         if self.dry_run:
             return
         from longtail.console import Console

@@ -79,6 +79,8 @@ class Cached:
             inputs, places = self.store.read(rows, partial(_on_disk, part, otherwise=allocate))
             if len(places) == len(rows) and part and _size(part):
                 return _settled(part, path), places
+            if len(places) < len(rows):
+                log.warning("decoded images are kept for the next start once all can be read")
         return inputs, places
 
     def unwritten(self, rows: Tensor) -> int:
