@@ -9,10 +9,11 @@ from PIL import Image
 from small import small_config, small_data
 
 from longtail.config import MachineConfig
-from longtail.detection import batches
-from longtail.detection.batches import Prepared, Resident, Streamed, place
+from longtail.detection import batches, feeds
+from longtail.detection.batches import Prepared
 from longtail.detection.data import Categories
 from longtail.detection.detector import build_detector
+from longtail.detection.feeds import Resident, Streamed, place
 from longtail.detection.finished import Finished, of_files
 from longtail.detection.predicting import predict, source_of
 from longtail.detection.training import fit
@@ -70,7 +71,7 @@ def test_batches_do_not_depend_on_the_memory_that_is_free(data, least, kind, mon
     prepared, alike = Prepared(data, 48, 96, least), Prepared(data.only([0, 0]), 48, 96, least)
     first, second = place(prepared, CPU, 1), place(alike, CPU, 1)
     assert isinstance(first, kind) and isinstance(second, Resident)
-    monkeypatch.setattr(batches, "HOST_BYTES", 0)
+    monkeypatch.setattr(feeds, "HOST_BYTES", 0)
     for source, images in ((first, range(5)), (second, range(2))):
         order = source.data.order(images, 2)
         poor = place(source.data, CPU, 1)
@@ -119,7 +120,7 @@ def test_detections_do_not_depend_on_the_other_images(data, monkeypatch):
     assert isinstance(source_of(detector, config, data.only([0]), fabric), Resident)
     beside = found(range(5))
     pair = found([0, 1])  # the second one is taller
-    monkeypatch.setattr(batches, "HOST_BYTES", 0)
+    monkeypatch.setattr(feeds, "HOST_BYTES", 0)
     assert isinstance(source_of(detector, config, data.only([0]), fabric), Streamed)
     streamed = [found([i])[0] for i in range(5)]
     for others in (beside, pair, streamed, found(range(5))):

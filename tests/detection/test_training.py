@@ -23,7 +23,7 @@ from longtail.benches.detection_speed import (
 )
 from longtail.config import MachineConfig
 from longtail.data.images import decode
-from longtail.detection import batches, page, predicting, regions, training
+from longtail.detection import batches, feeds, page, predicting, regions, training
 from longtail.detection.bench import Recipe
 from longtail.detection.data import Categories, DetectionSet
 from longtail.detection.detector import build_detector
@@ -338,8 +338,8 @@ def test_streamed_batches_equal_resident_ones(data):
     device = torch.device("cpu")
     order = [[4, 1], [2, 3]]
     pairs = zip(
-        batches.Resident(prepared, device, 1).batches(order),
-        batches.Streamed(prepared, device, 0).batches(order),
+        feeds.Resident(prepared, device, 1).batches(order),
+        feeds.Streamed(prepared, device, 0).batches(order),
         strict=True,
     )
     for resident, streamed in pairs:
@@ -410,7 +410,7 @@ def test_a_broken_image_is_told_in_its_own_words(data, tmp_path, workers):
     broken.write_bytes(picture.path.read_bytes()[:400])
     pictures = (data[0].pictures[0], replace(picture, path=broken))
     prepared = batches.Prepared(DetectionSet(pictures, data[0].categories, {}), 64, 64)
-    streamed = batches.Streamed(prepared, torch.device("cpu"), workers).batches([[0], [0, 1]])
+    streamed = feeds.Streamed(prepared, torch.device("cpu"), workers).batches([[0], [0, 1]])
     assert next(streamed).images.shape == (1, 3, 64, 64)
     with pytest.raises(UserError, match=r"broken.jpg cannot be read .*: mend or replace it") as e:
         next(streamed)
@@ -419,12 +419,12 @@ def test_a_broken_image_is_told_in_its_own_words(data, tmp_path, workers):
 
 def test_workers_send_masks_packed(data):
     samples = [batches.Prepared(data[0], 64, 64)[i] for i in (0, 1)]
-    sent, whole = batches._collate_packed(samples).masks, batches.collate(samples).masks
+    sent, whole = batches.collate_packed(samples).masks, batches.collate(samples).masks
     assert 8 * sent.nbytes == whole.nbytes > 0
 
 
 def test_workers_are_told_what_their_largest_batch_takes(data):
-    streamed = batches.Streamed(batches.Prepared(data[0], 64, 64), torch.device("cpu"), 0)
+    streamed = feeds.Streamed(batches.Prepared(data[0], 64, 64), torch.device("cpu"), 0)
     for images in ([0], [0, 1, 2]):
         sent = streamed._made(images)
         assert 0 <= streamed._bytes(images) - sent.images.nbytes - sent.masks.nbytes < 64 * 64
@@ -433,9 +433,9 @@ def test_workers_are_told_what_their_largest_batch_takes(data):
 STREAM = """
 import sys
 import torch
-from longtail.detection import batches, data
+from longtail.detection import batches, data, feeds
 prepared = batches.Prepared(data.load(sys.argv[1])[0], 64, 64)
-list(batches.Streamed(prepared, torch.device("cpu"), 1).batches([[0, 1, 2, 3, 4, 5]]))
+list(feeds.Streamed(prepared, torch.device("cpu"), 1).batches([[0, 1, 2, 3, 4, 5]]))
 """
 
 

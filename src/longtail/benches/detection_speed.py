@@ -197,15 +197,8 @@ def random_batch(config: DetectionConfig, classes: int, images: int, device: tor
 def table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: images per second, and the price of TDE."""
     header = ["workload", "classes", "batch", "training", "torchvision", "training / training"]
-    header += [
-        "inference",
-        "torchvision",
-        "plain / off",
-        "exempt / off",
-        "off / off",
-        "device",
-        "commit",
-    ]
+    header += ["inference", "torchvision", "plain / off", "exempt / off", "off / off"]
+    header += ["device", "commit"]
     rows = [
         [
             *(s["workload"], f"{s['classes']:,}", str(s["batch"])),

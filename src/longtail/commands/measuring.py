@@ -92,8 +92,8 @@ def _images(asked: "Bench") -> None:
 
     if asked.machine.device == "cpu" or not torch.cuda.is_available():
         raise UserError(
-            "bench images measures a CUDA device: steps of 512 images of 224 pixels take 23 GB and "
-            "minutes each on a CPU"
+            "bench images measures a CUDA device, and none is asked for or there: steps of 512 "
+            "images of 224 pixels are too large for a CPU. Run it where there is one"
         )
     config = Config.preset("imagenet-lt").with_options(method="deconfound")
     setting = throughput.Setting(

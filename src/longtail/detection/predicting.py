@@ -9,18 +9,11 @@ from lightning.fabric import Fabric
 from torch import Tensor, distributed
 
 from longtail.data.cores import processes
-from longtail.detection.batches import (
-    NO_LEAST,
-    Batch,
-    Canvas,
-    Prepared,
-    Resident,
-    Streamed,
-    place,
-)
+from longtail.detection.batches import NO_LEAST, Batch, Canvas, Prepared
 from longtail.detection.cascade import Found
 from longtail.detection.data import DetectionSet
 from longtail.detection.detector import Detector
+from longtail.detection.feeds import Resident, Streamed, place
 from longtail.detection.masks import encode
 from longtail.detection.measure import Detections, measure
 from longtail.detection.regions import paste
