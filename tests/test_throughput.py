@@ -376,17 +376,44 @@ def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
 def test_the_docs_tell_what_was_measured():
     root = Path(__file__).parents[1]
     kept = json.loads((root / "results/images/images.json").read_text())
-    ways = {way["mode"]: way for way in kept["throughputs"]}
-    assert kept["device"] == "NVIDIA H200" and kept["cores"] == 16 and kept["rows"] == IMAGES
-    ceiling, resident = (ways[mode]["images_per_second"] for mode in ("ceiling", "resident"))
-    hours, way = EPOCHS * IMAGES / resident / 3600, ways["resident"]
-    device, host = (f / 2**30 for f in (way["device_bytes"], max(way["host_bytes"])))
     page = " ".join((root / "docs/performance.md").read_text().split())
-    assert resident >= 0.9 * ceiling
+    assert kept["device"] == "NVIDIA H200" and kept["cores"] == 16 and kept["rows"] == IMAGES
+    assert not kept["git"].endswith("-dirty")
+    ways = {way["mode"]: way for way in kept["throughputs"]}
+    assert list(ways) == MODES and {ways[mode]["workers"] for mode in MODES[2:]} == {16}
+    rate = {mode: way["images_per_second"] for mode, way in ways.items()}
+    shares = {mode: each / rate["ceiling"] for mode, each in rate.items()}
+    for mode, way in ways.items():
+        hours = EPOCHS * IMAGES / rate[mode] / 3600
+        memory = (way["device_bytes"] / 2**30, max(way["host_bytes"]) / 2**30)
+        assert (
+            f"| {mode} | {rate[mode]:,.0f} | {100 * shares[mode]:.0f} % | {hours:.2f} | "
+            f"{hours / 8:.2f} | {memory[0]:.1f} | {memory[1]:.1f} | "
+            f"{way['preparing_seconds']:.0f} |"
+        ) in page
+    assert shares["resident"] >= 0.9 and shares["streaming"] >= 0.9
     assert (
-        f"the ceiling is {ceiling:,.0f} images a second, and resident images come to "
-        f"{resident:,.0f}, {100 * resident / ceiling:.0f} % of it: 90 epochs of ImageNet-LT, "
-        f"without judging, take {hours:.2f} hours at this rate on one device and {hours / 8:.2f} "
-        f"on eight (extrapolated), with {device:.1f} GiB of the device's memory and {host:.1f} "
-        f"of the host's. {way['preparing_seconds']:.0f} s went before that"
+        f"come to {100 * shares['resident']:.0f} % of the ceiling and streamed ones to "
+        f"{100 * shares['streaming']:.0f} %"
     ) in page
+    assert (
+        f"Streaming is {rate['streaming'] / rate['dataloader']:.2f} times as fast as the "
+        "DataLoader, twice which would be above the ceiling. Decoding on the device is slower"
+    ) in page
+    assert 2 * rate["dataloader"] > rate["ceiling"]
+    assert rate["streaming-device"] < rate["streaming"]
+
+
+def test_the_docs_tell_how_flat_memory_was():
+    root = Path(__file__).parents[1]
+    kept = json.loads((root / "results/images/images.json").read_text())
+    (way,) = (way for way in kept["throughputs"] if way["mode"] == "streaming")
+    page = " ".join((root / "docs/performance.md").read_text().split())
+    looks = way["host_bytes"]
+    flat = looks[2:-1]
+    assert (
+        f"of {len(looks)} looks at it all from the third to the last but one find "
+        f"{min(flat) / 2**30:.1f} to {max(flat) / 2**30:.1f} GiB, and `host_growth` is "
+        f"{way['host_growth']:.3f} because"
+    ) in page
+    assert max(flat) < 1.02 * min(flat) and looks[1] < 0.9 * min(flat)
