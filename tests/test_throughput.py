@@ -143,8 +143,31 @@ def test_figures_of_other_code_are_measured_again(setting, tmp_path, monkeypatch
         monkeypatch.setattr(provenance, "commit", lambda at=at: at)
         bench_images(setting, tmp_path / "images.json", ["ceiling"])
     assert asked == ["ceiling"] * 2
-    kept = json.loads((tmp_path / "images-before.json").read_text())
+    kept = json.loads((tmp_path / "images-before-1.json").read_text())
     assert kept["git"] == before and len(kept["throughputs"]) == 1
+
+
+def test_no_figure_is_ever_lost(setting, tmp_path, monkeypatch):
+    instead(monkeypatch, figures)
+    monkeypatch.setattr(throughput, "workers_of", lambda machine: machine.workers)
+
+    def run(only: list[str], at: str, workers: int) -> None:
+        monkeypatch.setattr(provenance, "commit", lambda: at)
+        there = replace(setting, config=setting.config.with_options(workers=workers))
+        bench_images(there, tmp_path / "images.json", only)
+
+    run(["ceiling", "streaming"], "a", 2)
+    run(["resident"], "a", 2)  # nothing is measured again
+    assert [path.name for path in tmp_path.glob("*.json")] == ["images.json"]
+    run(["dataloader"], "a", 3)  # which leaves no room for those with two
+    run(["dataloader"], "a-dirty", 2)
+    run(["ceiling", "resident"], "a-dirty", 2)
+    found = []
+    for name in ("before-1", "before-2", "before-3"):
+        content = json.loads((tmp_path / f"images-{name}.json").read_text())
+        found.append((content["git"], [way["mode"] for way in content["throughputs"]]))
+    with_three = [*MODES[:2], "dataloader"]
+    assert found == [("a", MODES[:3]), ("a", with_three), ("a-dirty", ["dataloader"])]
 
 
 def test_results_that_benches_write_are_no_change_of_the_code(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -31,15 +31,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         if command is not None:
             command()
     except UserError as error:
-        print(f"longtail: {error}" if rank() == 0 else f"[rank {rank()}] {error}", file=sys.stderr)
-        sys.exit(2)
+        _stop(str(error))
     except RuntimeError as error:
-        from longtail.data.workers import lost
+        from longtail.data.workers import killed
 
-        if (reason := lost(error)) is None:
+        if (reason := killed(error)) is None:
             raise
-        print(f"longtail: {reason}; a training goes on with --resume --out FOLDER", file=sys.stderr)
-        sys.exit(2)
+        _stop(reason)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
@@ -49,6 +47,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(130)
+
+
+def _stop(reason: str) -> NoReturn:
+    print(f"longtail: {reason}" if rank() == 0 else f"[rank {rank()}] {reason}", file=sys.stderr)
+    sys.exit(2)
 
 
 def parse(arguments: list[str]) -> Callable[[], None] | None:

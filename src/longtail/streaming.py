@@ -150,8 +150,8 @@ def _joined(
 def _early(batches: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
     """The same, each carried to the device while the step before it is computed there.
 
-    It waits for workers before it gives out what it has: if they are late, the device has nothing
-    to do in any case.
+    It waits for workers before it gives out what it has: where they are late, the epoch ends a step
+    later, and not each step.
     """
     carrier = _carrier(device)
 

@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from threading import Barrier, Event
 
 import pytest
@@ -238,3 +239,27 @@ def test_readers_that_waited_together_do_not_wait_for_each_other():
         time.sleep(0.1)  # both wait for the lock by now
         waiting.set()
         assert [len(reader.result(10)[0]) for reader in readers] == [1, 1, 1]
+
+
+def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting():
+    began, forked = Event(), get_context("fork").Process(target=time.sleep, args=(60,))
+
+    class Forking(Counting):
+        def read(self, rows, allocate):
+            self.reads += 1
+            if self.reads == 1:
+                forked.start()
+                began.set()
+                time.sleep(0.1)  # the second waits for the lock by now
+            return super().read(rows, allocate)
+
+    cached = Cached(Forking(), lambda: "a")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cached.read, torch.arange(4))
+        assert began.wait(5)
+        second = pool.submit(cached.read, torch.arange(4))
+        try:
+            assert first.result(5)[0].equal(second.result(5)[0])
+        finally:
+            forked.kill()
+            forked.join()

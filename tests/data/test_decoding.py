@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import signal
+import threading
 import time
 from functools import partial
 from itertools import islice
@@ -18,6 +19,7 @@ from PIL import Image
 
 from longtail.data import image_store, load, workers
 from longtail.data.base import Split
+from longtail.data.images import decode_all
 from longtail.data.workers import WorkerLost, fitting, in_chunks, lost
 from longtail.errors import UserError
 
@@ -118,6 +120,19 @@ def killed(make, places, **options):
     yield from made
 
 
+def killed_and_waited_for(make, places, **options):
+    """A worker dies while the next chunk is waited for: the error has the frames of that."""
+
+    def slow(index: list[int]):
+        time.sleep(0.5 if index[0] > 6 else 0)
+        return make(index)
+
+    made = in_chunks(slow, places, **options)
+    yield from islice(made, 2)
+    threading.Timer(0.1, os.kill, (active_children()[0].pid, signal.SIGKILL)).start()
+    yield from made
+
+
 def cramped_later(make, places, **options):
     yield from islice(in_chunks(make, places, **options), 4)
     raise RuntimeError("unable to allocate shared memory(shm) for file </x>: Success (0)")
@@ -131,6 +146,7 @@ def refused(make, places, **options):
     ("way", "said"),
     [
         (killed, "a worker was killed, maybe as memory ran out"),
+        (killed_and_waited_for, "a worker was killed, maybe as memory ran out"),
         (cramped_later, "a worker found no room in shared memory"),
         (refused, "processes cannot be started"),
     ],
@@ -138,9 +154,16 @@ def refused(make, places, **options):
 def test_threads_go_on_where_a_worker_is_lost(photos, started, monkeypatch, caplog, way, said):
     expected = loaded(photos, "first", monkeypatch).in_memory
     monkeypatch.setattr(image_store, "in_chunks", way)
+    alive = []
+
+    def by_threads(*args):
+        alive.extend(active_children())
+        return decode_all(*args)
+
+    monkeypatch.setattr(image_store, "decode_all", by_threads)
     assert torch.equal(loaded(photos, "second", monkeypatch).in_memory, expected)
     assert f"threads decode what is left: {said}\n" in caplog.text
-    assert not active_children()
+    assert not alive and not active_children()
 
 
 def test_what_is_no_fault_of_a_worker_is_raised(photos, started, monkeypatch):
@@ -161,7 +184,12 @@ def test_what_is_no_fault_of_a_worker_is_raised(photos, started, monkeypatch):
     ],
 )
 def test_every_trouble_of_a_worker_is_named(text, said):
-    assert str(lost(RuntimeError(text))).startswith(said)
+    assert lost(RuntimeError(text)).startswith(said)
+
+
+def test_other_troubles_with_memory_are_no_workers():
+    text = "No valid triton configs. OutOfResources: out of resource: shared memory, Required: 9"
+    assert lost(RuntimeError(text)) is None
 
 
 def test_processes_that_cannot_be_started_are_told(monkeypatch):

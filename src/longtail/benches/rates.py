@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import count
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -68,13 +69,31 @@ def kept(about: Mapping[str, Any], workers: int, out: Path) -> dict[str, Through
     """
     if not out.exists() or str(about["git"]).endswith("-dirty"):
         return {}
-    stored = json.loads(out.read_text())
-    if any(stored.get(name) != value for name, value in about.items()):
+    content = json.loads(out.read_text())
+    if any(content.get(name) != value for name, value in about.items()):
         return {}
+    return {
+        mode: way
+        for mode, way in stored(out).items()
+        if way.workers == (0 if mode in UNAIDED else workers)
+    }
+
+
+def stored(out: Path) -> dict[str, Throughput]:
+    """All that `out` has by mode, whatever it depends on."""
+    if not out.exists():
+        return {}
+    content = json.loads(out.read_text())
     names = [field.name for field in fields(Throughput)]
-    rows = [{name: way[name] for name in names} for way in stored["throughputs"]]
+    rows = [{name: way[name] for name in names} for way in content["throughputs"]]
     ways = [Throughput(**{**way, "host_bytes": tuple(way["host_bytes"])}) for way in rows]
-    return {way.mode: way for way in ways if way.workers == (0 if way.mode in UNAIDED else workers)}
+    return {way.mode: way for way in ways}
+
+
+def put_aside(out: Path) -> None:
+    """Give the file a name of its own: NAME-before-N.json with the first N that is free."""
+    names = (out.with_stem(f"{out.stem}-before-{number}") for number in count(1))
+    out.replace(next(name for name in names if not name.exists()))
 
 
 def in_order(found: Mapping[str, Throughput]) -> list[Throughput]:

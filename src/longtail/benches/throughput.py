@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from longtail.benches.generated import generate, generated
 from longtail.benches.memory import used, watched
 from longtail.benches.plain import plain_loader
-from longtail.benches.rates import WAYS, Throughput, in_order, kept, save
+from longtail.benches.rates import WAYS, Throughput, in_order, kept, put_aside, save, stored
 from longtail.benches.speed import wait
 from longtail.config import Config
 from longtail.data.base import Data, Split
@@ -67,9 +67,10 @@ class Setting:
 def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[Throughput]:
     """Measure those ways of `only` (of all) that `out` has not, writing it anew after each.
 
-    What `out` has of another setting, device, version or commit is measured again, and its file is
-    kept beside it as NAME-before.json. A way that is not possible here keeps none of the others
-    from being measured, and is told at the end.
+    What `out` has of another setting, device, version, commit or number of workers is measured
+    again, and its file is kept beside it as NAME-before-1.json, or with the next number that is
+    free. A way that is not possible here keeps none of the others from being measured, and is told
+    at the end.
 
     Returns:
         All that `out` has then.
@@ -86,6 +87,7 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
     asked = only or possible  # what is asked for by name says itself why it is not possible
     about = _about(setting, paths)
     found = kept(about, workers_of(config.machine), out)
+    replaced = set(stored(out)) - set(found)
     failed: list[str] = []
     for mode, way in _ways(setting, paths, fabric).items():
         if mode in found or mode not in asked:
@@ -95,8 +97,9 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
         except UserError as error:
             failed.append(f"{mode}: {error}")  # its text alone: its frames hold device memory
         else:
-            if len(found) == 1 and out.exists():  # nothing of what it has is kept
-                out.replace(out.with_stem(f"{out.stem}-before"))
+            if replaced:
+                put_aside(out)
+                replaced.clear()
             save(in_order(found), about, out)
     if failed:
         others = [f"The other ways are in {out}."] if found else []

@@ -79,7 +79,7 @@ class Cached:
             inputs, places = self.store.read(rows, partial(_on_disk, part, otherwise=allocate))
             if len(places) == len(rows) and part and _size(part):
                 return _settled(part, path), places
-            if len(places) < len(rows):
+            if part and len(places) < len(rows):
                 log.warning("decoded images are kept for the next start once all can be read")
         return inputs, places
 
@@ -137,13 +137,15 @@ def _alone(part: Path) -> Iterator[Path | None]:
             file = stack.enter_context(part.open("ab"))
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX)
+                # a process that was forked meanwhile has the file open, too
+                stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
         except OSError as error:  # some network file systems have no locks
             log.warning("decoded images are not kept in %s: %s", part.parent, error)
             yield None
             return
         if not _is_at(part, file):
             part = part.with_suffix(f".{token_hex(8)}.part")
-            file.close()  # with it goes the lock that others wait for
+            stack.close()  # others wait for it
         stack.callback(_removed, part)
         yield part
 

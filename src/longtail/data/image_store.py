@@ -73,7 +73,7 @@ class Images:
         except (RuntimeError, UserError) as error:
             if (reason := lost(error)) is None:
                 raise
-            log.warning("threads decode what is left: %s", str(reason).partition(":")[0])
+            log.warning("threads decode what is left: %s", reason.partition(":")[0])
         rest = rows[filled.count :]
         for image in told("decoded", decode_all(self.blobs(rest), self.image_size), len(rest)):
             filled.add(image)

@@ -21,6 +21,8 @@ HELD = 2
 """Chunks with the reader beside those: the one it copies, and the next as it comes."""
 SHARED = "/dev/shm"
 FEWER = "pass a smaller --workers; 0 decodes without any"
+KILLED = "DataLoader worker (pid"
+"""What torch's error begins with, of a worker that was."""
 
 
 def in_chunks(
@@ -93,24 +95,34 @@ def received(arriving: Iterator[T]) -> T:
     except RuntimeError as error:
         if (reason := lost(error)) is None:
             raise
-        raise reason from error
+        raise WorkerLost(reason) from error
 
 
-def lost(error: Exception) -> WorkerLost | None:
-    """What `error` says of a worker, if it does; that one was killed may be raised anywhere."""
+def lost(error: Exception) -> str | None:
+    """What `error`, raised where something should have come, says of a worker, if it does.
+
+    In words: whoever kept an error would keep its frames, and these all other workers.
+    """
     text = str(error)
     if isinstance(error, WorkerLost):
-        return error
+        return text
     if "open files" in text or "ancdata" in text:
         said, cure = "too many files are open", "allow more, as in ulimit -n 8192, or "
-    elif "shared memory" in text:
+    elif "unable to allocate shared memory" in text or "unable to open shared memory" in text:
         said = "a worker found no room in shared memory"
         cure = "give the container more, as in --shm-size 2g, or "
-    elif text.startswith("DataLoader worker (pid"):
+    elif text.startswith(KILLED):
         said, cure = "a worker was killed, maybe as memory ran out", ""
     else:
         return None
-    return WorkerLost(f"{said}: {cure}{FEWER} ({text.strip().splitlines()[0]})")
+    told = text.strip().splitlines()[0]
+    goes_on = "a training goes on with --resume --out FOLDER"
+    return f"{said}: {cure}{FEWER}; {goes_on} ({told})"
+
+
+def killed(error: Exception) -> str | None:
+    """What `error` says of a worker that was killed, if it does: a signal raises it anywhere."""
+    return lost(error) if str(error).startswith(KILLED) else None
 
 
 def shared(made: T) -> T:
