@@ -116,6 +116,11 @@ class RecipeBench(ABC, Generic[R]):
             if not result_path(self.results, recipe, seed).exists()
         ]
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is any result."""
+        return any(self.found(recipe) for recipe in self.recipes)
+
     def found(self, recipe: R) -> list[dict[str, Any]]:
         """The results of `recipe` that are there.
 

@@ -63,6 +63,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     page = template("report.html.j2").render(
         **_about_data(judged[0]),
         header=(*tables.HEADER, *columns),
+        unequal=tables.unequal([j.result for j in judged]),
         rows=[row.cells(columns) for row in tables.rows(j.result for j in judged)],
         splits=SPLITS,
         uneven=uneven,

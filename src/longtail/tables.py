@@ -42,6 +42,11 @@ SAME = (
 """What runs of one row have in common, besides the rest of their training and options."""
 UNSAID = ("method", "data", "ratio", "subset_sha256", "judged_sha256")
 """Of these, what no label repeats."""
+OF_METHOD = (
+    *("tde", "alpha", "heads", "tau", "gamma", "mean_momentum", "mean_decay"),
+    *("focal_gamma", "eql_share"),
+)
+"""Settings that are a method's own."""
 HEADER = ("method", "alpha", "seeds")
 
 
@@ -107,6 +112,27 @@ def _labels(groups: Sequence[Mapping[str, Any]]) -> list[str]:
         again = sum(other.partition(" (again")[0] == label for other in labels)
         labels.append(label + (f" (again, {again + 1})" if again else ""))
     return labels
+
+
+def unequal(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Settings that are no method's own in which results differ, as in 'epochs 6, 12'."""
+    told = [_common(result) for result in results]
+    values: dict[str, dict[str, None]] = {}
+    for name, value in (item for each in told for item in each.items()):
+        values.setdefault(name, {})[str(value)] = None
+    return [
+        f"{name.replace('_', ' ')} {', '.join(found)}"
+        for name, found in values.items()
+        if len(found) > 1
+    ]
+
+
+def _common(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that two methods of an honest comparison share."""
+    parts = ("train", "inference", *["options"] * ("inference" in result))  # a detector's network
+    own = {name: value for part in parts for name, value in result.get(part, {}).items()}
+    shared = {"backbone": result["backbone"], **own}
+    return {name: value for name, value in shared.items() if name not in OF_METHOD}
 
 
 def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:

@@ -197,6 +197,22 @@ def test_a_report_averages_only_runs_that_differ_in_their_seed(run):
     ]
 
 
+def test_a_report_tells_what_else_than_methods_differs(run, data, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run.folder, other)
+    result = {**run.result, "method": "cosine-tde", "heads": 1}
+    result["train"] = {**result["train"], "epochs": 24}
+    result["inference"] = {**result["inference"], "detections": 9}
+    (other / "result.json").write_text(json.dumps(result))
+    for folders, said in (
+        ([run.folder], 0),
+        ([run.folder, other], "Not only the methods differ here: epochs 1, 24; detections 5, 9."),
+    ):
+        out = tmp_path / "page.html"
+        text = page.report(folders, out, data=data, machine=CPU, images=0).read_text()
+        assert said in text if said else "Not only the methods" not in text
+
+
 def test_a_report_has_each_run_once(run, data, tmp_path):
     again = tmp_path / "link"
     again.symlink_to(run.folder)
@@ -272,6 +288,43 @@ def test_masks_are_pasted_a_few_at_a_time_and_only_if_seen(run, data, monkeypatc
     pasted.clear()
     list(finished.compare(config, data[1], [0], whole.scores[2].item()))
     assert pasted == [2]  # those above the third
+
+
+def test_no_picture_waits_for_all_images(run, data, monkeypatch):
+    finished = Finished(run.folder, data=data, machine=CPU)
+    seen = []
+
+    def detect(detector, batch, fabric):
+        seen.append(len(batch.images))
+        return predicting_detect(detector, batch, fabric)
+
+    predicting_detect = predicting.detect
+    monkeypatch.setattr(predicting, "detect", detect)
+    finished.config = finished.config.with_options(batch_size=2)
+    batch, val = 2, data[1]
+    assert batch < len(val)
+    drawn = finished.compare(finished.config, val, range(len(val)), 0.3)
+    next(drawn)
+    assert seen == [batch, batch]  # without and with TDE
+    assert len(list(drawn)) == len(val) - 1 and sum(seen) == 2 * len(val)
+
+
+@pytest.mark.parametrize("words", [["--count", "0"], ["a.png", "--count", "3"]])
+def test_a_count_that_means_nothing_is_refused(run, words, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["detect", "predict", str(run.folder), *words])
+    assert "is of the validation images that are drawn" in capsys.readouterr().err
+
+
+def test_data_that_is_gone_is_told(run, tmp_path, monkeypatch):
+    gone = tmp_path / "moved"
+    shutil.copytree(run.folder, gone)
+    text = (gone / "config.yaml").read_text()
+    (gone / "config.yaml").write_text(text.replace(str(run.config.data), "nowhere"))
+    with pytest.raises(
+        UserError, match=r"data of .*moved is not there: .*no folder.* Bring it"
+    ):
+        _ = Finished(gone, machine=CPU).val
 
 
 def test_only_the_images_that_are_asked_for_are_read(run, data, monkeypatch):

@@ -81,5 +81,5 @@ class Bench:
             with Console() as console:
                 opened.run(wanted, root=self.root, machine=self.machine, progress=console)
         finally:
-            if first_process():
+            if first_process() and opened.begun:
                 print(f"written to {bench.write_table(opened, readme)}")

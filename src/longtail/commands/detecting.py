@@ -154,6 +154,8 @@ class DetectReport:
         """Write the page."""
         from longtail.detection.page import report
 
+        if self.count < 0:
+            raise UserError(f"--count {self.count}: no fewer than 0 images can be drawn")
         page = report(
             self.folders,
             self.out,

@@ -76,6 +76,11 @@ class DetectPredict:
                 "--image-folder is where the images of --annotations are: pass that too, or the "
                 "folder as IMAGES"
             )
+        if self.count < 1 or (self.images and self.count != DetectPredict.count):
+            raise UserError(
+                f"--count {self.count} is of the validation images that are drawn, at least one; "
+                "of IMAGES all are: leave it out"
+            )
         finished = Finished(self.folder, machine=MachineConfig(device=self.device))
         config = finished.scored(self.tde, self.alpha)
         if self.lvis_json:

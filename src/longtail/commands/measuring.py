@@ -177,7 +177,7 @@ def _detection(asked: "Bench") -> None:
             machine = DetectionMachineConfig.of(asked.machine)
             opened.run(wanted, root=asked.root, machine=machine, progress=console)
     finally:
-        if first_process():
+        if first_process() and opened.begun:
             print(f"written to {opened.write_page()}")
 
 

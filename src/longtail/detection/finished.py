@@ -58,7 +58,13 @@ class Finished:
     def splits(self) -> Splits:
         """What it was trained and judged on, which images of one's own do not need."""
         place = relocated(self.config.data, self.config.files.root, self.run.reached)
-        data = self._data or load(*place)
+        try:
+            data = self._data or load(*place)
+        except UserError as error:
+            raise UserError(
+                f"the data of {self.run.folder} is not there: {error}. Bring it back; only to look "
+                "at images of your own needs none, as in longtail detect predict RUN IMAGES"
+            ) from error
         if digest(data) != self.stored["subset_sha256"]:
             raise UserError(
                 f"{self.run.folder} was trained or judged on other images than {self.config.data} "
@@ -156,26 +162,39 @@ class Finished:
         if not images:
             return
         data = data.only(images)
-        source = source_of(self.detector, config, data, self.fabric)
-        before, after = (
-            predict(self.detector, _seen(asked, least_score), data, self.fabric, source=source)
-            for asked in (self.scored("off"), config)
-        )
-        with_tde = config.tde != "off"
-        for number, first in enumerate(list(before)):
+        ways = {self.config.training: self.scored("off")}
+        if config.tde != "off":
+            ways[f"{config.method}, alpha {config.inference.alpha:g}"] = config
+        seen = self._seen(ways.values(), data, least_score)
+        for number, found in enumerate(told("drawn", seen, len(data))):
             image, target = data[number]
-            shown, asked = {self.config.training: first}, first
-            if with_tde:
-                asked = next(after)
-                shown[f"{config.method}, alpha {config.inference.alpha:g}"] = asked
+            shown = dict(zip(ways, found, strict=True))
             if len(target["labels"]):
                 shown["annotated"] = pictures.truth(target)
             drawn = [
-                pictures.draw(image, found, self.categories, least_score=least_score)
-                for found in shown.values()
+                pictures.draw(image, each, self.categories, least_score=least_score)
+                for each in shown.values()
             ]
-            titles = [f"{name}: {len(found.labels)}" for name, found in shown.items()]
-            yield Shown(pictures.side_by_side(drawn, titles), len(asked.labels))
+            titles = [f"{name}: {len(each.labels)}" for name, each in shown.items()]
+            yield Shown(pictures.side_by_side(drawn, titles), len(found[-1].labels))
+
+    def _seen(
+        self, ways: Iterable[DetectionConfig], data: DetectionSet, least_score: float
+    ) -> Iterator[tuple[Detections, ...]]:
+        """Each image of `data` scored in all `ways`, a batch at a time: no image waits for all.
+
+        Without the detections that are not drawn, so that their masks are not pasted either.
+        """
+        source = source_of(self.detector, self.config, data, self.fabric)
+        least = max(least_score, self.config.inference.score_threshold)
+        asked = [way.with_options(score_threshold=least) for way in ways]
+        numbers, size = range(len(data)), self.config.train.batch_size
+        for first in numbers[::size]:
+            batch = numbers[first : first + size]
+            found = [
+                list(predict(self.detector, way, data, self.fabric, batch, source)) for way in asked
+            ]
+            yield from zip(*found, strict=True)
 
 
 class Shown(NamedTuple):
@@ -184,12 +203,6 @@ class Shown(NamedTuple):
     picture: Image.Image
     detections: int
     """Scored as asked for."""
-
-
-def _seen(config: DetectionConfig, least_score: float) -> DetectionConfig:
-    """Without the detections that are not drawn, so that their masks are not pasted either."""
-    threshold = max(least_score, config.inference.score_threshold)
-    return config.with_options(score_threshold=threshold)
 
 
 def of_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:

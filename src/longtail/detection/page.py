@@ -60,6 +60,7 @@ def report(
         images=f"{len(shown.val):,}",
         header=("method", "TDE", "alpha", "seeds", *FIGURES),
         rows=rows(results),
+        unequal=tables.unequal(results),
         curves=[(name, _curve(run)) for name, run in zip(names, runs, strict=True)],
         box=(WIDTH, HEIGHT),
         pictures=_pictures(shown, images, least_score),

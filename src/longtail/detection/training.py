@@ -125,7 +125,8 @@ def check_data(config: DetectionConfig, train: DetectionSet, val: DetectionSet) 
             raise UserError(f"{config.data} has no {name} image")
         if not any(each.target for picture in split.pictures for each in picture.instances):
             raise UserError(
-                f"no {name} image of {config.data} has an object with a mask that is no crowd"
+                f"no {name} image of {config.data} has an object with a mask that is no crowd: "
+                "boxes alone are not enough, each needs a segmentation, as polygons or run lengths"
             )
         prepared(config, split).canvas(range(len(split)))  # refuses what cannot be resized
 
