@@ -381,7 +381,12 @@ class TestBadInput:
         fit(tmp_path / "a", data=few, batch_size=size, epochs=1)
         assert enough not in caplog.text
         fit(tmp_path / "b", data=few, batch_size=size + 1, epochs=1)
-        assert enough in caplog.text
+        assert enough in caplog.text and f"{few.name} has" in caplog.text
+        fewer = few.train.take(torch.arange(11))
+        caplog.clear()
+        fit(tmp_path / "c", data=replace(few, train=fewer), batch_size=4, epochs=1)
+        assert "has 11 training samples" in caplog.text
+        assert "--batch-size 2 --lr 0.0025" in caplog.text
 
     def test_types_are_checked_however_a_part_was_made(self, tmp_path):
         for part in (TrainConfig(epochs="9"), TrainConfig(epochs=2.5)):

@@ -99,11 +99,30 @@ def test_jpegs_decoded_on_the_device_are_the_same_but_for_rounding(photos: Path,
         return (by_workers.int() - on_device.int()).abs().flatten(1).amax(1).tolist()
 
     assert apart() == [0] * 6  # two PNGs from the start; the broken one leaves each to itself
-    assert caplog.text.count("93.jpg is black") == 2
+    assert caplog.text.count("93.jpg is black") == 1 and "left out" not in caplog.text
     broken.unlink()
     (photos / "train" / "c" / "92.jpg").unlink()
     jpeg = apart()[2]
     assert jpeg <= 1 and apart() == [0, 0, jpeg, 0]
+
+
+@pytest.mark.parametrize("decode", ["workers", "device"])
+def test_a_black_image_is_told_once(photos: Path, caplog, decode: str):
+    names = [photos / "train" / "c" / f"{number}.jpg" for number in (93, 94)]
+    for name in names:
+        name.write_bytes(b"\xff\xd8 no image")
+    with pytest.raises(
+        UserError, match=r"93\.jpg cannot be read .* Nor can \S*94\.jpg\. Mend or re"
+    ):
+        load(str(photos), image_size=32, stream=True)
+    data = load(str(photos), image_size=32, stream=True, corrupt="skip")
+    assert caplog.text.count("93.jpg is black") == 1  # where the mean was counted
+    inputs, places = data.train.inputs, [torch.arange(len(data.train))]
+    inputs.told.clear()
+    for _ in range(2):
+        list(in_batches(inputs, places, MachineConfig(workers=0, decode=decode), HERE))
+    assert caplog.text.count("93.jpg is black") == caplog.text.count("94.jpg is black") == 2
+    assert "left out" not in caplog.text
 
 
 def test_a_device_out_of_memory_is_no_fault_of_the_images(photos: Path, monkeypatch):

@@ -163,17 +163,18 @@ FEW_STEPS = 4
 def _tell_of_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:
     """Warn whoever trains on a handful of images with steps made for thousands."""
     told = {
-        (job.config.data, job.config.train.batch_size): len(data_of(job).train)
+        (data_of(job).name, job.config.train.batch_size): len(data_of(job).train)
         for job in jobs
         if not job.run.finished
     }
     for (data, batch), images in told.items():
-        if images < FEW_STEPS * batch:
+        fewer = min(16, max(2, images // FEW_STEPS))
+        if images < FEW_STEPS * batch and fewer < batch:
             logger.warning(
                 "%s has %d training samples, so that steps of an epoch at --batch-size %d number "
                 "%d: so few learn more in smaller steps at a smaller rate, as "
-                "--batch-size 16 --lr 0.02",
-                *(data, images, batch, max(1, images // batch)),
+                "--batch-size %d --lr %g",
+                *(data, images, batch, max(1, images // batch), fewer, fewer / 800),
             )
 
 
@@ -237,8 +238,8 @@ def _loaded(jobs: Sequence[Job]) -> DataOf:
 def _check_judgeable(data: Data) -> None:
     if data.test is None and data.val is None:
         raise UserError(
-            f"{data.name} has no test and no validation part, so nothing could be judged: add one, "
-            "or hold out a part of the training set with --val-fraction 0.2"
+            f"{data.name} has no test and no validation part, so nothing could be judged: add one "
+            "(of lists, --test-list), or hold out training images with --val-fraction 0.2"
         )
 
 

@@ -2,6 +2,8 @@
 
 import io
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +13,7 @@ import torch
 from PIL import Image
 
 from longtail.config import DataConfig
+from longtail.data import images
 from longtail.data.folder import Files
 from longtail.data.images import BATCH, decode
 from longtail.data.names import Names
@@ -194,3 +197,34 @@ def test_a_truncated_photograph_cannot_be_read_at_any_size() -> None:
     for size in (None, 20, 60):
         with pytest.raises((OSError, RuntimeError)):
             decode(blob, size=size)
+
+
+ALONE = """
+import sys
+from longtail.data import images
+
+def pool(workers):
+    print("torchvision.transforms.v2" in sys.modules)
+    raise SystemExit
+
+images.ThreadPoolExecutor = pool
+next(images.decode_all([b""], {size}))
+"""
+
+
+@pytest.mark.parametrize(("size", "needed"), [(8, True), (None, False)])
+def test_threads_do_not_import(size: int | None, needed: bool) -> None:
+    """What several import at once may be half of it to one of them, and its image be lost."""
+    words = [sys.executable, "-c", ALONE.format(size=size)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(needed)
+
+
+def test_what_cannot_be_imported_is_no_fault_of_the_image(monkeypatch) -> None:
+    def broken(*_):
+        raise ImportError("half of it")
+
+    monkeypatch.setattr(images, "_photograph", broken)
+    photo = encode(Image.fromarray(noise((9, 9, 3))), "JPEG")
+    with pytest.raises(ImportError, match="half of it"):
+        list(images.decode_all([photo], 8))

@@ -74,6 +74,19 @@ def test_a_gap_in_the_labels(train: Path, tmp_path: Path) -> None:
     assert data.train.labels.tolist() == [0, 1, 1]
 
 
+def test_images_that_are_trained_on_and_judged_are_told(
+    train: Path, tmp_path: Path, caplog
+) -> None:
+    test = tmp_path / "test.txt"
+    test.write_text("1 of four.png 0\n2 of four.png 1\n")
+    train.write_text("0 of four.png 0\n3 of four.png 1\n")
+    load(list=train, test_list=test, root=tmp_path / "images")
+    assert "training images, too" not in caplog.text
+    train.write_text("0 of four.png 0\n2 of four.png 1\n")
+    load(list=train, test_list=test, root=tmp_path / "images")
+    assert "1 of the 2 test images are training images, too (2 of four.png)" in caplog.text
+
+
 def test_a_test_label_out_of_range(train: Path, tmp_path: Path) -> None:
     test = tmp_path / "test.txt"
     test.write_text("1 of four.png 0\n2 of four.png 2\n")

@@ -321,9 +321,7 @@ def test_data_that_is_gone_is_told(run, tmp_path, monkeypatch):
     shutil.copytree(run.folder, gone)
     text = (gone / "config.yaml").read_text()
     (gone / "config.yaml").write_text(text.replace(str(run.config.data), "nowhere"))
-    with pytest.raises(
-        UserError, match=r"data of .*moved is not there: .*no folder.* Bring it"
-    ):
+    with pytest.raises(UserError, match=r"data of .*moved is not there: .*no folder.* Bring it"):
         _ = Finished(gone, machine=CPU).val
 
 

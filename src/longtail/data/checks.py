@@ -1,5 +1,6 @@
 """What a data set must be before it is trained on, and classes too small dropped on request."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,9 @@ import torch
 from torch import Tensor
 
 from longtail.data.sources import Part, Source
-from longtail.errors import UserError
+from longtail.errors import UserError, some
+
+log = logging.getLogger(__name__)
 
 MOST_CLASSES = 1_000_000
 
@@ -85,6 +88,13 @@ def drop_small(source: Source, min_count: int) -> Source:
         )
     numbers = torch.cumsum(~small, dim=0) - 1  # old class -> new class
     parts = {name: _without(part, small, numbers, name) for name, part in source.parts.items()}
+    lost = {name: len(part) - len(parts[name]) for name, part in source.parts.items()}
+    log.info(
+        "--min-count %d leaves out %s: %s",
+        min_count,
+        some([f"'{source.classes[i]}'" for i in torch.nonzero(small).flatten().tolist()]),
+        ", ".join(f"{number:,} {name} images" for name, number in lost.items()),
+    )
     kept = tuple(name for name, gone in zip(source.classes, small, strict=True) if not gone)
     return replace(source, classes=kept, parts=parts)
 

@@ -90,7 +90,7 @@ def attempt(blob: Blob, size: int | tuple[int, int] | None) -> Decoded:
     """One image as `decode` makes it, its channels first, or why there is none."""
     try:
         return np.ascontiguousarray(decode(blob, size=size).transpose(2, 0, 1))
-    except MemoryError:  # no fault of the image's
+    except (MemoryError, ImportError):  # no fault of the image's
         raise
     except UnidentifiedImageError:  # its own words name an object in memory
         return "no image of a known format"
@@ -165,6 +165,8 @@ def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Ite
     def attempts(batch: list[Blob]) -> list[Decoded]:
         return [attempt(blob, size) for blob in batch]
 
+    if size is not None:
+        import torchvision.transforms.v2  # noqa: F401  threads that import at once see half of it
     stream = iter(blobs)
     with ThreadPoolExecutor(min(MOST, cores())) as pool:
         while window := list(islice(stream, WINDOW)):

@@ -1,6 +1,7 @@
 """Lists in the style of ImageNet-LT and Places-LT: `path label` on each line."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -13,6 +14,8 @@ from longtail.data.folder import Files
 from longtail.data.names import Names
 from longtail.data.sources import Part, Source
 from longtail.errors import UserError, some
+
+log = logging.getLogger(__name__)
 
 Check = Callable[[str, list[int]], None]
 """(part, its labels): refuses what is not expected."""
@@ -36,10 +39,23 @@ def source(
     parsed = {part: (path, *_parse(path)) for part, path in paths.items() if path is not None}
     for part, (_, _, labels, _) in parsed.items():
         check(part, labels)
+    _tell_of_shared({part: images for part, (_, images, _, _) in parsed.items()})
     parts = {part: _part(*entry, root, config) for part, entry in parsed.items()}
     _, images, labels, _ = parsed["train"]
     classes = numbered(parts["train"].labels, str(train))
     return Source(_folders(images, labels, classes), parts, unit="gap in the labels")
+
+
+def _tell_of_shared(images: Mapping[str, Sequence[str]]) -> None:
+    """Warn of images that are trained on and judged."""
+    for part in [name for name in images if name != "train"]:
+        shared = sorted(set(images["train"]) & set(images[part]))
+        if shared:
+            log.warning(
+                "%d of the %d %s images are training images, too (%s): figures on them say nothing "
+                "of others",
+                *(len(shared), len(images[part]), part, some(shared)),
+            )
 
 
 def _part(

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from longtail.data.image_store import Images
-from longtail.data.images import Pixels, decode_some
-from longtail.errors import UserError
+from longtail.data.images import Pixels, decode_all, decode_some
+from longtail.errors import UserError, some
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ class Streamed:
     """(N,) of the store."""
     size: int
     """H and W."""
+    told: set[int] = field(default_factory=set, compare=False)
+    """Rows of which it was said that they are black."""
 
     @property
     def shape(self) -> torch.Size:
@@ -62,14 +64,19 @@ class Streamed:
         return decode_some(self.store.blobs(rows), rows.tolist(), self.size)
 
     def tell(self, broken: Mapping[int, str]) -> None:
-        """Stop at the first of `Pixels.broken`, or name them all and go on with black ones."""
+        """Stop at `Pixels.broken`, or name each of them once and go on with black ones."""
+        if broken and self.store.corrupt == "stop":
+            first, *others = map(self.store.where, broken)
+            more = f" Nor can {some(others)}." if others else ""
+            raise UserError(
+                f"{first} cannot be read ({next(iter(broken.values()))}).{more} Mend or remove "
+                f"{'them' if others else 'it'}, or pass --corrupt skip: streamed, such an image is "
+                "black"
+            )
         for row, reason in broken.items():
-            if self.store.corrupt == "stop":
-                raise UserError(
-                    f"{self.store.where(row)} cannot be read ({reason}). Mend or remove it, or "
-                    "pass --corrupt skip: streamed, such an image is black"
-                )
-            log.warning("%s is black: it cannot be read (%s)", self.store.where(row), reason)
+            if row not in self.told:
+                log.warning("%s is black: it cannot be read (%s)", self.store.where(row), reason)
+        self.told.update(broken)
 
     def encoded(self, index: Sequence[int]) -> Encoded:
         """The files at the places `index`, in its order."""
@@ -85,7 +92,11 @@ class Streamed:
         return Encoded(joined[: sum(map(len, blobs))], list(map(len, blobs)), rows.tolist())
 
     def sample(self, most: int) -> Tensor:
-        """The pixels of up to `most` images spread over the whole."""
-        spread = torch.linspace(0, len(self) - 1, min(most, len(self))).long()
-        images, _ = self.store.read(self.rows[spread])
-        return images
+        """The pixels of up to `most` images spread over the whole; of those that can be read."""
+        rows = self.rows[torch.linspace(0, len(self) - 1, min(most, len(self))).long()]
+        made = dict(zip(rows.tolist(), decode_all(self.store.blobs(rows), self.size), strict=True))
+        self.tell({row: image for row, image in made.items() if isinstance(image, str)})
+        images = [torch.from_numpy(each) for each in made.values() if not isinstance(each, str)]
+        if not images:
+            raise UserError(f"none of {len(rows):,} images can be read: see the log for each")
+        return torch.stack(images)
