@@ -78,7 +78,22 @@ def test_a_bench_trains_once_for_all_that_share_it(bench, places, capsys):
     assert "28.4, -" in page and "not run" not in page
     words = [str(word) for pair in places.items() for word in (f"--{pair[0]}", pair[1])]
     cli.main(["bench", "shapes-lvis", "--dry-run", "--seeds", "2", *words])
-    assert "3 results to make, from 1 trainings" in capsys.readouterr().out
+    took = kept["deconfound-s0"]["seconds"]  # alike in all three, which share their training
+    expected = f"3 results to make, from 1 trainings, about {took:.0f} s"
+    assert expected in capsys.readouterr().out
+    cli.main(["bench", "shapes-lvis", "--dry-run", *words])
+    assert f"all is done: {places['results']}" in capsys.readouterr().out
+
+
+def test_a_bench_that_could_not_begin_writes_no_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("LONGTAIL_DATA", raising=False)
+    here = {"recipes": ROOT / "recipes", "results": tmp_path / "results", "runs": tmp_path / "runs"}
+    words = [str(word) for pair in here.items() for word in (f"--{pair[0]}", pair[1])]
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "lvis", "--only", "v1/", *words])
+    said = capsys.readouterr()
+    assert "lvis-v1 was not looked for" in said.err and "written to" not in said.out
+    assert not (tmp_path / "results").exists()
 
 
 MEASURED = {"AP": 0.0, "AP_f": 0.0, "AP_c": 0.0, "AP_r": 0.0, "per_class": ()}

@@ -23,8 +23,8 @@ class Bench:
     """Seeds of every cell; each recipe's own number by default."""
     only: tuple[str, ...] = ()
     """Run only recipes whose path holds one of these words; of embeddings, FILE/CLASSIFIER, of
-    detection-speed, the name of a workload; of images, the names of ways: ceiling, resident,
-    streaming, streaming-device, dataloader."""
+    detection-speed, a part of shapes-lvis, shapes-lvis-1203, shapes-lvis-1203-masks or lvis-v1; of
+    images, the names of ways: ceiling, resident, streaming, streaming-device, dataloader."""
     root: Path | None = None
     """Folder of the data sets; else $LONGTAIL_DATA. For embeddings and stream, of .npz files."""
     recipes: Path = Path("recipes")

@@ -53,3 +53,4 @@ class DataSets:
         from longtail.data import available
 
         print_lines(["data", "what", "found"], [list(row) for row in available(self.root)])
+        print("detectors have their own: longtail detect train --help")

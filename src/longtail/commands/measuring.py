@@ -169,7 +169,11 @@ def _detection(asked: "Bench") -> None:
     for recipe, seed in wanted:
         print(f"{recipe.place}  seed {seed}")
     trainings = {(recipe.place.parent, recipe.config.training, seed) for recipe, seed in wanted}
-    print(f"{len(wanted)} results to make, from {len(trainings)} trainings")
+    known = [found["seconds"] for recipe in opened.recipes for found in opened.found(recipe)]
+    seconds = len(trainings) * sum(known) / max(1, len(known))
+    about = f", about {seconds:.0f} s where the others were run" if seconds else ""
+    to_do = f"{len(wanted)} results to make, from {len(trainings)} trainings{about}"
+    print(to_do if wanted else f"all is done: {opened.results}")
     if asked.dry_run:
         return
     try:
