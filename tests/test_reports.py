@@ -16,7 +16,7 @@ import torch
 import longtail as lt
 from browser import CHROMIUM, browser
 from helpers import tiny_config, tiny_data
-from longtail import cli, intervals
+from longtail import cli, intervals, tables
 from longtail.comparing import runs_in
 from longtail.data.base import Data, Split
 from longtail.errors import UserError
@@ -160,6 +160,17 @@ def test_a_tau_that_nothing_could_choose_is_not_said_to_follow_a_cosine(tmp_path
     (made[0].folder / "result.json").write_text(json.dumps(result))
     text = lt.report(made, tmp_path / "r.html").read_text()
     assert "tau 0, the value that changes least" in text and "mean cos" not in text
+
+
+def test_what_differs_besides_the_methods_is_said(tmp_path, runs, data):
+    longer = make_runs(tmp_path, data, ["deconfound-tde"], epochs=3)
+    for shown, said in ((runs, ""), ([runs[0], *longer], "methods differ here: epochs 2, 3.")):
+        page = lt.report(shown, tmp_path / "page.html").read_text()
+        assert said in page if said else "Not only the methods" not in page
+    results = [run.result for run in runs]
+    assert tables.unequal([results[0], {**results[1], "held_out": 9}]) == ["held out 0, 9"]
+    early = [{name: r[name] for name in r if name != "train"} for r in results]
+    assert tables.unequal([early[0], {**early[1], "lr": 9.0}])[0].startswith("lr ")
 
 
 @pytest.fixture(scope="module")

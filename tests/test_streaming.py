@@ -118,7 +118,7 @@ def test_a_black_image_is_told_once(photos: Path, caplog, decode: str):
     data = load(str(photos), image_size=32, stream=True, corrupt="skip")
     assert caplog.text.count("93.jpg is black") == 1  # where the mean was counted
     inputs, places = data.train.inputs, [torch.arange(len(data.train))]
-    inputs.told.clear()
+    inputs.named.clear()
     for _ in range(2):
         list(in_batches(inputs, places, MachineConfig(workers=0, decode=decode), HERE))
     assert caplog.text.count("93.jpg is black") == caplog.text.count("94.jpg is black") == 2

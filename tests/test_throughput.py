@@ -156,7 +156,10 @@ def test_no_figure_is_ever_lost(setting, tmp_path, monkeypatch):
         there = replace(setting, config=setting.config.with_options(workers=workers))
         bench_images(there, tmp_path / "images.json", only)
 
+    early = {"git": "e", "throughputs": [{"mode": "ceiling", "images_per_second": 1.0}]}
+    (tmp_path / "images.json").write_text(json.dumps(early))
     run(["ceiling", "streaming"], "a", 2)
+    (tmp_path / "images-before-1.json").unlink()
     run(["resident"], "a", 2)  # nothing is measured again
     assert [path.name for path in tmp_path.glob("*.json")] == ["images.json"]
     run(["dataloader"], "a", 3)  # which leaves no room for those with two

@@ -42,6 +42,8 @@ SAME = (
 """What runs of one row have in common, besides the rest of their training and options."""
 UNSAID = ("method", "data", "ratio", "subset_sha256", "judged_sha256")
 """Of these, what no label repeats."""
+COMMON = ("backbone", "epochs", "batch_size", "lr", "momentum", "held_out")
+"""What every result tells of the settings that methods share."""
 OF_METHOD = (
     *("tde", "alpha", "heads", "tau", "gamma", "mean_momentum", "mean_decay"),
     *("focal_gamma", "eql_share"),
@@ -131,7 +133,7 @@ def _common(result: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that two methods of an honest comparison share."""
     parts = ("train", "inference", *["options"] * ("inference" in result))  # a detector's network
     own = {name: value for part in parts for name, value in result.get(part, {}).items()}
-    shared = {"backbone": result["backbone"], **own}
+    shared = {name: result[name] for name in COMMON if name in result} | own
     return {name: value for name, value in shared.items() if name not in OF_METHOD}
 
 

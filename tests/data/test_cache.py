@@ -208,6 +208,8 @@ def test_a_file_system_without_locks_costs_only_time(caplog, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", without)
     inputs, _ = Cached(Counting(), lambda: "a").read(torch.arange(4))
     assert inputs.flatten().tolist() == [0, 1, 2, 3] and "not kept" in caplog.text
+    Cached(Counting(), lambda: "a").read(torch.arange(8, 10))  # one of which cannot be read
+    assert "kept for the next start" not in caplog.text
 
 
 def test_writing_to_what_was_read_does_not_change_the_file():
@@ -241,6 +243,7 @@ def test_readers_that_waited_together_do_not_wait_for_each_other():
         assert [len(reader.result(10)[0]) for reader in readers] == [1, 1, 1]
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # beside threads, as it must be
 def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting():
     began, forked = Event(), get_context("fork").Process(target=time.sleep, args=(60,))
 

@@ -180,7 +180,13 @@ def test_what_is_no_fault_of_a_worker_is_raised(photos, started, monkeypatch):
     [
         ("unable to open shared memory object </x>: Too many open files (24)", "too many files"),
         ("received 0 items of ancdata", "too many files are open: allow more"),
+        ("could not duplicate a shared memory file descriptor", "too many files"),
         ("DataLoader worker (pid(s) 7) exited unexpectedly", "a worker was killed"),
+        (
+            "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
+            "dataloader's workers are out of shared memory.",
+            "a worker found no room in shared memory: give the container more",
+        ),
     ],
 )
 def test_every_trouble_of_a_worker_is_named(text, said):

@@ -296,10 +296,9 @@ def test_no_picture_waits_for_all_images(run, data, monkeypatch):
 
     def detect(detector, batch, fabric):
         seen.append(len(batch.images))
-        return predicting_detect(detector, batch, fabric)
+        return predicting.detect(detector, batch, fabric)
 
-    predicting_detect = predicting.detect
-    monkeypatch.setattr(predicting, "detect", detect)
+    monkeypatch.setattr("longtail.detection.finished.detect", detect)
     finished.config = finished.config.with_options(batch_size=2)
     batch, val = 2, data[1]
     assert batch < len(val)
@@ -309,11 +308,18 @@ def test_no_picture_waits_for_all_images(run, data, monkeypatch):
     assert len(list(drawn)) == len(val) - 1 and sum(seen) == 2 * len(val)
 
 
-@pytest.mark.parametrize("words", [["--count", "0"], ["a.png", "--count", "3"]])
-def test_a_count_that_means_nothing_is_refused(run, words, capsys):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--count", "0"], "at least one image must be drawn"),
+        (["a.png", "--count", "3"], "all of IMAGES are"),
+        (["--lvis-json", "a.json", "--count", "3"], "--lvis-json has all. Leave it out"),
+    ],
+)
+def test_a_count_that_means_nothing_is_refused(run, words, said, capsys):
     with pytest.raises(SystemExit):
         cli.main(["detect", "predict", str(run.folder), *words])
-    assert "is of the validation images that are drawn" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def test_data_that_is_gone_is_told(run, tmp_path, monkeypatch):
@@ -321,7 +327,7 @@ def test_data_that_is_gone_is_told(run, tmp_path, monkeypatch):
     shutil.copytree(run.folder, gone)
     text = (gone / "config.yaml").read_text()
     (gone / "config.yaml").write_text(text.replace(str(run.config.data), "nowhere"))
-    with pytest.raises(UserError, match=r"data of .*moved is not there: .*no folder.* Bring it"):
+    with pytest.raises(UserError, match=r"data of .*moved cannot be read: .*no folder"):
         _ = Finished(gone, machine=CPU).val
 
 

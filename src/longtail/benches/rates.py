@@ -72,22 +72,17 @@ def kept(about: Mapping[str, Any], workers: int, out: Path) -> dict[str, Through
     content = json.loads(out.read_text())
     if any(content.get(name) != value for name, value in about.items()):
         return {}
-    return {
-        mode: way
-        for mode, way in stored(out).items()
-        if way.workers == (0 if mode in UNAIDED else workers)
-    }
-
-
-def stored(out: Path) -> dict[str, Throughput]:
-    """All that `out` has by mode, whatever it depends on."""
-    if not out.exists():
-        return {}
-    content = json.loads(out.read_text())
     names = [field.name for field in fields(Throughput)]
     rows = [{name: way[name] for name in names} for way in content["throughputs"]]
     ways = [Throughput(**{**way, "host_bytes": tuple(way["host_bytes"])}) for way in rows]
-    return {way.mode: way for way in ways}
+    return {way.mode: way for way in ways if way.workers == (0 if way.mode in UNAIDED else workers)}
+
+
+def modes(out: Path) -> set[str]:
+    """Of all that `out` has, whatever it depends on."""
+    if not out.exists():
+        return set()
+    return {way["mode"] for way in json.loads(out.read_text())["throughputs"]}
 
 
 def put_aside(out: Path) -> None:

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from longtail.benches.generated import generate, generated
 from longtail.benches.memory import used, watched
 from longtail.benches.plain import plain_loader
-from longtail.benches.rates import WAYS, Throughput, in_order, kept, put_aside, save, stored
+from longtail.benches.rates import WAYS, Throughput, in_order, kept, modes, put_aside, save
 from longtail.benches.speed import wait
 from longtail.config import Config
 from longtail.data.base import Data, Split
@@ -87,7 +87,7 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
     asked = only or possible  # what is asked for by name says itself why it is not possible
     about = _about(setting, paths)
     found = kept(about, workers_of(config.machine), out)
-    replaced = set(stored(out)) - set(found)
+    replaced = modes(out) - set(found)
     failed: list[str] = []
     for mode, way in _ways(setting, paths, fabric).items():
         if mode in found or mode not in asked:

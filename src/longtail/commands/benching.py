@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from longtail.commands.measuring import MEASURED, check_options
+from longtail.commands.measuring import MEASURED, check_options, print_to_do
 from longtail.config import MachineConfig
 from longtail.errors import unknown
 from longtail.terminal import first_process
@@ -68,9 +68,7 @@ class Bench:
         wanted = opened.missing(self.seeds, self.only)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
-        seconds = opened.expected_seconds(wanted)
-        about = "" if seconds is None else f", about {seconds:.0f} s where the others were run"
-        print(f"{len(wanted)} runs to do{about}" if wanted else f"all is done: {opened.results}")
+        print_to_do(f"{len(wanted)} runs to do", opened, wanted)
         if self.dry_run:
             return
         from longtail.console import Console

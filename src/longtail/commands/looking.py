@@ -76,11 +76,13 @@ class DetectPredict:
                 "--image-folder is where the images of --annotations are: pass that too, or the "
                 "folder as IMAGES"
             )
-        if self.count < 1 or (self.images and self.count != DetectPredict.count):
+        if self.count != DetectPredict.count and (self.images or self.lvis_json):
             raise UserError(
-                f"--count {self.count} is of the validation images that are drawn, at least one; "
-                "of IMAGES all are: leave it out"
+                f"--count {self.count} is of validation images that are drawn: all of IMAGES are, "
+                "and --lvis-json has all. Leave it out"
             )
+        if self.count < 1:
+            raise UserError(f"--count {self.count}: at least one image must be drawn")
         finished = Finished(self.folder, machine=MachineConfig(device=self.device))
         config = finished.scored(self.tde, self.alpha)
         if self.lvis_json:

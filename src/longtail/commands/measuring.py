@@ -1,8 +1,8 @@
 """What `longtail bench` does by another name than that of a folder of classifiers' recipes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longtail.config import Config
 from longtail.errors import UserError
@@ -152,6 +152,13 @@ def _scale(asked: "Bench") -> None:
     print(f"written to {scale.bench_scale(asked.results, asked.rows)}")
 
 
+def print_to_do(to_do: str, opened: Any, wanted: Sequence[Any]) -> None:
+    """What a bench of recipes is about to run, and for how long if that is known."""
+    seconds = opened.expected_seconds(wanted)
+    about = "" if seconds is None else f", about {seconds:.0f} s where the others were run"
+    print(f"{to_do}{about}" if wanted else f"all is done: {opened.results}")
+
+
 def _measures_at_once(asked: "Bench") -> None:
     if asked.dry_run:
         raise UserError(f"bench {asked.name} measures at once, for some minutes: no --dry-run")
@@ -169,11 +176,8 @@ def _detection(asked: "Bench") -> None:
     for recipe, seed in wanted:
         print(f"{recipe.place}  seed {seed}")
     trainings = {(recipe.place.parent, recipe.config.training, seed) for recipe, seed in wanted}
-    known = [found["seconds"] for recipe in opened.recipes for found in opened.found(recipe)]
-    seconds = len(trainings) * sum(known) / max(1, len(known))
-    about = f", about {seconds:.0f} s where the others were run" if seconds else ""
-    to_do = f"{len(wanted)} results to make, from {len(trainings)} trainings{about}"
-    print(to_do if wanted else f"all is done: {opened.results}")
+    to_do = f"{len(wanted)} results to make, from {len(trainings)} trainings"
+    print_to_do(to_do, opened, wanted)
     if asked.dry_run:
         return
     try:

@@ -12,6 +12,7 @@ from torch import Tensor
 from longtail.data.image_store import Images
 from longtail.data.images import Pixels, decode_all, decode_some
 from longtail.errors import UserError, some
+from longtail.waiting import told
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Streamed:
     """(N,) of the store."""
     size: int
     """H and W."""
-    told: set[int] = field(default_factory=set, compare=False)
+    named: set[int] = field(default_factory=set, compare=False)
     """Rows of which it was said that they are black."""
 
     @property
@@ -74,9 +75,9 @@ class Streamed:
                 "black"
             )
         for row, reason in broken.items():
-            if row not in self.told:
+            if row not in self.named:
                 log.warning("%s is black: it cannot be read (%s)", self.store.where(row), reason)
-        self.told.update(broken)
+        self.named.update(broken)
 
     def encoded(self, index: Sequence[int]) -> Encoded:
         """The files at the places `index`, in its order."""
@@ -94,9 +95,14 @@ class Streamed:
     def sample(self, most: int) -> Tensor:
         """The pixels of up to `most` images spread over the whole; of those that can be read."""
         rows = self.rows[torch.linspace(0, len(self) - 1, min(most, len(self))).long()]
-        made = dict(zip(rows.tolist(), decode_all(self.store.blobs(rows), self.size), strict=True))
-        self.tell({row: image for row, image in made.items() if isinstance(image, str)})
-        images = [torch.from_numpy(each) for each in made.values() if not isinstance(each, str)]
-        if not images:
+        images, broken = torch.empty(len(rows), *self.shape[1:], dtype=torch.uint8), {}
+        decoded = told("decoded", decode_all(self.store.blobs(rows), self.size), len(rows))
+        for place, image in enumerate(decoded):
+            if isinstance(image, str):
+                broken[place] = image
+            else:
+                images[place - len(broken)] = torch.from_numpy(image)
+        self.tell({int(rows[place]): reason for place, reason in broken.items()})
+        if len(broken) == len(rows):
             raise UserError(f"none of {len(rows):,} images can be read: see the log for each")
-        return torch.stack(images)
+        return images[: len(rows) - len(broken)]

@@ -106,9 +106,9 @@ def lost(error: Exception) -> str | None:
     text = str(error)
     if isinstance(error, WorkerLost):
         return text
-    if "open files" in text or "ancdata" in text:
+    if any(words in text for words in ("open files", "ancdata", "duplicate a shared memory file")):
         said, cure = "too many files are open", "allow more, as in ulimit -n 8192, or "
-    elif "unable to allocate shared memory" in text or "unable to open shared memory" in text:
+    elif any(f"{words} shared memory" in text for words in ("allocate", "open", "out of")):
         said = "a worker found no room in shared memory"
         cure = "give the container more, as in --shm-size 2g, or "
     elif text.startswith(KILLED):

@@ -5,6 +5,7 @@ is missing is run, and its file is written the moment it exists.
 """
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,6 +97,16 @@ class DetectionBench(RecipeBench[Recipe]):
             splits = loaded[config.data]
             run = fit(config, out=folder, data=splits, resume=True, progress=progress)
             self._keep(rows, Finished(run.folder, data=splits, machine=machine.general()))
+
+    def expected_seconds(self, wanted: Sequence[tuple[Recipe, int]]) -> float | None:
+        """What the trainings of `wanted` should take, each as those of its folder that were run."""
+        took: dict[Path, dict[str, float]] = {}
+        for recipe in self.recipes:
+            known = {r["training_id"]: r["seconds"] for r in self.found(recipe)}
+            took.setdefault(recipe.place.parent, {}).update(known)
+        asked = {(recipe.place.parent, recipe.config.training, seed) for recipe, seed in wanted}
+        each = [took[place].values() for place, *_ in asked]
+        return sum(map(statistics.fmean, each)) if all(each) else None
 
     def _keep(self, rows: Sequence[tuple[Recipe, int]], finished: Finished) -> None:
         """Write the results of all recipes that share a run; every rank judges its share."""

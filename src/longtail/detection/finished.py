@@ -15,7 +15,15 @@ from longtail.detection.annotations import Picture
 from longtail.detection.data import Categories, DetectionSet, Splits, load, relocated
 from longtail.detection.detector import build_detector
 from longtail.detection.measure import Detections
-from longtail.detection.predicting import Source, judge, predict, prepared, source_of
+from longtail.detection.predicting import (
+    Source,
+    detect,
+    in_pixels,
+    judge,
+    predict,
+    prepared,
+    source_of,
+)
 from longtail.detection.results import DetectionResult, DetectionRun, digest, make_result
 from longtail.detection.settings import DetectionConfig, Tde
 from longtail.engine import launch
@@ -62,8 +70,8 @@ class Finished:
             data = self._data or load(*place)
         except UserError as error:
             raise UserError(
-                f"the data of {self.run.folder} is not there: {error}. Bring it back; only to look "
-                "at images of your own needs none, as in longtail detect predict RUN IMAGES"
+                f"the data of {self.run.folder} cannot be read: {error}. Only to look at images of "
+                "your own needs none: longtail detect predict RUN IMAGES"
             ) from error
         if digest(data) != self.stored["subset_sha256"]:
             raise UserError(
@@ -188,12 +196,12 @@ class Finished:
         source = source_of(self.detector, self.config, data, self.fabric)
         least = max(least_score, self.config.inference.score_threshold)
         asked = [way.with_options(score_threshold=least) for way in ways]
-        numbers, size = range(len(data)), self.config.train.batch_size
-        for first in numbers[::size]:
-            batch = numbers[first : first + size]
-            found = [
-                list(predict(self.detector, way, data, self.fabric, batch, source)) for way in asked
-            ]
+        order = source.data.order(range(len(data)), self.config.train.batch_size)
+        for numbers, batch in zip(order, source.batches(order), strict=True):
+            scored = (
+                detect(self.detector.score_by(way).eval(), batch, self.fabric) for way in asked
+            )
+            found = [list(in_pixels(each, batch, data, numbers)) for each in scored]
             yield from zip(*found, strict=True)
 
 
