@@ -6,7 +6,7 @@ file is written the moment it exists, so that a bench can be stopped and gone on
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ class Bench(RecipeBench[Recipe]):
         note = f"\n{SHARES}\n" if "seconds a run" in table else ""
         return f"{table}{note}{_below(self)}"
 
-    def expected_seconds(self, wanted: Iterable[tuple[Recipe, int]]) -> float | None:
+    def expected_seconds(self, wanted: Sequence[tuple[Recipe, int]]) -> float | None:
         """What `wanted` should take, from the price of an image in the results that are there."""
         known = [result for recipe in self.recipes for result in self.found(recipe)]
         if not known:

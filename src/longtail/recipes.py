@@ -102,6 +102,10 @@ class RecipeBench(ABC, Generic[R]):
         """Fields of the result `found` that `recipe`, as it is now, would not have made."""
 
     @abstractmethod
+    def expected_seconds(self, wanted: Sequence[tuple[R, int]]) -> float | None:
+        """What `wanted` should take, from the results that are there; None without any."""
+
+    @abstractmethod
     def body(self) -> str:
         """What RESULTS/NAME.md tells, from the result files alone."""
 
@@ -115,6 +119,12 @@ class RecipeBench(ABC, Generic[R]):
             for recipe, seed in asked
             if not result_path(self.results, recipe, seed).exists()
         ]
+
+    def ahead(self, work: str, wanted: Sequence[tuple[R, int]]) -> str:
+        """`work`, which is to be done for `wanted`, and how long it takes if that is known."""
+        seconds = self.expected_seconds(wanted)
+        about = "" if seconds is None else f", about {seconds:.0f} s where the others were run"
+        return f"{work}{about}" if wanted else f"all is done: {self.results}"
 
     @property
     def begun(self) -> bool:

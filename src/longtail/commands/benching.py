@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from longtail.commands.measuring import MEASURED, check_options, print_to_do
+from longtail.commands.measuring import MEASURED, check_options
 from longtail.config import MachineConfig
 from longtail.errors import unknown
 from longtail.terminal import first_process
@@ -68,7 +68,7 @@ class Bench:
         wanted = opened.missing(self.seeds, self.only)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
-        print_to_do(f"{len(wanted)} runs to do", opened, wanted)
+        print(opened.ahead(f"{len(wanted)} runs to do", wanted))
         if self.dry_run:
             return
         from longtail.console import Console

@@ -1,8 +1,8 @@
 """What `longtail bench` does by another name than that of a folder of classifiers' recipes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from longtail.config import Config
 from longtail.errors import UserError
@@ -152,13 +152,6 @@ def _scale(asked: "Bench") -> None:
     print(f"written to {scale.bench_scale(asked.results, asked.rows)}")
 
 
-def print_to_do(to_do: str, opened: Any, wanted: Sequence[Any]) -> None:
-    """What a bench of recipes is about to run, and for how long if that is known."""
-    seconds = opened.expected_seconds(wanted)
-    about = "" if seconds is None else f", about {seconds:.0f} s where the others were run"
-    print(f"{to_do}{about}" if wanted else f"all is done: {opened.results}")
-
-
 def _measures_at_once(asked: "Bench") -> None:
     if asked.dry_run:
         raise UserError(f"bench {asked.name} measures at once, for some minutes: no --dry-run")
@@ -176,8 +169,7 @@ def _detection(asked: "Bench") -> None:
     for recipe, seed in wanted:
         print(f"{recipe.place}  seed {seed}")
     trainings = {(recipe.place.parent, recipe.config.training, seed) for recipe, seed in wanted}
-    to_do = f"{len(wanted)} results to make, from {len(trainings)} trainings"
-    print_to_do(to_do, opened, wanted)
+    print(opened.ahead(f"{len(wanted)} results to make, from {len(trainings)} trainings", wanted))
     if asked.dry_run:
         return
     try:
