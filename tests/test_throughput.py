@@ -443,6 +443,9 @@ def test_the_docs_tell_how_flat_memory_was():
         f"{min(flat) / 2**30:.1f} to {max(flat) / 2**30:.1f} GiB, and `host_growth` is "
         f"{ways['streaming']['host_growth']:.3f} because"
     ) in page
+    left = (looks[-1] - looks[0]) / 2**30
+    assert f"keeps {left:.1f} GiB of what streaming took: they count in the two rows below" in page
+    assert ways["streaming-device"]["host_bytes"][0] > 0.99 * looks[-1]
 
 
 def test_the_docs_tell_what_few_workers_bring():

@@ -168,8 +168,8 @@ def _detection(asked: "Bench") -> None:
     wanted = opened.missing(asked.seeds, asked.only)
     for recipe, seed in wanted:
         print(f"{recipe.place}  seed {seed}")
-    trainings = {(recipe.place.parent, recipe.config.training, seed) for recipe, seed in wanted}
-    print(opened.ahead(f"{len(wanted)} results to make, from {len(trainings)} trainings", wanted))
+    trainings = len(opened.trainings(wanted))
+    print(opened.ahead(f"{len(wanted)} results to make, from {trainings} trainings", wanted))
     if asked.dry_run:
         return
     try:

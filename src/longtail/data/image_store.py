@@ -1,7 +1,7 @@
 """Images that are stored encoded: all of them decoded into one array, by processes or threads."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -66,7 +66,14 @@ class Images:
             UserError: if an image cannot be read and `corrupt` is "stop", if none can be, or
                 if sizes differ and no `image_size` was given.
         """
-        filled = _Filled(allocate, len(rows), lambda place: self.where(int(rows[place])))
+        filled = self.filled(rows, allocate)
+        if filled.broken:
+            self._tell({int(rows[place]): why for place, why in filled.broken}, len(rows))
+        return filled.images(), torch.tensor(filled.places)
+
+    def filled(self, rows: Tensor, allocate: Allocate = in_memory) -> "Filled":
+        """The same with what cannot be read, of which nothing is said."""
+        filled = Filled(allocate, len(rows), lambda place: self.where(int(rows[place])))
         try:
             for image in told("decoded", self._by_workers(rows), len(rows)):
                 filled.add(image)
@@ -77,11 +84,7 @@ class Images:
         rest = rows[filled.count :]
         for image in told("decoded", decode_all(self.blobs(rest), self.image_size), len(rest)):
             filled.add(image)
-        if filled.broken:
-            self._tell([(int(rows[place]), why) for place, why in filled.broken], len(rows))
-        if filled.pixels is None:
-            raise UserError(f"none of the {len(rows)} images can be read: see the log for each")
-        return torch.from_numpy(filled.pixels[: len(filled.places)]), torch.tensor(filled.places)
+        return filled
 
     def _by_workers(self, rows: Tensor) -> Iterator[Decoded]:
         """The images of `rows`, in their order; none where it is left to threads."""
@@ -107,22 +110,33 @@ class Images:
         assert self.image_size is not None
         return decode_some(self.blobs(rows[places]), places, self.image_size)
 
-    def _tell(self, broken: Sequence[tuple[int, str]], of: int) -> None:
+    def _tell(self, broken: Mapping[int, str], of: int) -> None:
         """Stop at images that cannot be read, or name each in the log."""
         if self.corrupt == "stop":
-            (row, reason), others = broken[0], [self.where(row) for row, _ in broken[1:]]
-            more = f" Nor can {some(others)}: {len(broken):,} of {of:,} images." if others else ""
-            raise UserError(
-                f"{self.where(row)} cannot be read ({reason}).{more} Mend or remove "
-                f"{'them' if others else 'it'}, or pass --corrupt skip to leave such images out"
-            )
-        for row, reason in broken:
+            counted = f": {len(broken):,} of {of:,} images"
+            raise self.unreadable(broken, counted, "to leave such images out")
+        for row, reason in broken.items():
             log.warning("left out %s: it cannot be read (%s)", self.where(row), reason)
         log.warning("left out %d of %d images", len(broken), of)
 
+    def unreadable(self, broken: Mapping[int, str], counted: str, skipped: str) -> UserError:
+        """The error for rows that cannot be read.
+
+        Args:
+            broken: rows, and why.
+            counted: what is said of their number.
+            skipped: what `--corrupt skip` would do with them.
+        """
+        first, *others = map(self.where, broken)
+        more = f" Nor can {some(others)}{counted}." if others else ""
+        return UserError(
+            f"{first} cannot be read ({next(iter(broken.values()))}).{more} Mend or remove "
+            f"{'them' if others else 'it'}, or pass --corrupt skip {skipped}"
+        )
+
 
 @dataclass
-class _Filled:
+class Filled:
     """What has come so far of the images that are asked for."""
 
     allocate: Allocate
@@ -151,6 +165,12 @@ class _Filled:
             raise self._unequal(image)
         self.pixels[len(self.places)] = image
         self.places.append(self.count)
+
+    def images(self) -> Tensor:
+        """Those that can be read."""
+        if self.pixels is None:
+            raise UserError(f"none of the {self.asked} images can be read: see the log for each")
+        return torch.from_numpy(self.pixels[: len(self.places)])
 
     def _unequal(self, image: NDArray[np.uint8]) -> UserError:
         """The error for an image of another size than the first one."""

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from longtail.data.image_store import Images
-from longtail.data.images import Pixels, decode_all, decode_some
-from longtail.errors import UserError, some
-from longtail.waiting import told
+from longtail.data.images import Pixels, decode_some
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +65,7 @@ class Streamed:
     def tell(self, broken: Mapping[int, str]) -> None:
         """Stop at `Pixels.broken`, or name each of them once and go on with black ones."""
         if broken and self.store.corrupt == "stop":
-            first, *others = map(self.store.where, broken)
-            more = f" Nor can {some(others)}." if others else ""
-            raise UserError(
-                f"{first} cannot be read ({next(iter(broken.values()))}).{more} Mend or remove "
-                f"{'them' if others else 'it'}, or pass --corrupt skip: streamed, such an image is "
-                "black"
-            )
+            raise self.store.unreadable(broken, "", "for black images in their place")
         for row, reason in broken.items():
             if row not in self.named:
                 log.warning("%s is black: it cannot be read (%s)", self.store.where(row), reason)
@@ -95,14 +87,6 @@ class Streamed:
     def sample(self, most: int) -> Tensor:
         """The pixels of up to `most` images spread over the whole; of those that can be read."""
         rows = self.rows[torch.linspace(0, len(self) - 1, min(most, len(self))).long()]
-        images, broken = torch.empty(len(rows), *self.shape[1:], dtype=torch.uint8), {}
-        decoded = told("decoded", decode_all(self.store.blobs(rows), self.size), len(rows))
-        for place, image in enumerate(decoded):
-            if isinstance(image, str):
-                broken[place] = image
-            else:
-                images[place - len(broken)] = torch.from_numpy(image)
-        self.tell({int(rows[place]): reason for place, reason in broken.items()})
-        if len(broken) == len(rows):
-            raise UserError(f"none of {len(rows):,} images can be read: see the log for each")
-        return images[: len(rows) - len(broken)]
+        filled = self.store.filled(rows)
+        self.tell({int(rows[place]): reason for place, reason in filled.broken})
+        return filled.images()

@@ -82,12 +82,8 @@ class DetectionBench(RecipeBench[Recipe]):
         progress: Progress | None = None,
     ) -> None:
         """Train what is `wanted`, once for all that share it, and keep each result."""
-        trainings: dict[Path, list[tuple[Recipe, int]]] = {}
-        for recipe, seed in wanted:
-            name = f"{recipe.config.training}-s{seed}"
-            trainings.setdefault(self.runs / recipe.place.parent / name, []).append((recipe, seed))
         loaded: dict[str, Splits] = {}
-        for folder, rows in trainings.items():
+        for folder, rows in self.trainings(wanted).items():
             config = _trained(*rows[0], root, machine)
             if config.data not in loaded:
                 loaded = {config.data: data or load(config.data, root)}
@@ -98,14 +94,24 @@ class DetectionBench(RecipeBench[Recipe]):
             run = fit(config, out=folder, data=splits, resume=True, progress=progress)
             self._keep(rows, Finished(run.folder, data=splits, machine=machine.general()))
 
+    def trainings(
+        self, wanted: Sequence[tuple[Recipe, int]]
+    ) -> dict[Path, list[tuple[Recipe, int]]]:
+        """The run folder of each training, and what of `wanted` it serves."""
+        found: dict[Path, list[tuple[Recipe, int]]] = {}
+        for recipe, seed in wanted:
+            name = f"{recipe.config.training}-s{seed}"
+            found.setdefault(self.runs / recipe.place.parent / name, []).append((recipe, seed))
+        return found
+
     def expected_seconds(self, wanted: Sequence[tuple[Recipe, int]]) -> float | None:
         """What the trainings of `wanted` should take, each as those of its folder that were run."""
         took: dict[Path, dict[str, float]] = {}
         for recipe in self.recipes:
             known = {r["training_id"]: r["seconds"] for r in self.found(recipe)}
             took.setdefault(recipe.place.parent, {}).update(known)
-        asked = {(recipe.place.parent, recipe.config.training, seed) for recipe, seed in wanted}
-        each = [took[place].values() for place, *_ in asked]
+        asked = [rows[0][0].place.parent for rows in self.trainings(wanted).values()]
+        each = [took[place].values() for place in asked]
         return sum(map(statistics.fmean, each)) if all(each) else None
 
     def _keep(self, rows: Sequence[tuple[Recipe, int]], finished: Finished) -> None:
