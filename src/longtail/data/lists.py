@@ -90,8 +90,10 @@ def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:
     try:
         text = path.read_text(encoding="utf-8-sig")  # Windows may put a mark at the beginning
     except (OSError, UnicodeDecodeError) as error:
-        here = "" if path.is_absolute() else f", as seen from {Path.cwd()}"
-        raise UserError(f"the list {path} cannot be read{here}: {error}") from error
+        raise UserError(
+            f"the list {path} cannot be read from {Path.cwd()} ({error}): go to where its path "
+            "leads to it, or pass the path of a text file"
+        ) from error
     images, labels, lines = [], [], []
     # not splitlines, which takes a form feed within a name for a line's end
     for number, line in enumerate(text.split("\n"), start=1):
