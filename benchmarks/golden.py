@@ -100,7 +100,7 @@ def embedded(data: str) -> Callable[[Path], Any]:
 def streamed(folder: Path) -> Any:
     """A folder of images, streamed; its model exported to ONNX and asked for logits."""
     python("-c", PHOTOS, "photos", cwd=folder)
-    words = ("photos", "--method", "deconfound-tde", "--alpha", "auto", "--stream")
+    words: tuple[str, ...] = ("photos", "--method", "deconfound-tde", "--alpha", "auto", "--stream")
     words += ("--image-size", "16", "--augment", "resized-crop", "--backbone", "conv4")
     words += ("--epochs", "4", "--batch-size", "8", "--lr", "0.05", "--device", "cpu")
     python("-m", "longtail", "train", *words, "--out", "runs", cwd=folder)
@@ -113,11 +113,22 @@ def detector(folder: Path) -> Any:
     """A tiny detector on a few photographs' worth of generated boxes."""
     code = "import json, sys; from pathlib import Path\n" + BOXES
     python("-c", code, "boxes", cwd=folder)
-    words = ("boxes", "--method", "deconfound-tde", "--backbone", "resnet10t", "--width", "16")
+    words: tuple[str, ...] = (
+        "boxes",
+        "--method",
+        "deconfound-tde",
+        "--backbone",
+        "resnet10t",
+        "--width",
+        "16",
+    )
     words += ("--features", "16", "--image-size", "64", "--max-size", "64", "--epochs", "2")
     words += ("--anchor-scale", "1", "--proposals", "20", "--rois", "12", "--batch-size", "3")
     words += ("--lr", "0.01", "--warmup", "1", "--detections", "5", "--device", "cpu")
-    python("-m", "longtail", "detect", "train", *words, "--workers", "1", "--out", "run", cwd=folder)
+    words += ("--workers", "1", "--out", "run")
+    python(
+        "-m", "longtail", "detect", "train", *words, "--workers", "1", "--out", "run", cwd=folder
+    )
     found = json.loads((folder / "run" / "result.json").read_text())
     return {name: found[name] for name in FIGURES if name in found}
 

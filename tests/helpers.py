@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail.config import Config
+from longtail.core.config import Config
 from longtail.data.base import Data, Split, count, digest
 
 
@@ -83,7 +83,7 @@ def files_in(folder: Path) -> set[str]:
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from longtail.locks import locked
+from longtail.core.locks import locked
 
 with locked(Path(sys.argv[1])):
     worker = os.fork()

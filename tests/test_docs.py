@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.command import parse as parse_bench
+from benchmarks.measured import MEASURED, check_options
 from longtail import methods
-from longtail.cli import COMMANDS, parse
-from longtail.commands.benching import Bench
-from longtail.commands.measuring import MEASURED, check_options
-from longtail.errors import UserError
+from longtail.cli.parser import COMMANDS, parse
+from longtail.core.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,32 +63,39 @@ def test_a_wrong_link_is_noticed(tmp_path):
 
 
 def command_lines(shell: str) -> list[list[str]]:
-    """The words after each `longtail`, up to a pipe or a redirection."""
+    """The words from each `longtail` or `benchmarks` on, up to a pipe or a redirection."""
     found = []
     for line in shell.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
-        if "longtail" in words:
-            words = words[words.index("longtail") + 1 :]
+        starts = [i for i, word in enumerate(words) if word in ("longtail", "benchmarks")]
+        if starts:
+            words = words[starts[0] :]
             found.append(list(takewhile(lambda word: word not in ("|", ">"), words)))
     return found
 
 
 def check_command(words: list[str]) -> None:
-    run = parse(words)
-    asked = getattr(run, "__self__", None)
-    if isinstance(asked, Bench):
-        assert asked.name in MEASURED or (ROOT / "recipes" / asked.name).is_dir()
-        check_options(asked)
+    program, *rest = words
+    if program == "longtail":
+        parse(rest)
+        return
+    asked = parse_bench(rest)
+    assert asked.name in MEASURED or (ROOT / "recipes" / asked.name).is_dir()
+    check_options(asked)
 
 
 def test_a_wrong_command_line_is_noticed(capsys):
-    text = "find . | longtail predict run - > out  # names\nlongtail bench cost \\\n  --rows 5\n"
-    assert command_lines(text) == [["predict", "run", "-"], ["bench", "cost", "--rows", "5"]]
-    for wrong in ("bench cost --rows 5", "bench cots", "train --no-such 1", "evaluate runs/x"):
+    text = (
+        "find . | longtail predict run - > out  # names\npython -m benchmarks cost \\\n  --rows 5\n"
+    )
+    first, second = "longtail predict run -", "benchmarks cost --rows 5"
+    assert command_lines(text) == [first.split(), second.split()]
+    options = ("benchmarks cost --rows 5", "longtail train --no-such 1")
+    for wrong in (*options, "benchmarks cots", "longtail evaluate runs/x"):
         with pytest.raises((UserError, AssertionError)):
             check_command(wrong.split())
     with pytest.raises(SystemExit):
-        check_command(["sweep"])
+        check_command(["longtail", "sweep"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -1,5 +1,5 @@
 """`python -m longtail`, as torchrun starts it."""
 
-from longtail.cli import main
+from longtail.cli.parser import main
 
 main()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.data import load
-from longtail.errors import UserError
+from longtail.core.errors import UserError
+from longtail.data.load import load
 
 Writer = Callable[..., Path]
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from longtail.data.augment import CropFlip, normalise, padded, take
+from longtail.data.augment.crops import CropFlip, normalise, padded, take
 
 
 def images(n: int = 5) -> torch.Tensor:

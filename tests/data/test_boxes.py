@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from longtail.data import load
-from longtail.data.boxes import _square
-from longtail.errors import UserError
+from longtail.core.errors import UserError
+from longtail.data.formats.coco_crops import _square
+from longtail.data.load import load
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_a_photograph_of_another_size_is_unreadable(root, caplog):
 
 
 def test_the_natural_tail_of_coco(shared: Path):
-    from longtail.config import DataConfig
-    from longtail.data.boxes import source
+    from longtail.core.config import DataConfig
+    from longtail.data.formats.coco_crops import source
 
     if not (shared / "coco-small").is_dir():
         pytest.skip(f"no coco-small in {shared}")

@@ -10,8 +10,8 @@ from threading import Barrier, Event
 import pytest
 import torch
 
-from longtail.data import cache
-from longtail.data.cache import Cached, files_hash, folder
+from longtail.data.decoding import cache
+from longtail.data.decoding.cache import Cached, files_hash, folder
 
 
 class Counting:

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from longtail.core.errors import UserError
 from longtail.data.cut import cut, tail_counts
 from longtail.data.sources import Memory, Part, Source
-from longtail.errors import UserError
 
 
 def stored(*counts: int, shuffled: bool = True) -> Source:

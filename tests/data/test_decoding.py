@@ -17,11 +17,12 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail.data import image_store, load, workers
+from longtail.core.errors import UserError
 from longtail.data.base import Split
-from longtail.data.images import decode_all
-from longtail.data.workers import WorkerLost, fitting, in_chunks, lost
-from longtail.errors import UserError
+from longtail.data.decoding import image_store, workers
+from longtail.data.decoding.images import decode_all
+from longtail.data.decoding.workers import WorkerLost, fitting, in_chunks, lost
+from longtail.data.load import load
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 import torch
 from makers import Painter
 
-from longtail.data import load
-from longtail.data.folder import images_under
-from longtail.errors import UserError
+from longtail.core.errors import UserError
+from longtail.data.formats.folder import images_under
+from longtail.data.load import load
 
 
 def animals(paint: Painter, part: str = "") -> None:

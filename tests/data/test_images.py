@@ -12,12 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail.config import DataConfig
-from longtail.data import images
-from longtail.data.folder import Files
-from longtail.data.images import BATCH, decode
-from longtail.data.names import Names
-from longtail.errors import UserError
+from longtail.core.config import DataConfig
+from longtail.core.errors import UserError
+from longtail.data.decoding import images
+from longtail.data.decoding.images import BATCH, decode
+from longtail.data.decoding.names import Names
+from longtail.data.formats.folder import Files
 
 
 def encode(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
@@ -201,7 +201,7 @@ def test_a_truncated_photograph_cannot_be_read_at_any_size() -> None:
 
 ALONE = """
 import sys
-from longtail.data import images
+from longtail.data.decoding import images
 
 def pool(workers):
     print("torchvision.transforms.v2" in sys.modules)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.data import letters as letters_module
-from longtail.data import load
+from longtail.core.errors import UserError
 from longtail.data.base import Data
-from longtail.errors import UserError
+from longtail.data.formats import letters as letters_module
+from longtail.data.load import load
 
 
 @pytest.fixture(scope="module")

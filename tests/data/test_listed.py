@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from makers import Painter
 
-from longtail.config import Config, DataConfig
-from longtail.data import available, listed, load
+from longtail.core.config import Config, DataConfig
+from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
-from longtail.data.listed import LISTED, Listed
-from longtail.errors import UserError
+from longtail.data.formats import imagenet_lt as listed
+from longtail.data.formats.imagenet_lt import LISTED, Listed
+from longtail.data.load import available, load
 
 
 @pytest.fixture

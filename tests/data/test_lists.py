@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from makers import Painter
 
-from longtail.data import load
-from longtail.errors import UserError
+from longtail.core.errors import UserError
+from longtail.data.load import load
 
 
 @pytest.fixture

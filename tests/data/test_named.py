@@ -9,10 +9,10 @@ import pytest
 import torch
 from torchvision import datasets
 
-from longtail.config import DataConfig
-from longtail.data import available, load
-from longtail.data.named import CIFAR_MEAN, CIFAR_STD
-from longtail.errors import UserError
+from longtail.core.config import DataConfig
+from longtail.core.errors import UserError
+from longtail.data.formats.cifar import CIFAR_MEAN, CIFAR_STD
+from longtail.data.load import available, load
 
 
 @pytest.fixture(autouse=True)

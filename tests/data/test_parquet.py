@@ -9,8 +9,8 @@ import pytest
 import torch
 from makers import encoded
 
-from longtail.data import load
-from longtail.errors import UserError
+from longtail.core.errors import UserError
+from longtail.data.load import load
 
 Writer = Callable[..., None]
 

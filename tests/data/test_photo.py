@@ -5,8 +5,8 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from longtail.data import photo
-from longtail.data.photo import (
+from longtail.data.augment import photo
+from longtail.data.augment.photo import (
     BRIGHTNESS,
     CONTRAST,
     SATURATION,

@@ -9,10 +9,11 @@ import pytest
 import torch
 from makers import Painter
 
-from longtail.config import DataConfig
-from longtail.data import hold_out, load, memory
+from longtail.core.config import DataConfig
+from longtail.core.errors import UserError
 from longtail.data.base import Split
-from longtail.errors import UserError
+from longtail.data.decoding import memory
+from longtail.data.load import hold_out, load
 
 
 def split(*counts: int) -> Split:

@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from longtail.config import DataConfig
-from longtail.data import load
+from longtail.core.config import DataConfig
 from longtail.data.cut import cut
-from longtail.data.images import decode
-from longtail.data.named import source
+from longtail.data.decoding.images import decode
+from longtail.data.formats.cifar import source
+from longtail.data.load import load
 
 TOTALS = {
     ("cifar100-lt", 100): 10_847,
@@ -66,7 +66,7 @@ def test_tiny_imagenet_is_taken_as_it_is(shared: Path) -> None:
 
 
 def test_real_lists_have_their_classes(shared: Path) -> None:
-    from longtail.data.lists import _parse
+    from longtail.data.formats.lists import _parse
 
     images, labels, lines = _parse(shared / "lists" / "Places_LT_train.txt")
     assert len(images) == len(lines) == 62_500

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
 from longtail.data.samplers import epoch_order, rank_order
-from longtail.errors import UserError
 
 COUNTS = ClassCounts((40, 9, 1))
 LABELS = torch.repeat_interleave(torch.arange(3), torch.tensor(COUNTS.images))

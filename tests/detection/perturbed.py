@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from faster_coco_eval import mask as library
 
-from longtail.detection.annotations import Instance, Picture
-from longtail.detection.data import Categories, DetectionSet
-from longtail.detection.measure import Detections
+from longtail.detection.average_precision import Detections
+from longtail.detection.data.annotations import Instance, Picture
+from longtail.detection.data.dataset import Categories, DetectionSet
 
 Random = np.random.RandomState
 

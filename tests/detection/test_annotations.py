@@ -7,10 +7,10 @@ import pytest
 import torch
 from faster_coco_eval import mask as library
 
-from longtail.detection.annotations import CROWD, HOLLOW, PART
-from longtail.detection.data import load, read
-from longtail.detection.measure import Detections, measure
-from longtail.errors import UserError
+from longtail.core.errors import UserError
+from longtail.detection.average_precision import Detections, measure
+from longtail.detection.data.annotations import CROWD, HOLLOW, PART
+from longtail.detection.data.dataset import load, read
 
 WHOLE = torch.zeros(10, 20, dtype=torch.uint8)
 WHOLE[3:7, 2:8] = 1  # the object of the tiny file

@@ -8,11 +8,11 @@ import torch
 from loops import overlap
 from perturbed import categories_in, perturbed
 
-from longtail.detection.annotations import Instance, Picture
-from longtail.detection.data import Categories, DetectionSet, read
-from longtail.detection.masks import encode
-from longtail.detection.measure import Detections, lvis_json, measure, repeat_factors
-from longtail.errors import UserError
+from longtail.core.errors import UserError
+from longtail.detection.average_precision import Detections, lvis_json, measure, repeat_factors
+from longtail.detection.data.annotations import Instance, Picture
+from longtail.detection.data.dataset import Categories, DetectionSet, read
+from longtail.detection.data.masks import encode
 
 SIDE = 24
 
@@ -145,7 +145,7 @@ def test_equals_plain_loops(seed):
 def test_evaluated_in_parts_is_the_same(monkeypatch):
     data, found = tiny(0)
     whole = measure(data, found)
-    monkeypatch.setattr("longtail.detection.measure.CLASSES_AT_ONCE", 3)
+    monkeypatch.setattr("longtail.detection.average_precision.CLASSES_AT_ONCE", 3)
     assert measure(data, found) == whole
 
 

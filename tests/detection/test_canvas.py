@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small import small_config, small_data
 
-from longtail.config import MachineConfig
-from longtail.detection import batches, feeds
-from longtail.detection.batches import Prepared
-from longtail.detection.data import Categories
-from longtail.detection.detector import build_detector
-from longtail.detection.feeds import Resident, Streamed, place
-from longtail.detection.finished import Finished, of_files
-from longtail.detection.predicting import predict, source_of
-from longtail.detection.training import fit
-from longtail.engine import launch
+from longtail.core.config import MachineConfig
+from longtail.detection.data import batches, feeds
+from longtail.detection.data.batches import Prepared
+from longtail.detection.data.dataset import Categories
+from longtail.detection.data.feeds import Resident, Streamed, place
+from longtail.detection.network.detector import build_detector
+from longtail.detection.predict import predict, source_of
+from longtail.detection.reopen import Finished, of_files
+from longtail.detection.train import fit
+from longtail.training.loop import launch
+from small_detector import small_config, small_data
 
 CATEGORIES = Categories((1, 2), ("a", "b"), (9, 9), (9, 9))
 CPU = torch.device("cpu")

@@ -3,15 +3,15 @@
 import pytest
 import torch
 from loops import overlap
-from small import small_config
 from torch.testing import assert_close
 
 import longtail as lt
-from longtail.detection.batches import Sample, collate, flipped
-from longtail.detection.cascade import Stage, probabilities, select
-from longtail.detection.data import Categories
-from longtail.detection.detector import build_detector
-from longtail.heads import CapsuleHead, CosineHead, DeconfoundHead, LinearHead
+from longtail.detection.data.batches import Sample, collate, flipped
+from longtail.detection.data.dataset import Categories
+from longtail.detection.network.cascade import Stage, probabilities, select
+from longtail.detection.network.detector import build_detector
+from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, LinearHead
+from small_detector import small_config
 
 CATEGORIES = Categories((1, 2, 5), ("a", "b", "c"), (200, 50, 3), (400, 60, 3))
 

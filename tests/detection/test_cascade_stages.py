@@ -7,9 +7,9 @@ import torch
 from loops import code, moved, overlap
 from torch.testing import assert_close
 
-from longtail.detection import cascade as cascades
-from longtail.detection.batches import Batch, rows_of
-from longtail.detection.cascade import (
+from longtail.detection.data.batches import Batch, rows_of
+from longtail.detection.network import cascade as cascades
+from longtail.detection.network.cascade import (
     PADDED,
     Cascade,
     _first,
@@ -17,9 +17,9 @@ from longtail.detection.cascade import (
     probabilities,
     select,
 )
-from longtail.detection.proposals import Proposed
-from longtail.detection.regions import atlas_of, mask_targets, pool
-from longtail.heads import DeconfoundHead
+from longtail.detection.network.proposals import Proposed
+from longtail.detection.network.regions import atlas_of, mask_targets, pool
+from longtail.nn.heads import DeconfoundHead
 
 STAGES = (  # least overlap, scales of the codes, weight of the losses
     (0.5, (10.0, 10.0, 5.0, 5.0), 1.0),

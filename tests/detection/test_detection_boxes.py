@@ -9,8 +9,8 @@ from torch.testing import assert_close
 from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.ops import box_iou, nms
 
-from longtail.detection import boxes as box
-from longtail.detection.chance import keys, uniform
+from longtail.detection.data.sampling import keys, uniform
+from longtail.detection.network import boxes as box
 
 
 def random_boxes(*shape, seed=0, side=40.0):

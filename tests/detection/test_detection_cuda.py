@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from small import Interrupt, Stop, small_config, small_data
 
-from longtail.benches.detection_speed import Workload, measure_speed
-from longtail.detection.masks import encode
-from longtail.detection.training import fit
-from longtail.engine import launch
+from benchmarks.detection_speed import Workload, measure_speed
+from longtail.detection.data.masks import encode
+from longtail.detection.train import fit
+from longtail.training.loop import launch
+from small_detector import Interrupt, Stop, small_config, small_data
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="the detector on CUDA needs a CUDA device"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import small_config, small_data
 
-from longtail.detection import predicting
-from longtail.detection.measure import measure
-from longtail.detection.training import fit
+from longtail.detection import predict as predicting
+from longtail.detection.average_precision import measure
+from longtail.detection.train import fit
+from small_detector import small_config, small_data
 
 SCRIPT = """
 import sys
@@ -20,8 +20,8 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
-from longtail.detection.training import fit
-from small import small_config, small_data
+from longtail.detection.train import fit
+from small_detector import small_config, small_data
 place = Path({place!r})
 fit(small_config(place, **{options!r}), out=Path({out!r}), data=small_data(place))
 """
@@ -45,7 +45,7 @@ def test_two_ranks_equal_one(tmp_path, monkeypatch):
     )
     one = fit(config, out=tmp_path / "one", data=data)
     script = tmp_path / "second.py"
-    tests = str(Path(__file__).parent)
+    tests = str(Path(__file__).parents[1])
     script.write_text(SCRIPT.format(tests=tests, place=str(place), out=str(out), options=OPTIONS))
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     shared |= {"MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}

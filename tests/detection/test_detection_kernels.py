@@ -9,16 +9,16 @@ import torch
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
-from longtail.detection import aligned
-from longtail.detection.grouped import GroupNorm, triton
-from longtail.detection.pyramid import LEVELS
-from longtail.detection.regions import atlas_of, pool
+from longtail.detection.network.kernels import roi_align as aligned
+from longtail.detection.network.kernels.group_norm import GroupNorm, triton
+from longtail.detection.network.pyramid import LEVELS
+from longtail.detection.network.regions import atlas_of, pool
 
 NORMALISED = """
 import torch
 from torch.nn import functional as F
 from triton.runtime import interpreter
-from longtail.detection import grouped
+from longtail.detection.network.kernels import group_norm as grouped
 torch.manual_seed(0)
 plain = interpreter._implicit_cvt
 def number(arg):  # loops need one, and NumPy 2.4 makes none of an array of one element
@@ -46,7 +46,7 @@ print("agrees")
 ALIGNED = """
 import torch
 from torchvision.ops import roi_align
-from longtail.detection import aligned
+from longtail.detection.network.kernels import roi_align as aligned
 torch.manual_seed(0)
 aligned.HELD = 64
 aligned._ours = lambda maps: True

@@ -9,9 +9,9 @@ import torch
 from perturbed import categories_in
 from PIL import Image
 
-from longtail.detection.data import Categories, load, read
-from longtail.detection.masks import coco, decode, encode
-from longtail.errors import UserError
+from longtail.core.errors import UserError
+from longtail.detection.data.dataset import Categories, load, read
+from longtail.detection.data.masks import coco, decode, encode
 
 
 def test_groups_by_training_images():
@@ -55,7 +55,7 @@ def test_masks_are_not_decoded_at_a_size_that_is_not_the_images(content, write, 
     content["images"][0].update(height=60_000, width=60_000)  # 3.6 gigabytes a mask
     (folder / "instances_train.json").write_text(json.dumps(content))
     data = read(folder / "instances_train.json", folder / "images")
-    monkeypatch.setattr("longtail.detection.masks.decode", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("longtail.detection.data.masks.decode", lambda *_: pytest.fail("decoded"))
     with pytest.raises(UserError, match=r"a.png is 20x10 and its annotations say 60000x60000"):
         data[0]
 

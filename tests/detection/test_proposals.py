@@ -3,10 +3,10 @@
 import torch
 from torch.testing import assert_close
 
-from longtail.detection.batches import Batch
-from longtail.detection.cascade import FOREGROUND
-from longtail.detection.proposals import Proposals
-from longtail.detection.settings import DetectionConfig
+from longtail.detection.config import DetectionConfig
+from longtail.detection.data.batches import Batch
+from longtail.detection.network.cascade import FOREGROUND
+from longtail.detection.network.proposals import Proposals
 
 
 def test_anchors_are_exact_whatever_the_precision_of_the_maps(monkeypatch):

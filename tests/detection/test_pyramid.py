@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from longtail.detection.pyramid import Pyramid
-from longtail.errors import UserError
+from longtail.core.errors import UserError
+from longtail.detection.network.pyramid import Pyramid
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "mobilenetv3_small_050", "convnext_atto"])

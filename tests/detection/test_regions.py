@@ -8,9 +8,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torchvision.ops import roi_align
 
-from longtail.detection.classification import rare_classes, region_losses
-from longtail.detection.pyramid import LEVELS
-from longtail.detection.regions import MaskHead, atlas_of, mask_targets, paste, pool
+from longtail.detection.network.losses import rare_classes, region_losses
+from longtail.detection.network.pyramid import LEVELS
+from longtail.detection.network.regions import MaskHead, atlas_of, mask_targets, paste, pool
 
 
 def test_a_region_is_pooled_from_the_level_of_its_size():

@@ -8,13 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from longtail.detection import shapes
-from longtail.detection.data import load
-from longtail.detection.drawing import OUTLINES, TEXTURES
-from longtail.detection.measure import Detections, measure
+from longtail.core.errors import UserError
+from longtail.detection.average_precision import Detections, measure
+from longtail.detection.data.dataset import load
+from longtail.detection.data.shapes import generate as shapes
+from longtail.detection.data.shapes.objects import OUTLINES, TEXTURES
+from longtail.detection.data.shapes.scenes import Style
 from longtail.detection.pictures import draw, side_by_side, truth
-from longtail.detection.scenes import Style
-from longtail.errors import UserError
 
 TINY = shapes.Recipe(train=24, val=8)
 

@@ -8,32 +8,30 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from small import Interrupt, Stop, small_config, small_data
 
 import longtail as lt
+from benchmarks.detection import Recipe
+from benchmarks.detection_rival import mask_rcnn
+from benchmarks.detection_speed import Workload, measure_speed, parts_table, table, workloads
 from helpers import holding, in_little_shared_memory
-from longtail import cli
-from longtail.benches.detection_rival import mask_rcnn
-from longtail.benches.detection_speed import (
-    Workload,
-    measure_speed,
-    parts_table,
-    table,
-    workloads,
-)
-from longtail.config import MachineConfig
-from longtail.data.images import decode
-from longtail.detection import batches, feeds, page, predicting, regions, training
-from longtail.detection.bench import Recipe
-from longtail.detection.data import Categories, DetectionSet
-from longtail.detection.detector import build_detector
-from longtail.detection.finished import Finished
-from longtail.detection.measure import repeat_factors
-from longtail.detection.results import DetectionRun
-from longtail.detection.settings import METHODS
-from longtail.detection.training import batches_of, fit
-from longtail.engine import launch
-from longtail.errors import UserError
+from longtail.cli import parser as cli
+from longtail.core.config import MachineConfig
+from longtail.core.errors import UserError
+from longtail.data.decoding.images import decode
+from longtail.detection import predict as predicting
+from longtail.detection import report as page
+from longtail.detection import train as training
+from longtail.detection.average_precision import repeat_factors
+from longtail.detection.config import METHODS
+from longtail.detection.data import batches, feeds
+from longtail.detection.data.dataset import Categories, DetectionSet
+from longtail.detection.network import regions
+from longtail.detection.network.detector import build_detector
+from longtail.detection.reopen import Finished
+from longtail.detection.run import DetectionRun
+from longtail.detection.train import batches_of, fit
+from longtail.training.loop import launch
+from small_detector import Interrupt, Stop, small_config, small_data
 
 ROOT = Path(__file__).parents[2]
 CPU = MachineConfig(device="cpu")
@@ -265,7 +263,7 @@ def test_a_judging_that_fails_leaves_the_model(place, data, tmp_path, monkeypatc
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr("longtail.detection.training.judge", fail)
+    monkeypatch.setattr("longtail.detection.train.judge", fail)
     with pytest.raises(MemoryError):
         fit(small_config(place), out=tmp_path / "run", data=data)
     assert DetectionRun(tmp_path / "run").load_model()
@@ -298,7 +296,7 @@ def test_no_picture_waits_for_all_images(run, data, monkeypatch):
         seen.append(len(batch.images))
         return predicting.detect(detector, batch, fabric)
 
-    monkeypatch.setattr("longtail.detection.finished.detect", detect)
+    monkeypatch.setattr("longtail.detection.reopen.detect", detect)
     finished.config = finished.config.with_options(batch_size=2)
     batch, val = 2, data[1]
     assert batch < len(val)
@@ -337,7 +335,7 @@ def test_only_the_images_that_are_asked_for_are_read(run, data, monkeypatch):
     whole = list(finished.detections(config, val))
     read = []
     monkeypatch.setattr(
-        "longtail.detection.data.decode", lambda path: read.append(path) or decode(path)
+        "longtail.detection.data.dataset.decode", lambda path: read.append(path) or decode(path)
     )
     chosen = [2, 0]
     found = list(finished.detections(config, val, chosen))
@@ -490,7 +488,8 @@ def test_workers_are_told_what_their_largest_batch_takes(data):
 STREAM = """
 import sys
 import torch
-from longtail.detection import batches, data, feeds
+from longtail.detection.data import batches, feeds
+from longtail.detection.data import dataset as data
 prepared = batches.Prepared(data.load(sys.argv[1])[0], 64, 64)
 list(feeds.Streamed(prepared, torch.device("cpu"), 1).batches([[0, 1, 2, 3, 4, 5]]))
 """

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.config import DataConfig
-from longtail.data.streamed import Streamed
+from longtail.core.config import DataConfig
+from longtail.data.decoding.streamed import Streamed
 
 MANY_ABOVE = 100
 FEW_BELOW = 20

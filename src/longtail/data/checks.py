@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from longtail.core.errors import UserError, some
 from longtail.data.sources import Part, Source
-from longtail.errors import UserError, some
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longtail.core.errors import UserError
 from longtail.data.sources import Source
-from longtail.errors import UserError
 
 SUBSET_SEED = 0
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from longtail.config import DataConfig
+from longtail.core.config import DataConfig
+from longtail.core.errors import UserError
 from longtail.data.base import Data, Split, count
 from longtail.data.checks import check_labels, drop_small
 from longtail.data.cut import cut
-from longtail.data.reading import read
+from longtail.data.decoding.streamed import Streamed
+from longtail.data.reader import read
 from longtail.data.sources import Memory, Source
-from longtail.data.streamed import Streamed
-from longtail.errors import UserError
 
 LEAST_STD = 1 / 255
 """One grey level: a channel that never changes must not be divided by nothing."""

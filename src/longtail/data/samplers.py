@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from longtail.core.errors import unknown
 from longtail.data.base import ClassCounts
-from longtail.errors import unknown
 
 WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "class": torch.ones_like,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from longtail.data.base import Split
-from longtail.data.images import Allocate, in_memory
+from longtail.data.decoding.images import Allocate, in_memory
 
 
 class Store(Protocol):

@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from longtail.detection.data import Categories
-from longtail.detection.masks import decode, encode
-from longtail.detection.measure import Detections
+from longtail.detection.average_precision import Detections
+from longtail.detection.data.dataset import Categories
+from longtail.detection.data.masks import decode, encode
 
 LONG_SIDE = 640
 """Small images are enlarged to about this many pixels, so that names can be read."""

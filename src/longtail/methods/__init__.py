@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from longtail.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown
 from longtail.methods.base import (
     Batch,
     Choice,

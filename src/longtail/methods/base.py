@@ -8,11 +8,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from longtail.backbones import Backbone
+from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
-from longtail.errors import UserError
-from longtail.heads import Head, LinearHead
-from longtail.losses import Outputs, State, cross_entropy
+from longtail.nn.backbones import Backbone
+from longtail.nn.heads import Head, LinearHead
+from longtail.nn.losses import Outputs, State, cross_entropy
 
 Loss = Callable[[Outputs, Tensor, State], Tensor]
 Sampler = Literal["instance", "class", "square-root", "reversed"]

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from longtail.losses import State
 from longtail.methods.base import Batch, Loss, Method, Paper, Reading, Stage
+from longtail.nn.losses import State
 
 
 def bbn() -> Method:

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longtail.arithmetic import precise, product, summed_over_ranks
 from longtail.data.base import ClassCounts
-from longtail.heads import CapsuleHead, Head
-from longtail.losses import Outputs, State
 from longtail.methods.base import (
     Batch,
     Loss,
@@ -28,6 +25,9 @@ from longtail.methods.base import (
     joint,
     require,
 )
+from longtail.nn.heads import CapsuleHead, Head
+from longtail.nn.losses import Outputs, State
+from longtail.nn.ops import precise, product, summed_over_ranks
 
 
 def oltr(

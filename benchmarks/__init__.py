@@ -1,0 +1,1 @@
+"""Everything that makes the tables and figures of results/; outside the wheel."""

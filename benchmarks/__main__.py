@@ -1,0 +1,5 @@
+"""`python -m benchmarks NAME`: run what is missing of a benchmark, then write its table."""
+
+from benchmarks.command import main
+
+main()

@@ -1,0 +1,204 @@
+"""Benchmarks of detectors: recipes in, committed result files out, and the table made from those.
+
+One training serves every recipe that differs in scoring alone. What has a result file is done; what
+is missing is run, and its file is written the moment it exists.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.recipes import RecipeBench, about, read_recipe, recipe_paths, result_path
+from longtail.core.errors import UserError
+from longtail.core.files import replacing
+from longtail.core.options import typed
+from longtail.detection.config import (
+    METHODS,
+    DetectionConfig,
+    DetectionMachineConfig,
+    InferenceConfig,
+)
+from longtail.detection.data.dataset import Splits, load
+from longtail.detection.reopen import Finished
+from longtail.detection.run import FIGURES, digest, made_with
+from longtail.detection.train import fit
+from longtail.evaluation import tables
+from longtail.evaluation.result import rounded
+from longtail.runs.folder import differences
+from longtail.training.loop import Progress
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A row of the paper's table."""
+
+    path: Path
+    place: Path
+    """Its folder and name under the bench's own folder."""
+    config: DetectionConfig
+    paper: Mapping[str, float]
+    """The paper's figures on LVIS, by the names of `FIGURES`."""
+    seeds: int
+
+    @staticmethod
+    def read(path: Path, folder: Path) -> "Recipe":
+        """Read a recipe file: options of `DetectionConfig`, and `paper` and `seeds` beside them."""
+        config, paper, seeds = read_recipe(path, DetectionConfig, _checked, seeds=2)
+        place = path.relative_to(folder).with_suffix("")
+        return Recipe(path, place, config, _figures(paper, f"{path}: paper"), seeds)
+
+    def order(self) -> tuple[Any, ...]:
+        """As tab:3 lists them, folder by folder; plain TDE before the exempted."""
+        tde = self.config.inference.tde
+        return self.place.parent, METHODS.index(self.config.method), tde != "plain"
+
+
+class DetectionBench(RecipeBench[Recipe]):
+    """A benchmark of detectors."""
+
+    @staticmethod
+    def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "DetectionBench":
+        """The bench called `name`, from RECIPES/NAME."""
+        folder = recipes / name
+        read = [Recipe.read(path, folder) for path in recipe_paths(folder)]
+        read.sort(key=Recipe.order)
+        _check_shared(read)
+        return DetectionBench(name, tuple(read), results / name, runs / name, about(folder))
+
+    def differing(self, recipe: Recipe, found: Mapping[str, Any]) -> list[str]:
+        """Fields of the result `found` that `recipe`, as it is now, would not have made."""
+        wanted = rounded(made_with(recipe.config))
+        return [name for name in wanted if found.get(name) != wanted[name]]
+
+    def run(
+        self,
+        wanted: Sequence[tuple[Recipe, int]],
+        *,
+        root: Path | None,
+        machine: DetectionMachineConfig,
+        data: Splits | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Train what is `wanted`, once for all that share it, and keep each result."""
+        loaded: dict[str, Splits] = {}
+        for folder, rows in self.trainings(wanted).items():
+            config = _trained(*rows[0], root, machine)
+            if config.data not in loaded:
+                loaded = {config.data: data or load(config.data, root)}
+                for recipe in self.recipes:
+                    if recipe.config.data == config.data:
+                        self.check_images(recipe, digest(loaded[config.data]), config.data)
+            splits = loaded[config.data]
+            run = fit(config, out=folder, data=splits, resume=True, progress=progress)
+            self._keep(rows, Finished(run.folder, data=splits, machine=machine.general()))
+
+    def trainings(
+        self, wanted: Sequence[tuple[Recipe, int]]
+    ) -> dict[Path, list[tuple[Recipe, int]]]:
+        """The run folder of each training, and what of `wanted` it serves."""
+        found: dict[Path, list[tuple[Recipe, int]]] = {}
+        for recipe, seed in wanted:
+            name = f"{recipe.config.training}-s{seed}"
+            found.setdefault(self.runs / recipe.place.parent / name, []).append((recipe, seed))
+        return found
+
+    def expected_seconds(self, wanted: Sequence[tuple[Recipe, int]]) -> float | None:
+        """What the trainings of `wanted` should take, each as those of its folder that were run."""
+        took: dict[Path, dict[str, float]] = {}
+        for recipe in self.recipes:
+            known = {r["training_id"]: r["seconds"] for r in self.found(recipe)}
+            took.setdefault(recipe.place.parent, {}).update(known)
+        asked = [rows[0][0].place.parent for rows in self.trainings(wanted).values()]
+        each = [took[place].values() for place in asked]
+        return sum(map(statistics.fmean, each)) if all(each) else None
+
+    def _keep(self, rows: Sequence[tuple[Recipe, int]], finished: Finished) -> None:
+        """Write the results of all recipes that share a run; every rank judges its share."""
+        for recipe, seed in rows:
+            asked = recipe.config
+            config = replace(finished.config, method=asked.method, inference=asked.inference)
+            content = finished.stored
+            if self.differing(recipe, content):
+                result = finished.judged(config)
+                content = result.to_json() if result else {}
+            if finished.fabric.global_rank == 0:
+                with replacing(result_path(self.results, recipe, seed)) as path:
+                    path.write_text(json.dumps(content) + "\n")
+
+    def body(self) -> str:
+        """The table; a cell that was not run says so."""
+        header = [
+            *("data", "method", "TDE", "alpha", "seeds"),
+            *FIGURES,
+            "the paper on LVIS: " + ", ".join(FIGURES),
+            "seconds a run",
+        ]
+        return tables.markdown(header, (_cells(r, self.found(r)) for r in self.recipes))
+
+
+def _checked(config: DetectionConfig) -> DetectionConfig:
+    config.check()
+    return config
+
+
+def _figures(paper: Any, name: str) -> dict[str, float]:
+    """What a recipe says under `paper`, if anything."""
+    if not isinstance(paper, dict | None):
+        raise UserError(f"{name} holds figures, like '{{AP: 28.4}}', not {paper!r}")
+    return {
+        figure: typed(value, float, f"{name}: {figure}") for figure, value in (paper or {}).items()
+    }
+
+
+def _trained(
+    recipe: Recipe, seed: int, root: Path | None, machine: DetectionMachineConfig
+) -> DetectionConfig:
+    """What is trained for a recipe: its method without TDE."""
+    config = replace(
+        recipe.config,
+        method=recipe.config.training,
+        seed=seed,
+        inference=InferenceConfig(),
+        machine=machine,
+    )
+    return config if root is None else config.with_options(root=root)
+
+
+def _check_shared(recipes: Sequence[Recipe]) -> None:
+    """Refuse recipes that would share a training and ask for different ones."""
+    first: dict[tuple[Path, str], Recipe] = {}
+    for recipe in recipes:
+        config = recipe.config
+        other = first.setdefault((recipe.place.parent, config.training), recipe)
+        same = replace(config, method=other.config.method, inference=other.config.inference)
+        changed = differences(other.config, same)
+        if changed:
+            raise UserError(
+                f"{recipe.path} and {other.path} share the training of {config.training}, and "
+                f"differ in {', '.join(changed)}: make them equal, or move one to another folder"
+            )
+
+
+def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[str]:
+    config = recipe.config
+    paper = [f"{recipe.paper[name]:.1f}" if name in recipe.paper else "-" for name in FIGURES]
+    seconds = tables.spread([result["seconds"] for result in results])
+    return [
+        config.data,
+        f"[{recipe.place.name}](../{recipe.path})",
+        ", ".join(dict.fromkeys(r["tde"] for r in results)) or config.tde,
+        tables.row(results).alpha if results else "",
+        str(len(results)),
+        *(_figure(name, results) for name in FIGURES),
+        ", ".join(paper) if recipe.paper else "",
+        tables.shown(seconds),
+    ]
+
+
+def _figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
+    if not results:
+        return "not run"
+    return tables.shown(tables.spread([result["ap"][name] for result in results]))

@@ -1,0 +1,286 @@
+"""Images per second beside torchvision's own Mask R-CNN, the price of TDE, and where time goes.
+
+Both detectors get the same backbone, heads, sizes, batch, precision and optimiser, and random
+images that lie on the device already. Neither learns while the clock runs, so that the foreground
+of both is the true boxes alone: fewer masks are trained than late in a real training, in both
+alike. Variants are measured in turn, round by round, and the median counts.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from benchmarks.detection_parts import ALL, parts_of
+from benchmarks.detection_rival import as_lists, mask_rcnn
+from benchmarks.files import figure, read_all, write_json, write_page
+from benchmarks.speed import wait
+from longtail.core.config import MachineConfig
+from longtail.core.environment import environment
+from longtail.core.errors import unknown
+from longtail.detection.config import DetectionConfig, Tde
+from longtail.detection.data.batches import Batch, rows_of
+from longtail.detection.data.dataset import Categories
+from longtail.detection.network.detector import Detector, build_detector
+from longtail.detection.train import LONGEST_GRADIENT
+from longtail.evaluation import tables
+from longtail.training.loop import launch
+
+NAME = "detection-speed"
+NOTE = (
+    "Images per second of ours, a cascade of three stages, beside torchvision's Mask R-CNN of one, "
+    "with the same backbone and pyramid, heads of the same widths, the same sizes, batch and "
+    "precision. Ours has one box for all classes and torchvision's one for each. Torchvision's "
+    "makes the masks of all classes; ours has one mask for all in shapes-lvis and "
+    "shapes-lvis-1203, and elsewhere makes that of the asked class alone. In inference weights are "
+    "random, so that nearly every score is above the threshold, and suppression has more to do "
+    "than after training. Ratios are of seconds: of inference with TDE over without, and of "
+    "training and of inference without TDE over themselves, which is what is noise."
+)
+OBJECTS = 8
+"""In each random image."""
+TDE: tuple[Tde, ...] = ("off", "plain", "background-exempt")
+AGAIN, OURS_AGAIN = "off, again", "ours, again"
+"""What is as fast as `off` and `ours`, but for noise."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is measured."""
+
+    name: str
+    config: DetectionConfig
+    classes: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One workload's figures."""
+
+    workload: str
+    backbone: str
+    classes: int
+    image_size: int
+    batch: int
+    training: Mapping[str, float]
+    """Images per second of ours, twice, and of torchvision's Mask R-CNN."""
+    inference: Mapping[str, float]
+    """The same, ours with TDE off, plain and background-exempt."""
+    tde_over_off: Mapping[str, float]
+    """Seconds with TDE over seconds without, and of these over themselves: the median of the
+    rounds' own ratios."""
+    milliseconds: Mapping[str, Mapping[str, float]]
+    """Of the parts of one batch's training and inference, each waited for."""
+
+
+def workloads(only: Sequence[str] = ()) -> list[Workload]:
+    """Small images as in shapes-lvis, and LVIS's sizes and 1,203 classes.
+
+    Those whose names hold a word of `only`, if it has any.
+    """
+    small = DetectionConfig.preset("shapes-lvis")
+    large = DetectionConfig.preset("lvis-v1").with_options(backbone="resnet50", pretrained=False)
+    every = [
+        Workload("shapes-lvis", small, classes=80, batch=small.train.batch_size),
+        Workload("shapes-lvis-1203", small, classes=1203, batch=small.train.batch_size),
+        Workload(
+            "shapes-lvis-1203-masks",
+            small.with_options(masks="class"),
+            classes=1203,
+            batch=small.train.batch_size,
+        ),
+        Workload("lvis-v1", large, classes=1203, batch=4),
+    ]
+    found = [each for each in every if not only or any(word in each.name for word in only)]
+    if not found:
+        names = [each.name for each in every]
+        raise unknown("workload", only[0], names, f"they are {', '.join(names)}")
+    return found
+
+
+def bench_speed(
+    results: Path, asked: Sequence[Workload], device: Literal["auto", "cpu", "cuda"] = "auto"
+) -> list[dict[str, Any]]:
+    """Measure each workload into its own file, RESULTS/detection-speed/NAME.json."""
+    fabric = launch(MachineConfig(device=device))
+    found = []
+    for workload in asked:
+        speed = asdict(measure_speed(workload, fabric))
+        found.append({**environment(cuda=fabric.device.type == "cuda"), **speed})
+        write_json(results / NAME / f"{workload.name}.json", found[-1])
+    return found
+
+
+def write_table(results: Path) -> Path:
+    """RESULTS/detection-speed.md from the files that are there."""
+    found = sorted(read_all(results / NAME), key=lambda s: (s["image_size"], s["classes"]))
+    parts = [NOTE, tables.markdown(*table(found))]
+    for speed in found:
+        parts.append(
+            f"Milliseconds of the parts of a batch of {speed['workload']}, each waited for:"
+        )
+        parts.append(tables.markdown(*parts_table(speed["milliseconds"])))
+    return write_page(results, NAME, parts)
+
+
+def measure_speed(workload: Workload, fabric: Fabric, rounds: int = 15, calls: int = 4) -> Speed:
+    """Time ours and torchvision's in turn, `rounds` times `calls` batches of each."""
+    config = workload.config.with_options(method="deconfound-tde")
+    ours = build_detector(config, _categories(workload.classes), weights=False).to(fabric.device)
+    theirs = mask_rcnn(config, workload.classes).to(fabric.device)
+    theirs = theirs.to(memory_format=torch.channels_last)
+    batch = random_batch(config, workload.classes, workload.batch, fabric.device)
+    images, targets = as_lists(batch)
+    ready = partial(wait, fabric)
+    works = {
+        "ours": _trainer(ours, lambda: ours(batch), config, fabric),
+        "torchvision": _trainer(theirs, lambda: theirs(images, targets), config, fabric),
+    }
+    training = _in_turn(works | {OURS_AGAIN: works["ours"]}, ready, rounds, calls)
+    ours.eval()
+    theirs.eval()
+    with torch.no_grad(), fabric.autocast():
+        ways = {tde: _scorer(ours, batch, tde) for tde in TDE}
+        again = {AGAIN: _scorer(ours, batch, "off")}
+        scored = _in_turn(ways | again, ready, 2 * rounds, calls)
+        # its suppression loops over images and classes: seconds a batch
+        other = _in_turn({"torchvision": lambda: theirs(images)}, ready, min(rounds, 3), 1)
+        named = {f"inference, TDE {tde}": way for tde, way in ways.items()}
+        parts = parts_of(ours, named, ready, rounds)
+    parts = parts_of(ours, {"training": works["ours"]}, ready, rounds) | parts
+    size = workload.batch
+    return Speed(
+        workload=workload.name,
+        backbone=config.backbone,
+        classes=workload.classes,
+        image_size=config.model.image_size,
+        batch=size,
+        training=_per_second(training, calls * size),
+        inference=_per_second(scored, calls * size) | _per_second(other, size),
+        tde_over_off={way: _ratio(scored[way], scored["off"]) for way in (*TDE[1:], AGAIN)},
+        milliseconds=parts,
+    )
+
+
+def random_batch(config: DetectionConfig, classes: int, images: int, device: torch.device) -> Batch:
+    """Noise with boxes of all sizes on it, filled as masks."""
+    side = config.model.image_size
+    generator = torch.Generator().manual_seed(0)
+    shape = (images, OBJECTS)
+    corner = 0.6 * side * torch.rand(*shape, 2, generator=generator)
+    extent = side * (0.1 + 0.3 * torch.rand(*shape, 2, generator=generator))
+    boxes = torch.cat([corner, corner + extent], dim=-1).round()
+    x = torch.arange(side)
+    across = (x >= boxes[..., 0, None]) & (x < boxes[..., 2, None])  # (B, G, side)
+    down = (x >= boxes[..., 1, None]) & (x < boxes[..., 3, None])
+    batch = Batch(
+        images=torch.randint(256, (images, 3, side, side), generator=generator, dtype=torch.uint8),
+        sizes=torch.full((images, 2), side),
+        boxes=boxes,
+        labels=torch.randint(1, classes + 1, shape, generator=generator),
+        masks=(down[..., :, None] & across[..., None, :]).flatten(0, 1).byte(),
+        rows=rows_of([OBJECTS] * images),
+        keys=torch.arange(images),
+    )
+    return Batch(*(part.to(device) for part in batch))
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: images per second, and the price of TDE."""
+    header = ["workload", "classes", "batch", "training", "torchvision", "training / training"]
+    header += ["inference", "torchvision", "plain / off", "exempt / off", "off / off"]
+    header += ["device", "commit"]
+    rows = [
+        [
+            *(s["workload"], f"{s['classes']:,}", str(s["batch"])),
+            *(f"{s['training'][whose]:,.0f}" for whose in ("ours", "torchvision")),
+            figure([_against_itself(s["training"])], digits=3),
+            *(f"{s['inference'][whose]:,.0f}" for whose in ("off", "torchvision")),
+            *(figure([s["tde_over_off"].get(way)], digits=3) for way in (*TDE[1:], AGAIN)),
+            *(s["device"], s["git"]),
+        ]
+        for s in found
+    ]
+    return header, rows
+
+
+def parts_table(
+    milliseconds: Mapping[str, Mapping[str, float]],
+) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: a part of the step in each row, a work in each column."""
+    parts = dict.fromkeys(part for spent in milliseconds.values() for part in spent if part != ALL)
+    rows = [
+        [part, *(f"{spent[part]:.1f}" if part in spent else "-" for spent in milliseconds.values())]
+        for part in (*parts, ALL)
+    ]
+    return ["part", *milliseconds], rows
+
+
+def _against_itself(training: Mapping[str, float]) -> float | None:
+    """Seconds of the second measurement over those of the first; early files have one."""
+    return training["ours"] / training[OURS_AGAIN] if OURS_AGAIN in training else None
+
+
+def _categories(classes: int) -> Categories:
+    ids = tuple(range(1, classes + 1))
+    return Categories(ids, tuple(map(str, ids)), (1,) * classes, (1,) * classes)
+
+
+def _trainer(
+    model: nn.Module, losses: Callable[[], Any], config: DetectionConfig, fabric: Fabric
+) -> Callable[[], None]:
+    # a rate of nothing: random targets must not drive the weights astray while the clock runs
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=config.train.momentum)
+
+    def step() -> None:
+        model.train()
+        with fabric.autocast():
+            named = losses()
+        optimizer.zero_grad(set_to_none=True)
+        torch.stack(list(named.values())).sum().backward()
+        moving = [p for p in model.parameters() if p.grad is not None]
+        clip_grad_norm_(moving, LONGEST_GRADIENT)
+        optimizer.step()
+
+    return step
+
+
+def _scorer(detector: Detector, batch: Batch, tde: Tde) -> Callable[[], Any]:
+    def detect() -> Any:
+        detector.cascade.tde, detector.cascade.alpha = tde, 1.5
+        return detector(batch)
+
+    return detect
+
+
+def _in_turn(
+    works: Mapping[str, Callable[[], Any]], wait: Callable[[], None], rounds: int, calls: int
+) -> dict[str, list[float]]:
+    """Seconds of each round of each work, after a round that does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds + 1):
+        for name, work in works.items():
+            wait()
+            began = time.perf_counter()
+            for _ in range(calls):
+                work()
+            wait()
+            seconds[name].append(time.perf_counter() - began)
+    return {name: each[1:] for name, each in seconds.items()}
+
+
+def _per_second(seconds: Mapping[str, list[float]], images: int) -> dict[str, float]:
+    return {name: images / statistics.median(each) for name, each in seconds.items()}
+
+
+def _ratio(these: list[float], those: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(these, those, strict=True))

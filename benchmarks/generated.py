@@ -1,0 +1,86 @@
+"""JPEGs of the sizes and weights of ImageNet's, drawn on the spot: for measuring speed only.
+
+Most of ImageNet's photographs have a long side of 500 pixels, lying three times as often as
+standing, and take about 110 kB. Ours hold noise of all scales, whose spectrum falls with frequency
+as that of photographs does, so that decoding them takes as long.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from longtail.core.config import DataConfig
+from longtail.data.base import Data
+from longtail.data.decoding.host import cores
+from longtail.data.formats import lists
+from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
+from longtail.data.prepare import prepared
+
+SIZES: Sequence[tuple[tuple[int, int], float]] = (
+    ((500, 375), 0.45),
+    ((500, 333), 0.20),
+    ((375, 500), 0.15),
+    ((333, 500), 0.07),
+    ((500, 500), 0.05),
+    ((400, 300), 0.04),
+    ((300, 250), 0.03),
+    ((1600, 1200), 0.01),
+)
+"""(width, height) and how often: an approximation of ImageNet's, mean 471 x 402."""
+QUALITY = 92
+CLASSES = 1000
+
+
+def generate(folder: Path, files: int, *, scale: float = 1.0) -> list[Path]:
+    """Write `files` different JPEGs below `folder`, those that are not there yet.
+
+    Args:
+        folder: where.
+        files: how many.
+        scale: of their sides; 1 is ImageNet's size.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number:06d}.jpg" for number in range(files)]
+    with ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(lambda item: _write(item[1], item[0], scale), enumerate(paths)))
+    return paths
+
+
+def _write(path: Path, seed: int, scale: float) -> None:
+    if path.exists():
+        return
+    random = np.random.RandomState(seed)
+    sizes, chances = zip(*SIZES, strict=True)
+    width, height = (
+        max(8, round(side * scale)) for side in sizes[random.choice(len(sizes), p=chances)]
+    )
+    part = path.with_suffix(".part")
+    Image.fromarray(_pixels(width, height, random)).save(part, "JPEG", quality=QUALITY)
+    part.replace(path)
+
+
+def _pixels(width: int, height: int, random: np.random.RandomState) -> NDArray[np.uint8]:
+    """Noise (height, width, 3) at every scale, the finest weakest."""
+    total = np.zeros((height, width, 3), np.float32)
+    for octave in range(9):
+        side = 2 ** (octave + 1)
+        rough = random.randint(0, 256, (side, side, 3)).astype(np.uint8)
+        fine = Image.fromarray(rough).resize((width, height), Image.Resampling.BICUBIC)
+        total += (np.asarray(fine, np.float32) - 127.5) * 0.90**octave
+    return (127.5 + 0.5 * total).clip(0, 255).astype(np.uint8)
+
+
+def generated(folder: Path, paths: Sequence[Path], images: int, config: DataConfig) -> Data:
+    """A data set of `images` rows over the files of `paths`, each as often as needed."""
+    lines = [f"{paths[i % len(paths)].name} {i % min(CLASSES, images)}" for i in range(images)]
+    train = folder / f"{images}.txt"
+    train.write_text("\n".join(lines) + "\n")
+    source = lists.source(train, root=folder, config=config)
+    # as if it were published: neither its statistics nor its hash are worth reading all of it
+    source = replace(source, mean=IMAGENET_MEAN, std=IMAGENET_STD, published=True)
+    return prepared(source, name="generated", ratio=None, config=config)

@@ -1,0 +1,183 @@
+"""Where the time goes: images per second of the training step, beside the memory roofline.
+
+The roofline counts the fewest bytes a step must move. Every convolution's output is written and
+read once in the forward pass, its gradient is written and read once in the backward pass, and it
+is read once more there: five passes. Bytes over the measured copy bandwidth give the floor.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+from benchmarks.files import write_json
+from longtail.core.config import Config, MachineConfig
+from longtail.core.environment import environment
+from longtail.data.base import Data
+from longtail.runs.plan import settled
+from longtail.training.cuda_graph import stepper
+from longtail.training.loop import launch
+from longtail.training.resident import Resident, sample_input
+from longtail.training.trainer import Replica
+
+PASSES = 5
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One way of running the step."""
+
+    mode: str
+    """eager, graph, or compiled (and captured)."""
+    precision: str
+    backbone: str
+    batch_size: int
+    replicas: int
+    images_per_second: float
+    """Over all replicas."""
+    capture_seconds: float
+    """From the first call to the first replay; not in `images_per_second`."""
+    roofline: float
+    """Images per second at which the counted bytes fill the measured bandwidth."""
+
+
+def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: float) -> Speed:
+    """Images per second of the step as the engine runs it, over about `seconds`."""
+    resident = Resident.place(data, config.train, fabric.device)
+    config, method = settled(config)
+    trained = [
+        Replica(replace(config, seed=seed), method, data, resident, fabric)
+        for seed in range(replicas)
+    ]
+    for replica in trained:
+        replica.enter(0, resumed=False)
+        replica.begin_epoch(0)
+    captured, step = step_seconds(trained, seconds)
+    size = trained[0].batch
+    bytes_per_image = (
+        PASSES
+        * _activations(trained[0].model, sample_input(data, config.train))
+        * (2 if fabric.device.type == "cuda" and config.machine.precision != "32" else 4)
+    )
+    return Speed(
+        mode=_mode(config.machine),
+        precision=config.machine.precision,
+        backbone=config.backbone,
+        batch_size=size,
+        replicas=replicas,
+        images_per_second=size * replicas / step,
+        capture_seconds=captured,
+        roofline=copy_bandwidth(fabric) / bytes_per_image,
+    )
+
+
+def step_seconds(trained: Sequence[Replica], seconds: float) -> tuple[float, float]:
+    """Seconds until the first replay, and of a step after it, measured over about `seconds`."""
+    fabric, sizes = trained[0].fabric, tuple(replica.batch for replica in trained)
+    began = time.perf_counter()
+    advance = stepper(trained)
+    wait(fabric)
+    captured = time.perf_counter() - began
+
+    def run(steps: int) -> float:
+        start = time.perf_counter()
+        for step in range(steps):
+            if step % trained[0].steps == 0:  # the cursor must stay inside the epoch
+                for replica in trained:
+                    replica.cursor.zero_()
+            advance(sizes)
+        wait(fabric)
+        return time.perf_counter() - start
+
+    run(3)
+    steps = max(10, min(2000, int(seconds / (run(10) / 10))))
+    return captured, run(steps) / steps
+
+
+def _mode(machine: MachineConfig) -> str:
+    if machine.compile:
+        return "compiled"
+    return "graph" if machine.graph else "eager"
+
+
+def copy_bandwidth(fabric: Fabric, megabytes: int = 1024) -> float:
+    """Bytes per second of a large copy on the device, read plus written."""
+    megabytes = megabytes if fabric.device.type == "cuda" else 64
+    source = torch.randint(255, (megabytes << 20,), dtype=torch.uint8, device=fabric.device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    wait(fabric)
+    start = time.perf_counter()
+    for _ in range(10):
+        target.copy_(source)
+    wait(fabric)
+    return 10 * 2 * source.numel() / (time.perf_counter() - start)
+
+
+def variants(config: Config, cuda: bool) -> Iterator[tuple[Config, int]]:
+    """What `python -m benchmarks speed` measures: (configuration, replicas)."""
+    for backbone in ("resnet32", "resnet32-dual"):
+        for precision in ("32", "bf16") if cuda else ("32",):
+            base = replace(config, backbone=backbone).with_options(precision=precision)
+            yield base.with_options(graph=False), 1
+            for replicas in (1, 8) if cuda else ():
+                yield base, replicas
+    if cuda:
+        dual = replace(config, backbone="resnet32-dual").with_options(precision="bf16")
+        yield dual, 16
+        for replicas in (1, 8):
+            yield dual.with_options(compile=True), replicas
+
+
+def bench_speed(config: Config, data: Data, out: Path, seconds: float = 1.0) -> list[Speed]:
+    """Measure every variant, writing `out` anew after each."""
+    cuda = torch.cuda.is_available() and config.machine.device != "cpu"
+    found: list[Speed] = []
+    for variant, replicas in variants(config, cuda):
+        found.append(measure(variant, data, launch(variant.machine), replicas, seconds))
+        figures = [asdict(speed) for speed in found]
+        write_json(out, {**environment(cuda=cuda), "speeds": figures})
+    return found
+
+
+def table(found: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows, for a terminal."""
+    header = ["mode", "precision", "backbone", "replicas", "images/s", "of roofline", "capture s"]
+    rows = [
+        [
+            *(s.mode, s.precision, s.backbone, str(s.replicas), f"{s.images_per_second:,.0f}"),
+            *(f"{100 * s.images_per_second / s.roofline:.1f} %", f"{s.capture_seconds:.1f}"),
+        ]
+        for s in found
+    ]
+    return header, rows
+
+
+def _activations(model: nn.Module, image: torch.Tensor) -> int:
+    """Elements of all convolution outputs for one image."""
+    elements = 0
+
+    def count(module: nn.Module, args: object, output: torch.Tensor) -> None:
+        nonlocal elements
+        elements += output[0].numel()
+
+    layers = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    image = image.to(next(model.parameters()).device)
+    training = model.training
+    with torch.no_grad():
+        model.eval()(image)
+    model.train(training)
+    for hook in hooks:
+        hook.remove()
+    return elements
+
+
+def wait(fabric: Fabric) -> None:
+    """Until the device has done all that it was told."""
+    if fabric.device.type == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,199 @@
+"""A stream whose class frequencies drift: learning each row once beside fitting anew.
+
+Rows of class i arrive at times u in -1..1 with density ~ exp(k s_i u), where s_i goes from -1 for
+the first class to 1 for the last: the frequent classes of the beginning are the rare ones of the
+end, and each row comes once. Where embeddings of a trained network are streamed, they are those of
+its test images, which it has not seen; half of each class is kept for judging.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.linear_model import SGDClassifier
+from sklearn.metrics import accuracy_score, recall_score
+
+from benchmarks.baselines import logistic
+from benchmarks.files import check_features, figure, read_all, write_json, write_page
+from longtail.core.environment import environment
+from longtail.core.errors import UserError
+from longtail.data.base import Split, digest
+from longtail.data.load import hold_out, load
+from longtail.estimators.tde import DeconfoundTDEClassifier
+from longtail.evaluation import tables
+
+NAME = "stream"
+PIECES = 20
+DRIFT = 2.0
+"""k: a class of the ends is e^4 = 55 times as frequent in the beginning as in the end, or the
+other way round."""
+SHOWN = (0.25, 0.5, 0.75, 1.0)
+"""Parts of the stream after which the table tells the accuracy."""
+SMALL_BATCH = 16
+"""Rows a step in the stream: few rows must make many steps."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A classifier, and how it meets the next piece."""
+
+    make: Callable[[int], BaseEstimator]
+    """From a seed."""
+    streams: bool
+    """Learns the piece alone; otherwise it is fitted anew on all that has come."""
+
+
+CONTESTANTS = {
+    "deconfound-tde, stream": Contestant(
+        lambda seed: DeconfoundTDEClassifier(batch_size=SMALL_BATCH, random_state=seed), True
+    ),
+    "deconfound-tde, anew": Contestant(
+        lambda seed: DeconfoundTDEClassifier(random_state=seed), False
+    ),
+    "SGDClassifier, stream": Contestant(
+        lambda seed: SGDClassifier(loss="log_loss", random_state=seed), True
+    ),
+    "LogisticRegression, anew": Contestant(lambda seed: logistic(), False),
+}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What is streamed, and what is judged on."""
+
+    name: str
+    stream: Split
+    judged: Split
+
+    @staticmethod
+    def digits() -> "Pool":
+        """Scikit-learn's digits, for want of embeddings."""
+        from sklearn.datasets import load_digits
+
+        X, y = load_digits(return_X_y=True)
+        return Pool._halved("digits", Split(torch.tensor(X).float(), torch.tensor(y)))
+
+    @staticmethod
+    def of(file: Path) -> "Pool":
+        """The test part of an `.npz` of embeddings."""
+        data = load(str(file))
+        if data.test is None or not data.embeddings:
+            raise UserError(f"{file} has no test part of embeddings to stream")
+        return Pool._halved(file.stem, data.test)
+
+    @staticmethod
+    def _halved(name: str, whole: Split) -> "Pool":
+        stream, judged = hold_out(whole, 0.5)
+        return Pool(name, stream, judged)
+
+
+def pieces(labels: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
+    """Row numbers of each piece, in the order of their arrival."""
+    random = np.random.RandomState(seed)
+    slope = DRIFT * np.linspace(-1, 1, labels.max() + 1)[labels]
+    slope = np.where(np.abs(slope) < 1e-6, 1e-6, slope)  # the middle class comes evenly
+    share = random.uniform(size=len(labels))
+    # the inverse of the distribution function of exp(k s u) on -1..1
+    arrival = np.log(np.exp(-slope) + share * 2 * np.sinh(slope)) / slope
+    return np.array_split(np.argsort(arrival), PIECES)
+
+
+def bench_stream(pools: Sequence[Pool], seeds: int, results: Path) -> Iterator[Path]:
+    """Stream every pool under every seed that has no file yet; gives each file that is written."""
+    for pool in pools:
+        for seed in range(seeds):
+            path = results / NAME / f"{pool.name}-s{seed}.json"
+            if path.exists():
+                check_features(digest(pool.stream), [path])
+            else:
+                write_json(path, measure(pool, seed))
+                yield path
+
+
+def measure(pool: Pool, seed: int) -> dict[str, Any]:
+    """Accuracy and cost of every contestant after every piece."""
+    X, y = pool.stream.in_memory.numpy(), pool.stream.labels.numpy()
+    order = pieces(y, seed)
+    points = []
+    for name, contestant in CONTESTANTS.items():
+        classifier, seen = contestant.make(seed), np.empty(0, np.int64)
+        for number, piece in enumerate(order):
+            met = accuracy_score(y[piece], classifier.predict(X[piece])) if number else None
+            seen = np.concatenate([seen, piece])
+            began = time.perf_counter()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # on convergence, of pieces that are small at first
+                if contestant.streams:
+                    classifier.partial_fit(X[piece], y[piece], classes=np.unique(y))
+                else:
+                    classifier = contestant.make(seed).fit(X[seen], y[seen])
+            seconds = time.perf_counter() - began
+            judged = pool.judged.labels.numpy()
+            found = classifier.predict(pool.judged.in_memory.numpy())
+            # balanced accuracy, silent on predicted classes of which no row is judged
+            recall = recall_score(judged, found, labels=np.unique(judged), average="macro")
+            points.append(
+                {
+                    "contestant": name,
+                    "piece": number + 1,
+                    "rows_seen": len(seen),
+                    "balanced": 100 * recall,
+                    "met": None if met is None else 100 * met,
+                    "seconds": seconds,
+                }
+            )
+    return {
+        "data": pool.name,
+        "seed": seed,
+        "classes": int(y.max()) + 1,
+        "dim": X.shape[1],
+        "judged_rows": len(pool.judged),
+        "subset_sha256": digest(pool.stream),
+        "piece_counts": [np.bincount(y[p], minlength=y.max() + 1).tolist() for p in order],
+        "threads": torch.get_num_threads(),
+        **environment(cuda=False),
+        "points": points,
+    }
+
+
+def write_table(results: Path) -> Path:
+    """RESULTS/stream.md from the files that are there."""
+    found = read_all(results / NAME)
+    parts = [
+        "Balanced accuracy on held-back rows after a part of the stream; accuracy on the next "
+        "piece before it was learned; seconds of all learning together."
+    ]
+    for data in dict.fromkeys(one["data"] for one in found):
+        mine = [one for one in found if one["data"] == data]
+        first = mine[0]
+        parts += [
+            f"## {data}",
+            f"{sum(map(sum, first['piece_counts'])):,} rows in {PIECES} pieces, "
+            f"{first['classes']} classes, D {first['dim']}; {len(mine)} seeds; {first['device']}, "
+            f"{first['threads']} threads.",
+            tables.markdown(*_table(mine)),
+        ]
+    return write_page(results, NAME, parts)
+
+
+def _table(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    lines = []
+    for name in CONTESTANTS:
+        runs = [[p for p in one["points"] if p["contestant"] == name] for one in found]
+        after = [
+            figure(run[round(part * PIECES) - 1]["balanced"] for run in runs) for part in SHOWN
+        ]
+        met = figure(
+            float(np.mean([p["met"] for p in run if p["met"] is not None])) for run in runs
+        )
+        seconds = figure((sum(p["seconds"] for p in run) for run in runs), digits=2)
+        lines.append([name, *after, met, seconds])
+    header = ["learner", *(f"after {part:.0%}" for part in SHOWN), "next piece", "seconds"]
+    return header, lines

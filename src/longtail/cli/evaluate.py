@@ -1,0 +1,39 @@
+"""`longtail eval`: evaluate a finished run, at its own alpha or at another."""
+
+import json
+from dataclasses import dataclass
+
+from longtail.cli.arguments import RunFolder, number
+from longtail.cli.output import print_table
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Judge a finished run, at its own alpha or at another."""
+
+    folder: RunFolder
+    """Folder of a finished run."""
+    alpha: str | None = None
+    """A number, or auto: as the run chose it, or on its held-out data, else label-free."""
+    data: str | None = None
+    """Where the data that it was trained on lies now, if it was moved."""
+    json: bool = False
+    """Print the whole result as JSON."""
+
+    examples = """
+      longtail eval runs/demo/deconfound-tde/s0
+      longtail eval runs/demo/deconfound-tde/s0 --alpha 0.5 --json"""
+
+    def run(self) -> None:
+        """Print a table row or JSON."""
+        from longtail.evaluation.accuracy import settled
+        from longtail.runs.reopen import evaluate
+
+        alpha = self.alpha if self.alpha in (None, "auto") else number("--alpha", self.alpha)
+        result = evaluate(self.folder, alpha, data=self.data).to_json()  # type: ignore[arg-type]
+        if self.json:
+            print(json.dumps(result))
+        else:
+            print_table([result])
+            if result["alpha_rule"]:
+                print("{} {:g}: {}".format(*settled(result)))

@@ -1,0 +1,126 @@
+"""What a person sees: tables on standard output, and the progress of a training."""
+
+import os
+import time
+from typing import Any, Self
+
+from rich.console import Console as Terminal
+from rich.live import Live
+from rich.text import Text
+
+LIVE_SECONDS, LOG_SECONDS = 0.1, 60.0
+"""At least so long from one line of an unfinished epoch to the next."""
+
+
+class Console:
+    """Watches trainings, one after the other, as `engine.Progress`; afterwards it is closed."""
+
+    def __init__(self, terminal: Terminal | None = None):
+        self.terminal = terminal or Terminal(highlight=False)
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def begin(self, title: str, epochs: int, done: int) -> None:
+        """A training starts, or goes on after `done` epochs."""
+        self.close()
+        self._epochs, self._epoch, self._began = epochs, done, time.perf_counter()
+        self._first, self._last_line = done, self._began
+        resumed = f", resumed after epoch {done}" if done else ""
+        self.terminal.print(f"{title}: {epochs} epochs{resumed}")
+        if self.terminal.is_terminal:
+            self._live = Live(console=self.terminal, transient=True, auto_refresh=False)
+            self._live.start()
+
+    def step(self, done: int, steps: int, images: int) -> None:
+        """Say how far the epoch is, unless that was just said."""
+        now = time.perf_counter()
+        if done == 1:  # which may have waited for a capture, or for the first images
+            self._first_step = now
+        if now - self._last_line < (LIVE_SECONDS if self._live else LOG_SECONDS):
+            return
+        self._last_line = now
+        line = f"epoch {self._epoch + 1}/{self._epochs}  step {done}/{steps}"
+        if done > 1:
+            speed = images * (done - 1) / steps / (now - self._first_step)
+            line += f"  {speed:,.0f} images/s"
+        line += self._left(done / steps)
+        if self._live:
+            self._live.update(Text(line), refresh=True)
+        else:
+            self.terminal.print(line)
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """Print the epoch's row."""
+        self._epoch, self._last_line = record["epoch"] + 1, time.perf_counter()
+        row = (
+            f"  {self._epoch:>4}/{self._epochs}  loss {record['loss']:.4f}  lr {record['lr']:.2g}"
+            f"  {record['images_per_second']:,.0f} images/s"
+        )
+        val = record.get("val")
+        if val and val["overall"] is not None:
+            row += f"  val {val['overall']:.1f}"
+            row += "" if val["alpha"] is None else f" at alpha {val['alpha']:g}"
+        self.terminal.print(row)
+        if self._epoch == self._epochs:
+            self.close()
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def _left(self, part: float) -> str:
+        """From the speed so far, once an epoch has passed; `part` is of the one that runs."""
+        if self._epoch == self._first:
+            return ""
+        passed = self._epoch - self._first + part
+        seconds = (time.perf_counter() - self._began) / passed * (self._epochs - self._epoch - part)
+        return f"  about {seconds:.0f} s left"
+
+
+def print_table(results: list[dict[str, Any]]) -> None:
+    """Mean and deviation of each method over its seeds."""
+    from longtail.evaluation import tables
+
+    columns = tables.columns(tables.uneven(results))
+    lines = [row.cells(columns) for row in tables.rows(results)]
+    print_lines([*tables.HEADER, *columns], lines)
+    if first_process() and any(result["judged_on"] == "val" for result in results):
+        print("judged on the validation part")
+
+
+def print_lines(header: list[str], lines: list[list[str]]) -> None:
+    """A plain table, each column as wide as it needs; one of several processes prints it."""
+    if not first_process():
+        return
+    columns = list(zip(header, *lines, strict=True))
+    widths = [max(len(cell) for cell in column) for column in columns]
+    for line in (header, *lines):
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
+
+
+def counted(number: int, noun: str) -> str:
+    """As '1 image' and '2,000 images'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def first_process() -> bool:
+    """Whether this is the one process, of those that were started, that speaks."""
+    return rank() == 0
+
+
+def rank() -> int:
+    """The number of this process among those that torchrun, SLURM or --devices started."""
+    for name in ("RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return int(os.environ[name])
+    node, local = (int(os.environ.get(name, 0)) for name in ("NODE_RANK", "LOCAL_RANK"))
+    return local if node == 0 else max(1, local)

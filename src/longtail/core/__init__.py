@@ -1,0 +1,1 @@
+"""Options, errors, seeds, files, locks and progress: what every other room stands on."""

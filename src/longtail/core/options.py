@@ -1,0 +1,197 @@
+"""What every set of options can do: take flat names, check its values, go to YAML and back."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, replace
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+
+import yaml
+
+from longtail.core.errors import UserError, unknown
+
+P = TypeVar("P")
+ABOVE_ZERO = 1e-12
+"""The least value of an option that may be anything above 0."""
+
+
+class Settings(ABC):
+    """A frozen dataclass of options, some of them in parts that are dataclasses too (abstract)."""
+
+    parts: ClassVar[tuple[str, ...]]
+    """Names of the fields that are parts."""
+    ranges: ClassVar[Mapping[str, tuple[float, float]]]
+    """Least value of an option, and the one it must stay below."""
+
+    @classmethod
+    @abstractmethod
+    def preset(cls, data: str) -> Self:
+        """The defaults for the data set called `data`."""
+
+    def with_options(self, **options: Any) -> Self:
+        """A copy with flat names set wherever they belong; the rest are the method's options."""
+        parts: dict[str, dict[str, Any]] = {part: {} for part in self.parts}
+        top: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for name, value in options.items():
+            home = next((p for p in parts if name in _names(getattr(self, p))), None)
+            if home:
+                parts[home][name] = value
+            elif name in self._top_names():
+                top[name] = value
+            elif name == "options" and name in _names(self):
+                own |= value
+            elif "options" in _names(self):
+                own[name] = value
+            else:
+                raise unknown("option", name, self.flat_names())
+        nested: dict[str, Any] = {p: with_values(getattr(self, p), parts[p]) for p in parts}
+        if own:
+            nested["options"] = {**self.options, **own}  # type: ignore[attr-defined]
+        return replace(with_values(self, top), **nested)  # type: ignore[type-var]
+
+    def flat_names(self) -> set[str]:
+        """Every option that `with_options` knows the place of."""
+        inner = (_names(getattr(self, part)) for part in self.parts)
+        return self._top_names().union(*inner)
+
+    def _top_names(self) -> set[str]:
+        return _names(self) - {*self.parts, "options"}
+
+    def check(self) -> None:
+        """Refuse values that no training could have, whoever set them."""
+        with_values(self, {name: getattr(self, name) for name in self._top_names()})
+        for part in self.parts:
+            check_values(getattr(self, part), self.ranges)
+
+    def to_yaml(self) -> str:
+        """As text that `from_yaml` reads back."""
+        return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)  # type: ignore[call-overload]
+
+    @classmethod
+    def from_yaml(cls, text: str, source: str = "config", data: str = "") -> Self:
+        """Read what `to_yaml` wrote, or a recipe that names only what differs from the preset.
+
+        A recipe's `paper` and `seeds` are for the bench and are passed over here. `data` is for a
+        recipe that names none.
+        """
+        try:
+            tree = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"{source} is not readable YAML: {error}") from None
+        if not isinstance(tree, dict):
+            raise UserError(f"{source} must be a mapping of options, like 'method: baseline'")
+        tree = {name: value for name, value in tree.items() if name not in ("paper", "seeds")}
+        tree.setdefault("data", data)
+        config = cls.preset(typed(tree["data"], str, f"{source}: data"))
+        own = _sections(tree, _names(config) & {"options"}, source)
+        flat: dict[str, Any] = {}
+        for part, section in _sections(tree, cls.parts, source).items():
+            known = _names(getattr(config, part))
+            for name in section:
+                if name not in known:
+                    raise unknown(f"option of {part} in {source}", str(name), known)
+            flat |= section
+        for name in tree:
+            if name not in _names(config):
+                home = next((p for p in cls.parts if name in _names(getattr(config, p))), "")
+                more = f"it belongs under '{home}:'" if home else ""
+                raise unknown(f"option in {source}", str(name), _names(config), more)
+        try:
+            return replace(config.with_options(**flat, **tree), **own)  # type: ignore[type-var]
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
+
+
+def with_values(part: P, values: Mapping[str, Any]) -> P:
+    """A copy of a dataclass of options with `values`, each as the type of its field."""
+    kinds = get_type_hints(type(part))
+    read = {name: typed(value, kinds[name], name) for name, value in values.items()}
+    return replace(part, **read)  # type: ignore[type-var]
+
+
+def check_values(part: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Refuse values of a dataclass of options that are of another type, or out of `ranges`."""
+    for name, kind in get_type_hints(type(part)).items():
+        value = typed(getattr(part, name), kind, name)
+        if name in ranges:
+            least, below = ranges[name]
+            for number in value if isinstance(value, tuple) else (value,):
+                if number is not None and not least <= number < below:
+                    raise UserError(f"{_flag(name)} {number}: {_range(number, least, below)}")
+
+
+def typed(value: Any, kind: Any, name: str) -> Any:
+    """`value` as the type `kind` of the option called `name`; YAML has no tuples and no paths."""
+    inner = get_args(kind)
+    if get_origin(kind) is UnionType:
+        (given,) = set(inner) - {NoneType}
+        return None if value is None else typed(value, given, name)
+    if get_origin(kind) is Literal:
+        named = {str(known): known for known in inner}  # YAML reads 32 as a number
+        if str(value) not in named:
+            raise _unknown_value(value, kind, name)
+        return named[str(value)]
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{name} takes a list, like [0.6, 0.8], not {value!r}")
+        return tuple(typed(item, inner[0], name) for item in value)
+    taken, words = _TAKEN[kind]
+    if isinstance(value, taken) and (kind is bool or not isinstance(value, bool)):
+        try:
+            return kind(value)
+        except ValueError:  # text that is no number
+            pass
+    raise UserError(f"{name} takes {words}, not {value!r}")
+
+
+_TAKEN: dict[type, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: ((Real, str), "a number"),  # YAML reads 1e-1 as text
+    str: (str, "one name"),
+    Path: ((str, PathLike), "a path"),
+}
+"""What each type of option can be made of, and how that is called."""
+
+
+def _sections(tree: dict[str, Any], names: Iterable[str], source: str) -> dict[str, dict]:
+    """The mappings that `tree` has under `names`, taken out of it."""
+    found = {name: tree.pop(name, None) or {} for name in names}
+    for name, section in found.items():
+        if not isinstance(section, dict):
+            raise UserError(f"{source}: {name} holds options, like 'epochs: 90', not {section!r}")
+    return found
+
+
+def _unknown_value(value: Any, kind: Any, name: str) -> UserError:
+    known = get_args(kind)
+    return unknown(_flag(name), str(value), known, "one of " + ", ".join(map(str, known)))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _range(number: float, least: float, below: float) -> str:
+    if not math.isfinite(number):
+        return "it must be finite"
+    if below == math.inf:
+        return "it must be above 0" if least == ABOVE_ZERO else f"it must be at least {least}"
+    return f"it must be from {least} to below {below}"
+
+
+def _names(part: Any) -> set[str]:
+    return {f.name for f in fields(part)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,1 @@
+"""Augmentation of whole batches on their device, one random draw per image."""

@@ -1,0 +1,1 @@
+"""From encoded images to pixels: decoders, their cache, and the processes that run them."""

@@ -1,0 +1,1 @@
+"""Annotated images: annotation files, masks, batches, and generated shapes."""

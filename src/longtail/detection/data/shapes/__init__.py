@@ -1,0 +1,1 @@
+"""`shapes-lvis`: a generated stand-in for LVIS that trains in minutes."""

@@ -1,0 +1,1 @@
+"""The detector: pyramid, proposals, cascade of region heads."""

@@ -1,0 +1,122 @@
+"""Regions that may hold an object: torchvision's anchors and RPN head, on a whole batch at once.
+
+torchvision's own RegionProposalNetwork loops over images, draws from the global generator and
+divides by the local batch; this one draws by image and divides by the batch of all ranks.
+
+Shapes: B images, A anchors an image over all levels, G true boxes, P proposals.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models.detection._utils import BoxCoder
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.rpn import RPNHead, permute_and_flatten
+
+from longtail.detection.data.batches import Batch
+from longtail.detection.data.sampling import uniform
+from longtail.detection.network import boxes as box
+from longtail.detection.network.normaliser import per_rank
+
+ANCHORS = 256
+"""Anchors of an image that the loss looks at, at most half of them foreground."""
+SIZES = (8, 16, 32, 64, 128)
+"""Of the anchors, in units that `anchor_scale` multiplies: 4 gives torchvision's 32 to 512."""
+
+
+class Proposed(NamedTuple):
+    """What the proposal network gives."""
+
+    boxes: Tensor
+    """(B, P, 4), inside the image."""
+    present: Tensor
+    """(B, P), false for padding."""
+    losses: dict[str, Tensor]
+
+
+class Proposals(nn.Module):
+    """Feature maps to proposals.
+
+    Args:
+        width: channels of the maps.
+        keep: proposals of an image after suppression; twice as many of each level before it.
+        anchor_scale: side of the finest anchors in pixels, over 8.
+    """
+
+    def __init__(self, width: int, keep: int, anchor_scale: float) -> None:
+        super().__init__()
+        sizes = tuple((int(size * anchor_scale),) for size in SIZES)
+        self.anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes))
+        self.head = RPNHead(width, self.anchors.num_anchors_per_location()[0])
+        self.coder = BoxCoder((1.0, 1.0, 1.0, 1.0))
+        self.keep = keep
+
+    def forward(self, maps: dict[str, Tensor], batch: Batch) -> Proposed:
+        """Proposals of every image; in training mode also the losses."""
+        levels = list(maps.values())
+        logits, codes = self.head(levels)
+        canvas = batch.images.shape[-2:]
+        # anchors take the type of the maps, and half precision is wrong by pixels
+        exact = [level[:1, :1].float() for level in levels]
+        (anchors,) = self.anchors(ImageList(batch.images[:1], [tuple(canvas)]), exact)  # (A, 4)
+        sizes = [level[0].numel() for level in logits]
+        score = torch.cat([_flat(level, 1)[..., 0] for level in logits], dim=1).float()  # (B, A)
+        code = torch.cat([_flat(level, 4) for level in codes], dim=1).float()  # (B, A, 4)
+        with torch.no_grad():
+            found, present = self._best(score, code, anchors, sizes, batch.sizes)
+        losses = self._losses(score, code, anchors, batch) if self.training else {}
+        return Proposed(found, present, losses)
+
+    def _best(
+        self, score: Tensor, code: Tensor, anchors: Tensor, levels: list[int], sizes: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The best `keep` of each image, suppressed within each level."""
+        count = min(2 * self.keep, max(levels))
+        tops = [part.topk(min(count, part.shape[1]), dim=1) for part in score.split(levels, dim=1)]
+        starts = torch.tensor([0, *levels]).cumsum(0).tolist()
+        # each level a row, padded to the longest
+        value = torch.stack([_padded(t.values, count, -torch.inf) for t in tops], dim=1)
+        index = torch.stack(
+            [_padded(t.indices + s, count, 0) for t, s in zip(tops, starts, strict=False)], dim=1
+        )
+        value, index = value.flatten(1), index.flatten(1)  # (B, L * count)
+        found = box.clip(box.decode(self.coder, box.take(code, index), anchors[index]), sizes)
+        wide = (found[..., 2:] - found[..., :2] > 1e-3).all(-1)
+        rows = (len(found) * len(levels), count)  # (B * L, count): best first
+        there = (wide & value.isfinite()).view(rows)
+        kept = box.suppress(found.view(*rows, 4), there, 0.7)
+        value = value.masked_fill(~kept.view(value.shape), -torch.inf)
+        best, order = value.topk(min(self.keep, value.shape[1]), dim=1)
+        return box.take(found, order), best.isfinite()
+
+    def _losses(
+        self, score: Tensor, code: Tensor, anchors: Tensor, batch: Batch
+    ) -> dict[str, Tensor]:
+        spread = anchors.expand(len(score), -1, -1)
+        which, kind = box.match(
+            spread, batch.boxes, batch.labels > 0, high=0.7, low=0.3, rescue=True
+        )
+        chance = uniform(batch.keys, "anchors", len(anchors))
+        index, drawn = box.sample(kind, chance, ANCHORS, 0.5)  # (B, ANCHORS)
+        kind, which = kind.gather(1, index), which.gather(1, index)
+        count = per_rank(drawn.sum())
+        right = F.binary_cross_entropy_with_logits(
+            score.gather(1, index), (kind == 1).float(), drawn.float(), reduction="sum"
+        )
+        positive = drawn & (kind == 1)
+        aim = box.encode(self.coder, box.take(batch.boxes, which), anchors[index])
+        off = box.move_loss(box.take(code, index), aim, positive, 1 / 9)
+        return {"objectness": right / count, "proposal_box": off / count}
+
+
+def _flat(level: Tensor, values: int) -> Tensor:
+    """Outputs (B, anchors * values, H, W) of a level as (B, H * W * anchors, values)."""
+    images, channels, height, width = level.shape
+    return permute_and_flatten(level, images, channels // values, values, height, width)
+
+
+def _padded(values: Tensor, count: int, filling: float) -> Tensor:
+    return F.pad(values, (0, count - values.shape[1]), value=filling)

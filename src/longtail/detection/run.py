@@ -1,0 +1,151 @@
+"""A detector's run folder, and what its detections are worth as the result of a run.
+
+Groups are frequent, common and rare where a classifier has many, medium and few; the measure is
+the AP of masks where it has accuracy.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from longtail.core.environment import commit, versions
+from longtail.detection.config import DetectionConfig
+from longtail.detection.data.dataset import Categories, DetectionSet, Splits
+from longtail.detection.network.detector import Detector
+from longtail.evaluation.result import Result, csv_text, described
+from longtail.nn.heads import NormalisedHead
+from longtail.runs.folder import Folder
+
+FIGURES = ("AP", "AP50", "AP75", "AP_r", "AP_c", "AP_f", "AP_bbox")
+"""The columns of the paper's table."""
+
+
+CATEGORIES = "categories.json"
+
+
+class DetectionRun(Folder[DetectionConfig]):
+    """The folder of a detector's training."""
+
+    kind = DetectionConfig
+    command = "longtail detect train"
+
+    @property
+    def categories(self) -> Categories:
+        """The classes it was trained on, with their frequencies."""
+        content = json.loads((self.folder / CATEGORIES).read_text())
+        return Categories(**{name: tuple(values) for name, values in content.items()})
+
+    def remove(self) -> None:
+        """Delete the files of a run, and nothing else that lies beside them."""
+        (self.folder / CATEGORIES).unlink(missing_ok=True)
+        super().remove()
+
+
+@dataclass(frozen=True)
+class DetectionResult(Result):
+    """One method, one data set, one seed, one way of scoring; the fields of result.json."""
+
+    tde: str
+    """off, plain or background-exempt."""
+    inference: Mapping[str, Any]
+    """Everything that scored it; without alpha where nothing is removed."""
+    measure: str
+    """What overall and the groups hold."""
+    groups: tuple[str, ...]
+    """What many, medium and few stand for."""
+    ap: Mapping[str, float | None]
+    """AP, AP50, AP75, AP_r, AP_c, AP_f of masks, and the same of boxes with _bbox."""
+    losses: Mapping[str, float]
+    """Mean of each loss over the last epoch."""
+
+
+def make_result(
+    config: DetectionConfig,
+    data: Splits,
+    measured: Mapping[str, Any],
+    detector: Detector,
+    cost: Mapping[str, Any],
+) -> DetectionResult:
+    """The result of detections that were measured.
+
+    Args:
+        config: of the run, with the inference that was used.
+        data: what was trained on, and what was judged on.
+        measured: what `measure` gave on the validation part.
+        detector: as trained.
+        cost: seconds, images, images_per_second, device, training_id, losses.
+    """
+    head = detector.cascade.each[-1].head
+    normalised = isinstance(head, NormalisedHead)
+    return DetectionResult(
+        ratio=None,
+        seed=config.seed,
+        alpha=(config.inference.alpha if config.tde != "off" else 0.0) if normalised else None,
+        alpha_rule="fixed" if normalised else "",
+        **described(head, config.train),
+        subset_sha256=digest(data),
+        judged_on="val",
+        judged_sha256=data[1].digest,
+        held_out=0,
+        overall=measured["AP"],
+        many=measured["AP_f"],
+        medium=measured["AP_c"],
+        few=measured["AP_r"],
+        counts=data[0].categories.images,
+        per_class=tuple(measured["per_class"]),
+        sweep={},
+        mean_cos=None,
+        class_cos=None,
+        feature_norm=(),
+        weight_norm=tuple(head.weight.norm(dim=1).tolist()),
+        capture_seconds=0.0,
+        replicas=1,
+        files={},
+        **made_with(config),
+        versions=versions(),
+        git=commit(),
+        tde=config.tde,
+        measure="AP of masks, percent",
+        groups=("frequent", "common", "rare"),
+        ap={name: value for name, value in measured.items() if name.startswith("AP")},
+        **cost,
+    )
+
+
+def made_with(config: DetectionConfig) -> dict[str, Any]:
+    """The fields that tell one recipe from another, as a result file has them."""
+    scoring = {**asdict(config.inference), "tde": config.tde}
+    if config.tde == "off":
+        del scoring["alpha"]  # such a recipe may say any
+    made = {
+        **{name: getattr(config, name) for name in ("method", "data", "backbone")},
+        "options": {**asdict(config.model), **asdict(config.head)},
+        "inference": scoring,
+        "train": asdict(config.train),
+    }
+    return json.loads(json.dumps(made))
+
+
+def write_result(run: DetectionRun, result: DetectionResult, data: DetectionSet) -> None:
+    """categories.json, per_class.csv, and result.json last, for it says 'finished'."""
+    run.write(CATEGORIES, json.dumps(asdict(data.categories)) + "\n")
+    rows = zip(data.categories.names, result.counts, result.per_class, strict=True)
+    run.write("per_class.csv", csv_text(("class", "train_images", "AP"), rows))
+    run.write("result.json", json.dumps(result.to_json()) + "\n")
+
+
+def digest(data: Splits) -> str:
+    """SHA-256 of what a result is of: both splits."""
+    return hashlib.sha256(" ".join(split.digest for split in data).encode()).hexdigest()
+
+
+def training_id(config: DetectionConfig, data: DetectionSet) -> str:
+    """Equal for runs that share a training on `data`: they differ in scoring and judging alone."""
+    tree = asdict(config)
+    tree["method"] = config.training
+    for place in ("machine", "files", "data", "inference"):
+        del tree[place]
+    text = json.dumps([tree, data.digest], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Scikit-learn classifiers around the heads, for features that exist already."""

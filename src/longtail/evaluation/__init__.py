@@ -1,0 +1,1 @@
+"""Accuracy by split, the choice of alpha, and the result of a run."""

@@ -1,0 +1,72 @@
+"""The normalised heads, with and without the total direct effect (Eqs. 7, 8 and 10).
+
+`X` and `X-tde` are one training and two alphas.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from longtail.methods.base import NOT_READ, Auto, Choice, Method, Paper, Reading, require
+from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, checked_alpha
+
+ALPHAS = tuple(i * 0.25 for i in range(13))
+"""0 to 3 in steps of 0.25: where alpha is looked for."""
+GIDARIS = Paper("Gidaris & Komodakis", 2018, "1804.09458")
+LIU = Paper("Liu et al.", 2019, "1904.05160")
+TANG = Paper("Tang et al.", 2020, "2009.12991")
+
+
+def cosine(*, heads: int = 1, tau: float = 16.0) -> Method:
+    """Cosine classifier, N = |x||w| (Gidaris & Komodakis 2018; Qi et al. 2018)."""
+    reading = Reading(deconfounds=True)
+    return _total(CosineHead, GIDARIS, reading, heads=heads, tau=tau)
+
+
+def capsule(*, heads: int = 1, tau: float = 16.0) -> Method:
+    """Capsule classifier, N = (|x| + 1)|w| (Liu et al. 2019, the classifier of OLTR)."""
+    return _total(CapsuleHead, LIU, NOT_READ, heads=heads, tau=tau)
+
+
+def deconfound(*, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32) -> Method:
+    """De-confounded training, Eq. 7 (Tang et al. 2020)."""
+    require(least=0, gamma=gamma)
+    reading = Reading(deconfounds=True)
+    return _total(DeconfoundHead, TANG, reading, heads=heads, tau=tau, gamma=gamma)
+
+
+def cosine_tde(*, heads: int = 1, tau: float = 16.0, alpha: Auto = 1.5) -> Method:
+    """Cosine classifier, then the total direct effect at test time (Tang et al. 2020)."""
+    return _tde("cosine", cosine(heads=heads, tau=tau), alpha)
+
+
+def capsule_tde(*, heads: int = 1, tau: float = 16.0, alpha: Auto = 1.5) -> Method:
+    """Capsule classifier, then the total direct effect at test time (Tang et al. 2020)."""
+    return _tde("capsule", capsule(heads=heads, tau=tau), alpha)
+
+
+def deconfound_tde(
+    *, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32, alpha: Auto = 1.5
+) -> Method:
+    """De-confounded training, then the total direct effect, Eq. 8 (Tang et al. 2020)."""
+    return _tde("deconfound", deconfound(heads=heads, tau=tau, gamma=gamma), alpha)
+
+
+def _total(head: Callable[..., Head], paper: Paper, reading: Reading, **options: float) -> Method:
+    require(least=1, heads=options["heads"])
+    require(above=0, tau=options["tau"])
+    made = partial(head, alpha=0.0, **options)
+    return Method(head=made, alpha=0.0, paper=paper, reading=reading)
+
+
+def _tde(name: str, trained: Method, alpha: Auto) -> Method:
+    """What `name` trained, its indirect effect removed; `auto` leaves the strength open."""
+    return replace(
+        trained,
+        alpha=None if alpha == "auto" else checked_alpha(alpha, or_auto=True),
+        choice=Choice("alpha", ALPHAS) if alpha == "auto" else None,
+        training=name,
+        post_hoc=("alpha",),
+        paper=TANG,
+        reading=trained.reading._replace(effect="TDE"),
+    )

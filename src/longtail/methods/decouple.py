@@ -1,0 +1,121 @@
+"""Decoupled training (Kang et al. 2020): the features of `baseline`, then another classifier.
+
+The first stage is that of `baseline`, weight for weight under the same seed.
+"""
+
+from functools import partial
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longtail.data.base import ClassCounts
+from longtail.methods.base import (
+    Auto,
+    Choice,
+    Held,
+    Method,
+    Model,
+    Paper,
+    Reading,
+    Stage,
+    centroids,
+    head_only,
+    joint,
+    require,
+)
+from longtail.nn.heads import AffineHead, Head
+from longtail.nn.ops import precise, product
+
+TAUS = tuple(i / 10 for i in range(11))
+"""0 to 1 in steps of 0.1: where tau is looked for."""
+KANG = Paper("Kang et al.", 2020, "1910.09217")
+TWO_STAGE = Reading(rebalances=True, effect="NDE")
+
+
+def decouple_joint() -> Method:
+    """The first stage alone: `baseline` under its paper's name (Kang et al. 2020)."""
+    return Method(training="baseline", paper=KANG)
+
+
+def decouple_ncm() -> Method:
+    """Nearest class mean of the baseline's features, by cosine (Kang et al. 2020)."""
+    return Method(rule=_nearest_mean, training="baseline", paper=KANG, reading=TWO_STAGE)
+
+
+def decouple_crt(*, share: float = 0.1) -> Method:
+    """A fresh classifier on frozen features, class-balanced samples (Kang et al. 2020)."""
+    require(above=0, share=share)
+    second = Stage(samplers=("class",), trains=head_only, prepare=_fresh_head, share=share)
+    stages = (Stage(), second)
+    return Method(stages=stages, first="baseline", paper=KANG, reading=TWO_STAGE)
+
+
+def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
+    """The baseline's weights divided by |w|^tau (Kang et al. 2020)."""
+    require(least=0, tau=tau)
+    return Method(
+        rule=None if tau == "auto" else partial(_rescaled, tau=tau),
+        choice=Choice("tau", TAUS) if tau == "auto" else None,
+        training="baseline",
+        post_hoc=("tau",),
+        paper=KANG,
+        reading=TWO_STAGE,
+    )
+
+
+def decouple_lws(*, share: float = 0.1) -> Method:
+    """A learnt scale of each class on frozen weights, class-balanced samples (Kang et al. 2020)."""
+    require(above=0, share=share)
+    second = Stage(samplers=("class",), trains=_scale_only, share=share)
+    return Method(
+        head=ScaledHead,
+        stages=(Stage(trains=joint), second),
+        first="baseline",
+        paper=KANG,
+        reading=TWO_STAGE,
+    )
+
+
+@final
+class ScaledHead(Head):
+    """A linear head with a scale for each class: g_i <w_i, x>; all g are 1 at first."""
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__(dim, classes)
+        self.reset_parameters()
+        self.scale = nn.Parameter(torch.ones(classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (..., C)."""
+        return product(precise(x), precise(self.weight)) * self.scale
+
+
+def _scale_only(model: Model) -> list[nn.Parameter]:
+    assert isinstance(model.head, ScaledHead)
+    return [model.head.scale]
+
+
+def _fresh_head(model: Model, features: Tensor, labels: Tensor, counts: ClassCounts) -> None:
+    model.head.reset_parameters()
+
+
+def _nearest_mean(
+    head: Head, features: Tensor, labels: Tensor, held_out: Held | None, counts: ClassCounts
+) -> Head:
+    """Unit class means: <w_i, x> ranks the classes as cos(w_i, x) does."""
+    return AffineHead.of(F.normalize(centroids(features, labels, len(counts))))
+
+
+def _rescaled(
+    head: Head,
+    features: Tensor,
+    labels: Tensor,
+    held_out: Held | None,
+    counts: ClassCounts,
+    *,
+    tau: float,
+) -> Head:
+    norms = head.weight.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return AffineHead.of(head.weight / norms**tau, tau=tau)

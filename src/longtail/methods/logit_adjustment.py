@@ -1,0 +1,48 @@
+"""The class prior taken out of the logits, while training or after it."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from longtail.data.base import ClassCounts
+from longtail.methods.base import Auto, Choice, Held, Method, Paper, Stage, require
+from longtail.nn import losses
+from longtail.nn.heads import AffineHead, Head
+
+STRENGTHS = tuple(i / 10 for i in range(21))
+"""0 to 2 in steps of 0.1: where the tau of logit adjustment is looked for."""
+
+
+def balanced_softmax(*, strength: float = 1.0) -> Method:
+    """Softmax over z + strength * log n in training, over z alone after it (Ren et al. 2020)."""
+    require(least=0, strength=strength)
+    loss = partial(losses.balanced_softmax, strength=strength)
+    paper = Paper("Ren et al.", 2020, "2007.10740")
+    return Method(stages=(Stage(loss),), paper=paper, weighs_counts=True)
+
+
+def logit_adjustment(*, tau: Auto = 1.0) -> Method:
+    """Trained as the baseline, then z - tau * log of the class prior (Menon et al. 2021)."""
+    require(least=0, tau=tau)
+    return Method(
+        rule=None if tau == "auto" else partial(_adjusted, tau=tau),
+        choice=Choice("tau", STRENGTHS) if tau == "auto" else None,
+        training="baseline",
+        post_hoc=("tau",),
+        paper=Paper("Menon et al.", 2021, "2007.07314"),
+        weighs_counts=True,
+    )
+
+
+def _adjusted(
+    head: Head,
+    features: Tensor,
+    labels: Tensor,
+    held_out: Held | None,
+    counts: ClassCounts,
+    *,
+    tau: float,
+) -> Head:
+    prior = counts.tensor().to(head.weight).clamp(min=1)
+    return AffineHead.of(head.weight, -tau * torch.log(prior / prior.sum()), tau=tau)

@@ -1,0 +1,28 @@
+"""The demo: three methods on letters in the frequencies of English, in about a minute on a CPU."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from longtail.core.config import Config
+from longtail.core.errors import UserError
+from longtail.reporting.page import report
+from longtail.runs.fit import fit_all
+from longtail.runs.folder import Run, differences
+from longtail.runs.plan import plan
+from longtail.training.loop import Progress
+
+METHODS = ("baseline", "deconfound", "deconfound-tde")
+ALPHA = 1.0
+"""Fixed before any figure of the demo was seen."""
+
+
+def demo(
+    out: Path, seeds: Sequence[int], progress: Progress | None = None
+) -> tuple[list[Run], Path]:
+    """Train, judge and report; gives the runs and the page."""
+    config = Config.preset("letters-lt").with_options(alpha=ALPHA)
+    for job in plan(config, METHODS, seeds, out):
+        if (job.run.folder / "config.yaml").exists() and differences(job.run.config, job.config):
+            raise UserError(f"{job.run.folder} is a run of yours: choose another --out")
+    runs = fit_all(config, METHODS, seeds, out=out, overwrite=True, progress=progress)
+    return runs, report(runs, out / "report.html")

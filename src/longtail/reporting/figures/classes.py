@@ -1,0 +1,219 @@
+"""What is measured of each class, from the head of the tail to its end.
+
+Figures: accuracy before and after (class-rank), fig:1(b) (feature-norm), spfig:1 (weight-norm) and
+Appendix A of the paper (cosine-by-class).
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from longtail.core.errors import UserError
+from longtail.data.base import ClassCounts
+from longtail.evaluation import tables
+from longtail.reporting.figures import canvas
+from longtail.reporting.figures.groups import Group, Spread, grouped, ranked
+from longtail.runs.compare import Found, Source, check_equal, check_same_data, read_all
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+RANK = "class, by rank (1 has the most training images)"
+
+
+@canvas.styled
+def class_rank(sources: Sequence[Source]) -> "Figure":
+    """Accuracy by class rank: a dot a class, a line through the mean of its neighbours."""
+    found = read_all(sources)
+    check_same_data(found)
+    groups = grouped(found)
+    counts = groups[0].first["counts"]
+    order, width = ranked(counts), window(len(counts))
+    figure = canvas.panels(1, size=(6.8, 3.0))
+    (axes,) = figure.axes
+    x = _ranks(counts)
+    for group in groups:
+        dots = group.by_class("per_class", order)
+        smooth = smoothed(group, order, width)
+        means = [float("nan") if dot is None else dot[0] for dot in dots]
+        axes.plot(x, means, ".", color=group.colour, alpha=0.45, ms=4, markeredgewidth=0)
+        _line(axes, x, smooth, group, _with_seeds(group))
+    around = f"; line: mean of {width} neighbours" if width > 1 else ""
+    axes.set(xlabel=f"{RANK}{around}", ylabel="accuracy (%)", ylim=(0, 100))
+    _mark_splits(axes, counts)
+    _counts_behind(axes, [counts[c] for c in order])
+    axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.94))
+    return figure
+
+
+@canvas.styled
+def feature_norm(sources: Sequence[Source]) -> "Figure":
+    """fig:1(b): mean length of the features of each class, head to tail."""
+    return _by_rank(sources, "feature_norm", "mean |x| of test images (units of the feature)")
+
+
+@canvas.styled
+def weight_norm(sources: Sequence[Source]) -> "Figure":
+    """spfig:1: length of the classifier's weight of each class, head to tail."""
+    return _by_rank(sources, "weight_norm", "|w| (units of the weight)")
+
+
+@canvas.styled
+def cosine_by_class(sources: Sequence[Source]) -> "Figure":
+    """Appendix A: cos(x, d) of each class; the paper says it is level after balanced training.
+
+    A panel for each data set; its classes stand in the order and the splits of the most imbalanced.
+    """
+    panels = list(cosine_groups(read_all(sources)).items())
+    (first, groups), counts = panels[0], panels[0][1][0].first["counts"]
+    splits = " / ".join(split_means(groups[0], "class_cos", counts))
+    known = {group.label: group.by_class("class_cos", ranked(counts)) for group in groups}
+    figure = canvas.panels(len(panels), size=(3.9, 2.7))
+    for axes, (name, groups) in zip(figure.axes, panels, strict=True):
+        for group in groups:
+            figures = group.by_class("class_cos", ranked(counts))
+            means = _said(split_means(group, "class_cos", counts))
+            label = f"{_with_seeds(group)}: {means}\ndeviation {unevenness(figures):.3f}"
+            if name != first and group.label in known:
+                same = correlation(figures, known[group.label])
+                label += f", correlation with {first} {same:.2f}"
+            _line(axes, _ranks(counts), figures, group, label)
+        axes.set_title(f"trained on {name}", pad=14)
+        axes.set(xlabel=f"class, by its rank in {first}", ylim=(0, 1))
+        axes.set_ylabel("mean cos(x, d) of test images (0 to 1)")
+        _mark_splits(axes, counts)
+        axes.legend(loc="lower left", title=f"over classes: mean of {splits}, deviation")
+    return figure
+
+
+def cosine_groups(found: Sequence[Found]) -> dict[str, list[Group]]:
+    """Groups that know cos(x, d), by their data set, the most imbalanced first."""
+    for item in found:
+        if item.result.get("class_cos") is None:
+            raise UserError(
+                f"{item.source} has no cos(x, d): {item.result['method']} has no head direction, "
+                "or it was judged by an older version. Pass runs of deconfound, cosine or capsule"
+            )
+        check_equal(
+            (str(found[0].source), str(item.source)),
+            {
+                "data (whatever its ratio)": (found[0].result["data"], item.result["data"]),
+                "classes": (len(found[0].result["counts"]), len(item.result["counts"])),
+            },
+        )
+    by_data: dict[str, list[Found]] = {}
+    for item in sorted(found, key=_evenness):
+        by_data.setdefault(tables.data_name(item.result), []).append(item)
+    if len(by_data) < 2:
+        raise UserError(
+            f"cosine-by-class compares long-tailed with balanced training, and all of these are on "
+            f"{', '.join(by_data)}: add runs on the balanced cut, such as cifar100-lt:1"
+        )
+    return {name: grouped(items) for name, items in by_data.items()}
+
+
+def _evenness(item: Found) -> float:
+    return min(item.result["counts"]) / max(item.result["counts"])
+
+
+def unevenness(figures: Sequence[Spread]) -> float:
+    """Standard deviation over the classes of what `cosine_by_class` draws."""
+    return statistics.pstdev(figure[0] for figure in figures if figure is not None)
+
+
+def correlation(figures: Sequence[Spread], others: Sequence[Spread]) -> float:
+    """Of the means of the classes that both have; nan where one of them is level."""
+    pairs = [(a[0], b[0]) for a, b in zip(figures, others, strict=True) if a and b]
+    try:
+        return statistics.correlation(*zip(*pairs, strict=True))
+    except statistics.StatisticsError:
+        return float("nan")
+
+
+def window(classes: int) -> int:
+    """Neighbouring ranks whose mean is drawn: an odd number near a tenth of them."""
+    return classes // 20 * 2 + 1
+
+
+def smoothed(group: Group, order: Sequence[int], width: int) -> list[Spread]:
+    """Accuracy at each rank as the mean of `width` ranks around it, fewer at the ends."""
+    half = width // 2
+    near = [order[max(0, i - half) : i + half + 1] for i in range(len(order))]
+    lines = [
+        [tables.spread([result["per_class"][c] for c in classes]) for classes in near]
+        for result in group.results
+    ]
+    return [
+        tables.spread([None if f is None else f[0] for f in at_rank])
+        for at_rank in zip(*lines, strict=True)
+    ]
+
+
+def _by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
+    found = read_all(sources)
+    check_same_data(found)
+    groups = grouped(found)
+    counts = groups[0].first["counts"]
+    figure = canvas.panels(1, size=(5.0, 2.8))
+    (axes,) = figure.axes
+    for group in groups:
+        values = group.by_class(field, ranked(counts))
+        label = f"{_with_seeds(group)}: {_said(split_means(group, field, counts))}"
+        _line(axes, _ranks(counts), values, group, label)
+    axes.set(xlabel=RANK, ylabel=ylabel)
+    axes.set_ylim(bottom=0)
+    _mark_splits(axes, counts)
+    axes.legend(title=f"method: mean of {' / '.join(split_means(groups[0], field, counts))}")
+    return figure
+
+
+def split_means(group: Group, field: str, counts: Sequence[int]) -> dict[str, float]:
+    """Mean of `field` over the classes of each split of `counts` that has any, over all seeds."""
+    values = group.by_class(field, range(len(counts)))
+    means = {
+        name: tables.spread([None if (v := values[c]) is None else v[0] for c in classes])
+        for name, classes in ClassCounts(tuple(counts)).splits.items()
+    }
+    return {name: mean[0] for name, mean in means.items() if mean is not None}
+
+
+def _said(means: Mapping[str, float]) -> str:
+    return " / ".join(f"{mean:#.3g}" for mean in means.values())
+
+
+def _line(axes: "Axes", x: list[float], values: list[Spread], group: Group, label: str) -> None:
+    canvas.line(axes, x, values, colour=group.colour, dash=group.dash, label=label)
+
+
+def _ranks(counts: Sequence[int]) -> list[float]:
+    return [float(rank) for rank in range(1, len(counts) + 1)]
+
+
+def _with_seeds(group: Group) -> str:
+    seeds = len(group.results)
+    return group.label + (f" (mean of {seeds} seeds)" if seeds > 1 else "")
+
+
+def _mark_splits(axes: "Axes", counts: Sequence[int]) -> None:
+    """Name the splits above the plot, with a line where one ends."""
+    end = 0
+    for name, classes in ClassCounts(tuple(counts)).splits.items():
+        if not classes:
+            continue
+        middle, end = end + (len(classes) + 1) / 2, end + len(classes)
+        above = axes.get_xaxis_transform()
+        axes.text(middle, 1.0, name, color="#555555", transform=above, ha="center", va="bottom")
+        if end < len(counts):
+            axes.axvline(end + 0.5, color="#bbbbbb", linewidth=0.7, linestyle=":")
+
+
+def _counts_behind(axes: "Axes", counts: Sequence[int]) -> None:
+    """Training images of each class as a grey ground on an axis of its own."""
+    behind = axes.twinx()
+    behind.fill_between(range(1, len(counts) + 1), counts, color="#e8e8e8", step="mid", lw=0)
+    behind.set_ylabel("training images (grey)", color="#777777")
+    behind.set_ylim(bottom=0)
+    behind.spines["right"].set_visible(True)
+    axes.set_zorder(behind.get_zorder() + 1)
+    axes.patch.set_visible(False)

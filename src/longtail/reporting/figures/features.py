@@ -1,0 +1,177 @@
+"""Figures that need a run's weights and data: fig:2 (decomposition) and fig:5 (gradcam).
+
+Shapes: N test images, D features, K heads.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from longtail.core.errors import UserError
+from longtail.data.base import Data
+from longtail.evaluation.result import class_means
+from longtail.nn.heads import NormalisedHead
+from longtail.reporting.figures import canvas, style
+from longtail.reporting.figures.groups import ranked
+from longtail.reporting.gradcam import compactness, opened_maps
+from longtail.runs.compare import Found, Source, check_same_data, read_all
+from longtail.runs.reopen import Opened, reopen
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SHOWN = 120
+"""Test images of each split that are drawn as dots."""
+EXAMPLES = 6
+"""Images that `gradcam` shows unless told which."""
+
+
+@canvas.styled
+def decomposition(sources: Sequence[Source], *, data: Data | None = None) -> "Figure":
+    """fig:2: x, its discriminative part and its projection on the head direction, of a run."""
+    found = read_all(sources)
+    if len(found) != 1:
+        raise UserError(f"decomposition draws one run, and {len(found)} were given")
+    opened = reopen(found[0].run, data)
+    head, x = opened.evidence.head, opened.evidence.features.judged
+    if not isinstance(head, NormalisedHead):
+        raise UserError(
+            f"{found[0].source} has no head direction: pass a run of deconfound, cosine or capsule"
+        )
+    along, rest = (part.norm(dim=1).cpu() for part in decomposed(head, x))
+    figure = canvas.panels(2)
+    _plane(figure.axes[0], along, rest, opened)
+    _shares(figure.axes[1], 100 * along**2 / (along**2 + rest**2), opened)
+    figure.suptitle(f"{opened.job.config.method} on {opened.data.full_name}", fontsize=8)
+    return figure
+
+
+def decomposed(head: NormalisedHead, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The projection of features x (N, D) on the head direction, and what is left of them.
+
+    As in Section 3 of the paper, x = rest + d with d = |x| cos(x, d^) d^, for each of the K heads.
+    """
+    parts = x.unflatten(1, (head.heads, -1))  # (N, K, D/K)
+    direction = head.direction
+    along = (parts * direction).sum(-1, keepdim=True) * direction
+    return along.flatten(1), (parts - along).flatten(1)
+
+
+def _plane(axes: "Axes", along: Tensor, rest: Tensor, opened: Opened) -> None:
+    """Every image as (|d|, |rest|), and the mean of all as three arrows."""
+    labels = opened.evidence.scores.labels.cpu()
+    for split, classes in opened.data.counts.splits.items():
+        rows = torch.isin(labels, torch.tensor(classes)).nonzero().flatten()
+        rows = rows[:: max(1, -(-len(rows) // SHOWN))]  # evenly over the classes
+        if len(rows):
+            colour = style.SPLITS[split][0]
+            marker = {"many": ".", "medium": "+", "few": "x"}[split]
+            x, y = along[rows].numpy(), rest[rows].numpy()
+            axes.plot(x, y, marker, color=colour, ms=3, alpha=0.6, label=split)
+    d, left = float(along.mean()), float(rest.mean())
+    arrows = {"d": ((0.0, 0.0), (d, 0.0)), "x - d": ((d, 0.0), (d, left)), "x": ((0, 0), (d, left))}
+    for name, (start, end) in arrows.items():
+        tip = {"arrowstyle": "-|>", "color": "black", "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", xy=end, xytext=start, arrowprops=tip)
+        middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
+        beside = (-14, 8) if name == "x" else (4, 4)
+        axes.annotate(name, middle, xytext=beside, textcoords="offset points", fontweight="bold")
+    axes.set(xlabel="|d|, along the head direction (feature units)")
+    axes.set(ylabel="|x - d|, what is left (feature units)")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+
+
+def _shares(axes: "Axes", shares: Tensor, opened: Opened) -> None:
+    """Part of a feature's square that lies along the head direction, by class rank."""
+    counts, labels = opened.data.counts.images, opened.evidence.scores.labels.cpu()
+    means = class_means(shares, labels, len(counts))
+    seen = set(labels.tolist())
+    values = [means[c] if c in seen else float("nan") for c in ranked(counts)]
+    colour = style.styles([opened.job.config.method])[0][0]
+    axes.plot(range(1, len(counts) + 1), values, color=colour)
+    axes.set(xlabel="class, by rank (1 has the most training images)", ylim=(0, 100))
+    axes.set_ylabel("mean |d|² / |x|² of test images (%)")
+
+
+@canvas.styled
+def gradcam(
+    sources: Sequence[Source],
+    *,
+    images: Sequence[int] = (),
+    layer: str = "",
+    data: Data | None = None,
+) -> "Figure":
+    """fig:5: Grad-CAM of the true class side by side, the TDE map for the TDE logit.
+
+    `images` are rows of the test set; by default the first one of classes spread over the ranks,
+    so that none was picked by its looks. Below a map stands its compactness.
+    """
+    found = read_all(sources)
+    if not found:
+        raise UserError("gradcam needs at least one run")
+    check_same_data(found)
+    opened = [reopen(found[0].run, data)]
+    opened += [reopen(item.run, opened[0].data) for item in found[1:]]  # the same data: read once
+    test = opened[0].data.judged
+    rows = torch.tensor(list(images) or example_images(test.labels, opened[0].data.counts.images))
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(test):
+        raise UserError(f"--images are rows of the test set, from 0 to {len(test) - 1}")
+    shown = test.take(rows)
+    maps = [opened_maps(run, shown, layer) for run in opened]  # (B, h, w) each
+    views = [run.view.cut(shown.pixels()) for run in opened]  # (B, C, H, W) each, as it was seen
+    figure = canvas.panels(len(rows), 1 + len(opened), size=(1.05, 1.2))
+    axes = np.array(figure.axes).reshape(1 + len(opened), len(rows))
+    for column, label in enumerate(shown.labels.tolist()):
+        name, count = opened[0].data.classes[label], opened[0].data.counts.images[label]
+        _picture(axes[0, column], views[0][column])
+        axes[0, column].set_title(f"{name}\n{count} images", fontsize=7)
+        for row, (values, view) in enumerate(zip(maps, views, strict=True), start=1):
+            _picture(axes[row, column], view[column], values[column])
+    for row, label in enumerate(["image", *map(_row_name, found)]):
+        axes[row, 0].set_ylabel(label, fontsize=7)
+    return figure
+
+
+def example_images(labels: Tensor, counts: Sequence[int]) -> list[int]:
+    """The first test image of classes evenly spread from head to tail."""
+    seen = set(labels.tolist())
+    order = [c for c in ranked(counts) if c in seen]
+    number = min(EXAMPLES, len(order))
+    chosen = [order[round(i * (len(order) - 1) / max(1, number - 1))] for i in range(number)]
+    return [int((labels == c).nonzero()[0]) for c in chosen]
+
+
+def _row_name(item: Found) -> str:
+    alpha = item.result["alpha"]
+    return item.result["method"] + (f"\nalpha {alpha:g}" if alpha else "")
+
+
+def _picture(axes: "Axes", image: Tensor, values: Tensor | None = None) -> None:
+    """What a network saw (C, H, W), and over it a map (h, w) with its compactness below."""
+    shown = image.permute(1, 2, 0).squeeze(-1) if values is None else _overlaid(image, values)
+    pixels = shown.numpy().astype("uint8")
+    # unresampled: a file holds the pixels that there are, and its viewer enlarges them
+    axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="none")
+    if values is not None:
+        share = float(compactness(values[None]))
+        axes.set_xlabel("empty" if share != share else f"{100 * share:.0f} %", fontsize=7)
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _overlaid(image: Tensor, values: Tensor) -> Tensor:
+    """The image (C, H, W) in grey under the colours of the map (h, w), as (H, W, 3)."""
+    from matplotlib import colormaps
+
+    smooth = F.interpolate(values[None, None], image.shape[1:], mode="bilinear")[0, 0]
+    level = smooth / smooth.max().clamp(min=1e-12)
+    colours = 255 * torch.from_numpy(colormaps["viridis"](level.numpy()))[..., :3]
+    return 0.45 * image.float().mean(0)[..., None] + 0.55 * colours

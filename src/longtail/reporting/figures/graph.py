@@ -1,0 +1,58 @@
+"""The causal graph of the paper, and the subtraction that TDE makes in it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from longtail.reporting.figures import canvas
+from longtail.runs.compare import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PLACES = {"M": (0.5, 0.88), "X": (0.12, 0.22), "D": (0.5, 0.5), "Y": (0.88, 0.22)}
+LINKS = (("M", "X"), ("M", "D"), ("X", "D"), ("D", "Y"), ("X", "Y"))
+"""Section 3: M -> X, (M, X) -> D, X -> D -> Y, X -> Y."""
+CUT = ("M", "X")
+"""The link that de-confounded training removes: do(X = x)."""
+
+
+@canvas.styled
+def causal_graph(sources: Sequence[Source] = ()) -> "Figure":
+    """fig:1(a) and fig:4: momentum M, feature X, its projection D on the head direction, logits Y.
+
+    The total direct effect is what X = x does to Y, less what a null input does while D stays d.
+    """
+    figure = canvas.panels(3, size=(2.3, 2.3))
+    whole, factual, counterfactual = figure.axes
+    _draw(whole, "the causal graph", LINKS)
+    left = [link for link in LINKS if link != CUT]
+    _draw(factual, "TDE = effect of X = x ...", left, {"X": "x", "D": "d"})
+    null = [link for link in left if link != ("X", "D")]  # D keeps the value it had
+    _draw(counterfactual, "... minus that of X = 0, D still d", null, {"X": "0", "D": "d"})
+    legend = "M momentum, X feature, D its projection\non the head direction, Y logits"
+    whole.text(0.5, -0.02, legend, ha="center", va="top", fontsize=7)
+    return figure
+
+
+def _draw(
+    axes: "Axes",
+    title: str,
+    links: Sequence[tuple[str, str]],
+    set_to: dict[str, str] | None = None,
+) -> None:
+    """Nodes and `links`; a node that is `set_to` a value is drawn as a filled square with it."""
+    set_to = set_to or {}
+    arrow = {"arrowstyle": "-|>", "color": "black", "lw": 1.2, "shrinkA": 11, "shrinkB": 11}
+    for start, end in links:
+        axes.annotate("", xy=PLACES[end], xytext=PLACES[start], arrowprops=arrow)
+    for node, place in PLACES.items():
+        value = set_to.get(node)
+        box = {"boxstyle": "circle,pad=0.3", "ec": "black", "fc": "white"}
+        if value:
+            box |= {"boxstyle": "square,pad=0.3", "fc": "#f3d9c4"}
+        said = f"{node} = {value}" if value else node
+        axes.text(*place, said, ha="center", va="center", bbox=box)
+    axes.set_title(title)
+    axes.set(xlim=(-0.15, 1.15), ylim=(-0.2, 1.1))
+    axes.set_axis_off()

@@ -1,0 +1,193 @@
+"""What can be asked of a finished run: judge it again, at any alpha, without training."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from longtail.data import load as data_sets
+from longtail.evaluation import accuracy as measures, tables
+from longtail.core.config import MachineConfig
+from longtail.data.base import Data, Split
+from longtail.training.loop import launch
+from longtail.core.errors import UserError
+from longtail.training.features import extract
+from longtail.nn.heads import Head, NormalisedHead, checked_alpha
+from longtail.runs.plan import Job
+from longtail.methods import Method, Model
+from longtail.methods.base import Auto
+from longtail.training.model import build_model, load_weights
+from longtail.training.resident import View
+from longtail.evaluation.result import COST, Evidence, Result, collect, judge, label_free, make_result
+from longtail.runs.folder import Run
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A finished run with its data and its network, which features can be asked of."""
+
+    job: Job
+    method: Method
+    """With nothing left open."""
+    data: Data
+    model: Model
+    view: View
+    fabric: Fabric
+
+    def features(self, split: Split) -> Tensor:
+        """Features (N, D) of any images of that kind, prepared as those it was trained on."""
+        return extract(self.model, split, self.view, self.fabric, self.job.config.machine)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Features and scores of every part of its data, by `head`."""
+        features = collect(self.model, self.data, self.features)
+        evidence = judge(self.method, self.model.head, features, self.data)
+        self._turn(evidence.head)
+        return evidence
+
+    @cached_property
+    def head(self) -> Head:
+        """The head after the method's rule; of TDE, at the run's own alpha.
+
+        Only a rule has to see features of all data, which can take minutes.
+        """
+        return self.evidence.head if self.method.rule else self._turn(self.model.head)
+
+    def _turn(self, head: Head) -> Head:
+        if isinstance(head, NormalisedHead):
+            head.alpha = self.job.run.result["alpha"]
+        return head
+
+
+Own = Data | Path | str | None
+"""A run's own data: a `Data` of the user's making, or where it lies now if it was moved."""
+
+
+def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) -> Opened:
+    """A finished run on its own data, which must be what it was trained on.
+
+    Args:
+        run: the run or its folder.
+        data: the `Data` of your own making that it was trained on, or where its data lies now.
+        root: where its data set lies now; else where it lay, seen from where the run was started.
+    """
+    run = Run.open(run)
+    job = Job.of(run.config, run)
+    config = job.config
+    choice = job.method.choice
+    method = job.closed(run.result[choice.option]) if choice else job.method
+    own = own_data(run, data, root)
+    model = build_model(config, method, own)
+    load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
+    fabric = relaunched(run)
+    view = View.of(own, config.train, fabric.device)
+    return Opened(job, method, own, model.to(fabric.device).eval(), view, fabric)
+
+
+def relaunched(run: Run) -> Fabric:
+    """The device at hand, for that of the run may be gone; figures are those of its precision."""
+    return launch(MachineConfig(precision=run.config.machine.precision))
+
+
+def own_data(run: Run, data: Own = None, root: Path | None = None) -> Data:
+    """What the run was trained and judged on, or a `UserError` if that is not what is there now."""
+    config, result = run.config, run.result
+    called = config.data or config.files.list
+    if isinstance(data, Path | str):
+        called = data
+    if not isinstance(data, Data):
+        name, files = data_sets.relocated(config.data, config.files, run.reached)
+        files = files if root is None else replace(files, root=root)
+        try:
+            loaded = data_sets.load(name if data is None else data, files)
+        except UserError as error:
+            if data is not None:
+                raise
+            moved = ". Tell longtail eval or sweep with --data PATH where it lies now"
+            raise UserError(
+                f"{run.folder} was trained on {called}, which was looked for "
+                f"where the run was started and from here: {error}"
+                f"{moved if data_sets.is_path(config.data) else ''}"
+            ) from None
+        data = replace(loaded, name=result["data"])
+    if data.subset_sha256 != result["subset_sha256"]:
+        raise UserError(
+            f"{run.folder} was trained on other images than {called} holds now: subset "
+            f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now. Bring those "
+            "back, or train anew"
+        )
+    then, now = (tables.PARTS[part] for part in (result["judged_on"], data.judged_on))
+    if then != now:
+        raise UserError(
+            f"{run.folder} was judged on its {then} part, and {called} would be judged on its "
+            f"{now} part: pass the data that it was trained on"
+        )
+    if not data.is_judged_on(result.get("judged_sha256")):
+        raise UserError(
+            f"{run.folder} was judged on other images than the {now} part of {called} holds "
+            f"now: {result['judged_sha256'][:12]} then, {data.judged_sha256[:12]} now"
+        )
+    return data
+
+
+def evaluate(
+    run: Run | Path | str,
+    alpha: Auto | None = None,
+    *,
+    data: Own = None,
+) -> Result:
+    """The result of a finished run at `alpha` (None: as it was trained); writes nothing.
+
+    `auto` chooses on held-out data that is not judged on when there is some, else by the label-free
+    rule.
+    `data` is needed for a run that was trained on a `Data` of your own making, or whose data was
+    moved.
+    """
+    if alpha is not None and alpha != "auto":
+        alpha = checked_alpha(alpha)
+    opened = reopen(run, data)
+    job, evidence = opened.job, opened.evidence
+    stored = job.run.result
+    if alpha is None:
+        chosen = (stored["alpha"], stored["alpha_rule"])
+    else:
+        _needs_tde(job, evidence)
+        chosen = _alpha(alpha, evidence, opened.data, stored)
+    cost = {name: stored.get(name) for name in COST}
+    return make_result(job.config, opened.data, evidence, chosen, cost)
+
+
+def _alpha(
+    wanted: Auto, evidence: Evidence, data: Data, stored: Mapping[str, Any]
+) -> tuple[float, str]:
+    if wanted != "auto":
+        return wanted, "fixed"
+    if stored["alpha_rule"] == "held-out":  # it was chosen then, perhaps by a tuning run
+        return stored["alpha"], "held-out"
+    if evidence.held_out is not None and data.test is not None:
+        return measures.choose_alpha(evidence.held_out, data.counts), "held-out"
+    assert isinstance(evidence.head, NormalisedHead)
+    return label_free(evidence.head, evidence.features.train)
+
+
+def sweep(
+    run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Own = None
+) -> dict[float, measures.Accuracy]:
+    """Accuracy of a finished run at each alpha, from one pass over the images."""
+    alphas = [checked_alpha(alpha) for alpha in alphas]
+    opened = reopen(run, data)
+    _needs_tde(opened.job, opened.evidence)
+    return measures.sweep(opened.evidence.scores, opened.data.counts, alphas)
+
+
+def _needs_tde(job: Job, evidence: Evidence) -> None:
+    if evidence.scores.indirect is None:
+        raise UserError(
+            f"{job.config.method} has no alpha: its head has no direction to subtract. "
+            "Methods that do: cosine, capsule, deconfound, and each with -tde"
+        )

@@ -1,0 +1,1 @@
+"""Trained models outside training: predict, export, embed, retrofit."""

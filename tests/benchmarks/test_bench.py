@@ -1,0 +1,436 @@
+"""A bench runs what is missing, keeps results as they come, and makes its table from files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import bench as benches
+from benchmarks.bench import Bench, Recipe
+from benchmarks.command import main as bench_command
+from longtail.core.config import DataConfig, MachineConfig
+from longtail.core.errors import UserError
+from longtail.data.load import can_choose
+from longtail.evaluation import tables
+from longtail.runs.plan import plan
+
+RECIPE = """# A row
+data: digits-lt:20
+method: {method}
+paper: 50.5
+seeds: 2
+train:
+  epochs: 1
+"""
+
+
+@pytest.fixture
+def bench(tmp_path) -> Bench:
+    folder = tmp_path / "recipes" / "toy" / "digits"
+    folder.mkdir(parents=True)
+    for method in ("deconfound", "deconfound-tde"):
+        (folder / f"{method}.yaml").write_text(RECIPE.format(method=method))
+    return reopen(tmp_path)
+
+
+def reopen(tmp_path) -> Bench:
+    folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}
+    return Bench.open("toy", **folders)
+
+
+def run(bench: Bench, wanted) -> None:
+    bench.run(wanted, root=None, machine=MachineConfig(device="cpu"))
+
+
+def test_it_runs_what_is_missing_and_skips_what_is_done(bench, tmp_path):
+    wanted = bench.missing(None)
+    assert len(wanted) == 4
+    run(bench, [cell for cell in wanted if cell[1] == 0])
+    path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-tde-s0.json"
+    result = json.loads(path.read_text())
+    assert result["seed"] == 0 and result["data"] == "digits-lt" and result["ratio"] == 20
+    assert [seed for _, seed in bench.missing(None)] == [1, 1]
+    assert len(bench.missing(3)) == 4
+    assert bench.missing(1) == []
+
+
+def test_a_finished_run_whose_result_was_not_kept_is_kept_now(bench, tmp_path):
+    run(bench, bench.missing(1))
+    for path in (tmp_path / "results").rglob("*.json"):
+        path.unlink()
+    assert len(bench.missing(1)) == 2
+    run(bench, bench.missing(1))
+    assert bench.missing(1) == []
+
+
+def test_the_table_is_made_from_the_files_with_the_papers_figure_beside(bench, tmp_path):
+    empty = benches.markdown(bench)
+    assert empty.count("not run") == 2 and empty.count("| 50.5 |") == 2
+    run(bench, bench.missing(None))
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- toy -->\nold\n<!-- /toy -->\nafter\n")
+    out = benches.write_table(bench, readme)
+    table = out.read_text()
+    assert "not run" not in table and " ± " in table
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- toy -->\n| data") and text.endswith(
+        "<!-- /toy -->\nafter\n"
+    )
+    assert "old" not in text
+    files = [json.loads(p.read_text()) for p in (tmp_path / "results").rglob("deconfound-s*.json")]
+    mean = sum(f["overall"] for f in files) / 2
+    assert f"| {mean:.1f} ± " in table and f"| {mean - 50.5:+.1f} |" in table
+
+
+def test_expected_time_counts_a_shared_training_once(bench):
+    assert bench.expected_seconds(bench.missing(None)) is None
+    run(bench, bench.missing(1))
+    one = bench.expected_seconds([cell for cell in bench.missing(2) if "tde" in str(cell[0].path)])
+    both = bench.expected_seconds(bench.missing(2))
+    assert one > 0 and both == pytest.approx(one)
+
+
+def test_dry_run_lists_and_does_nothing(bench, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bench_command(["toy", "--dry-run"])
+    assert "4 runs to do" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists() and not (tmp_path / "results").exists()
+
+
+def test_recipes_of_one_method_are_told_apart_by_their_names(bench, tmp_path):
+    """As the momentum bench has them: the same method at other rates."""
+    folder = tmp_path / "recipes" / "toy" / "digits"
+    (folder / "deconfound-mu0.5.yaml").write_text(
+        RECIPE.format(method="deconfound") + "  momentum: 0.5\n  lr: 0.4\n"
+    )
+    bench = reopen(tmp_path)
+    run(bench, [cell for cell in bench.missing(1) if "tde" not in cell[0].name])
+    kept = sorted((tmp_path / "results").rglob("*.json"))
+    assert [path.name for path in kept] == ["deconfound-mu0.5-s0.json", "deconfound-s0.json"]
+    other, plain = (json.loads(path.read_text()) for path in kept)
+    assert (other["momentum"], other["lr"]) == (0.5, 0.4) and plain["momentum"] == 0.9
+    assert [len(bench.found(recipe)) for recipe in bench.recipes] == [1, 1, 0]
+    table = benches.markdown(bench)
+    assert "[deconfound-mu0.5](" in table and "[deconfound](" in table
+    one, two = (
+        [(r, 5) for r in bench.recipes if r.name in names]
+        for names in (["deconfound"], ["deconfound", "deconfound-mu0.5"])
+    )
+    assert bench.expected_seconds(two) == pytest.approx(2 * bench.expected_seconds(one))
+
+
+def test_an_unknown_bench_says_where_it_looked(tmp_path):
+    with pytest.raises(UserError, match="no recipes in .*nothing.*--recipes"):
+        Bench.open("nothing", recipes=tmp_path, results=tmp_path, runs=tmp_path)
+
+
+def test_a_misspelt_bench_gets_the_nearest(capsys):
+    recipes = Path(__file__).parents[2] / "recipes"
+    with pytest.raises(SystemExit):
+        bench_command(["cifar-tl", "--recipes", str(recipes)])
+    assert "unknown bench 'cifar-tl'. Did you mean 'cifar-lt'?" in capsys.readouterr().err
+
+
+def test_seeds_that_chose_another_tau_are_one_row():
+    results = [
+        {"method": "m", "alpha": None, "tau": tau, "overall": value, "many": None, "medium": None}
+        | {"few": None}
+        for tau, value in ((0.6, 40.0), (0.7, 50.0))
+    ]
+    row = tables.row(results)
+    assert row.seeds == 2 and row.figures["overall"][0] == 45.0
+
+
+def plain_result(seed=0, value=40.0, **fields):
+    same = {"method": "m", "alpha": 1.0, "alpha_rule": "fixed", "tau": 16.0, "many": None}
+    return same | {"medium": None, "few": None, "seed": seed, "overall": value} | fields
+
+
+def test_only_seeds_are_averaged_and_each_once():
+    other = {"train": {"pad": 4}, "options": {"beta": "0.9"}}
+    results = [
+        plain_result(0),
+        plain_result(1, 50.0),
+        plain_result(0, alpha=2.5),
+        plain_result(0),  # the first again: no second seed
+        plain_result(2, 60.0, train={"pad": 4}, options={}),  # the first two do not tell
+        plain_result(3, train={"pad": 8}, options={}),
+        plain_result(4, **other),
+    ]
+    rows = tables.rows(results)
+    assert [(row.seeds, row.figures["overall"][0]) for row in rows] == [
+        *((3, 50.0), (1, 40.0), (2, 40.0), (1, 40.0))
+    ]
+    assert [row.method for row in rows] == [
+        "m, alpha 1.0, beta default, pad 4",
+        "m, alpha 2.5",
+        "m, alpha 1.0, beta default, pad 8",
+        "m, alpha 1.0, beta 0.9, pad 4",
+    ]
+
+
+def test_the_same_run_twice_is_two_rows_with_two_names():
+    labels = [row.method for row in tables.rows([plain_result(), plain_result()])]
+    assert labels == ["m", "m (again, 2)"]
+
+
+def test_what_was_chosen_for_each_seed_does_not_part_them():
+    chosen = [
+        plain_result(seed, alpha=None, tau=tau, alpha_rule="held-out", options={"tau": "auto"})
+        for seed, tau in ((0, 0.6), (1, 0.7))
+    ]
+    assert [row.seeds for row in tables.rows(chosen)] == [2]
+
+
+def test_a_result_of_another_recipe_is_not_taken_for_this_one(bench, tmp_path):
+    run(bench, bench.missing(1))
+    path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"
+    path.write_text(path.read_text().replace("epochs: 1", "epochs: 2"))
+    with pytest.raises(UserError, match="deconfound-s0.json was made by another recipe .* train"):
+        reopen(tmp_path).missing(1)
+
+
+def test_a_result_of_fewer_digits_is_the_recipes_own(bench, tmp_path):
+    path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"
+    path.write_text(path.read_text() + "  lr: 0.1234567\n")
+    again = reopen(tmp_path)
+    run(again, again.missing(1, ["deconfound.yaml"]))
+    kept = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    assert json.loads(kept.read_text())["lr"] == 0.123457
+    assert again.missing(1, ["deconfound.yaml"]) == []
+
+
+def test_early_files_are_held_to_what_they_tell(bench, tmp_path):
+    run(bench, bench.missing(1))
+    path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    result = json.loads(path.read_text())
+    del result["train"], result["options"]
+    path.write_text(json.dumps({**result, "epochs": 7}))
+    with pytest.raises(UserError, match="another recipe .* epochs"):
+        bench.missing(1)
+
+
+def test_a_run_of_another_recipe_is_neither_kept_nor_gone_on_with(bench, tmp_path):
+    run(bench, bench.missing(1))
+    for path in (tmp_path / "results").rglob("*.json"):
+        path.unlink()
+    recipe = tmp_path / "recipes/toy/digits/deconfound.yaml"
+    recipe.write_text(recipe.read_text().replace("epochs: 1", "epochs: 2"))
+    again = reopen(tmp_path)
+    with pytest.raises(UserError, match="deconfound-s0 was trained by another recipe .* delete"):
+        run(again, again.missing(1))
+    assert not list((tmp_path / "results").rglob("deconfound-s0.json"))
+
+
+def test_two_recipes_for_one_result_are_refused(bench, tmp_path):
+    other = tmp_path / "recipes/toy/more"
+    other.mkdir()
+    (other / "deconfound.yaml").write_text(RECIPE.format(method="deconfound"))
+    with pytest.raises(UserError, match=r"would write the same results,.*METHOD\+VARIANT"):
+        reopen(tmp_path)
+
+
+def test_words_that_no_recipe_has_are_refused(bench):
+    with pytest.raises(UserError, match="no recipe has nonsense in its path. There are:"):
+        bench.missing(1, ["nonsense"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["method: cosine", "files: {judge: val, val_fraction: 0.3}", "files: {val_fraction: 0.3}"],
+)
+def test_no_result_of_another_method_or_other_parts_is_taken(bench, tmp_path, change):
+    run(bench, bench.missing(1))
+    path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"
+    kept = [line for line in path.read_text().splitlines() if line[:6] not in ("method", "files:")]
+    method = "" if "method" in change else "method: deconfound\n"
+    path.write_text("\n".join([*kept, change, method]))
+    with pytest.raises(UserError, match="was made by another recipe than"):
+        reopen(tmp_path).missing(1)
+
+
+def test_seeds_that_nobody_asked_for_are_not_averaged_with_another_recipes(bench, tmp_path):
+    run(bench, bench.missing(2))
+    path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"
+    path.write_text(path.read_text().replace("epochs: 1", "epochs: 2"))
+    for file in (tmp_path / "results").rglob("deconfound-s0.json"):
+        file.unlink()
+    again = reopen(tmp_path)
+    with pytest.raises(UserError, match=r"deconfound-s1.json was made by another recipe"):
+        again.missing(1)
+    with pytest.raises(UserError, match=r"deconfound-s1.json was made by another recipe"):
+        benches.markdown(again)
+
+
+def test_results_of_other_images_are_not_mixed(bench, tmp_path):
+    run(bench, bench.missing(1))
+    (kept,) = (tmp_path / "results").rglob("deconfound-s0.json")
+    told = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**told, "subset_sha256": "of other images"}))
+    before = set((tmp_path / "runs").rglob("*"))
+    with pytest.raises(UserError, match="are of other images than digits-lt"):
+        run(bench, bench.missing(2))
+    assert set((tmp_path / "runs").rglob("*")) == before
+    other = kept.with_name("deconfound-s1.json")
+    other.write_text(json.dumps({**told, "seed": 1}))
+    with pytest.raises(UserError, match="s0.json, deconfound-s1.json in .* of different images"):
+        benches.markdown(bench)
+
+
+@pytest.mark.parametrize("data", ["/somewhere/photos", "../photos:50"])
+def test_results_stay_below_the_bench_wherever_the_data_is(bench, tmp_path, data):
+    path = tmp_path / "recipes" / "toy" / "digits" / "deconfound.yaml"
+    path.write_text(RECIPE.format(method="deconfound").replace("digits-lt:20", data))
+    (recipe,) = [r for r in reopen(tmp_path).recipes if r.config.data == data]
+    place = bench.results / recipe.place
+    assert place.resolve().is_relative_to(bench.results.resolve()) and "photos" in place.parts[-3]
+
+
+def test_readme_is_not_given_figures_that_are_kept_elsewhere(bench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- toy -->\nold\n<!-- /toy -->\n")
+    words = ["toy", "--seeds", "1", "--device", "cpu"]
+    bench_command([*words, "--results", "mine"])
+    assert "old" in readme.read_text() and (tmp_path / "mine" / "toy.md").exists()
+    bench_command(words)
+    assert "old" not in readme.read_text()
+
+
+def test_the_price_counts_samplers_second_stages_and_tuning(bench, tmp_path):
+    run(bench, bench.missing(1))
+    folder = tmp_path / "recipes" / "toy" / "digits"
+    for method in ("baseline", "bbn", "decouple-crt", "decouple-tau-norm"):
+        text = RECIPE.format(method=method).replace("epochs: 1", "epochs: 10")
+        (folder / f"{method}.yaml").write_text(text)
+    again = reopen(tmp_path)
+    price = {
+        r.config.method: again.expected_seconds([(r, 0)]) for r in again.recipes if r.paper == 50.5
+    }
+    assert price["bbn"] == pytest.approx(2 * price["baseline"])
+    assert price["decouple-crt"] == pytest.approx(price["baseline"] / 10)
+    assert price["decouple-tau-norm"] == pytest.approx(1.8 * price["baseline"])
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "own"),
+    [
+        ("tiny-imagenet-lt", {}, True),
+        ("imagenet-lt", {}, True),
+        ("inaturalist18", {}, False),  # whose validation part is what is judged
+        ("cifar100-lt:100", {}, False),
+        ("cifar100-lt:100", {"val_fraction": 0.2}, True),
+        ("tiny-imagenet-lt", {"judge": "val"}, False),
+        ("photos/", {}, False),
+    ],
+)
+def test_a_tuning_run_is_only_priced_where_nothing_else_can_choose(data, options, own):
+    assert can_choose(data, DataConfig(**options)) is own
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cifar-lt", "letters-lt", "momentum", "balanced"),
+        *("tiny-imagenet-lt", "tiny-imagenet-lt-tuning"),
+    ],
+)
+def test_the_committed_tables_are_those_of_the_committed_files(name, monkeypatch):
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    folders = {"recipes": Path("recipes"), "results": Path("results"), "runs": Path("runs")}
+    bench = Bench.open(name, **folders)
+    assert Path(f"results/{name}.md").read_text() == bench.page()
+    assert "not run" not in bench.page() or name == "cifar-lt"
+    if name in ("cifar-lt", "letters-lt"):
+        short = benches.markdown(bench) if name == "letters-lt" else benches.overview(bench)
+        assert short.replace("(../recipes", "(recipes") in Path("README.md").read_text()
+
+
+def test_every_committed_recipe_is_readable_and_states_itself():
+    root = Path(__file__).parents[2]
+    benches = [p for p in (root / "recipes").iterdir() if "lvis" not in p.name]  # those detect
+    paths = sorted(path for bench in benches for path in bench.rglob("*.yaml"))
+    assert paths
+    for path in paths:
+        recipe = Recipe.read(path)
+        config = recipe.config
+        header = path.read_text().splitlines()[:3]
+        assert all(line.startswith("# ") for line in header)
+        assert str(path.relative_to(root)) in header[1]
+        assert recipe.cell.parts == path.relative_to(root).parts[2:-1]
+        assert path.stem.partition("+")[0] == config.method
+        if recipe.paper is not None:
+            assert f"paper: {recipe.paper}" in header[0]
+
+
+def test_variants_of_a_method_are_rows_of_their_own_and_share_what_they_can(bench, tmp_path):
+    folder = tmp_path / "recipes" / "toy" / "digits"
+    recipe = RECIPE.format(method="deconfound-tde") + "options:\n  alpha: 0.5\n"
+    (folder / "deconfound-tde+weak.yaml").write_text(recipe)
+    run(bench, bench.missing(1))
+    again = reopen(tmp_path)
+    wanted = again.missing(1)
+    assert [cell[0].name for cell in wanted] == ["deconfound-tde+weak"]
+    run(again, wanted)
+    results = tmp_path / "results/toy/digits-lt-20/conv4"
+    weak, strong = (
+        json.loads((results / f"deconfound-tde{name}-s0.json").read_text())
+        for name in ("+weak", "")
+    )
+    assert (weak["alpha"], strong["alpha"]) == (0.5, 1.5)
+    assert weak["training_id"] == strong["training_id"] and weak["sweep"] == strong["sweep"]
+    table = benches.markdown(again)
+    assert "[deconfound-tde+weak]" in table and "[deconfound-tde]" in table
+
+
+def test_a_recipe_judged_on_validation_does_not_read_the_test_set(tmp_path):
+    import numpy as np
+
+    from longtail.data.load import load
+
+    labels = np.array([0, 0, 0, 1, 1])
+    points = np.random.RandomState(0).rand(5, 4).astype(np.float32)
+    parts = {
+        f"{xy}_{part}": v
+        for part in ("train", "val", "test")
+        for xy, v in (("x", points), ("y", labels))
+    }
+    np.savez(tmp_path / "points.npz", **parts)
+    assert load(str(tmp_path / "points.npz")).judged_on == "test"
+    data = load(str(tmp_path / "points.npz"), judge="val")
+    assert data.test is None and data.judged_on == "val"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train: {optimizer: sdg}", "unknown --optimizer 'sdg'. Did you mean 'sgd'"),
+        ("train: {schedule: cosin}", "unknown --schedule 'cosin'. Did you mean 'cosine'"),
+        ("train: {augment: crop-flop}", "unknown --augment 'crop-flop'. Did you mean 'crop-flip'"),
+        ("seeds: 0", "seeds 0: it must be at least 1"),
+        ("seeds: -1", "seeds -1: it must be at least 1"),
+        ("seeds: three", "seeds takes a whole number, not 'three'"),
+        ("options: {haeds: 4}", "unknown option of deconfound 'haeds'. Did you mean 'heads'"),
+    ],
+)
+def test_a_recipe_that_no_training_could_have_is_refused(tmp_path, line, said):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(f"data: digits-lt\nmethod: deconfound\n{line}\n")
+    with pytest.raises(UserError) as caught:
+        Recipe.read(path)
+    assert str(caught.value).startswith(f"{path}: {said}")
+
+
+def test_a_methods_only_backbone_is_the_one_that_all_files_name(tmp_path):
+    folder = tmp_path / "recipes" / "toy"
+    folder.mkdir(parents=True)
+    (folder / "bbn.yaml").write_text(RECIPE.format(method="bbn"))
+    bench = reopen(tmp_path)
+    (recipe,) = bench.recipes
+    assert recipe.cell == Path("digits-lt-20/resnet32-dual")
+    machine = MachineConfig(device="cpu")
+    job = bench.job(recipe, 0, None, machine)
+    assert job.config.backbone == "resnet32-dual"
+    (planned,) = plan(recipe.config.with_options(device="cpu"), ["bbn"], [0], tmp_path)
+    assert (job.config, job.method) == (planned.config, planned.method)

@@ -1,0 +1,331 @@
+"""Benches of detectors: one training for all that share it, and nothing of two kinds in a table."""
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.command import main as bench_command
+from benchmarks.detection import DetectionBench, Recipe
+from benchmarks.detection_speed import AGAIN, TDE
+from benchmarks.recipes import result_path
+from longtail.core.config import MachineConfig
+from longtail.core.errors import UserError
+from longtail.detection.config import DetectionMachineConfig
+from small_detector import small_config, small_data
+
+LR = 0.01234567
+"""Of more digits than result files keep."""
+CPU = DetectionMachineConfig(device="cpu", workers=1)
+ROWS = (
+    ("deconfound", "deconfound", {}),
+    ("deconfound-tde", "deconfound-tde", {"detections": 2}),
+    ("deconfound-tde-plain", "deconfound-tde", {"tde": "plain"}),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("bench")
+
+
+@pytest.fixture(scope="module")
+def data(place):
+    return small_data(place / "set")
+
+
+@pytest.fixture(scope="module")
+def places(place, data):
+    write_recipes(place / "recipes", place / "set")
+    return {name: place / name for name in ("recipes", "results", "runs")}
+
+
+def write_recipes(folder, images, **changed):
+    """Three recipes that share a training."""
+    (folder / "shapes-lvis").mkdir(parents=True)
+    for name, method, options in ROWS:
+        text = small_config(images, method=method, **options, **{"lr": LR, **changed}).to_yaml()
+        path = folder / "shapes-lvis" / f"{name}.yaml"
+        path.write_text(text + "paper: {AP: 28.4}\nseeds: 1\n")
+
+
+@pytest.fixture(scope="module")
+def bench(places, data):
+    """It has run."""
+    opened = DetectionBench.open("shapes-lvis", **places)
+    opened.run(opened.missing(None), root=None, machine=CPU, data=data)
+    return opened
+
+
+def test_a_bench_trains_once_for_all_that_share_it(bench, places, capsys):
+    assert [r.place.name for r in bench.recipes] == [
+        *("deconfound", "deconfound-tde-plain", "deconfound-tde"),
+    ]
+    assert [p.name for p in bench.runs.iterdir()] == ["deconfound-s0"]
+    kept = {p.stem: json.loads(p.read_text()) for p in bench.results.iterdir()}
+    assert {k: v["tde"] for k, v in kept.items()} == {
+        "deconfound-s0": "off",
+        "deconfound-tde-s0": "background-exempt",
+        "deconfound-tde-plain-s0": "plain",
+    }
+    assert len({v["training_id"] for v in kept.values()}) == 1
+    assert kept["deconfound-s0"]["options"]["image_size"] == 64  # the file says what was run
+    assert kept["deconfound-s0"]["options"]["tau"] == 16
+    assert bench.missing(None) == [] and len(bench.missing(2)) == 3
+    page = bench.write_page().read_text()
+    assert "28.4, -" in page and "not run" not in page
+    words = [str(word) for pair in places.items() for word in (f"--{pair[0]}", pair[1])]
+    bench_command(["shapes-lvis", "--dry-run", "--seeds", "2", *words])
+    took = kept["deconfound-s0"]["seconds"]  # alike in all three, which share their training
+    expected = f"3 results to make, from 1 trainings, about {took:.0f} s"
+    assert expected in capsys.readouterr().out
+    bench_command(["shapes-lvis", "--dry-run", *words])
+    assert f"all is done: {places['results']}" in capsys.readouterr().out
+
+
+def test_a_bench_that_could_not_begin_writes_no_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("LONGTAIL_DATA", raising=False)
+    here = {"recipes": ROOT / "recipes", "results": tmp_path / "results", "runs": tmp_path / "runs"}
+    words = [str(word) for pair in here.items() for word in (f"--{pair[0]}", pair[1])]
+    with pytest.raises(SystemExit):
+        bench_command(["lvis", "--only", "v1/", *words])
+    said = capsys.readouterr()
+    assert "lvis-v1 was not looked for" in said.err and "written to" not in said.out
+    assert not (tmp_path / "results").exists()
+
+
+MEASURED = {"AP": 0.0, "AP_f": 0.0, "AP_c": 0.0, "AP_r": 0.0, "per_class": ()}
+
+
+def test_each_recipe_is_judged_by_its_own_inference(bench, data, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "longtail.detection.reopen.judge",
+        lambda detector, config, *_: asked.append(config.inference) or MEASURED,
+    )
+    path = result_path(bench.results, bench.recipes[2], 0)
+    text = path.read_text()
+    path.unlink()
+    bench.run(bench.missing(None), root=None, machine=CPU, data=data)
+    path.write_text(text)
+    assert [(i.tde, i.detections) for i in asked] == [("background-exempt", 2)]
+
+
+def test_a_result_of_fewer_digits_is_the_recipes_own(bench):
+    path = result_path(bench.results, bench.recipes[0], 0)
+    assert json.loads(path.read_text())["train"]["lr"] == 0.0123457 != LR
+    assert bench.missing(None) == []
+
+
+def test_what_is_kept_is_taken_for_done(bench, place, tmp_path, data, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "longtail.detection.reopen.judge",
+        lambda detector, config, *_: asked.append(config.method) or MEASURED,
+    )
+    (tmp_path / "odd").mkdir()
+    for method in ("deconfound", "deconfound-tde"):
+        scoring = {"tde": "off", "detections": 300}  # as the training was judged
+        config = small_config(place / "set", method=method, lr=LR, **scoring)
+        (tmp_path / "odd" / f"{method}.yaml").write_text(config.to_yaml())
+    odd = DetectionBench.open("odd", recipes=tmp_path, results=tmp_path, runs=tmp_path)
+    odd = replace(odd, results=tmp_path / "results", runs=bench.runs)  # which has the training
+    odd.run(odd.missing(1), root=None, machine=CPU, data=data)
+    assert asked == ["deconfound-tde"]
+    assert odd.missing(1) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("head: [", " is not readable YAML"),
+        ("- deconfound", " must be a mapping of options"),
+        ("seeds: three", ": seeds takes a whole number, not 'three'"),
+        ("seeds: 0", ": seeds 0: it must be at least 1"),
+        ("paper: 3", ": paper holds figures, like '{AP: 28.4}', not 3"),
+        ("paper: {AP: best}", ": paper: AP takes a number, not 'best'"),
+        ("train: {lr: -1}", ": --lr -1.0: it must be above 0"),
+    ],
+)
+def test_a_recipe_that_no_training_could_have_is_refused(tmp_path, line, said):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(line)
+    with pytest.raises(UserError) as caught:
+        Recipe.read(path, tmp_path)
+    assert str(caught.value).startswith(f"{path}{said}")
+
+
+def test_a_recipe_may_say_nothing_beside_its_options(tmp_path):
+    (tmp_path / "short.yaml").write_text("data: shapes-lvis\npaper:\n")
+    recipe = Recipe.read(tmp_path / "short.yaml", tmp_path)
+    assert (recipe.paper, recipe.seeds) == ({}, 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "differs"),
+    [
+        *(("lr", 0.5, "train"), ("width", 8, "options"), ("backbone", "resnet14t", "backbone")),
+        *(("alpha", 3.0, "inference"), ("score_threshold", 0.5, "inference")),
+        ("data", "x", "data"),
+    ],
+)
+def test_a_result_of_another_recipe_is_not_taken(
+    bench, place, places, tmp_path, option, value, differs
+):
+    write_recipes(tmp_path, place / "set", **{option: value})
+    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
+    with pytest.raises(UserError, match=rf"another recipe .* \(they differ in {differs}\)"):
+        opened.missing(None)
+
+
+def test_the_table_has_the_alpha_that_was_measured(bench, place, places, tmp_path):
+    rows = [line.split(" | ") for line in bench.body().splitlines()[2:]]
+    assert [row[2:4] for row in rows] == [
+        *(["off", "0"], ["plain", "1.5"], ["background-exempt", "1.5"]),
+    ]
+    write_recipes(tmp_path, place / "set", alpha=3.0)
+    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
+    with pytest.raises(UserError, match="made by another recipe .* differ in inference"):
+        opened.body()
+
+
+def test_a_recipe_has_no_result_of_one_whose_name_begins_alike(bench, tmp_path):
+    (tmp_path / "deconfound-smooth-s0.json").write_text("{}")
+    assert replace(bench, results=tmp_path).found(bench.recipes[0]) == []
+
+
+def test_an_alpha_that_nothing_uses_makes_no_other_result(bench, place, places, tmp_path):
+    write_recipes(tmp_path, place / "set", alpha=3.0)
+    opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
+    (kept,) = bench.found(bench.recipes[0])
+    assert opened.differing(opened.recipes[0], kept) == []
+
+
+def test_results_of_other_images_are_not_joined(bench, data):
+    train, val = data
+    for splits in ((train.only(range(1, len(train))), val), (train, val.only(range(1, len(val))))):
+        with pytest.raises(UserError, match="are of other images than .* holds now"):
+            bench.run(bench.missing(2), root=None, machine=CPU, data=splits)
+
+
+def test_recipes_that_share_a_training_must_ask_for_the_same(place, places, tmp_path):
+    folder = tmp_path / "recipes" / "odd"
+    folder.mkdir(parents=True)
+    for name, lr in (("deconfound", 0.1), ("deconfound-tde", 0.2)):
+        (folder / f"{name}.yaml").write_text(small_config(place, method=name, lr=lr).to_yaml())
+    with pytest.raises(UserError, match=r"share the training of deconfound.*train.lr 0.1 -> 0.2"):
+        DetectionBench.open("odd", recipes=folder.parent, results=tmp_path, runs=tmp_path)
+
+
+def test_the_test_server_is_no_bench(capsys):
+    with pytest.raises(SystemExit):
+        bench_command(["lvis-test"])
+    assert "detect predict RUN --lvis-json" in capsys.readouterr().err
+
+
+def test_options_of_the_machine_reach_the_training():
+    asked = MachineConfig(device="cpu", devices=2, nodes=3, precision="bf16", save_seconds=5.0)
+    found = DetectionMachineConfig.of(asked)
+    assert (found.devices, found.nodes, found.precision, found.save_seconds) == (2, 3, "bf16", 5.0)
+    assert found.workers == DetectionMachineConfig.workers
+    assert DetectionMachineConfig.of(MachineConfig(workers=3)).workers == 3
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_page_is_that_of_the_committed_files(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    folders = {name: Path(name) for name in ("recipes", "results", "runs")}
+    page = DetectionBench.open("shapes-lvis", **folders).page()
+    assert Path("results/shapes-lvis.md").read_text() == page
+
+
+def test_what_the_docs_say_is_what_was_measured():
+    files = sorted((ROOT / "results/shapes-lvis").glob("*.json"))
+    found = [json.loads(path.read_text()) for path in files]
+
+    def ap(method: str, figure: str, tde: str = "off") -> str:
+        own = [r["ap"][figure] for r in found if (r["method"], r["tde"]) == (method, tde)]
+        return f"{statistics.fmean(own):.1f}"
+
+    rare, frequent, cosine, capsule, deconfound = (
+        *(ap("baseline", "AP_r"), ap("baseline", "AP_f")),
+        *(ap(method, "AP_r") for method in ("cosine", "capsule", "deconfound")),
+    )
+    tde = {
+        (kind, figure): ap("deconfound-tde", figure, kind)
+        for kind in ("plain", "background-exempt")
+        for figure in ("AP", "AP_r", "AP_c")
+    }
+    page = " ".join((ROOT / "docs/detection.md").read_text().split())
+    for text in (
+        f"have an AP of {rare} and its frequent ones {frequent}",
+        f"is {cosine} with cosine, {capsule} with capsule and {deconfound} with deconfound, "
+        f"against {rare}",
+        f"AP is {ap('deconfound', 'AP')} without and {tde['background-exempt', 'AP']} with it",
+        f"AP_r {deconfound} and {tde['background-exempt', 'AP_r']},",
+        f"AP_r falls to {tde['plain', 'AP_r']} and AP to {tde['plain', 'AP']}",
+        f"({tde['plain', 'AP_c']} against {tde['background-exempt', 'AP_c']})",
+        f"AP {ap('focal', 'AP')} against {ap('baseline', 'AP')} "
+        f"and AP_r {ap('focal', 'AP_r')} against {rare};",
+        f"AP {ap('eql', 'AP')} against {ap('baseline', 'AP')},",
+    ):
+        assert text in page
+    by_run = {(r["method"], r["tde"], r["seed"]): r["ap"] for r in found}
+    gains = [
+        by_run[f"{head}-tde", "background-exempt", seed][figure] - by_run[head, "off", seed][figure]
+        for head in ("cosine", "capsule", "deconfound")
+        for seed in (0, 1)
+        for figure in ("AP", "AP_r")
+    ]
+    assert (
+        "Both rise with each of the three heads and each of the two seeds, by at most 0.5" in page
+    )
+    assert min(gains) > 0 and max(gains) < 0.5
+    names = ("shapes-lvis", "shapes-lvis-1203", "shapes-lvis-1203-masks")
+    files = [ROOT / f"results/detection-speed/{name}.json" for name in names]
+    speeds = [json.loads(file.read_text()) for file in files]
+    assert (
+        "TDE costs {:.3f} of plain inference and exempted {:.3f}, where plain inference over "
+        "itself has {:.3f}; with 1,203 classes {:.3f} and {:.3f} ({:.3f}), and with a mask for "
+        "each of them {:.3f} and {:.3f} ({:.3f})."
+    ).format(*(speed["tde_over_off"][way] for speed in speeds for way in (*TDE[1:], AGAIN))) in page
+    assert max(speed["tde_over_off"][way] for speed in speeds for way in TDE[1:]) < 1.03
+    rates = [speed["inference"] for speed in speeds]
+    worst = max(rate["off"] / rate[way] for rate in rates for way in TDE[1:])
+    assert worst == rates[0]["off"] / rates[0]["background-exempt"] < 1.03
+    assert f"it is {worst:.3f} at worst, exempted with 80 classes" in page
+    chosen, others = (
+        [f"{figure(speeds[1]['milliseconds'][f'inference, TDE {way}']):.1f}" for way in TDE]
+        for figure in (
+            lambda parts: parts["choice of detections"],
+            lambda parts: parts["all"] - parts["choice of detections"],
+        )
+    )
+    assert (
+        f"{chosen[0]} ms against {chosen[1]} and {chosen[2]}; all else takes {others[0]} ms "
+        f"without TDE, {others[1]} with plain and {others[2]} with exempted."
+    ) in page
+    ways = [speeds[-1]["milliseconds"][f"inference, TDE {way}"] for way in TDE]
+    took = [way["box classifiers"] for way in ways]
+    assert (
+        f"the box classifiers take {took[0]:.1f} ms of a batch of {ways[0]['all']:.0f} ms, "
+        f"{took[1]:.1f} with plain and {took[2]:.1f} with exempted TDE, and the masks "
+        f"{ways[0]['masks']:.0f} ms"
+    ) in page
+
+
+def test_the_docs_tell_of_photographs_what_the_files_tell():
+    kept = ROOT / "results/coco-small/deconfound-tde-s0"
+    lines = Path(f"{kept}.metrics.jsonl").read_text().splitlines()
+    first, last = (json.loads(line)["loss"] for line in (lines[0], lines[-1]))
+    result = json.loads(Path(f"{kept}.json").read_text())
+    page = " ".join((ROOT / "docs/detection.md").read_text().split())
+    assert (
+        f"falls from {first:.2f} in the first epoch to {last:.2f} in the last, and De-confound-TDE "
+        f"has an AP of {result['ap']['AP']:.1f} and an AP_bbox of {result['ap']['AP_bbox']:.1f} "
+    ) in page
+    assert result["epochs"] == len(lines) == 24 and result["device"].startswith("CPU")

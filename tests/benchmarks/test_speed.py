@@ -1,0 +1,139 @@
+"""Timings as ratios within one run, and what `python -m benchmarks speed` writes."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import prices, speed
+from longtail import methods
+from longtail.core.config import Config
+from longtail.data.base import ClassCounts
+from longtail.data.load import load
+from longtail.evaluation import tables
+from longtail.evaluation.accuracy import accuracy, score, sweep
+from longtail.evaluation.result import rounded
+from longtail.nn import backbones
+from longtail.nn.heads import DeconfoundHead
+from longtail.training.loop import launch
+
+ROOT = Path(__file__).parents[2]
+
+
+def best_of(repeats: int, call) -> float:
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def test_a_sweep_of_13_costs_little_more_than_one_evaluation():
+    """The thirteen comparisons together take under a fifth of one pass over the images."""
+    backbone = backbones.build("resnet32-dual", 3).eval()
+    head = DeconfoundHead(backbone.dim, 100)
+    head.mean_feature.copy_(torch.rand(backbone.dim))
+    images, labels = torch.randn(400, 3, 32, 32), torch.randint(100, (400,))
+    counts = ClassCounts((50,) * 100)
+
+    @torch.no_grad()
+    def evaluate():
+        found = score(head, backbone(images), labels)
+        accuracy(found.at(1.5), found.labels, counts)
+        return found
+
+    scores = evaluate()
+    assert best_of(3, lambda: sweep(scores, counts)) <= 0.2 * best_of(2, evaluate)
+
+
+def test_measured_speeds_are_written(tmp_path, monkeypatch):
+    config = Config.preset("digits-lt").with_options(method="deconfound", device="cpu")
+    monkeypatch.setattr(speed, "variants", lambda config, cuda: [(config, 1)])
+    (found,) = speed.bench_speed(config, load("digits-lt"), tmp_path / "speed.json", seconds=0.05)
+    assert found.images_per_second > 0 and found.roofline > found.images_per_second
+    stored = json.loads((tmp_path / "speed.json").read_text())
+    assert stored["speeds"] == [rounded(asdict(found))] and "torch" in stored["versions"]
+    header, rows = speed.table([found])
+    assert len(header) == len(rows[0])
+
+
+def test_activations_are_counted_by_convolution():
+    config = Config.preset("digits-lt").with_options(method="baseline", device="cpu")
+    data = load("digits-lt")
+    from longtail.training.model import build_model
+
+    model = build_model(config, methods.build("baseline"), data)
+    assert (
+        speed._activations(model, torch.zeros(1, 1, 8, 8)) == 16 * 64 + 32 * 16 + 64 * 4 + 128 * 4
+    )
+    assert data.train.inputs.shape[2:] == (8, 8)
+
+
+def test_variants_cover_eager_graph_and_replicas():
+    listed = [
+        (c.backbone, c.machine.precision, c.machine.graph, c.machine.compile, n)
+        for c, n in speed.variants(Config(), cuda=True)
+    ]
+    assert len(set(listed)) == len(listed)
+    assert {entry[0] for entry in listed} == {"resnet32", "resnet32-dual"}
+    assert ("resnet32-dual", "bf16", True, True, 8) in listed
+    assert ("resnet32-dual", "32", False, False, 1) in listed
+    assert [n for _, n in speed.variants(Config(), cuda=False)] == [1, 1]
+
+
+def test_every_stage_has_its_price_and_tuning_is_paid_for():
+    config = Config.preset("digits-lt").with_options(device="cpu", epochs=10)
+    data, fabric = load("digits-lt"), launch(config.machine)
+    found = {
+        name: prices.price(config.with_options(method=name), data, fabric, 0.02)
+        for name in ("baseline", "decouple-crt", "decouple-tau-norm")
+    }
+    assert found["decouple-crt"].epochs == (10, 1)
+    for p in found.values():
+        alone = sum(e * s for e, s in zip(p.epochs, p.step_seconds, strict=True)) * p.steps
+        tuned = p.method == "decouple-tau-norm"
+        assert p.seconds == pytest.approx(alone * (1.8 if tuned else 1))
+    header, rows = prices.table(list(found.values()))
+    assert len(header) == len(rows[0]) and {row[-1] for row in rows} == {"-"}
+
+
+def test_a_method_with_a_network_of_its_own_is_priced_with_it():
+    config = Config.preset("digits-lt").with_options(device="cpu", epochs=1, method="bbn")
+    found = prices.price(config, load("digits-lt"), launch(config.machine), 0.01)
+    assert found.seconds > 0
+
+
+def test_judging_is_priced_at_one_alpha_and_at_all():
+    config = Config.preset("digits-lt").with_options(device="cpu")
+    data = load("digits-lt")
+    found = prices.judge_price(config, data, launch(config.machine))
+    assert found.images == len(data.test) and found.alphas == 13
+    assert found.one_alpha > 0 and found.sweep > 0
+
+
+def test_prices_are_written_as_the_committed_ones_are(tmp_path, monkeypatch):
+    every = methods.registry()
+    monkeypatch.setattr(methods, "registry", lambda: {"deconfound": every["deconfound"]})
+    config = Config.preset("digits-lt").with_options(device="cpu", epochs=2)
+    prices.bench_prices(config, load("digits-lt"), tmp_path / "prices.json", seconds=0.02)
+    stored = json.loads((tmp_path / "prices.json").read_text())
+    committed = json.loads((ROOT / "results/speed/prices.json").read_text())
+    assert list(stored) == list(committed)
+    assert list(stored["judging"]) == list(committed["judging"])
+    assert list(stored["prices"][0]) == list(committed["prices"][0])
+
+
+def test_the_tables_in_the_docs_are_the_measured_ones():
+    docs = (ROOT / "docs/performance.md").read_text()
+    measured = json.loads((ROOT / "results/speed/speed.json").read_text())["speeds"]
+    assert tables.markdown(*speed.table([speed.Speed(**line) for line in measured])) in docs
+    found = []
+    for line in json.loads((ROOT / "results/speed/prices.json").read_text())["prices"]:
+        told = line.pop("seconds")
+        found.append(prices.Price(**line))
+        assert found[-1].seconds == pytest.approx(told)
+    assert tables.markdown(*prices.table(found)) in docs

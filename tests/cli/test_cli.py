@@ -1,0 +1,319 @@
+"""The door: help, errors and commands as a user meets them."""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import longtail as lt
+from longtail import methods
+from longtail.cli import parser as cli
+from longtail.cli.arguments import parse_alphas
+from longtail.core.config import Config
+from longtail.core.errors import UserError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def longtail(capsys, *words: str) -> str:
+    cli.main(words)
+    return capsys.readouterr().out
+
+
+def refused(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return said
+
+
+def parse_train(words: list[str]):
+    return cli.parse_configured("train", cli.COMMANDS["train"], words)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "digits"
+    words = ["train", "digits-lt", "--epochs", "2", "--out", str(out), "--device", "cpu"]
+    cli.main([*words, "--heads", "4", "--alpha=0.5"])
+    return out
+
+
+@pytest.mark.parametrize("words", [("--help",), ("methods", "--help"), ("train", "--help")])
+def test_help_answers_at_once_and_without_torch(words):
+    """Processor time, so that a busy machine does not fail it."""
+    code = "import sys; from longtail.cli.parser import main; main(sys.argv[1:])"
+    check = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {code}"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", check, *words], capture_output=True, text=True, check=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert spent < 0.7, spent
+    assert "longtail" in done.stdout and done.stdout.rstrip().endswith("False")
+
+
+def test_help_of_train_is_grouped_and_has_examples(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "letters-lt", "--help"])
+    text = capsys.readouterr().out
+    assert "Examples:" in text and "longtail train letters-lt" in text
+    assert "--val-fraction" in text and "--weight-decay" in text
+    assert "(default: conv4)" in text  # the preset of this very data set
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_an_option_that_may_be_left_out_is_shown_by_its_type(name, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([*name.split(), "--help"])
+    assert not re.search(r"[{,]None[,}]", capsys.readouterr().out)
+
+
+def test_what_a_recipe_sets_can_be_left_out_again(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("data: shapes-lvis\nhead:\n  heads: 4\n")
+    words = ["--recipe", str(recipe)]
+    kind = cli.COMMANDS["detect train"]
+    assert cli.parse_configured("detect train", kind, words).config.head.heads == 4
+    words += ["--heads", "None"]
+    assert cli.parse_configured("detect train", kind, words).config.head.heads is None
+
+
+def test_methods_lists_them_with_their_options(capsys, tmp_path):
+    header, *rows = longtail(capsys, "methods").splitlines()
+    assert header.split()[:3] == ["method", "paper", "stages"] and "direct effect" in header
+    assert [row.split()[0] for row in rows[:2]] == ["baseline", "focal"]
+    assert len(rows) == len(methods.registry()) >= 22
+    assert "--gamma" in longtail(capsys, "methods", "deconfound")
+    longtail(capsys, "methods", "--out", str(tmp_path / "methods.md"))
+    assert (tmp_path / "methods.md").read_text().startswith("# Methods")
+
+
+def test_data_lists_what_is_embedded(capsys):
+    listed = longtail(capsys, "data")
+    assert "letters-lt" in listed and "cifar100-lt" in listed
+
+
+def test_train_writes_options_of_the_method_into_the_run(run):
+    result = json.loads((run / "result.json").read_text())
+    assert result["heads"] == 4 and result["alpha"] == 0.5 and result["data"] == "digits-lt"
+
+
+def test_piped_output_is_plain_lines(tmp_path):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "longtail", "train", "digits-lt", "--epochs", "1"),
+            *("--out", str(tmp_path / "x"), "--device", "cpu"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "\x1b" not in done.stdout and "\r" not in done.stdout
+    assert "1/1  loss" in done.stdout and "overall" in done.stdout
+
+
+def test_eval_and_sweep_agree(run, capsys):
+    at_one = json.loads(longtail(capsys, "eval", str(run), "--alpha", "1", "--json"))
+    table = longtail(capsys, "sweep", str(run), "--alphas", "0:2:1")
+    rows = [line.split() for line in table.splitlines()]
+    assert [row[0] for row in rows] == ["alpha", "0", "1", "2"]
+    assert rows[2][1] == f"{at_one['overall']:.1f}"
+
+
+def test_eval_says_how_the_tau_of_a_rule_was_chosen(tmp_path, capsys):
+    run = lt.fit("digits-lt", "decouple-tau-norm", out=tmp_path / "r", epochs=1, device="cpu")
+    told = longtail(capsys, "eval", str(run.folder)).splitlines()[-1]
+    assert told == f"tau {run.result['tau']:g}: held-out"
+
+
+def test_report_is_one_file_without_network(run, tmp_path, capsys):
+    longtail(capsys, "report", str(run), "-o", str(tmp_path / "r.html"))
+    page = (tmp_path / "r.html").read_text()
+    assert "<svg" in page and "deconfound-tde" in page
+    assert "src=" not in page and "href=" not in page and "http:" not in page
+
+
+def test_comma_list_trains_what_is_shared_once(tmp_path, capsys):
+    names = "baseline,deconfound,deconfound-tde"
+    out = longtail(
+        capsys,
+        *("train", "digits-lt", "--method", names, "--seeds", "2", "--epochs", "1"),
+        *("--out", str(tmp_path / "m"), "--device", "cpu"),
+    )
+    assert (tmp_path / "m" / "deconfound-tde" / "s1" / "result.json").exists()
+    assert out.count("1 epochs") == 4  # two trainings times two seeds
+    assert " ± " in out
+
+
+def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
+    """Those of one backbone on 8x8 digits, and bbn on its own."""
+    out = longtail(
+        capsys,
+        *("train", "digits-lt:100", "--method", "all", "--epochs", "1", "--batch-size", "64"),
+        *("--out", str(tmp_path / "all"), "--device", "cpu", "--alpha=0.5"),
+    )
+    names = list(methods.registry())
+    lines = out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("method "))
+    assert [line.split()[0] for line in lines[start + 1 : start + 1 + len(names)]] == names
+    folders = {name: tmp_path / "all" / name / "s0" for name in names}
+    results = {n: json.loads((f / "result.json").read_text()) for n, f in folders.items()}
+    own = {name for name, result in results.items() if result["backbone"] != "conv4"}
+    assert own == {"bbn"} and results["bbn"]["backbone"] == "resnet32-dual"
+    page = (tmp_path / "all" / "report.html").read_text()
+    assert all(name in page for name in names)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("trian",), "unknown command 'trian'. Did you mean 'train'?"),
+        (("train", "digits-lt", "--method", "decounfound"), "Did you mean 'deconfound'?"),
+        (("train", "digit-lt"), "unknown data 'digit-lt'. Did you mean 'digits-lt'?"),
+        (("train", "digits-lt", "--backbone", "resnet32dual"), "Did you mean 'resnet32-dual'?"),
+        (("train", "digits-lt", "--epoch", "3"), "unknown option '--epoch'. Did you mean"),
+        (
+            ("train", "digits-lt", "--method", "baseline", "--heads", "2"),
+            "baseline has no --heads; these do: capsule",
+        ),
+        (("train", "digits-lt", "--resume", "--overwrite"), "pass one"),
+        (("sweep", "nowhere", "--alphas", "0:1e9:0.001"), "more than 1,000 values"),
+        (("train", "digits-lt", "--heads"), "--heads needs a value"),
+        (("train",), "which data?"),
+        (("train", "--recipe", "nowhere.yaml"), "recipe cannot be read"),
+        (("eval", "nowhere"), "is not a run"),
+        (("sweep", "nowhere", "--alphas", "a:b"), "or numbers as 0,1,1.5, not 'a:b'"),
+        (("methods", "decouple"), "unknown method 'decouple'"),
+        (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
+        (("train", "digits-lt", "--seeds", "0"), "--seeds 0: at least one"),
+        (("train", "digits-lt", "--alpha", "nan"), "--alpha takes float or auto, not 'nan'"),
+        (("train", "digits-lt", "--heads", "inf"), "--heads takes int, not 'inf'"),
+        (("sweep", "nowhere", "--alphas=-1:0:1"), "alpha -1 must be a number from 0 up"),
+        (("sweep", "nowhere", "--alphas", "nan"), "or numbers as 0,1,1.5, not 'nan'"),
+    ],
+)
+def test_mistakes_are_one_paragraph(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, *words)
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_a_recipe_sets_the_defaults_and_options_win(tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("data: digits-lt\nmethod: cosine\ntrain:\n  epochs: 7\n  lr: 0.3\n")
+    train = parse_train(["--recipe", str(recipe), "--epochs", "9"])
+    assert (train.config.data, train.config.method) == ("digits-lt", "cosine")
+    assert (train.config.train.epochs, train.config.train.lr) == (9, 0.3)
+    assert train.config.train.batch_size == 128  # the preset of digits-lt
+    recipe.write_text("train:\n  epoch: 7\n")
+    with pytest.raises(UserError, match="option of train in .* 'epoch'. Did you mean 'epochs'"):
+        parse_train(["--recipe", str(recipe)])
+
+
+def test_method_options_stand_anywhere_and_need_no_data_before_them(tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("data: digits-lt\nmethod: deconfound-tde\ntrain:\n  lr: 1e-1\n")
+    train = parse_train(["--recipe", str(recipe), "--alpha", "1"])
+    assert train.config.data == "digits-lt" and train.config.options == {"alpha": "1"}
+    assert train.config.train.lr == 0.1
+    train = parse_train(["--alpha", "1", "digits-lt", "--no-graph", "--tau=8"])
+    assert train.config.data == "digits-lt" and not train.config.machine.graph
+    assert train.config.options == {"alpha": "1", "tau": "8"}
+    train = parse_train(["--list", "t.txt", "--alpha", "1"])
+    assert train.config.data == "" and str(train.config.files.list) == "t.txt"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train: 3\n", "train holds options, like 'epochs: 90', not 3"),
+        ("train:\n  milestones: 0.5\n", "milestones takes a list"),
+        ("method: [baseline, cosine]\n", "method takes one name"),
+        ("epochs: 3\n", "it belongs under 'train:'"),
+        ("train:\n  epochs: three\n", "epochs takes a whole number"),
+        ("train:\n  crop_size: big\n", "crop_size takes a whole number, not 'big'"),
+        ("train:\n  milestones: [a, b]\n", "milestones takes a number, not 'a'"),
+        ("train:\n  lr: true\n", "lr takes a number, not True"),
+        ("train:\n  schedule: cosin\n", "unknown --schedule 'cosin'. Did you mean 'cosine'"),
+        ("files:\n  stream: 'false'\n", "stream takes true or false, not 'false'"),
+        ("files:\n  root: 3\n", "root takes a path, not 3"),
+        ("machine:\n  graph: 'off'\n", "graph takes true or false, not 'off'"),
+        ("seed: three\n", "seed takes a whole number, not 'three'"),
+        ("options: 3\n", "options holds options"),
+    ],
+)
+def test_recipes_are_checked(text, said, tmp_path, capsys):
+    (tmp_path / "r.yaml").write_text(text)
+    assert said in refused(capsys, "train", "digits-lt", "--recipe", str(tmp_path / "r.yaml"))
+
+
+def test_recipes_are_read_by_the_types_of_the_options():
+    text = "machine: {precision: 32, workers: null}\nfiles: {root: a/b}\ntrain: {milestones: [0]}\n"
+    config = Config.from_yaml(text)
+    assert (config.machine.precision, config.machine.workers) == ("32", None)
+    assert config.files.root == Path("a/b")
+    assert isinstance(config.train.milestones[0], float)
+    assert Config().with_options(root="a/b").files.root == Path("a/b")
+
+
+def test_a_recipe_without_data_keeps_the_defaults_of_the_data_set(tmp_path):
+    (tmp_path / "r.yaml").write_text("options:\n  alpha: 1.0\n")
+    train = parse_train(["letters-lt", "--recipe", str(tmp_path / "r.yaml")])
+    assert train.config.data == "letters-lt" and train.config.train.augment == "crop"
+    assert train.config.options == {"alpha": 1.0}
+
+
+def test_the_demo_leaves_another_run_alone(run, capsys, tmp_path):
+    import shutil
+
+    shutil.copytree(run, tmp_path / "baseline" / "s0")
+    assert "is a run of yours" in refused(capsys, "demo", "--out", str(tmp_path))
+    assert (tmp_path / "baseline" / "s0" / "result.json").exists()
+
+
+def test_alphas():
+    assert parse_alphas("0:3:0.25") == [i * 0.25 for i in range(13)]
+    assert parse_alphas("0,1.5") == [0, 1.5]
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the real CIFAR images of ../shared/data")
+def test_cifar100_lt_trains_through_the_parquet_loader(tmp_path, capsys):
+    """Two epochs on the CPU, with a small network to keep the test short."""
+    out = tmp_path / "cifar"
+    longtail(
+        capsys,
+        *("train", "cifar100-lt:100", "--root", str(SHARED), "--epochs", "2", "--device", "cpu"),
+        *("--backbone", "conv4", "--batch-size", "2048", "--out", str(out)),
+    )
+    result = json.loads((out / "result.json").read_text())
+    assert sum(result["counts"]) == 10_847 and len(result["per_class"]) == 100
+    assert result["judged_on"] == "test" and result["ratio"] == 100
+
+
+def test_a_worker_that_was_killed_ends_in_words(monkeypatch, capsys):
+    from longtail.cli.demo import Demo
+
+    def killed(self):
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+
+    monkeypatch.setattr(Demo, "run", killed)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["demo"])
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and "a worker was killed, maybe as memory ran out: pass" in said
+    assert "a training goes on with --resume" in said and "Traceback" not in said
+
+    def wrong(self):
+        raise RuntimeError("unable to allocate shared memory of a kernel's")
+
+    monkeypatch.setattr(Demo, "run", wrong)
+    with pytest.raises(RuntimeError, match="of a kernel's"):
+        cli.main(["demo"])

@@ -1,0 +1,212 @@
+"""Two processes never train into one folder, and nobody else is kept from it."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from helpers import files_in, holding, tiny_config, tiny_data
+from longtail.core import locks
+from longtail.core.errors import UserError
+from longtail.core.locks import LOCK, alone, locked
+from longtail.runs import fit as pipeline
+from longtail.runs.fit import fit_all
+from longtail.runs.folder import Run
+from longtail.training.loop import launch
+
+fcntl = pytest.importorskip("fcntl", reason="locks are those of Unix")
+
+
+def fit(out: Path, **more) -> Run:
+    config = tiny_config(epochs=1)
+    return fit_all(config, ["cosine"], [0], out=out, data=tiny_data(), **more)[0]
+
+
+def test_a_lock_vanishes_with_its_process_though_workers_live_on(tmp_path):
+    out, kept = tmp_path / "run", fit(tmp_path / "kept")
+    with holding(out) as holder:
+        for more in ({}, {"resume": True}, {"overwrite": True}):
+            with pytest.raises(UserError, match=f"by process {holder.pid} on .*delete .*{LOCK}"):
+                fit(out, **more)
+        assert files_in(out) == {LOCK}
+        holder.kill()
+        holder.wait()
+        assert fit(out).finished
+    assert files_in(out) == files_in(kept.folder)
+
+
+def test_nothing_is_replaced_when_one_of_several_is_held(tmp_path):
+    names, config, data = ["baseline", "cosine"], tiny_config(epochs=1), tiny_data()
+    runs = fit_all(config, names, [0], out=tmp_path, data=data)
+    before = [run.result for run in runs]
+    with holding(runs[1].folder) as holder:
+        with pytest.raises(UserError, match=f"cosine/s0 is being trained by process {holder.pid}"):
+            fit_all(config, names, [0], out=tmp_path, data=data, overwrite=True)
+        again = fit_all(config, names, [0], out=tmp_path, data=data, resume=True)
+        assert [run.result for run in again] == before  # all are finished: there is no training
+
+
+def failing(number: int):
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_trained_on_without(number, tmp_path, monkeypatch):
+    (tmp_path / LOCK).write_text("another's, for all we know")
+    monkeypatch.setattr(fcntl, "lockf", failing(number))
+    assert fit(tmp_path).finished and (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EACCES])
+def test_what_the_system_may_say_of_a_held_file_is_refused(number, tmp_path, monkeypatch):
+    (tmp_path / LOCK).write_text("process 7 on moon")
+    monkeypatch.setattr(fcntl, "lockf", failing(number))
+    with pytest.raises(UserError, match="is being trained by process 7 on moon"):
+        fit(tmp_path)
+    assert files_in(tmp_path) == {LOCK}
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_at_the_limit_of_open_files_nothing_goes_unlocked(number, tmp_path, monkeypatch):
+    monkeypatch.setattr(locks.os, "open", failing(number))
+    with pytest.raises(UserError, match="allow more with ulimit -n"), locked(tmp_path):
+        pass
+    monkeypatch.undo()
+    with locked(tmp_path):  # it was not kept as held
+        pass
+
+
+def test_a_folder_that_cannot_be_written_to_is_not_the_lock_s_to_tell(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks.os, "open", failing(errno.EACCES))
+    with locked(tmp_path):
+        assert not files_in(tmp_path)
+
+
+def test_a_full_disk_does_not_undo_the_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks.os, "write", failing(errno.ENOSPC))
+    with locked(tmp_path):
+        told = subprocess.run([sys.executable, "-c", ASK, tmp_path], capture_output=True)
+        assert b"is being trained by another process" in told.stderr
+
+
+ASK = """
+import sys
+from pathlib import Path
+from longtail.core.locks import locked
+
+with locked(Path(sys.argv[1])):
+    pass
+"""
+
+
+def test_a_second_training_in_the_same_process_is_refused(tmp_path):
+    out, link = tmp_path / "run", tmp_path / "link"
+    link.symlink_to(out)
+    with locked(out):
+        for other in (out, link):
+            with pytest.raises(UserError, match="is being trained by this very process"):
+                fit(other)
+            assert files_in(out) == {LOCK}
+        told = subprocess.run([sys.executable, "-c", ASK, out], capture_output=True)
+        assert f"by process {os.getpid()} on" in told.stderr.decode()
+
+
+def test_a_folder_named_twice_is_taken_once(tmp_path):
+    config, data = tiny_config(epochs=1), tiny_data()
+    assert fit_all(config, ["cosine"], [0, 0], out=tmp_path, data=data)[1].finished
+
+
+def test_only_what_is_to_be_written_is_held(tmp_path):
+    """Two that share a training are judged together, though one of them is finished."""
+    names, config, data = ["baseline", "deconfound", "deconfound-tde"], tiny_config(), tiny_data()
+    runs = fit_all(config, names, [0], out=tmp_path, data=data)
+    (runs[1].folder / "result.json").unlink()
+    seen = Look([run.folder for run in runs])
+    fit_all(config, names, [0], out=tmp_path, data=data, resume=True, progress=seen)
+    assert seen.held == [False, True, True]
+
+
+def test_what_was_finished_and_is_being_replaced_by_another_is_left_to_it(tmp_path):
+    names, config, data = ["cosine", "decouple-crt"], tiny_config(), tiny_data()
+    first, later = fit_all(config, names, [0], out=tmp_path, data=data)
+    (first.folder / "result.json").unlink()
+    result = later.folder / "result.json"
+    meanwhile = SimpleNamespace(
+        begin=lambda *_: result.unlink(), step=lambda *_: None, epoch=lambda *_: None
+    )
+    fit_all(config, names, [0], out=tmp_path, data=data, resume=True, progress=meanwhile)
+    assert first.finished and not later.finished
+
+
+class Look:
+    """Sees which of `folders` are held when a training begins."""
+
+    def __init__(self, folders: list[Path]):
+        self.folders, self.held = folders, []
+
+    def begin(self, *args):
+        self.held = [(folder / LOCK).exists() for folder in self.folders]
+
+    def step(self, *args): ...
+
+    def epoch(self, *args): ...
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [({}, "exists, finished"), ({"resume": True}, "differs in: train.lr")],
+)
+def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_ours(
+    more, told, tmp_path, monkeypatch
+):
+    config = tiny_config(epochs=1)
+    other = config.with_options(lr=0.5) if more else config
+    (done,) = fit_all(other, ["cosine"], [0], out=tmp_path / "done", data=tiny_data())
+
+    def late(machine):
+        shutil.copytree(done.folder, tmp_path / "run")
+        return launch(machine)
+
+    monkeypatch.setattr(pipeline, "launch", late)
+    with pytest.raises(UserError, match=told):
+        fit(tmp_path / "run", **more)
+    assert files_in(tmp_path / "run") == files_in(done.folder)
+
+
+def test_a_platform_without_locks_is_trained_on_without(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "fcntl", None)
+    assert fit(tmp_path).finished
+
+
+def test_a_lock_that_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
+    """Its last holder went between our opening of the file and our locking it."""
+    plain, path, removed = fcntl.lockf, tmp_path / LOCK, []
+
+    def late(file, how):
+        if not removed:
+            removed.append(path.unlink())
+        plain(file, how)
+
+    monkeypatch.setattr(fcntl, "lockf", late)
+    with locked(tmp_path):
+        assert removed and path.read_text().startswith(f"process {os.getpid()} on ")
+    assert not files_in(tmp_path)
+
+
+def test_other_ranks_take_nothing_and_are_told(tmp_path):
+    for told in ("", "it is held"):
+        fabric = SimpleNamespace(global_rank=1, broadcast=lambda own, told=told: own or told)
+        if told:
+            with pytest.raises(UserError, match=told), alone([tmp_path], fabric, exit):
+                pass
+        else:
+            with alone([tmp_path], fabric, exit):
+                assert not files_in(tmp_path)

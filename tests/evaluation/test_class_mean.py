@@ -1,0 +1,127 @@
+"""The mean over classes stands beside overall accuracy where the judged part is itself skewed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import bench as benches
+from benchmarks.bench import Bench
+from benchmarks.recipes import result_path
+from longtail.cli import parser as cli
+from longtail.data.base import ClassCounts
+from longtail.evaluation import tables
+from longtail.evaluation.accuracy import accuracy
+
+LABELS = (0, 0, 0, 0, 0, 0, 1, 1, 3)  # class 2 is absent
+PREDICTED = (0, 0, 0, 0, 0, 1, 1, 0, 0)
+
+
+def by_hand(labels, predicted) -> float:
+    ratios = []
+    for c in sorted(set(labels)):
+        right = [p == c for y, p in zip(labels, predicted, strict=True) if y == c]
+        ratios.append(100 * sum(right) / len(right))
+    return sum(ratios) / len(ratios)
+
+
+def result(labels=LABELS, predicted=PREDICTED, **fields) -> dict:
+    """What judging these predictions leaves in a file."""
+    logits = torch.nn.functional.one_hot(torch.tensor(predicted), 4).double()
+    judged = accuracy(logits, torch.tensor(labels), ClassCounts((200, 50, 30, 5)))
+    told = {"method": "m", "alpha": 1.0, "alpha_rule": "fixed", "seed": 0, "judged_on": "test"}
+    return {**told, **json.loads(json.dumps(vars(judged))), **fields}
+
+
+def test_every_class_counts_alike_and_an_absent_one_not_at_all():
+    mean = by_hand(LABELS, PREDICTED)
+    one = result()
+    assert one["per_class"][2] is None
+    assert mean == pytest.approx((100 * 5 / 6 + 50 + 0) / 3) != pytest.approx(one["overall"])
+    assert tables.class_mean(one["per_class"]) == pytest.approx(mean)
+    other = (0, 0, 0, 0, 0, 0, 1, 1, 3)
+    row = tables.row([one, result(predicted=other, seed=1)])
+    both = [mean, by_hand(LABELS, other)]
+    assert row.figures["class mean"] == pytest.approx((np.mean(both), np.std(both, ddof=1)))
+    assert tables.class_mean([None, None]) is None
+
+
+def test_a_table_has_it_only_where_it_is_not_overall():
+    even = result((0, 0, 1, 1, 3, 3), (0, 0, 1, 0, 0, 0))
+    assert even["overall"] == pytest.approx(tables.class_mean(even["per_class"]))
+    rounded = result(overall=71.1111, per_class=[71.11113, 71.11113, None, 71.11113])
+    nothing = result(overall=None, per_class=[None] * 4)
+    assert not tables.uneven([even, rounded, nothing])
+    assert tables.uneven([even, result()])
+    assert tables.columns(uneven=False) == ("overall", "many", "medium", "few")
+    assert tables.columns(uneven=True) == ("overall", "many", "medium", "few", "class mean")
+
+
+def test_a_file_that_does_not_tell_its_classes_has_none():
+    early = result()
+    del early["per_class"]
+    assert not tables.uneven([early])
+    (row,) = tables.rows([early, result(seed=1)])  # the mean is of the one that tells
+    mean = f"{by_hand(LABELS, PREDICTED):.1f}"
+    assert row.cells(tables.columns(uneven=True))[-1] == mean
+    assert tables.row([early]).cells(tables.columns(uneven=True))[-1] == "-"
+
+
+def test_a_page_of_a_bench_has_it_for_skewed_test_sets(tmp_path):
+    folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}
+    for data in ("even", "skewed"):
+        recipe = tmp_path / "recipes" / "toy" / data / "baseline.yaml"
+        recipe.parent.mkdir(parents=True)
+        recipe.write_text(f"data: {data}\nmethod: baseline\n")
+    bench = Bench.open("toy", **folders)
+    judged = (result((0, 1, 3), (0, 0, 3)), result())
+    for recipe, one in zip(bench.recipes, judged, strict=True):
+        file = result_path(bench.results, recipe, 0)
+        file.parent.mkdir(parents=True)
+        told = {"method": "baseline", "device": "a CPU", "subset_sha256": "of both"}
+        file.write_text(json.dumps(one | told))
+    header, _, *rows = benches.markdown(bench).splitlines()
+    assert header.endswith("| few | class mean |")
+    last = {row.split(" | ")[0]: row.split(" | ")[-1] for row in rows}
+    assert last == {"| even": " |", "| skewed": f"{by_hand(LABELS, PREDICTED):.1f} |"}
+    (tmp_path / "recipes/toy/skewed/baseline.yaml").unlink()
+    assert "class mean" not in benches.markdown(Bench.open("toy", **folders))
+
+
+def skewed_points(file: Path) -> str:
+    """Embeddings whose test part is as skewed as the training part, and lacks a class."""
+    draw = np.random.RandomState(0)
+    parts = {}
+    for part, counts in (("train", (60, 20, 6)), ("val", (9, 5, 3)), ("test", (30, 7, 0))):
+        labels = np.repeat([0, 1, 2], counts)
+        points = np.eye(4)[labels] + draw.randn(len(labels), 4)
+        parts |= {f"x_{part}": points.astype(np.float32), f"y_{part}": labels}
+    np.savez(file, **parts)
+    return str(file)
+
+
+def test_commands_print_it(tmp_path, capsys):
+    points = skewed_points(tmp_path / "points.npz")
+    options = ["--method", "baseline,deconfound-tde", "--alpha", "0.5", "--epochs", "2"]
+    cli.main(["train", points, *options, "--device", "cpu", "--out", str(tmp_path / "runs")])
+    printed = capsys.readouterr().out.splitlines()
+    folder = tmp_path / "runs" / "deconfound-tde" / "s0"
+    stored = json.loads((folder / "result.json").read_text())
+    judged = [value for value in stored["per_class"] if value is not None]
+    mean = f"{sum(judged) / len(judged):.1f}"
+    assert len(judged) == 2 and mean != f"{stored['overall']:.1f}"
+    assert sum(line.split()[-2:] == ["class", "mean"] for line in printed) == 1
+    assert [line.split()[-1] for line in printed if line.startswith("deconfound-tde ")] == [mean]
+
+    epochs = [line for line in printed if "  val " in line]
+    assert [line.endswith(" at alpha 0") for line in epochs] == [False, False, True, True]
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [record["val"]["alpha"] for record in metrics] == [0, 0]
+
+    cli.main(["eval", str(folder)])
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == mean
+    cli.main(["sweep", str(folder), "--alphas", "0,0.5"])
+    header, _, at_half = capsys.readouterr().out.splitlines()
+    assert header.split()[-2:] == ["class", "mean"] and at_half.split()[-1] == mean

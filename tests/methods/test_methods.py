@@ -1,0 +1,350 @@
+"""What each method is, beside its loss: rules, stages, steps, and the table of all."""
+
+import functools
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+import longtail as lt
+import reference
+from helpers import tiny_config, tiny_data
+from interrupted import same_tensors
+from longtail import methods
+from longtail.core.config import Config
+from longtail.core.errors import UserError
+from longtail.data.base import ClassCounts
+from longtail.methods import Batch, Model
+from longtail.methods import table as listing
+from longtail.methods.decouple import ScaledHead
+from longtail.methods.oltr import MemoryHead
+from longtail.nn import backbones
+from longtail.nn.heads import LinearHead
+from longtail.nn.losses import State, cross_entropy
+from longtail.runs.fit import fit_all
+
+close = functools.partial(assert_close, rtol=1e-10, atol=1e-10)
+COUNTS = ClassCounts((50, 9, 2))
+
+
+def state(progress: float = 0.0) -> State:
+    """Of a step at `progress`."""
+    scalars = (torch.tensor(progress), torch.tensor(0.1), torch.tensor(0.9))
+    return State(*scalars, COUNTS.tensor(), torch.Generator().manual_seed(0))
+
+
+def trained_head() -> tuple[LinearHead, torch.Tensor, torch.Tensor]:
+    """A head in float64, features (9, 4) and their labels."""
+    generator = torch.Generator().manual_seed(0)
+    head = LinearHead(4, 3).double()
+    head.weight.data = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    features = torch.rand(9, 4, generator=generator, dtype=torch.float64)
+    return head, features, torch.tensor([0] * 5 + [1] * 3 + [2])
+
+
+def ruled(name: str, **options) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits of the trained head, those of what the rule makes of it, and the features."""
+    head, features, labels = trained_head()
+    before = head.weight.clone()
+    rule = methods.build(name, options).rule
+    assert rule is not None
+    logits = rule(head, features, labels, None, COUNTS)(features)
+    assert torch.equal(head.weight, before) and not logits.requires_grad
+    return head(features).detach(), logits, features
+
+
+class TestRules:
+    @pytest.mark.parametrize("tau", [0.0, 0.5, 1.0])
+    def test_logit_adjustment_is_its_formula_and_tau_0_changes_nothing(self, tau):
+        plain, logits, _ = ruled("logit-adjustment", tau=tau)
+        expected = [reference.adjusted(z, COUNTS.images, tau) for z in plain.tolist()]
+        close(logits, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+        if tau == 0:
+            assert torch.equal(logits, plain)
+
+    @pytest.mark.parametrize("tau", [0.0, 0.5, 1.0])
+    def test_tau_norm_is_equation_10_and_tau_0_changes_nothing(self, tau):
+        plain, logits, features = ruled("decouple-tau-norm", tau=tau)
+        weight, n = trained_head()[0].weight.tolist(), reference.tau_norm(tau)
+        expected = [reference.normalised(x, weight, 1.0, 1, n) for x in features.tolist()]
+        close(logits, torch.tensor(expected, dtype=torch.float64))
+        if tau == 0:
+            assert torch.equal(logits, plain)
+
+    def test_ncm_is_the_nearest_class_mean_by_cosine(self):
+        _, logits, features = ruled("decouple-ncm")
+        rows, labels = features.tolist(), trained_head()[2].tolist()
+        means = []
+        for c in range(3):
+            own = [x for x, y in zip(rows, labels, strict=True) if y == c]
+            means.append([sum(values) / len(own) for values in zip(*own, strict=True)])
+        for x, z in zip(rows, logits.tolist(), strict=True):
+            cosines = [reference.cos(x, mean) for mean in means]
+            assert z.index(max(z)) == cosines.index(max(cosines))
+
+    def test_they_share_the_baselines_training_and_leave_its_checkpoint_as_it_was(self, tmp_path):
+        names = ["baseline", "decouple-joint", "decouple-ncm", "decouple-tau-norm"]
+        names.append("logit-adjustment")
+        runs = fit_all(tiny_config(tau=0.5), names, [0], out=tmp_path, data=tiny_data())
+        assert len({run.result["training_id"] for run in runs}) == 1
+        baseline, joint, *posthoc = runs
+        assert all(same_tensors(baseline, run) for run in runs)
+        assert not any((run.folder / "last.pt").exists() for run in runs[1:])
+        assert joint.result["per_class"] == baseline.result["per_class"]
+        assert [run.result["tau"] for run in posthoc] == [None, 0.5, 0.5]
+
+
+class TestChoices:
+    def test_tau_is_chosen_on_held_out_data(self, tmp_path):
+        data = replace(tiny_data(), val=tiny_data(seed=0).test)
+        config = tiny_config()
+        (run,) = fit_all(config, ["decouple-tau-norm"], [0], out=tmp_path, data=data)
+        assert run.result["alpha_rule"] == "held-out" and run.result["tau"] in listing_grid()
+        assert not (run.folder / "tuning").exists()
+        assert lt.evaluate(run, data=data).to_json() == run.result
+
+    def test_without_held_out_data_one_tuning_run_chooses(self, tmp_path, caplog):
+        (run,) = fit_all(tiny_config(), ["decouple-tau-norm"], [0], out=tmp_path, data=tiny_data())
+        assert run.result["alpha_rule"] == "held-out" and run.result["tau"] in listing_grid()
+        assert (run.folder / "tuning" / "last.pt").exists()
+        assert (
+            "tau auto: it may not be chosen on what is judged, so one more run on 80 %"
+            in caplog.text
+        )
+
+    @pytest.mark.parametrize("counts", [(1, 1, 1), (2, 2, 1)])
+    def test_with_nothing_to_hold_out_the_weights_stay(self, counts, tmp_path):
+        data, config = tiny_data(counts=counts), tiny_config(batch_size=3)
+        (run,) = fit_all(config, ["decouple-tau-norm"], [0], out=tmp_path, data=data)
+        assert run.result["tau"] == 0.0 and run.result["alpha_rule"] == "least"
+
+    def test_logit_adjustment_takes_auto_too(self, tmp_path):
+        config = tiny_config(tau="auto")
+        (run,) = fit_all(config, ["logit-adjustment"], [0], out=tmp_path, data=tiny_data())
+        assert 0 <= run.result["tau"] <= 2 and run.result["alpha_rule"] == "held-out"
+
+
+def listing_grid() -> tuple[float, ...]:
+    choice = methods.build("decouple-tau-norm").choice
+    assert choice is not None
+    return choice.grid
+
+
+class TestStages:
+    @pytest.mark.parametrize("name", ["decouple-crt", "decouple-lws", "decouple-oltr", "oltr"])
+    def test_the_first_stage_is_the_baselines_weight_for_weight(self, name, tmp_path):
+        config, data = tiny_config(epochs=2), tiny_data()
+        (run,) = fit_all(config, [name], [0], out=tmp_path / "two", data=data)
+        (baseline,) = fit_all(config, ["baseline"], [0], out=tmp_path / "one", data=data)
+        losses = [[record["loss"] for record in r.metrics] for r in (run, baseline)]
+        assert losses[0][:2] == losses[1]
+        two_stage, one_stage = run.load_model(), baseline.load_model()
+        backbone = [key for key in one_stage if key.startswith("backbone.")]
+        frozen = all(torch.equal(two_stage[key], one_stage[key]) for key in backbone)
+        assert frozen == (name != "oltr")
+        kept = torch.equal(two_stage["head.weight"], one_stage["head.weight"])
+        assert kept == (name == "decouple-lws")
+
+    def test_lws_is_equation_10(self):
+        head = ScaledHead(4, 3).double()
+        head.scale.data = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+        _, features, _ = trained_head()
+        n = reference.lws([1 / g for g in head.scale.tolist()])
+        weight = head.weight.tolist()
+        expected = [reference.normalised(x, weight, 1.0, 1, n) for x in features.tolist()]
+        close(head(features).detach(), torch.tensor(expected, dtype=torch.float64))
+
+    def test_ldam_drw_weighs_classes_only_in_its_last_part(self):
+        first, second = methods.build("ldam-drw").stages
+        assert (first.share, second.share) == (0.8, pytest.approx(0.2))
+        options = [stage.loss.keywords.get("beta", 0.0) for stage in (first, second)]
+        assert options == [0.0, 0.9999]
+
+
+class TestMixup:
+    def mixed(self, concentration: float) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = torch.arange(4.0).view(4, 1, 1, 1)
+        mix = methods.build("mixup", {"concentration": concentration}).stages[0].mix
+        assert mix is not None
+        return mix(inputs, torch.tensor([0, 1, 2, 0]), state())
+
+    def test_images_and_targets_are_mixed_alike(self):
+        inputs, target = self.mixed(1.0)
+        part = target[1, 1].item()  # of image 1 in itself; the rest is image 0
+        assert 0 < part < 1
+        assert inputs.flatten().tolist() == pytest.approx(
+            [3 * (1 - part), part, 2 * part + (1 - part), 3 * part + 2 * (1 - part)]
+        )
+        assert_close(target[0], torch.tensor([1.0, 0.0, 0.0]))  # both are of class 0
+        assert_close(target.sum(1), torch.ones(4))
+
+    @pytest.mark.parametrize("concentration", [0.2, 1.0, 4.0])
+    def test_the_part_is_of_a_beta_distribution(self, concentration):
+        mix = methods.build("mixup", {"concentration": concentration}).stages[0].mix
+        assert mix is not None
+        source, now = torch.ones(2, 1), state()
+        source[1] = 0.0
+        parts = torch.stack([mix(source, torch.tensor([0, 1]), now)[0][0, 0] for _ in range(4000)])
+        assert parts.mean().item() == pytest.approx(0.5, abs=0.03)
+        assert parts.var().item() == pytest.approx(1 / (4 * (2 * concentration + 1)), rel=0.1)
+
+
+class TestBBN:
+    def step(self, progress: float) -> tuple[Model, list[Batch], torch.Tensor]:
+        torch.manual_seed(0)
+        backbone = backbones.build("resnet32-dual", 3)
+        model = Model(backbone, LinearHead(backbone.dim, 3)).eval()
+        images = torch.rand(2, 2, 3, 8, 8)
+        labels = torch.tensor([[0, 1], [2, 2]])
+        batches = [Batch(*pair) for pair in zip(images, labels, strict=True)]
+        (stage,) = methods.build("bbn").stages
+        return model, batches, stage.step(model, cross_entropy, batches, state(progress))
+
+    @pytest.mark.parametrize("progress", [0.0, 0.5, 0.9])
+    def test_the_step_is_the_papers_cumulative_learning(self, progress):
+        model, (uniform, reverse), loss = self.step(progress)
+        with torch.no_grad():
+            first = model.backbone(uniform.inputs)[:, :64].tolist()
+            second = model.backbone(reverse.inputs)[:, 64:].tolist()
+        halves = model.head.weight[:, :64].tolist(), model.head.weight[:, 64:].tolist()
+        labels = uniform.target.tolist(), reverse.target.tolist()
+        expected = reference.bilateral(first, second, 1 - progress**2, *halves, *labels)
+        assert loss.item() == pytest.approx(expected, rel=1e-4)
+
+    def test_at_the_start_only_the_uniform_branch_learns(self):
+        model, _, loss = self.step(0.0)
+        loss.backward()
+        uniform, reverse = model.backbone.branches
+        assert uniform.conv1.weight.grad.abs().max() > 0
+        assert reverse.conv1.weight.grad.abs().max() == 0
+
+    def test_at_the_test_both_branches_weigh_half(self):
+        model, (uniform, _), _ = self.step(0.5)
+        half = torch.tensor([0.5, 0.5])
+        twice = model(uniform.inputs, uniform.inputs, scale=2 * half)
+        assert_close(model(uniform.inputs).logits, twice.logits)
+
+    def test_it_needs_images(self, tmp_path):
+        config, data = tiny_config(backbone="identity"), tiny_data(images=False)
+        with pytest.raises(UserError, match="bbn works only with the backbone resnet32-dual"):
+            fit_all(config, ["baseline", "bbn"], [0], out=tmp_path / "x", data=data)
+        assert not (tmp_path / "x").exists()  # said before anything was trained
+
+
+class TestOLTR:
+    def head(self) -> tuple[MemoryHead, torch.Tensor]:
+        torch.manual_seed(0)
+        head = MemoryHead(4, 3).double()
+        _, features, labels = trained_head()
+        head.memory.copy_(methods.base.centroids(features, labels, 3))
+        return head, features
+
+    def test_logits_are_a_squashed_cosine_of_the_meta_embedding(self):
+        head, features = self.head()
+        features = features + 0.3  # a class of one image would be its own centroid
+        close(head(features), F.linear(features, head.weight))
+        head.remembers = True
+        lists = [v.tolist() for v in (head.memory, head.weight, head.selector.weight)]
+        bias, weight = head.selector.bias.tolist(), head.classifier.weight.tolist()
+        expected = []
+        for x in features.tolist():
+            meta = reference.meta_embedding(x, *lists, bias, 10.0)
+            expected.append(reference.normalised(meta, weight, 16.0, 1, reference.capsule))
+        close(head(features), torch.tensor(expected, dtype=torch.float64))
+
+    def test_a_feature_on_its_centroid_is_finite(self):
+        head, _ = self.head()
+        head.remembers = True
+        on_top = head.memory.clone().requires_grad_()
+        head(on_top).sum().backward()
+        assert torch.isfinite(on_top.grad).all()
+
+    def test_the_memory_follows_the_classes_that_are_there(self):
+        head, features = self.head()
+        before = head.memory.clone()
+        decay = torch.tensor(0.9, dtype=torch.float64)
+        head.follow(features[:2] + 1, torch.tensor([1, 1]), decay)
+        close(head.memory[1], 0.9 * before[1] + 0.1 * (features[:2] + 1).mean(0))
+        assert torch.equal(head.memory[[0, 2]], before[[0, 2]])
+
+    def test_the_memory_follows_parts_of_a_batch_as_one_and_not_before_their_end(self):
+        (head, features), (other, _) = self.head(), self.head()
+        labels = torch.tensor([1, 0, 1, 1])
+        batch, decay = features[:4] + 1, torch.tensor(0.9, dtype=torch.float64)
+        before = head.memory.clone()
+        with head.in_parts():
+            for part in (slice(0, 1), slice(1, 3), slice(3, 4)):
+                head.follow(batch[part], labels[part], decay)
+                assert torch.equal(head.memory, before)
+        other.follow(batch, labels, decay)
+        close(head.memory, other.memory)
+        head.follow(batch, labels, decay)  # and at once again
+        assert not torch.equal(head.memory, other.memory)
+
+    def test_whether_there_is_a_memory_is_saved_with_it(self):
+        head, features = self.head()
+        head.remembers = True
+        other = MemoryHead(4, 3).double()
+        other.load_state_dict(head.state_dict())
+        close(other(features), head(features))
+
+
+class TestTable:
+    def test_the_page_is_current(self):
+        page = Path(__file__).parents[2] / "docs" / "methods.md"
+        assert page.read_text() == listing.markdown(), "longtail methods --out docs/methods.md"
+
+    def test_rows_say_what_the_methods_are(self):
+        rows = {row[0]: row[1:] for row in map(listing.row, listing.by_year())}
+        assert set(rows) == set(methods.registry())
+        assert rows["baseline"] == ["-", "1", "-", "-", "-", "-", "-"]
+        assert rows["ldam-drw"][1:] == ["0.8 + 0.2", "yes", "training", "yes", "yes", "CDE"]
+        assert rows["decouple-crt"][1:3] == ["1 + 0.1", "yes"]
+        assert rows["decouple-ncm"][3] == rows["logit-adjustment"][3] == "inference"
+        assert rows["deconfound-tde"][3:] == ["training and inference", "-", "yes", "TDE"]
+
+    def test_every_method_but_the_baseline_names_its_paper(self):
+        unnamed = [name for name in methods.registry() if methods.build(name).paper is None]
+        assert unnamed == ["baseline"]
+
+    def test_no_option_of_a_method_hides_one_of_the_training(self):
+        config = Config()
+        parts = (config, config.train, config.files, config.machine)
+        taken = {field.name for part in parts for field in fields(part)}
+        taken |= {"out", "seeds", "recipe", "resume", "overwrite"}
+        for name in methods.registry():
+            assert not taken & set(methods.options_of(name)), name
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        (
+            "class-balanced",
+            {"beta": 1.0},
+            "class-balanced: --beta 1 must be at least 0 and below 1",
+        ),
+        ("deconfound-tde", {"alpha": -1.0}, "alpha -1 must be a number from 0 up"),
+        ("ldam-drw", {"defer": 1.0}, "defer 1 must be above 0 and below 1"),
+        ("mixup", {"concentration": 0.0}, "concentration 0 must be above 0"),
+        ("ldam-drw", {"beta": 1.0}, "beta 1 must be at least 0 and below 1"),
+        ("ldam-drw", {"beta": -1.0}, "beta -1 must be at least 0 and below 1"),
+        ("ldam-drw", {"scale": 0.0}, "scale 0 must be above 0"),
+        ("decouple-crt", {"share": -1.0}, "share -1 must be above 0"),
+        ("decouple-lws", {"share": 0.0}, "share 0 must be above 0"),
+        ("decouple-oltr", {"share": 0.0}, "share 0 must be above 0"),
+        ("eql", {"ignore": 7.0}, "ignore 7 must be at least 0 and at most 1"),
+        ("oltr", {"tau": -3.0}, "tau -3 must be above 0"),
+        ("focal", {"gamma": -2.0}, "gamma -2 must be at least 0"),
+        ("deconfound-tde", {"heads": 0}, "heads 0 must be at least 1"),
+        ("logit-adjustment", {"tau": -1.0}, "tau -1 must be at least 0"),
+        ("decouple-tau-norm", {"tau": "much"}, "--tau takes float or auto, not 'much'"),
+        ("focal", {"gamma": "auto"}, "--gamma takes float, not 'auto'"),
+    ],
+)
+def test_bad_options_are_said(name, options, said):
+    with pytest.raises(UserError, match=said):
+        methods.build(name, options)

@@ -1,0 +1,517 @@
+"""The figures: the numbers they draw, that each is drawn, and what they refuse."""
+
+import json
+import re
+import shutil
+import statistics
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import colormaps
+
+import reference
+from helpers import tiny_config, tiny_data
+from longtail.cli import parser as cli
+from longtail.core.errors import UserError
+from longtail.data.base import Data
+from longtail.evaluation import tables
+from longtail.reporting import figures
+from longtail.reporting.figures import canvas, classes, curves, features, simulated, style
+from longtail.reporting.figures.groups import grouped, ranked
+from longtail.runs import compare as comparing
+from longtail.runs.fit import fit_all
+from longtail.runs.folder import Run
+from longtail.runs.reopen import reopen
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results/cifar-lt/cifar100-lt-100/resnet32-dual"
+METHODS = ["baseline", "deconfound", "deconfound-tde"]
+
+
+def make_runs(out: Path, data: Data, names=METHODS, seeds=(0, 1), **options) -> list[Run]:
+    return fit_all(tiny_config(epochs=1, **options), names, list(seeds), out=out, data=data)
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return tiny_data(counts=(130, 12, 40, 110))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, data) -> list[Run]:
+    return make_runs(tmp_path_factory.mktemp("runs"), data)
+
+
+def committed(*methods: str) -> list[Path]:
+    return [path for method in methods for path in sorted(RESULTS.glob(f"{method}-s*.json"))]
+
+
+def values(path: Path, name: str) -> list:
+    return json.loads(path.read_text())[name]
+
+
+class TestNumbers:
+    def test_seeds_become_a_mean_and_a_deviation_of_each_class(self):
+        paths = committed("baseline", "deconfound")
+        baseline, deconfound = grouped(comparing.read_all(paths))
+        assert (baseline.label, deconfound.label) == ("baseline", "deconfound")
+        for field in ("feature_norm", "weight_norm", "per_class"):
+            found = baseline.by_class(field, range(100))
+            for c in (0, 50, 99):
+                over_seeds = [values(path, field)[c] for path in paths[:3]]
+                mean, deviation = statistics.fmean(over_seeds), statistics.stdev(over_seeds)
+                assert found[c] == pytest.approx((mean, deviation))
+
+    def test_means_of_splits(self):
+        paths = committed("baseline")
+        (group,) = grouped(comparing.read_all(paths))
+        counts = values(paths[0], "counts")
+        few = [
+            v
+            for p in paths
+            for v, n in zip(values(p, "feature_norm"), counts, strict=True)
+            if n < 20
+        ]
+        found = classes.split_means(group, "feature_norm", counts)
+        assert list(found) == ["many", "medium", "few"]
+        assert found["few"] == pytest.approx(sum(few) / len(few))
+
+    def test_other_rates_are_other_lines_and_an_untold_rate_is_not(self, tmp_path):
+        older, *files = [committed("baseline")[1], *momentum_files(tmp_path)]
+        labels = [group.label for group in grouped(comparing.read_all([older, files[0]]))]
+        assert labels == ["baseline"]
+        labels = [group.label for group in grouped(comparing.read_all(files))]
+        differing = ["momentum 0.9, lr 0.2", "momentum 0.98, lr 0.2", "momentum 0.98, lr 0.04"]
+        assert labels == [f"baseline, {what}" for what in differing]
+
+    def test_classes_stand_from_head_to_tail(self):
+        assert ranked([5, 9, 9, 1]) == [1, 2, 0, 3]
+
+    def test_neighbours_are_averaged_and_fewer_at_the_ends(self):
+        (group,) = grouped(comparing.read_all(committed("baseline")[:1]))
+        order = list(range(100))
+        found = classes.smoothed(group, order, 11)
+        accuracy = group.first["per_class"]
+        for i in range(100):
+            near = [accuracy[j] for j in range(100) if i - 5 <= j <= i + 5]
+            assert found[i] == pytest.approx((sum(near) / len(near), None))
+        assert [classes.window(n) for n in (2, 26, 100, 1000)] == [1, 3, 11, 101]
+
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_of_one_training_the_alphas_and_most_seeds_are_drawn_in_any_order(self, turned):
+        own, plain = committed("deconfound-tde"), committed("deconfound")
+        for paths in ([*own, *plain], [*own, plain[0]], [own[0], *plain]):
+            found = comparing.read_all(paths[::-1] if turned else paths)
+            (group,) = curves.trainings(grouped(found))
+            assert len(group.results) == max(len(own), len(plain)) == 3
+            with_alphas = paths[1] in own
+            assert all(bool(r["alpha"]) is with_alphas for r in group.results)
+
+    def test_alpha_is_the_sweep_and_a_training_is_drawn_once(self):
+        paths = committed("deconfound", "deconfound-tde", "baseline")
+        (group,) = curves.trainings(grouped(comparing.read_all(paths)))
+        assert group.label == "deconfound-tde"
+        path = curves.alpha_path(group)
+        few = [values(p, "sweep")["1.5"]["few"] for p in committed("deconfound-tde")]
+        assert path[1.5]["few"] == pytest.approx((statistics.fmean(few), statistics.stdev(few)))
+        assert list(path) == [i / 4 for i in range(13)]
+
+    def test_momentum_is_compared_with_itself_at_the_basis(self):
+        def result(mu, lr, seed, few):
+            splits = {"overall": few, "many": 50.0, "medium": None, "few": few}
+            return {"method": "baseline", "momentum": mu, "lr": lr, "seed": seed, **splits}
+
+        results = [
+            *(result(0.98, 0.2, 0, 10.0), result(0.98, 0.2, 1, 20.0)),
+            *(result(0.9, 0.2, 0, 15.0), result(0.9, 0.2, 1, 10.0)),
+            *(result(0.98, 0.04, 0, 5.0), result(0.5, 1.0, 0, 6.0)),
+            result(0.5, 3.0, 0, 6.0),  # neither its rate nor its ratio has a basis
+        ]
+        held = curves.held_fixed(results)
+        assert list(held) == ["lr 0.2 fixed", "lr / (1 - mu) = 2 fixed"]
+        fixed_rate, fixed_ratio = map(curves.momentum_path, held.values())
+        assert fixed_rate[0.98]["few"] == (0.0, 0.0)
+        mean, deviation = fixed_rate[0.9]["few"]
+        assert mean == pytest.approx((50 - 50) / 2) and deviation == pytest.approx(5000**0.5)
+        assert fixed_rate[0.9]["many"] == (0.0, 0.0) and fixed_rate[0.9]["medium"] is None
+        assert list(fixed_ratio) == [0.5, 0.9, 0.98]
+        assert fixed_ratio[0.5]["few"] == (pytest.approx(20.0), None)
+        assert fixed_ratio[0.9]["few"] == (pytest.approx(200.0), None)  # seed 1 has no basis
+
+    def test_cosine_puts_the_most_imbalanced_first_and_tells_how_uneven(self, tmp_path):
+        balanced = _balanced_copy(tmp_path)
+        found = classes.cosine_groups(comparing.read_all([balanced, *committed("deconfound")]))
+        assert list(found) == ["cifar100-lt:100", "cifar100-lt:1"]
+        (tailed,), (level,) = found.values()
+        assert tailed.label == level.label == "deconfound"
+        tailed, level = (group.by_class("class_cos", range(100)) for group in (tailed, level))
+        assert classes.unevenness(level) == 0 < classes.unevenness(tailed)
+        assert classes.correlation(tailed, tailed) == pytest.approx(1)
+        assert np.isnan(classes.correlation(level, tailed))
+        falling = [None, *((-mean, None) for mean, _ in tailed[1:])]
+        assert classes.correlation(falling, tailed) == pytest.approx(-1)
+
+    def test_decomposition_is_orthogonal_and_complete(self, runs, data):
+        opened = reopen(runs[1], data)
+        head, x = opened.evidence.head, opened.evidence.features.judged
+        along, rest = features.decomposed(head, x)
+        assert torch.allclose(along + rest, x, atol=1e-6)
+        mean = head.mean_feature.tolist()
+        for n in range(3):
+            for k in range(head.heads):
+                xs, ds = (reference.part(v, k, head.heads) for v in (x[n].tolist(), mean))
+                length = reference.cos(xs, ds) * reference.norm(xs)
+                wanted = [length * d / reference.norm(ds) for d in ds]
+                got = reference.part(along[n].tolist(), k, head.heads)
+                assert got == pytest.approx(wanted, abs=1e-5)
+                left = reference.part(rest[n].tolist(), k, head.heads)
+                assert reference.dot(got, left) == pytest.approx(0, abs=1e-4)
+
+    def test_examples_are_spread_over_the_ranks_and_first_of_their_class(self):
+        labels = torch.tensor([2, 2, 0, 1, 1, 0])
+        assert features.example_images(labels, [10, 30, 20, 5]) == [3, 0, 2]  # 3 has no image
+
+
+class TestSimulations:
+    def test_the_one_dimensional_example_shows_what_the_paper_says(self):
+        conventional, one_stage, two_stage, tde = simulated.decisions()
+        head, tail = conventional.accuracy
+        assert head > 95 and tail < 20
+        assert one_stage.separation < conventional.separation - 0.2  # a worse backbone
+        assert two_stage.separation == tde.separation == pytest.approx(conventional.separation)
+        for mended in (two_stage, tde):
+            assert mended.accuracy[1] > tail + 40
+        assert two_stage.boundary > 0 and tde.boundary == conventional.boundary == 0
+        # and what it does not: alpha is not 1
+        assert "alpha 0.75" in tde.name
+
+    @pytest.mark.parametrize(("images", "mean"), [((50, 50), (0, 1)), ((99, 1), (0.98, 1))])
+    def test_the_mean_gradients_are_those_of_appendix_a(self, images, mean):
+        found = simulated.gradients(images)
+        assert found.mean == pytest.approx(mean, abs=1e-12)
+        total = found.each.mean(0) / 0.1
+        random = np.random.default_rng(0)
+        random.normal(scale=0.12, size=(100, 2))
+        for gradient, velocity in zip(
+            found.each[random.permutation(100)], found.velocity, strict=True
+        ):
+            total = 0.9 * total + gradient
+            assert velocity == pytest.approx(0.1 * total)
+
+
+def _balanced_copy(tmp_path: Path) -> Path:
+    """A made-up balanced twin of a committed result: level, as the paper says."""
+    result = json.loads(committed("deconfound")[0].read_text())
+    path = tmp_path / "balanced-s0.json"
+    level = {"ratio": 1, "counts": [50] * 100, "class_cos": [0.5] * 100, "subset_sha256": "f" * 64}
+    path.write_text(json.dumps({**result, **level}))
+    return path
+
+
+def momentum_files(tmp_path: Path) -> list[Path]:
+    result = json.loads(committed("baseline")[0].read_text())
+    paths = []
+    for mu, lr in ((0.9, 0.2), (0.98, 0.2), (0.98, 0.04)):
+        paths.append(tmp_path / f"baseline+mu{mu}-lr{lr}-s0.json")
+        paths[-1].write_text(json.dumps({**result, "momentum": mu, "lr": lr}))
+    return paths
+
+
+class TestDrawn:
+    def drawn(self, tmp_path: Path, name: str, sources, **choices) -> str:
+        path = figures.draw(name, sources, tmp_path / "figures" / f"{name}.svg", **choices)
+        ElementTree.parse(path)
+        return path.read_text()
+
+    def test_from_committed_results(self, tmp_path):
+        both = committed("baseline", "deconfound-tde")
+        text = self.drawn(tmp_path, "class-rank", both)
+        assert "deconfound-tde (mean of 3 seeds)" in text and "accuracy (%)" in text
+        assert style.METHODS["deconfound-tde"][0] in text and "few" in text
+        assert "mean |x| of test images (units" in self.drawn(tmp_path, "feature-norm", both)
+        assert "|w|" in self.drawn(tmp_path, "weight-norm", both)
+        assert "alpha (dotted" in self.drawn(tmp_path, "alpha", both)
+        pair = [*committed("deconfound"), _balanced_copy(tmp_path)]
+        text = self.drawn(tmp_path, "cosine-by-class", pair)
+        assert "trained on cifar100-lt:1<" in text and "again" not in text
+        text = self.drawn(tmp_path, "momentum", momentum_files(tmp_path))
+        assert "lr 0.2 fixed" in text and "lr / (1 - mu) = 2 fixed" in text
+        assert f"few: {values(committed('baseline')[0], 'few'):.1f} %" in text
+
+    @pytest.mark.parametrize("name", figures.SIMULATED)
+    def test_without_runs(self, tmp_path, name):
+        assert self.drawn(tmp_path, name, []).startswith("<?xml")
+
+    def test_from_weights(self, tmp_path, runs, data):
+        text = self.drawn(tmp_path, "decomposition", [runs[4]], data=data)
+        assert "along the head direction" in text
+        three = [runs[i].folder for i in (0, 1, 2)]
+        text = self.drawn(tmp_path, "gradcam", three, images=[0, 7], data=data)
+        assert "alpha 1.5" in text and text.count("<image") == 2 * (1 + 3)
+
+    def test_gradcam_reads_the_data_of_its_runs_once(self, tmp_path, data, runs, monkeypatch):
+        from longtail.runs import reopen as finished
+
+        read = []
+        monkeypatch.setattr(finished.data_sets, "load", lambda *_: read.append(1) or data)
+        self.drawn(tmp_path, "gradcam", runs[:3], images=[0])
+        assert len(read) == 1
+
+    def test_a_map_lies_on_what_the_network_saw(self, tmp_path, data):
+        made = make_runs(tmp_path / "runs", data, ["baseline"], seeds=(0,), crop_size=6, pad=0)
+        figure = figures.FIGURES["gradcam"](made, images=[3], data=data)
+        picture, under = (axes.images[0].get_array() for axes in figure.axes)
+        seen = data.test.inputs[3][:, 1:7, 1:7]
+        assert np.array_equal(picture, seen.permute(1, 2, 0)) and under.shape == (6, 6, 3)
+        grey = seen.float().mean(0).numpy()[..., None]
+        colours = (under - 0.45 * grey) / 0.55 / 255  # (6, 6, 3)
+        apart = abs(colours[:, :, None] - np.array(colormaps["viridis"].colors)).max(-1)
+        assert apart.min(-1).max() < 0.01
+
+    def test_a_class_without_test_images_leaves_a_gap_and_an_empty_split_no_line(self, tmp_path):
+        data = tiny_data(counts=(130, 25))  # two classes, none of few
+        data = replace(data, test=data.test.take(torch.arange(5)))  # none of the second
+        made = make_runs(tmp_path / "runs", data, seeds=(0,))
+        for name in ("class-rank", "alpha"):
+            text = self.drawn(tmp_path, name, made)
+            assert ">few<" not in text and (">medium<" in text) == (name == "class-rank")
+        (group, *_) = grouped(comparing.read_all(made))
+        assert group.by_class("per_class", [1]) == group.by_class("feature_norm", [1]) == [None]
+        assert group.by_class("weight_norm", [1]) != [None]
+        self.drawn(tmp_path, "decomposition", made[2:], data=data)
+        self.drawn(tmp_path, "gradcam", made, data=data)
+
+    def test_marks_that_look_alike_share_one_style(self):
+        use = '<use x="{}" style="fill: {}"/>'
+        alike = f'<g clip="c">\n{use.format(1.2345, "red")}\n{use.format(2, "red")}\n</g>'
+        wanted = '<g clip="c" style="fill: red">\n<use x="1.23"/>\n<use x="2"/>\n</g>'
+        assert canvas._shortened(alike.encode()) == wanted.encode()
+        other = f"<g>{use.format(1, 'red')}{use.format(2, 'blue')}</g>".encode()
+        assert canvas._shortened(other) == other
+
+    def test_every_kind_of_file_has_the_same_bytes_each_time(self, tmp_path):
+        for kind, magic in {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}.items():
+            path = canvas.save(figures.causal_graph(), tmp_path / f"g.{kind}")
+            again = canvas.save(figures.causal_graph(), tmp_path / f"h.{kind}")
+            assert path.read_bytes() == again.read_bytes() and path.read_bytes().startswith(magic)
+        with pytest.raises(UserError, match="none of .svg, .pdf, .png"):
+            canvas.save(figures.causal_graph(), tmp_path / "g.jpg")
+
+
+class TestRefused:
+    def refused(self, name, sources, **choices) -> str:
+        with pytest.raises(UserError) as error:
+            figures.FIGURES[name](sources, **choices)
+        return str(error.value)
+
+    def test_what_is_no_result(self, tmp_path, runs):
+        assert "needs at least one run" in self.refused("class-rank", [])
+        assert "is not a run" in self.refused("class-rank", [tmp_path])
+        (tmp_path / "x.json").write_text("[1]")
+        assert "neither a run's folder nor" in self.refused("alpha", [tmp_path / "x.json"])
+        unfinished = shutil.copytree(runs[0].folder, tmp_path / "copy")
+        (unfinished / "result.json").unlink()
+        assert "has not finished" in self.refused("alpha", [unfinished])
+
+    def test_a_result_of_another_version(self, tmp_path, runs):
+        result = {k: v for k, v in runs[0].result.items() if k != "weight_norm"}
+        folder = shutil.copytree(runs[0].folder, tmp_path / "copy")
+        (folder / "result.json").write_text(json.dumps(result))
+        said = self.refused("weight-norm", [folder])
+        assert re.search(r"another version of longtail \(.+\): its result has no weight_norm", said)
+        assert "with --resume judges the run again" in said
+
+    def test_runs_on_different_data(self, tmp_path, data, runs):
+        other = make_runs(tmp_path / "a", replace(data, name="other"), ["baseline"], seeds=(0,))
+        for name in ("class-rank", "feature-norm", "weight-norm", "alpha", "momentum", "gradcam"):
+            assert "differ in data: tiny and other" in self.refused(name, [runs[0], *other])
+        assert "whatever its ratio" in self.refused(
+            "cosine-by-class",
+            [
+                runs[1],
+                *make_runs(tmp_path / "b", replace(data, name="other"), ["deconfound"], seeds=(0,)),
+            ],
+        )
+
+    def test_what_a_figure_cannot_be_made_of(self, tmp_path, runs, data):
+        assert "no alpha in baseline" in self.refused("alpha", committed("baseline"))
+        assert "do not tell their lr" in self.refused("momentum", committed("baseline"))
+        assert "needs results at 0.98" in self.refused("momentum", momentum_files(tmp_path)[:1])
+        assert "one method with itself" in self.refused("momentum", runs)
+        assert "has no cos(x, d)" in self.refused("cosine-by-class", committed("baseline"))
+        assert "all of these are on" in self.refused("cosine-by-class", committed("deconfound"))
+        assert "needs the weights" in self.refused("gradcam", committed("baseline"))
+        assert "no head direction" in self.refused("decomposition", [runs[0]], data=data)
+        assert "rows of the test set, from 0 to 19" in self.refused(
+            "gradcam", [runs[0]], images=[20], data=data
+        )
+
+
+def test_the_commands(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cli.main(["figures"])
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed[1:]] == list(figures.FIGURES)
+    words = list(map(str, committed("baseline", "deconfound")))
+    cli.main(["figure", "feature-norm", *words, "-o", "norm.svg"])
+    cli.main(["figure", "causal-graph"])
+    assert Path("norm.svg").exists() and Path("causal-graph.svg").exists()
+    cli.main(["figures", "--all", *words, str(_balanced_copy(tmp_path)), "-o", "all"])
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-11:])
+    refused = {name for name, what in said.items() if what.startswith("not drawn: ")}
+    assert refused == {"momentum", "decomposition", "gradcam"}
+    assert len(list(Path("all").iterdir())) == 8
+    for wrong in (
+        ["figure", "decision-1d", words[0]],
+        ["figure", "alfa"],
+        ["figure", "alpha", "--images", "3"],
+        ["figures", "--all"],
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(wrong)
+    assert "Did you mean 'alpha'?" in capsys.readouterr().err
+
+
+def test_committed_figures_are_what_their_commands_draw(tmp_path):
+    page = (ROOT / "docs/figures.md").read_text()
+    commands = re.findall(r"^longtail figure (\S+) (.*?)-o (\S+)$", page.replace("\\\n", " "), re.M)
+    drawn = {}
+    for name, words, out in commands:
+        assert name in figures.FIGURES
+        assert all(list(ROOT.glob(word)) for word in words.split() if word.startswith("results/"))
+        drawn[out] = name
+        if words.strip().startswith("results/") and (ROOT / out).exists():
+            paths = [path for word in words.split() for path in sorted(ROOT.glob(word))]
+            again = figures.draw(name, paths, tmp_path / f"{name}.svg")
+            assert again.read_bytes() == (ROOT / out).read_bytes(), f"draw {out} again"
+    kept = sorted((ROOT / "docs/figures").glob("*.svg"))
+    assert kept
+    for path in kept:
+        assert path.stem.startswith(drawn[str(path.relative_to(ROOT))])
+        assert path.stat().st_size < (170_000 if path.stem == "gradcam" else 60_000)
+    assert all(f"`{name}`" in page for name in figures.FIGURES)
+
+
+def by_momentum(lr) -> dict[float, dict[str, list[float]]]:
+    """Splits of the committed momentum bench over seeds, with the rate `lr(mu)`."""
+    folder = ROOT / "results/momentum/cifar100-lt-100/resnet32-dual"
+    return {
+        mu: {
+            split: [values(path, split) for path in sorted(folder.glob(f"*+mu{mu}-lr{lr(mu):g}-*"))]
+            for split in tables.SPLITS
+        }
+        for mu in (0, 0.5, 0.9, 0.98)
+    }
+
+
+def said(page: str, text: str) -> bool:
+    return text in " ".join(page.split())
+
+
+class TestVerdicts:
+    """What docs/figures.md says of the paper's claims is what the result files say."""
+
+    page = (ROOT / "docs/figures.md").read_text()
+
+    def test_of_momentum(self):
+        panels = [by_momentum(lambda mu: 0.2), by_momentum(lambda mu: 2 * (1 - mu))]
+        changes, points = [], []
+        for panel in panels:
+            for split in ("few", "many"):
+                pairs = zip(panel[0.9][split], panel[0.98][split], strict=True)
+                changes.append(statistics.fmean(100 * (r / b - 1) for r, b in pairs))
+            for split in ("many", "medium", "few"):
+                means = [statistics.fmean(at[split]) for at in panel.values()]
+                points.append(max(means) - min(means))
+        assert said(
+            self.page,
+            "few are {:.0f} % higher and many {:.0f} % at a fixed rate, {:.0f} % and {:.0f} % "
+            "with lr / (1 - mu) fixed".format(*changes),
+        )
+        assert said(
+            self.page,
+            "many move {:.1f}, medium {:.1f} and few {:.1f} at a fixed rate, and {:.1f}, {:.1f} "
+            "and {:.1f} with lr / (1 - mu) fixed".format(*points),
+        )
+        none, most = (tables.shown(tables.spread(panels[1][mu]["few"])) for mu in (0, 0.98))
+        assert said(self.page, f"few are at {none}, no better than the {most} of mu 0.98")
+
+    def test_of_feature_lengths_at_every_momentum(self):
+        shorter = set()
+        for path in (ROOT / "results/momentum").rglob("*.json"):
+            (group,) = grouped(comparing.read_all([path]))
+            means = classes.split_means(group, "feature_norm", group.first["counts"])
+            shorter.add(round(100 * (1 - means["few"] / means["many"])))
+        assert said(self.page, f"few are {min(shorter)} to {max(shorter)} % shorter at each")
+
+    def test_of_the_cosine(self):
+        balanced = sorted((ROOT / "results/balanced").rglob("*.json"))
+        found = classes.cosine_groups(comparing.read_all([*committed("deconfound"), *balanced]))
+        (tailed,), (even,) = found.values()
+        counts = tailed.first["counts"]
+        assert set(even.first["counts"]) == {50}
+        means = classes.split_means(tailed, "class_cos", counts)
+        tailed, even = (group.by_class("class_cos", range(100)) for group in (tailed, even))
+        over_seeds = {f"{statistics.fmean(v[1] for v in group):.3f}" for group in (tailed, even)}
+        assert said(
+            self.page,
+            f"deviates by {classes.unevenness(even):.3f} over classes, after long-tailed training "
+            f"by {classes.unevenness(tailed):.3f}, and over seeds by {' and '.join(over_seeds)}.",
+        )
+        assert said(self.page, f"few have {means['few']:.3f} and many {means['many']:.3f}")
+        assert said(self.page, f"(correlation {classes.correlation(even, tailed):.2f})")
+
+    def test_of_compactness(self):
+        def shown(method):
+            paths = sorted((ROOT / "results/compactness").rglob(f"{method}-s*.json"))
+            return tables.shown(tables.spread([values(path, "overall") for path in paths])) + " %"
+
+        assert shown("baseline") == shown("decouple-lws")
+        tde, without = shown("deconfound-tde"), shown("deconfound")
+        assert said(
+            self.page, f"{tde} against the {shown('baseline')} of baseline and Decouple-LWS"
+        )
+        assert said(self.page, f"without the subtraction has {without}.")
+
+
+def test_a_method_looks_the_same_whatever_its_company_and_like_no_other():
+    from longtail import methods
+
+    assert set(methods.registry()) == set(style.METHODS)
+    assert style.styles(["bbn"])[0] == style.styles(["focal", "bbn"])[1]
+    looks = [*style.METHODS.values(), style.OTHER]
+    assert len(set(looks)) == len(looks) and {dash for _, dash in looks} <= set(style.DASHES)
+    assert len(set(style.styles(["bbn"] * 4))) == 4 and len(style.styles(["bbn"] * 9)) == 9
+    assert tuple(style.SPLITS) == tables.SPLITS
+
+
+def contrast(one: list[float], other: list[float]) -> float:
+    """As WCAG 2.1 has it, of colours with red, green and blue from 0 to 1."""
+
+    def luminance(colour):
+        parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def parts_of(colour: str) -> list[float]:
+    return [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+
+
+def test_lines_stand_out_on_white_and_on_the_dark_page():
+    from longtail.reporting.template import source
+
+    (dark,) = re.findall(
+        r"@media \(prefers-color-scheme: dark\) {\s*:root {(.*?)}", source("style.css")
+    )
+    ground = parts_of(re.search(r"--paper: (#\w{6})", dark)[1])
+    kept = int(re.search(r"--kept: (\d+)%", dark)[1]) / 100
+    for colour, _ in [*style.METHODS.values(), style.OTHER]:
+        assert contrast(parts_of(colour), [1, 1, 1]) >= 3
+        assert contrast([kept * c + 1 - kept for c in parts_of(colour)], ground) >= 3

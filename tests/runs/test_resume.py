@@ -1,0 +1,279 @@
+"""A killed run that is resumed equals the uninterrupted one, bit for bit."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+import longtail as lt
+from helpers import files_in, tiny_config, tiny_data
+from interrupted import Kill, KillAfter, same_tensors, without_clock
+from longtail.cli import parser as cli
+from longtail.core.errors import UserError
+from longtail.methods import Method, Stage, head_only
+from longtail.runs.fit import fit_all
+from longtail.core.files import replacing
+from longtail.runs.folder import Run
+
+TRAIN = [
+    *("train", "digits-lt", "--method", "deconfound-tde", "--epochs", "6", "--batch-size", "32"),
+    *("--augment", "crop", "--pad", "1", "--save-seconds", "0", "--device", "cpu"),
+]
+
+
+def command(out, *more: str) -> list[str]:
+    return [sys.executable, "-m", "longtail", *TRAIN, "--out", str(out), *more]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def longtail(out, *more: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command(out, *more), env=environment(), capture_output=True, check=False)
+
+
+def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
+    words = ["digits-lt:20", "--method", "cosine", "--epochs", "1", "--lr", "0.03", "--seed", "5"]
+    out = ["--out", str(tmp_path / "run")]
+    cli.main(["train", *words, "--device", "cpu", *out])
+    before = (tmp_path / "run" / "config.yaml").read_text()
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(SystemExit):
+        cli.main(["eval", str(tmp_path / "run")])
+    line = capsys.readouterr().err.partition("go on with longtail ")[2].split()
+    assert line == ["train", "--resume", *out]
+    cli.main(line)
+    assert (tmp_path / "run" / "result.json").exists()
+    assert (tmp_path / "run" / "config.yaml").read_text() == before
+    with pytest.raises(SystemExit):  # named data ask for that training, which is another one
+        cli.main(["train", "digits-lt:20", "--resume", *out])
+    assert f"unchanged with longtail {' '.join(line)}," in capsys.readouterr().err
+    for words, said in (
+        (["train", "--resume", "--out", str(tmp_path / "none")], "holds no run to go on with"),
+        (
+            ["detect", "train", "--resume", *out],
+            "a classifier's by the other commands",
+        ),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(words)
+        assert said in capsys.readouterr().err
+    (tmp_path / "several" / "cosine").mkdir(parents=True)
+    shutil.copytree(tmp_path / "run", tmp_path / "several" / "cosine" / "s5")
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--resume", "--out", str(tmp_path / "several")])
+    assert f"as --out {tmp_path}/several/cosine/s5" in capsys.readouterr().err
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path):
+    assert longtail(tmp_path / "whole").returncode == 0
+    process = subprocess.Popen(
+        command(tmp_path / "killed"), env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    rows = random.Random(os.getpid()).randrange(1, 5)
+    while rows:
+        rows -= "images/s" in process.stdout.readline()
+    time.sleep(random.random() * 0.05)  # somewhere inside the epoch that follows
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    killed = Run(tmp_path / "killed")
+    assert not killed.finished and 1 <= killed.load_checkpoint()["epoch"] < 6
+    process.stdout.close()
+
+    refused = longtail(tmp_path / "killed")
+    assert refused.returncode == 2 and b"exists, unfinished" in refused.stderr
+    assert longtail(tmp_path / "killed", "--resume").returncode == 0
+    whole = Run(tmp_path / "whole")
+    assert same_tensors(whole, killed)
+    assert without_clock(whole) == without_clock(killed)
+
+
+class Rival:
+    """Starts the same training in another process when the first epoch is over."""
+
+    def __init__(self, out: Path):
+        self.out, self.told = out, ""
+
+    def begin(self, *args): ...
+
+    def step(self, *args): ...
+
+    def epoch(self, record):
+        if record["epoch"] == 0:
+            done = longtail(self.out, "--resume")
+            self.told = f"{done.returncode} {done.stderr.decode()}"
+            assert len(Run(self.out).metrics) == 1  # to read is free
+
+
+def test_the_same_training_in_a_second_process_is_refused(tmp_path):
+    pytest.importorskip("fcntl", reason="locks are those of Unix")
+    rival, out = Rival(tmp_path / "run"), tmp_path / "run"
+    small = {"epochs": 6, "batch_size": 32, "augment": "crop", "pad": 1, "save_seconds": 0.0}
+    run = lt.fit("digits-lt", "deconfound-tde", out=out, progress=rival, device="cpu", **small)
+    assert rival.told.startswith(f"2 longtail: {out} is being trained by process {os.getpid()} on")
+    assert "--resume, or choose another --out" in rival.told
+    assert len(run.metrics) == 6 and run.finished and ".lock" not in files_in(out)
+
+
+@pytest.mark.parametrize("epoch", [1, 3, 4, 5])
+def test_two_stages_resume_on_either_side_of_the_border(epoch, tmp_path, monkeypatch):
+    from longtail import methods
+
+    def fresh_head(model, features, labels, counts):
+        model.head.reset_parameters()
+
+    stages = (Stage(), Stage(samplers=("class",), trains=head_only, prepare=fresh_head, share=0.5))
+
+    def toy() -> Method:
+        """A toy."""
+        return Method(stages=stages)
+
+    monkeypatch.setitem(methods.registry(), "toy", toy)
+    config, data = tiny_config(method="toy", epochs=4), tiny_data()
+
+    def fit(name, **more):
+        return fit_all(config, ["toy"], [0], out=tmp_path / name, data=data, **more)[0]
+
+    whole = fit("whole")
+    with pytest.raises(Kill):
+        fit("killed", progress=KillAfter(epoch))
+    assert Run(tmp_path / "killed").load_checkpoint()["epoch"] == epoch
+    resumed = fit("killed", resume=True)
+    assert same_tensors(whole, resumed)
+    assert without_clock(whole) == without_clock(resumed)
+
+
+def interrupted(tmp_path) -> Run:
+    with pytest.raises(Kill):
+        fit_all(
+            tiny_config(), ["cosine"], [0], out=tmp_path, data=tiny_data(), progress=KillAfter(1)
+        )
+    return Run(tmp_path)
+
+
+def resume(run: Run, **more) -> None:
+    fit_all(tiny_config(), ["cosine"], [0], out=run.folder, data=tiny_data(), resume=True, **more)
+
+
+def test_a_checkpoint_cut_short_is_said_and_kept(tmp_path):
+    run = interrupted(tmp_path)
+    path = run.folder / "last.pt"
+    path.write_bytes(path.read_bytes()[:-500])
+    with pytest.raises(UserError, match="cut short or is not a checkpoint.*Delete it"):
+        resume(run)
+    assert path.exists()
+
+
+def test_a_checkpoint_of_another_version_is_said(tmp_path):
+    run = interrupted(tmp_path)
+    content = torch.load(run.folder / "last.pt", weights_only=True)
+    torch.save({**content, "format": 99}, run.folder / "last.pt")
+    with pytest.raises(UserError, match="has checkpoint format 99, this version reads 1"):
+        resume(run)
+
+
+def test_what_is_written_in_vain_leaves_no_file(tmp_path):
+    for error in (KeyboardInterrupt(), ValueError()):
+        with pytest.raises(type(error)), replacing(tmp_path / "a.txt") as path:
+            path.write_text("half")
+            raise error
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "a.txt"):
+        (tmp_path / "another.txt").read_text()
+    assert not list(tmp_path.iterdir())
+
+
+class Full:
+    """From the beginning of the training there is no space for `name`."""
+
+    def __init__(self, run: Run, name: str):
+        self.temporary = run.folder / f".{name}.{os.getpid()}"
+
+    def begin(self, *args):
+        self.temporary.symlink_to("/dev/full")
+
+    def step(self, *args): ...
+
+    def epoch(self, *args): ...
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a disk that is full")
+def test_no_space_left_loses_nothing(tmp_path):
+    run = interrupted(tmp_path)
+    before = (run.folder / "last.pt").read_bytes()
+    with pytest.raises(UserError, match=r"no space left for .*last\.pt.*go on with --resume"):
+        resume(run, progress=Full(run, "last.pt"))
+    assert (run.folder / "last.pt").read_bytes() == before
+    assert not list(run.folder.glob(".last*"))
+    with pytest.raises(UserError, match=r"no space left for .*model\.safetensors"):
+        resume(run, progress=Full(run, "model.safetensors"))
+    resume(run)
+    assert run.finished
+
+
+def killed_at(call: int, monkeypatch) -> None:
+    """The process ends before the `call`-th file is written or deleted."""
+    left = [call]
+
+    def dying(plain):
+        def act(*args, **more):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Kill
+            return plain(*args, **more)
+
+        return act
+
+    monkeypatch.setattr(os, "replace", dying(os.replace))
+    monkeypatch.setattr(Path, "unlink", dying(Path.unlink))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_start_may_be_killed_anywhere(overwrite, tmp_path, monkeypatch):
+    """Then the same command, at the worst with --overwrite, goes on."""
+    made, call, config = interrupted(tmp_path / "made").folder, 0, tiny_config(method="cosine")
+    begun = False
+    while not begun:
+        run = Run(tmp_path / str(call))
+        if overwrite:
+            shutil.copytree(made, run.folder)
+            shutil.copytree(made, run.folder / "tuning")
+            (run.folder / "tuning" / ".last.pt.123").write_text("half")
+        with monkeypatch.context() as patch, suppress(Kill):
+            killed_at(call, patch)
+            run.begin(config, overwrite=overwrite, cuda=False)
+            begun = True
+        run.check(config, resume=True, overwrite=False)
+        run.check(config, resume=False, overwrite=True)
+        run.begin(config, overwrite=True, cuda=False)
+        assert files_in(run.folder) == {"config.yaml", "env.json"}
+        call += 1
+    assert call > 2
+
+
+def test_half_removed_is_unfinished(tmp_path, monkeypatch):
+    run = interrupted(tmp_path / "run")
+    resume(run)
+    with monkeypatch.context() as patch, pytest.raises(Kill):
+        killed_at(2, patch)
+        run.remove()
+    resume(run)
+    assert run.finished and len(run.metrics) == tiny_config().train.epochs
+
+
+def test_what_the_killed_were_writing_is_swept_up(tmp_path):
+    run = interrupted(tmp_path / "run")
+    (run.folder / ".last.pt.123").write_text("half")
+    (run.folder / ".config.yaml.swp").write_text("an editor's")
+    resume(run)
+    assert run.finished
+    assert {name for name in files_in(run.folder) if name[0] == "."} == {".config.yaml.swp"}

@@ -1,0 +1,113 @@
+"""What shares a training, or the first stage of one, is trained once and comes out the same."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import tiny_config, tiny_data
+from longtail import methods
+from longtail.runs.plan import Job, plan
+from longtail.runs.fit import fit_all, run_jobs
+from longtail.evaluation.result import own_seconds
+from longtail.runs.folder import Run
+from interrupted import without_clock
+
+
+class Counting:
+    """Counts the epochs that are trained."""
+
+    def __init__(self):
+        self.epochs = 0
+
+    def begin(self, *args): ...
+
+    def step(self, *args): ...
+
+    def epoch(self, record):
+        self.epochs += 1
+
+
+def same(first: Run, second: Run) -> bool:
+    weights = first.load_model(), second.load_model()
+    assert weights[0].keys() == weights[1].keys()
+    equal = all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    return equal and without_clock(first) == without_clock(second)
+
+
+@pytest.mark.parametrize("name", ["decouple-crt", "decouple-lws", "decouple-oltr", "oltr"])
+def test_a_second_stage_follows_the_baselines_training(name, tmp_path):
+    config, data, watch = tiny_config(epochs=2), tiny_data(), Counting()
+    (alone,) = fit_all(config, [name], [0], out=tmp_path / "alone", data=data, progress=watch)
+    apart, watch.epochs = watch.epochs, 0
+    _, shared = fit_all(config, [name, "baseline"], [0], out=tmp_path, data=data, progress=watch)[
+        ::-1
+    ]
+    assert watch.epochs == apart  # those of the baseline are the first of them
+    assert [record["epoch"] for record in shared.metrics] == list(range(apart))
+    assert same(alone, shared)
+    assert shared.result["seconds"] > Run(tmp_path / "baseline" / "s0").result["seconds"]
+
+
+def test_another_seed_or_other_options_are_another_training(tmp_path):
+    config, data, watch = tiny_config(epochs=2), tiny_data(), Counting()
+    baseline = plan(config, ["baseline"], [0], tmp_path / "baseline")
+    run_jobs(baseline, data=data)
+    for other in (config.with_options(seed=1), config.with_options(lr=0.01)):
+        watch.epochs = 0
+        jobs = plan(other, ["decouple-crt"], [other.seed], tmp_path / f"{watch.epochs}{other.seed}")
+        run_jobs(jobs, data=data, progress=watch, others=baseline)
+        assert watch.epochs == 3
+
+
+def test_a_finished_run_is_judged_otherwise_without_training(tmp_path):
+    config, data, watch = tiny_config(epochs=2), tiny_data(), Counting()
+    trained = plan(config, ["deconfound"], [0], tmp_path / "total")
+    run_jobs(trained, data=data)
+    jobs = plan(config.with_options(alpha=1.5), ["deconfound-tde"], [0], tmp_path / "direct")
+    (run,) = run_jobs(jobs, data=data, progress=watch, others=trained)
+    assert watch.epochs == 0 and run.result["alpha"] == 1.5
+    assert run.result["training_id"] == trained[0].run.result["training_id"]
+    assert run.result["sweep"] == trained[0].run.result["sweep"]
+
+
+def test_jobs_of_one_training_are_judged_on_the_part_each_asks_for(tmp_path):
+    labels = np.repeat(np.arange(3), (30, 12, 6))
+    points = np.random.RandomState(0).rand(len(labels), 6).astype(np.float32)
+    parts = {
+        f"{xy}_{part}": v[:: 1 + (part == "val")]
+        for part in ("train", "val", "test")
+        for xy, v in (("x", points), ("y", labels))
+    }
+    np.savez(tmp_path / "points.npz", **parts)
+    config = tiny_config(data=str(tmp_path / "points.npz"), backbone="identity", augment="none")
+    jobs = []
+    for judge in ("test", "val"):
+        asked = replace(config.with_options(judge=judge), method="deconfound")
+        jobs.append(Job(asked, methods.build("deconfound"), Run(tmp_path / judge)))
+    watch = Counting()
+    runs = run_jobs(jobs, progress=watch)
+    assert watch.epochs == config.train.epochs
+    assert [run.result["judged_on"] for run in runs] == ["test", "val"]
+
+
+def test_a_run_is_known_by_what_it_was_trained_with_not_by_its_recipe_now(tmp_path):
+    config, data, watch = tiny_config(epochs=2), tiny_data(), Counting()
+    (old,) = plan(config, ["baseline"], [0], tmp_path / "baseline")
+    run_jobs([old], data=data)
+    now = config.with_options(lr=0.01)
+    (same_folder,) = plan(now, ["baseline"], [0], tmp_path / "baseline")
+    jobs = plan(now, ["decouple-crt"], [0], tmp_path / "crt")
+    run_jobs(jobs, data=data, progress=watch, others=[same_folder])
+    assert watch.epochs == 3
+
+
+def test_a_second_stage_pays_for_the_first_too(tmp_path):
+    config, data = tiny_config(epochs=10), tiny_data()
+    (baseline,) = plan(config, ["baseline"], [0], tmp_path / "baseline")
+    (crt,) = plan(config, ["decouple-crt"], [0], tmp_path / "crt")
+    run_jobs([baseline], data=data)
+    run_jobs([crt], data=data, others=[baseline])
+    first, both = own_seconds(baseline.run.result), own_seconds(crt.run.result)
+    assert both > first

@@ -1,0 +1,136 @@
+"""Unlike trainings side by side: each is what it would be alone."""
+
+import pytest
+import torch
+
+from helpers import tiny_config, tiny_data
+from longtail import methods
+from longtail.runs import fit as pipeline
+from longtail.training.loop import launch, train
+from longtail.core.errors import UserError
+from longtail.training.cuda_graph import steps_of_epoch
+from longtail.runs.plan import plan, schedule
+from longtail.runs.fit import run_jobs
+from longtail.training.trainer import Replica
+from longtail.training.resident import Resident
+from longtail.evaluation.result import own_seconds
+
+UNLIKE = (
+    ("baseline", (24, 12, 4), 5),
+    ("baseline", (40, 12, 4), 4),
+    ("ldam-drw", (24, 12, 4), 5),
+    ("decouple-crt", (24, 12, 4), 5),
+)
+"""Method, images of each class, epochs: other steps an epoch, other stages, other ends."""
+
+
+def replica(method: str, counts: tuple[int, ...], epochs: int) -> Replica:
+    config, data = tiny_config(method=method, epochs=epochs), tiny_data(counts=counts)
+    fabric = launch(config.machine)
+    resident = Resident.place(data, config.train, fabric.device)
+    return Replica(config, methods.build(method), data, resident, fabric)
+
+
+def trained(replicas: list[Replica]) -> list[list[int]]:
+    """Train them; the epochs after which each had a record."""
+    heard: list[list[int]] = [[] for _ in replicas]
+
+    def after_epoch(epoch, records):
+        for mine, record in zip(heard, records, strict=True):
+            mine += [epoch] if record else []
+
+    train(replicas, after_epoch=after_epoch)
+    return heard
+
+
+def test_each_ends_as_it_would_alone():
+    together = [replica(*kind) for kind in UNLIKE]
+    heard = trained(together)
+    assert heard == [list(range(1, r.epochs + 1)) for r in together]
+    assert len({r.epochs for r in together}) > 1
+    for kind, beside in zip(UNLIKE, together, strict=True):
+        alone = replica(*kind)
+        trained([alone])
+        pairs = zip(alone.tensors(), beside.tensors(), strict=True)
+        assert all(torch.equal(first, second) for first, second in pairs), kind
+
+
+def test_an_epoch_lasts_as_long_as_its_longest():
+    short, long = replica(*UNLIKE[0]), replica(*UNLIKE[1])
+    steps = steps_of_epoch([short, long])
+    assert steps == [(8, 8)] * 5 + [(0, 8)] * 2
+
+
+def test_images_count_every_sampler_and_stage():
+    assert replica("baseline", (24, 12, 4), 5).images == 5 * 40
+    assert replica("decouple-crt", (24, 12, 4), 10).images == 11 * 40
+
+
+def test_frozen_layers_are_frozen_before_the_step_is_captured():
+    it = replica("decouple-crt", (24, 12, 4), 10)
+    it.enter(10, resumed=False)
+    norms = [m for m in it.model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert norms and not any(norm.training for norm in norms)
+    it.model.train()  # as an evaluation leaves it
+    it.enter(10, resumed=False)
+    assert not any(norm.training for norm in norms)
+
+
+def test_one_that_fails_does_not_stop_the_others(tmp_path):
+    wild, calm = replica("baseline", (24, 12, 4), 3), replica(*UNLIKE[0])
+    wild.model.head.weight.data.fill_(float("inf"))
+    heard: list[list[bool]] = []
+    failed = train(
+        [wild, calm], after_epoch=lambda epoch, records: heard.append([bool(r) for r in records])
+    )
+    assert list(failed) == [wild] and "epoch 1" in str(failed[wild])
+    assert heard == [[False, True]] * calm.epochs
+
+
+def test_what_one_spoils_is_told_after_the_others_are_judged(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "_side_by_side", lambda *asked: True)
+    calm, wild = tiny_config(epochs=2), tiny_config(epochs=2, lr=1e30)
+    jobs = [
+        *plan(calm, ["baseline", "ldam-drw"], [0], tmp_path / "calm"),
+        *plan(wild, ["baseline"], [0], tmp_path / "wild"),
+    ]
+    with pytest.raises(UserError, match="smaller --lr"):
+        run_jobs(jobs, data=tiny_data())
+    assert [job.run.finished for job in jobs] == [True, True, False]
+    assert jobs[0].run.result["replicas"] == 3
+
+
+def test_trainings_that_have_come_equally_far_go_together_those_alike_first(tmp_path):
+    data = {"small": tiny_data(), "large": tiny_data(counts=(80, 40, 8))}
+    jobs = [
+        job
+        for name in data
+        for job in plan(
+            tiny_config(data=name, epochs=10),
+            ["baseline", "ldam-drw", "focal"],
+            [0],
+            tmp_path / name,
+        )
+    ]
+    groups = schedule(jobs, lambda job: data[job.config.data], 4)
+    named = [[(g[0].config.data, g[0].config.method) for g in together] for together in groups]
+    assert [len(together) for together in named] == [4, 2]
+    assert [name for name, _ in named[0]] == ["small", "small", "small", "large"]
+
+
+def test_an_interrupted_group_goes_on_and_each_pays_its_own_share(tmp_path, monkeypatch):
+    from interrupted import Kill, KillAfter
+
+    monkeypatch.setattr(pipeline, "_side_by_side", lambda *asked: True)
+    config, data = tiny_config(epochs=4), tiny_data()
+    names = ["baseline", "ldam-drw", "bbn"]
+    config = config.with_options(backbone="resnet32-dual")
+    jobs = plan(config, names, [0], tmp_path / "a")
+    with pytest.raises(Kill):
+        run_jobs(jobs, data=data, progress=KillAfter(2))
+    runs = run_jobs(plan(config, names, [0], tmp_path / "a"), data=data, resume=True)
+    whole = run_jobs(plan(config, names, [0], tmp_path / "b"), data=data)
+    for resumed, never in zip(runs, whole, strict=True):
+        assert resumed.result["per_class"] == never.result["per_class"]
+    shares = {run.result["method"]: own_seconds(run.result) for run in runs}
+    assert shares["bbn"] == pytest.approx(2 * shares["baseline"])

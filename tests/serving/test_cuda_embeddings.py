@@ -1,0 +1,33 @@
+"""Classifiers on embeddings, features of a run and the cost of a head, where there is CUDA."""
+
+import numpy as np
+import pytest
+import torch
+
+import longtail as lt
+from benchmarks import cost
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def test_a_classifier_moves_between_devices():
+    random = np.random.RandomState(0)
+    y = np.repeat(np.arange(3), (60, 20, 8))
+    X = np.maximum(random.randn(3, 8)[y] + 0.5 * random.randn(len(y), 8) + 0.5, 0)
+    fitted = lt.DeconfoundTDEClassifier(random_state=0, device="cuda").fit(X, y)
+    there = fitted.predict_proba(X)
+    np.testing.assert_allclose(fitted.set_params(device="cpu").predict_proba(X), there, atol=1e-8)
+
+
+def test_features_made_there_serve_here(tmp_path):
+    run = lt.fit("digits-lt", "baseline", out=tmp_path / "run", epochs=2, device="cuda")
+    data = lt.load(str(lt.embed(run, tmp_path / "f.npz")))
+    head = run.load_model()["head.weight"]
+    torch.save({"head.weight": head}, tmp_path / "head.pt")
+    found = lt.retrofit(tmp_path / "head.pt", data)
+    assert found.before.overall == pytest.approx(run.result["overall"], abs=2)
+
+
+def test_folded_costs_what_a_cosine_head_costs():
+    found = cost.measure(64, 1000, 128, device="cuda", seconds=0.5)
+    assert found["ratios"]["folded/cosine"] < 1.1  # the bench has the bar; here other work may run

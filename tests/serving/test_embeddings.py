@@ -1,0 +1,116 @@
+"""Features of a run as a file, and the file as a data set."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import longtail as lt
+from helpers import tiny_config, tiny_data
+from longtail.cli import parser as cli
+from longtail.core.errors import UserError
+from longtail.runs.fit import fit_all
+from longtail.runs.reopen import reopen
+from longtail.serving import embeddings
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("embed") / "digits"
+    return lt.fit("digits-lt", "baseline", out=out, epochs=1, device="cpu")
+
+
+def test_features_are_what_the_head_saw(run, tmp_path):
+    path = lt.embed(run, tmp_path / "f.npz")
+    opened = reopen(run)
+    stored, data = np.load(path), lt.load("digits-lt")
+    head, test = opened.model.head, torch.from_numpy(stored["x_test"]).float()
+    assert stored["x_train"].dtype == np.float16 and stored["x_train"].shape == (
+        len(data.train),
+        128,
+    )
+    right = 100 * (head(test).argmax(1).numpy() == stored["y_test"]).mean()
+    assert right == pytest.approx(run.result["overall"], abs=0.5)  # float16 may turn a close call
+    assert (stored["y_train"] == data.train.labels.numpy()).all()
+    made_by = embeddings.read_origin(path)
+    assert made_by["network"] == "conv4" and made_by["trained_on"] == "digits-lt:20"
+
+
+def test_features_are_those_of_judging_to_the_last_bit(run, tmp_path):
+    opened, stored = reopen(run), np.load(lt.embed(run, tmp_path / "f.npz"))
+    assert (opened.features(opened.data.test).half().numpy() == stored["x_test"]).all()
+
+
+def test_a_run_without_its_blueprint_is_refused_before_images_are_read(run, tmp_path, monkeypatch):
+    other = tmp_path / "run"
+    shutil.copytree(run.folder, other)
+    (other / "model.json").unlink()
+    monkeypatch.setattr(embeddings, "_wanted", lambda *_: pytest.fail("read"))
+    with pytest.raises(UserError, match="delete its result.json"):
+        lt.embed(other, tmp_path / "f.npz")
+
+
+def test_options_for_images_that_were_not_named_are_refused(run, tmp_path, capsys):
+    cli.main(["embed", str(run.folder), "-o", str(tmp_path / "f.npz")])
+    with pytest.raises(SystemExit):
+        cli.main(["embed", str(run.folder), "--image-size", "9", "-o", str(tmp_path / "g.npz")])
+    assert "--image-size prepares other images" in capsys.readouterr().err
+
+
+def test_a_run_on_data_of_ones_own_making(tmp_path):
+    own = tiny_data()
+    config = tiny_config(method="baseline")
+    (run,) = fit_all(config, ["baseline"], [0], out=tmp_path / "runs", data=own)
+    stored = np.load(lt.embed(run, tmp_path / "f.npz", data=own))
+    assert (stored["y_train"] == own.train.labels.numpy()).all()
+
+
+def test_the_file_is_a_data_set(run, tmp_path):
+    path = lt.embed(run, tmp_path / "f.npz")
+    data = lt.load(str(path))
+    assert data.embeddings and data.classes == lt.load("digits-lt").classes
+    trained = lt.fit(str(path), "deconfound-tde", out=tmp_path / "run", epochs=2, device="cpu")
+    assert trained.result["overall"] > 10
+
+
+def test_other_images_of_the_same_kind(run, tmp_path, capsys):
+    images = np.random.RandomState(0).randint(255, size=(9, 12, 12), dtype=np.uint8)
+    np.savez(tmp_path / "other.npz", x=images, y=np.repeat([0, 1, 2], 3))
+    words = ["embed", str(run.folder), "--data", str(tmp_path / "other.npz")]
+    cli.main([*words, "-o", str(tmp_path / "f.npz")])
+    assert "written to" in capsys.readouterr().out
+    stored = np.load(tmp_path / "f.npz")
+    assert stored["x_train"].shape == (9, 128) and "x_test" not in stored.files
+    assert json.loads(str(stored["made_by"]))["images"] == "other.npz"
+
+
+def test_other_images_do_not_ask_for_the_runs_own(tmp_path):
+    random = np.random.RandomState(0)
+    own, other = tmp_path / "own.npz", tmp_path / "other.npz"
+    for path in (own, other):
+        x = random.rand(12, 6).astype(np.float32)
+        np.savez(path, x_train=x, y_train=np.arange(12) % 3, x_test=x, y_test=np.arange(12) % 3)
+    options = {"epochs": 1, "batch_size": 6, "device": "cpu"}
+    run = lt.fit(str(own), "deconfound", out=tmp_path / "run", **options)
+    before = np.load(lt.embed(run, tmp_path / "a.npz", data=str(other)))["x_test"]
+    own.unlink()
+    path = lt.embed(run, tmp_path / "b.npz", data=str(other))
+    assert (np.load(path)["x_test"] == before).all()
+    assert embeddings.read_origin(path)["trained_on"] == "own.npz"
+    with pytest.raises(UserError, match="own.npz"):
+        lt.embed(run, tmp_path / "c.npz")
+
+
+def test_mistakes(run, tmp_path):
+    with pytest.raises(UserError, match="must end in .npz"):
+        lt.embed(run, tmp_path / "f.npy")
+    with pytest.raises(UserError, match="other channels do not"):
+        lt.embed(run, tmp_path / "f.npz", data=tiny_data())
+    assert not (tmp_path / "f.npz").exists()
+
+
+def test_features_beyond_float16_stay_float32():
+    assert embeddings._small(torch.tensor([[1e6, 1.0]])).dtype == np.float32
+    assert embeddings._small(torch.tensor([[1e3, 1.0]])).dtype == np.float16

@@ -1,0 +1,241 @@
+"""Files that are damaged, strange or malicious are refused, and nothing of them runs."""
+
+import io
+import json
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch.testing import assert_close
+
+import longtail as lt
+from helpers import tiny_config, tiny_data
+from longtail.core.errors import UserError
+from longtail.runs.fit import fit_all
+from longtail.runs.folder import Run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    out, data = tmp_path_factory.mktemp("vectors"), tiny_data(images=False)
+    config = tiny_config(epochs=1, backbone="identity")
+    return fit_all(config, ["deconfound-tde"], [0], out=out / "run", data=data)[0]
+
+
+@pytest.fixture(scope="module")
+def files(run, tmp_path_factory) -> dict[str, Path]:
+    """One whole file of each format; the ONNX one is written by hand, which is quicker."""
+    out = tmp_path_factory.mktemp("files")
+    found = {
+        "safetensors": lt.export(run, "safetensors", out / "m.safetensors"),
+        "pt2": lt.export(run, "torch-export", out / "m.pt2"),
+    }
+    about = lt.load_model(found["safetensors"]).about
+    inputs = helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["batch", 6])
+    outputs = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 3])
+    weight = helper.make_tensor("weight", TensorProto.FLOAT, (6, 3), [0.5] * 18)
+    node = helper.make_node("MatMul", ["embeddings", "weight"], ["logits"])
+    graph = helper.make_graph([node], "model", [inputs], [outputs], [weight])
+    opset = [helper.make_opsetid("", 20)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=10)
+    helper.set_model_props(model, {"longtail": json.dumps(about.to_json())})
+    found["onnx"] = out / "m.onnx"
+    onnx.save(model, found["onnx"])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt2", "onnx"])
+def test_a_file_that_was_cut_short_is_refused(kind, files, tmp_path):
+    whole = files[kind].read_bytes()
+    assert lt.load_model(files[kind]).logits(torch.rand(2, 6)).shape == (2, 3)
+    for part in range(20):
+        path = tmp_path / f"{part}.{kind}"
+        path.write_bytes(whole[: len(whole) * part // 20])
+        with pytest.raises(UserError, match=rf"{part}\.{kind} (is no|was not written)"):
+            lt.load_model(path)
+
+
+class Evil:
+    """Unpickling it writes a file."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.write_text, (self.mark, "run")
+
+
+@pytest.fixture
+def mark(tmp_path) -> Path:
+    return tmp_path / "mark"
+
+
+def test_the_pickle_would_write_a_file(mark):
+    pickle.loads(pickle.dumps(Evil(mark)))
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    "suffix", ["pt", "pth", "pkl", "ckpt", "bin", "safetensors", "onnx", "pt2"]
+)
+@pytest.mark.parametrize("save", [pickle.dump, torch.save])
+def test_a_pickle_is_refused_under_any_name(suffix, save, mark, tmp_path):
+    with (tmp_path / f"model.{suffix}").open("wb") as file:
+        save(Evil(mark), file)
+    with pytest.raises(UserError, match=f"model.{suffix} (was not opened|is no)"):
+        lt.load_model(tmp_path / f"model.{suffix}")
+    assert not mark.exists()
+
+
+def test_a_pickle_in_a_saved_folder_is_not_read(run, mark, tmp_path):
+    folder = lt.load_model(run).save_pretrained(tmp_path / "saved")
+    evil = pickle.dumps(Evil(mark))
+    (folder / "pytorch_model.bin").write_bytes(evil)
+    lt.load_model(folder)
+    (folder / "model.safetensors").write_bytes(evil)
+    with pytest.raises(UserError, match="is no safetensors file"):
+        lt.load_model(folder)
+    assert not mark.exists()
+
+
+def rewritten(path: Path, out: Path, changes: dict[str, bytes]) -> Path:
+    """A copy of the archive with members replaced by the end of their names."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            end = next((end for end in changes if name.endswith(end)), None)
+            new.writestr(name, old.read(name) if end is None else changes[end])
+    return out
+
+
+class TestArchive:
+    """A torch.export archive: torch would run what is hidden in it, we do not."""
+
+    def pickled(self, files: dict[str, Path], mark: Path, out: Path) -> Path:
+        """Its weights are pickles."""
+        whole = zipfile.ZipFile(files["pt2"])
+        member = next(n for n in whole.namelist() if n.endswith("model_weights_config.json"))
+        config = json.loads(whole.read(member))
+        for entry in config["config"].values():
+            entry["use_pickle"] = True
+        evil = io.BytesIO()
+        torch.save(Evil(mark), evil)
+        changes = {"weights_config.json": json.dumps(config).encode()}
+        return rewritten(files["pt2"], out, {**changes, "weight_0": evil.getvalue()})
+
+    def test_pickled_weights_are_refused(self, files, mark, tmp_path):
+        path = self.pickled(files, mark, tmp_path / "evil.pt2")
+        with pytest.raises(UserError, match="Nothing of it was run"):
+            lt.load_model(path)
+        assert not mark.exists()
+
+    def test_torch_itself_would_run_them(self, files, mark, tmp_path):
+        """Why the archive is not handed to torch.export.load."""
+        path = self.pickled(files, mark, tmp_path / "evil.pt2")
+        with pytest.raises(Exception, match="not an instance of torch.nn.Parameter"):
+            torch.export.load(path)  # too late
+        assert mark.exists()
+
+    def test_other_pickles_in_it_are_not_read(self, files, mark, tmp_path):
+        evil = pickle.dumps(Evil(mark))
+        changes = {"sample_inputs/model.pt": evil, "models/model.json": b"not read"}
+        model = lt.load_model(rewritten(files["pt2"], tmp_path / "evil.pt2", changes))
+        rows = torch.rand(4, 6)
+        assert_close(model.logits(rows), lt.load_model(files["safetensors"]).logits(rows))
+        assert not mark.exists()
+
+    @pytest.mark.parametrize(
+        ("field", "value"), [("dtype", 4), ("sizes", [{"as_int": 18}]), ("strides", [])]
+    )
+    def test_a_weight_of_another_type_or_order_is_refused(self, field, value, files, tmp_path):
+        whole = zipfile.ZipFile(files["pt2"])
+        member = next(n for n in whole.namelist() if n.endswith("model_weights_config.json"))
+        config = json.loads(whole.read(member))
+        for entry in config["config"].values():
+            entry["tensor_meta"][field] = value
+        changes = {"weights_config.json": json.dumps(config).encode()}
+        with pytest.raises(UserError, match="ValueError.*Nothing of it was run"):
+            lt.load_model(rewritten(files["pt2"], tmp_path / "m.pt2", changes))
+
+    def test_a_crafted_archive_is_refused(self, files, tmp_path):
+        crafted = rewritten(
+            files["pt2"], tmp_path / "a.pt2", {"weights_config.json": b'{"config": []}'}
+        )
+        packed = tmp_path / "packed.pt2"
+        with zipfile.ZipFile(files["pt2"]) as old, zipfile.ZipFile(packed, "w", 8) as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        assert lt.load_model(packed)
+        whole = packed.read_bytes()
+        info = next(
+            i for i in zipfile.ZipFile(packed).infolist() if i.filename.endswith("longtail.json")
+        )
+        start = info.header_offset + 30 + len(info.filename)
+        damaged, encrypted = tmp_path / "damaged.pt2", tmp_path / "encrypted.pt2"
+        damaged.write_bytes(whole[:start] + b"\xff" * 9 + whole[start + 9 :])
+        flagged = bytearray(whole)
+        place = whole.rindex(b"PK\x01\x02", 0, whole.rindex(info.filename.encode()))
+        flagged[place + 8] |= 1
+        flagged[info.header_offset + 6] |= 1
+        encrypted.write_bytes(flagged)
+        for path in (crafted, damaged, encrypted):
+            with pytest.raises(UserError, match="Nothing of it was run"):
+                lt.load_model(path)
+
+    def test_a_weight_of_another_size_is_refused(self, files, tmp_path):
+        path = rewritten(files["pt2"], tmp_path / "m.pt2", {"weight_0": b"\0" * 8})
+        with pytest.raises(UserError, match="was cut short"):
+            lt.load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda about: about.pop("classes"), "was not written by longtail export"),
+        (lambda about: about.update(format=99), "has format 99, this version reads 1"),
+        (lambda about: about["classes"].append("d"), "names 4 classes and has 3"),
+        (lambda about: about["blueprint"].update(backbone="hf-hub:a/resnet18"), "unknown backbone"),
+        (lambda about: about["blueprint"].update(shape=[0]), "does not say which model"),
+        (lambda about: about["blueprint"]["head"].update(kind="Popen"), "unknown kind of head"),
+        (lambda about: about["blueprint"]["head"].update(kind="NormalisedHead"), "unknown kind"),
+        (lambda about: about["blueprint"]["head"].update(strange=1), "cannot be built"),
+        (lambda about: about["blueprint"]["head"].update(dim=8), "weights of another model"),
+        (lambda about: about["blueprint"]["head"].update(classes=10**15), "cannot be built"),
+    ],
+)
+def test_a_description_that_is_wrong_is_refused(change, said, run, tmp_path):
+    folder = lt.load_model(run).save_pretrained(tmp_path / "saved")
+    about = json.loads((folder / "config.json").read_text())
+    change(about)
+    (folder / "config.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match=said):
+        lt.load_model(folder)
+
+
+def test_what_is_no_model_of_ours_says_so(run, files, tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        lt.load_model(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="neither a run"):
+        lt.load_model(tmp_path)
+    with pytest.raises(UserError, match=r"last\.pt was not opened"):
+        lt.load_model(run.folder / "last.pt")
+    model = onnx.load(files["onnx"])
+    model.metadata_props[0].value = model.metadata_props[0].value.replace('"a", ', "")
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(UserError, match="names 2 classes, and its graph has others"):
+        lt.load_model(tmp_path / "other.onnx")
+    del model.metadata_props[:]
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(UserError, match="was not written by longtail export"):
+        lt.load_model(tmp_path / "other.onnx")
+
+
+def test_a_copy_of_a_run_without_its_data_is_enough(run, tmp_path):
+    folder = shutil.copytree(run.folder, tmp_path / "elsewhere")
+    (folder / "last.pt").unlink()
+    rows = torch.rand(4, 6)
+    assert_close(lt.load_model(folder).logits(rows), lt.load_model(run).logits(rows))

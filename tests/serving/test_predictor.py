@@ -1,0 +1,290 @@
+"""One line from an image to a name; on the command line, many images to a stream of them."""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import longtail as lt
+from helpers import tiny_config, tiny_data
+from longtail.cli import parser as cli
+from longtail.core.errors import UserError
+from longtail.runs.fit import fit_all
+from longtail.runs.folder import Run
+from longtail.serving.predictor import BATCH
+
+COLOURS = {"apple": (200, 30, 30), "leaf": (30, 180, 40), "sea": (20, 40, 190)}
+
+
+def picture(colour: tuple[int, int, int], size: tuple[int, int], seed: int) -> Image.Image:
+    """A noisy image of a colour, (width, height)."""
+    noise = np.random.default_rng(seed).integers(-20, 20, (size[1], size[0], 3))
+    return Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Images of many sizes and two formats in train/CLASS and test/CLASS."""
+    root = tmp_path_factory.mktemp("photos")
+    for part, images in (("train", 6), ("test", 5)):
+        for number, (name, colour) in enumerate(COLOURS.items()):
+            folder = root / part / name
+            folder.mkdir(parents=True)
+            for i in range(images):
+                image = picture(colour, (40 + 7 * i, 60 - 5 * i), seed=10 * number + i)
+                image.save(folder / f"{i}.{'jpg' if i % 2 else 'png'}")
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(photos, tmp_path_factory) -> Run:
+    return lt.fit(
+        str(photos),
+        "deconfound-tde",
+        out=tmp_path_factory.mktemp("run") / "photos",
+        **dict(image_size=12, backbone="conv4", epochs=4, batch_size=6, lr=0.05, warmup=1),
+        **dict(pad=1, alpha=0.5, device="cpu"),
+    )
+
+
+@pytest.fixture(scope="module")
+def model(run, tmp_path_factory) -> lt.Predictor:
+    path = tmp_path_factory.mktemp("model") / "m.safetensors"
+    return lt.load_model(lt.export(run, out=path))
+
+
+def test_it_predicts_files_as_the_run_judged_them(photos, run, model):
+    for number, name in enumerate(COLOURS):
+        files = sorted((photos / "test" / name).iterdir())
+        found = [prediction.name for prediction in model.predict(files)]
+        right = 100 * sum(f == name for f in found) / len(files)
+        assert right == pytest.approx(run.result["per_class"][number])
+    assert run.result["overall"] > 50  # it learnt the colours
+
+
+def test_probabilities_are_the_softmax_of_the_logits_best_first(photos, model):
+    file = photos / "test" / "sea" / "0.png"
+    (found,) = model.predict(str(file))
+    short, long = 12, round(60 * 12 / 40)
+    small = Image.open(file).resize((short, long), Image.Resampling.BILINEAR)
+    pixels = np.asarray(small)[(long - 12) // 2 :][:12].transpose(2, 0, 1)
+    z = model.logits(pixels[None])[0].double()
+    expected = (z.exp() / z.exp().sum()).tolist()
+    assert [p for _, p in found.top] == pytest.approx(sorted(expected, reverse=True), rel=1e-5)
+    assert (found.name, found.probability) == found.top[0]
+    assert {name: p for name, p in found.top}[found.name] == max(p for _, p in found.top)
+    assert len(model.predict([file], top=2)[0].top) == 2
+
+
+def test_a_file_its_bytes_its_image_and_its_pixels_are_the_same(photos, model):
+    file = photos / "test" / "leaf" / "2.png"
+    pixels = np.asarray(Image.open(file))
+    forms = [
+        *(file, str(file), file.read_bytes(), Image.open(file)),
+        *(pixels, pixels.transpose(2, 0, 1), torch.from_numpy(pixels.copy())),
+    ]
+    found = model.predict(forms)
+    assert all(prediction == found[0] for prediction in found)
+
+
+def test_one_array_is_one_image_and_four_dimensions_are_a_batch(photos, model):
+    pixels = np.asarray(Image.open(photos / "test" / "leaf" / "2.png"))
+    (alone,) = model.predict([pixels])
+    assert model.predict(pixels) == model.predict(torch.from_numpy(pixels.copy())) == [alone]
+    assert model.predict(pixels.transpose(2, 0, 1)) == [alone]
+    for prediction in model.predict(np.stack([pixels] * 2)):
+        assert prediction.name == alone.name
+        assert prediction.probability == pytest.approx(alone.probability, abs=1e-5)
+    assert len(model.predict(pixels[..., 0])) == 1  # grey
+
+
+def test_a_wrong_array_in_a_stream_leaves_its_reason_there(photos, model):
+    file = photos / "test" / "leaf" / "2.png"
+    first, wrong, last = model.stream([file, np.zeros((12, 12, 5), np.uint8), file])
+    assert first == last and "shape (12, 12, 5) is no image" in wrong
+
+
+def test_a_model_of_grey_images_takes_colour(tmp_path):
+    run = lt.fit("digits-lt", "baseline", out=tmp_path / "digits", epochs=1, device="cpu")
+    model = lt.load_model(run)
+    grey = lt.load("digits-lt").test.inputs[:3]  # (3, 1, 8, 8)
+    coloured = grey.expand(-1, 3, -1, -1)
+    expected = [model.classes[c] for c in model.logits(grey).argmax(1)]
+    assert [p.name for p in model.predict(grey)] == expected
+    assert [p.name for p in model.predict(coloured)] == expected
+
+
+def test_order_is_kept_over_batches_and_around_what_cannot_be_read(photos, model, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    files = sorted((photos / "test").rglob("*.*"))
+    many = [broken if i % 50 == 7 else files[i % len(files)] for i in range(2 * BATCH + 9)]
+    alone = {file: model.predict(file)[0].name for file in files}
+    found = list(model.stream(iter(many)))
+    assert len(found) == len(many)
+    for file, prediction in zip(many, found, strict=True):
+        if file is broken:
+            assert prediction == "no image of a known format"
+        else:
+            assert prediction.name == alone[file]
+    with pytest.raises(UserError, match="input 7 cannot be read"):
+        model.predict(many)
+
+
+def test_a_device_is_one_that_is_there(run):
+    with pytest.raises(UserError, match="unknown device 'cuba'. Did you mean 'cuda'"):
+        lt.load_model(run, device="cuba")
+
+
+def test_wrong_inputs_say_what_is_right(model):
+    with pytest.raises(UserError, match="uint8 pixels, 0 to 255"):
+        model.predict([np.zeros((12, 12, 3))])
+    with pytest.raises(UserError, match=r"shape \(12, 12, 5\) is no image"):
+        model.predict([np.zeros((12, 12, 5), np.uint8)])
+    with pytest.raises(UserError, match=r"this model takes torch.uint8 \(N, 3, 12, 12\)"):
+        model.logits(torch.zeros(1, 3, 12, 12))
+    with pytest.raises(UserError, match="name at least one class"):
+        model.predict([], top=0)
+    assert model.predict([]) == []
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory) -> Run:
+    out, data = tmp_path_factory.mktemp("vectors"), tiny_data(images=False)
+    config = tiny_config(epochs=1, backbone="identity")
+    return fit_all(config, ["cosine"], [0], out=out / "run", data=data)[0]
+
+
+def test_embeddings_are_rows(vectors):
+    model = lt.load_model(vectors)
+    rows = tiny_data(images=False).test.inputs
+    expected = [model.classes[c] for c in model.logits(rows).argmax(1)]
+    assert [p.name for p in model.predict(rows)] == expected
+    assert [p.name for p in model.predict(rows.double().numpy())] == expected
+    assert [p.name for p in model.predict(rows[0])] == expected[:1]
+    for wrong, said in (([[1.0, 2.0]], "shape"), ([[float("nan")] * 6], "NaN"), (["a.jpg"], "not")):
+        with pytest.raises(UserError, match=said):
+            model.predict(wrong)
+
+
+def test_a_row_may_be_any_tensor_and_what_is_no_row_leaves_its_reason_there(vectors, model):
+    rows = tiny_data(images=False).test.inputs[:4].bfloat16()
+    of_vectors = lt.load_model(vectors)
+    expected = of_vectors.predict(rows.float())
+    assert of_vectors.predict(rows) == expected
+    assert of_vectors.predict(rows.float().requires_grad_()) == expected
+    ragged, text = [1.0, [2.0, 3.0], 4.0, 5.0, 6.0, 7.0], ["a"] * 6
+    learnt = [torch.ones((), requires_grad=True)] * 6
+    first, *wrong, last = of_vectors.stream([rows[0], ragged, text, [10**400] * 6, learnt, rows[3]])
+    assert (first, last) == (expected[0], expected[3])
+    assert all("it is no row of numbers" in reason for reason in wrong)
+    pixels = torch.zeros(3, 12, 12, dtype=torch.bfloat16)
+    floats, moving = model.stream([pixels, pixels.float().requires_grad_()])
+    assert floats == moving and "uint8 pixels, 0 to 255" in floats
+
+
+def predict(capsys, *words: object) -> tuple[str, str, int]:
+    """What it prints, what it complains of, and its exit code."""
+    code = 0
+    try:
+        cli.main(["predict", *map(str, words)])
+    except SystemExit as stop:
+        code = stop.code
+    said = capsys.readouterr()
+    return said.out, said.err, code
+
+
+class TestCommand:
+    def test_folders_globs_and_files_in_their_order(self, photos, run, capsys):
+        test = photos / "test"
+        words = (test / "sea", test / "apple" / "*.png", test / "leaf" / "1.jpg")
+        out, err, code = predict(capsys, run.folder, *words, "--top", 1)
+        shown = [line.split()[0] for line in out.splitlines()]
+        expected = [
+            *sorted(map(str, (test / "sea").iterdir())),
+            *sorted(map(str, (test / "apple").glob("*.png"))),
+            str(test / "leaf" / "1.jpg"),
+        ]
+        assert shown == expected and code == 0
+        assert err.startswith("9 images, ")
+
+    def test_csv_and_json_say_the_same(self, photos, run, capsys):
+        folder = photos / "test" / "apple"
+        table, _, _ = predict(capsys, run.folder, folder, "--csv", "--top", 2)
+        rows = list(csv.DictReader(io.StringIO(table)))
+        lines, _, _ = predict(capsys, run.folder, folder, "--json", "--top", 2)
+        objects = [json.loads(line) for line in lines.splitlines()]
+        assert [row["image"] for row in rows[::2]] == [o["image"] for o in objects]
+        assert [row["class"] for row in rows if row["rank"] == "1"] == [o["class"] for o in objects]
+        assert [float(row["probability"]) for row in rows] == [
+            kind["probability"] for o in objects for kind in o["top"]
+        ]
+
+    def test_a_list_on_standard_input(self, photos, run, capsys, monkeypatch):
+        files = [str(photos / "test" / "sea" / name) for name in ("3.jpg", "0.png")]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(files) + "\n\n"))
+        out, _, code = predict(capsys, run.folder, "-", "--json")
+        assert [json.loads(line)["image"] for line in out.splitlines()] == files and code == 0
+
+    def test_what_cannot_be_read_is_named_counted_and_left_out(self, photos, run, capsys, tmp_path):
+        good, broken = photos / "test" / "sea" / "0.png", tmp_path / "broken.jpg"
+        broken.write_bytes(good.read_bytes()[:100])
+        out, err, code = predict(capsys, run.folder, good, broken, tmp_path / "gone.png", good)
+        assert [line.split()[0] for line in out.splitlines()] == [str(good)] * 2
+        assert f"left out {broken}" in err and "gone.png" in err and code == 1
+        assert "4 images, 2 left out" in err
+
+    def test_alpha_turns_the_dial(self, photos, run, capsys):
+        file = photos / "test" / "leaf" / "0.png"
+        out, _, _ = predict(capsys, run.folder, file, "--alpha", 2, "--json")
+        model = lt.load_model(run)
+        model.alpha = 2.0
+        (expected,) = model.predict(file)
+        assert json.loads(out)["top"][0]["probability"] == expected.probability
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ((), "which images?"),
+            (("nothing*.png",), "'nothing*.png': there is no image"),
+            ((".",), "'.': there is no image"),
+            (("a.png", "--csv", "--json"), "pass one of them"),
+            (("a.png", "--top", "0"), "name at least one class"),
+            (("a.png", "--alpha", "-1"), "alpha -1 must be a number from 0 up"),
+            (("a.png", "--alpha", "nan"), "alpha nan must be"),
+            (("a.png", "--tops", "3"), "Did you mean '--top'?"),
+        ],
+    )
+    def test_mistakes_are_one_paragraph(self, words, said, run, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        _, err, code = predict(capsys, run.folder, *words)
+        assert said in err and code == 2 and "Traceback" not in err
+
+    def test_embeddings_are_for_python(self, vectors, capsys):
+        _, err, code = predict(capsys, vectors.folder, "a.png")
+        assert "takes embeddings, not images" in err and code == 2
+
+    def test_an_export_that_nobody_named_replaces_none(self, run, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        cli.main(["export", str(run.folder)])
+        (made,) = tmp_path.glob("*.safetensors")
+        before = made.stat().st_mtime_ns
+        with pytest.raises(SystemExit):
+            cli.main(["export", str(run.folder)])
+        assert f"-o {made.name} replaces it" in capsys.readouterr().err
+        assert made.stat().st_mtime_ns == before
+        cli.main(["export", str(run.folder), "-o", made.name])
+        assert made.stat().st_mtime_ns > before
+
+    def test_export_writes_beside_its_card_and_says_so(self, run, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        cli.main(["export", str(run.folder), "--alpha", "1"])
+        assert "deconfound-tde.safetensors" in capsys.readouterr().out
+        assert lt.load_model("deconfound-tde.safetensors").alpha == 1.0
+        assert Path("deconfound-tde.safetensors.md").exists()

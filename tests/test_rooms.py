@@ -1,0 +1,65 @@
+"""The house: thirteen rooms in one row, each importing only itself and rooms above it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "longtail"
+
+ROOMS = [
+    "core",
+    "data",
+    "nn",
+    "methods",
+    "training",
+    "evaluation",
+    "estimators",
+    "runs",
+    "serving",
+    "reporting",
+    "detection",
+    "integrations",
+    "cli",
+]
+LOOSE = {"__init__.py", "__main__.py", "py.typed"}
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """Rooms of the package that `path` imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "longtail":
+            inner = (node.module or "").split(".")[1:]
+            found |= {inner[0]} if inner else {alias.name for alias in node.names}
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+            found |= {name[1] for name in names if name[0] == "longtail" and len(name) > 1}
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE)
+
+
+def place(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def test_nothing_lies_loose_at_the_top():
+    entries = {path.name for path in SOURCE.iterdir() if path.name != "__pycache__"}
+    assert entries <= LOOSE | set(ROOMS)
+
+
+@pytest.mark.parametrize("path", modules(), ids=place)
+def test_a_room_imports_only_itself_and_rooms_above(path):
+    room = path.relative_to(SOURCE).parts[0]
+    for other in imported_rooms(path):
+        assert ROOMS.index(other) <= ROOMS.index(room), f"{room} imports {other}, a room below it"
+
+
+def test_help_does_not_import_torch():
+    code = "import sys, longtail, longtail.cli.parser; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

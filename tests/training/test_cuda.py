@@ -1,0 +1,360 @@
+"""The captured step agrees with the eager one; runs where there is CUDA."""
+
+import pytest
+import torch
+
+import longtail as lt
+from helpers import tiny_config, tiny_data
+from longtail import methods
+from longtail.core.config import Config
+from longtail.data.base import Data
+from longtail.evaluation.result import Result
+from longtail.nn import backbones
+from longtail.reporting.gradcam import grad_cam
+from longtail.runs.fit import fit_all
+from longtail.training.cuda_graph import stepper, steps_of_epoch
+from longtail.training.loop import launch, train
+from longtail.training.resident import Resident
+from longtail.training.schedule import lay_out
+from longtail.training.trainer import Replica
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="the captured step needs a CUDA device"
+)
+
+COUNTS = (200, 100, 40)  # 340 images: 21 steps of 16 and a short batch of 4
+
+
+def cuda_config(**options) -> Config:
+    defaults = {"device": "cuda", "precision": "32", "batch_size": 16, "backbone": "resnet32"}
+    return tiny_config(**{**defaults, **options})
+
+
+def losses(configs: list[Config], data: Data, steps: int = 20) -> list[list[float]]:
+    """The first losses of each replica, trained together."""
+    fabric = launch(configs[0].machine)
+    resident = Resident.place(data, configs[0].train, fabric.device)
+    built = [methods.build(c.method, c.options) for c in configs]
+    replicas = [Replica(c, m, data, resident, fabric) for c, m in zip(configs, built, strict=True)]
+    for replica in replicas:
+        replica.enter(0, resumed=False)
+        replica.begin_epoch(0)
+    advance = stepper(replicas)
+    for sizes in steps_of_epoch(replicas)[:steps]:
+        advance(sizes)
+    return [replica.losses[:steps].tolist() for replica in replicas]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def deterministic():
+    """Compare what is computed, not the order in which cuDNN adds it up."""
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
+    yield
+    torch.backends.cudnn.deterministic = False
+
+
+@pytest.mark.parametrize("method", ["baseline", "deconfound", "capsule"])
+def test_graph_and_eager_agree_over_20_steps(method):
+    data = tiny_data(counts=COUNTS)
+    (graph,) = losses([cuda_config(method=method, lr=0.005)], data)
+    (eager,) = losses([cuda_config(method=method, lr=0.005, graph=False)], data)
+    assert len(graph) == 20 and sum(graph[-5:]) < sum(graph[:5])
+    assert graph == pytest.approx(eager, rel=2e-3)
+    assert graph[:3] == pytest.approx(eager[:3], rel=1e-5)
+
+
+def test_the_augmentation_of_photographs_is_captured_too():
+    data = tiny_data(counts=COUNTS)
+    options = {"augment": "resized-crop", "crop_size": 12, "lr": 0.01}
+    (graph,) = losses([cuda_config(**options)], data)
+    (eager,) = losses([cuda_config(graph=False, **options)], data)
+    assert graph[:5] == pytest.approx(eager[:5], rel=1e-4)
+    (on_cpu,) = losses([cuda_config(**{**options, "device": "cpu"})], data, steps=1)
+    assert graph[0] == pytest.approx(on_cpu[0], rel=1e-2)  # the very same crops, in half precision
+
+
+@pytest.mark.parametrize(
+    ("method", "compiled"),
+    # a compilation takes half a minute: the two shapes of network that are compiled
+    [(m, False) for m in ("baseline", "deconfound", "mixup", "bbn", "ldam-drw")]
+    + [("deconfound", True), ("bbn", True)],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own
+def test_what_the_figures_are_made_with_agrees_with_float32(method, compiled):
+    """bf16, our own kernels and the compiled backbone follow the plain step, up to rounding."""
+    data = tiny_data(counts=COUNTS)
+    options = {"method": method, "backbone": "resnet32-dual", "lr": 0.002}
+    (fast,) = losses([cuda_config(precision="bf16", compile=compiled, **options)], data)
+    (plain,) = losses([cuda_config(graph=False, **options)], data)
+    assert fast[:2] == pytest.approx(plain[:2], rel=2e-2)
+    assert sum(fast) == pytest.approx(sum(plain), rel=5e-2)
+    assert fast != plain
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_other_optimisers_are_captured_too(optimizer):
+    data = tiny_data(counts=COUNTS)
+    options = {"optimizer": optimizer, "lr": 1e-3}
+    (graph,) = losses([cuda_config(**options)], data)
+    (eager,) = losses([cuda_config(graph=False, **options)], data)
+    assert graph[:5] == pytest.approx(eager[:5], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", methods.registry())
+def test_every_method_is_captured_resumes_and_is_judged_the_same_again(name, tmp_path):
+    from interrupted import Kill, KillAfter
+
+    data, config = tiny_data(), cuda_config(backbone="conv4", batch_size=8, epochs=2, method=name)
+    legs = lay_out(methods.build(name).stages, 2)
+
+    def fit(folder, config=config, **more):
+        return fit_all(config, [name], [0], out=tmp_path / folder, data=data, **more)[0]
+
+    graph, eager = fit("graph"), fit("eager", config.with_options(graph=False))
+    with pytest.raises(Kill):
+        fit("killed", progress=KillAfter(legs[-1].stop - 1))
+    resumed = fit("killed", resume=True)
+    for other, near in ((eager, 2e-2), (resumed, 1e-3)):
+        pairs = zip(graph.metrics, other.metrics, strict=True)
+        for first, second in pairs:
+            assert first["loss"] == pytest.approx(second["loss"], rel=near)
+    assert graph.metrics[0]["loss"] == pytest.approx(eager.metrics[0]["loss"], rel=1e-4)
+    assert set(graph.result) == set(Result.__dataclass_fields__)
+    again = lt.evaluate(graph, data=data)
+    assert again.overall == pytest.approx(graph.result["overall"], abs=100 / 15)
+
+
+def test_replicas_side_by_side_equal_each_seed_alone():
+    data = tiny_data(counts=COUNTS)
+    configs = [cuda_config(method="deconfound", seed=seed) for seed in range(4)]
+    together = losses(configs, data)
+    for config, beside in zip(configs, together, strict=True):
+        (alone,) = losses([config], data)
+        assert beside[:3] == pytest.approx(alone[:3], rel=1e-5)
+        assert beside == pytest.approx(alone, rel=2e-3)
+    assert together[0] != together[1]
+
+
+def test_unlike_trainings_share_a_graph_and_each_is_what_it_is_alone():
+    kinds = [("baseline", COUNTS), ("deconfound", COUNTS[::-1]), ("ldam-drw", (24, 12, 4))]
+
+    def trained(kinds) -> list[Replica]:
+        replicas = []
+        for method, counts in kinds:
+            config, data = cuda_config(method=method, epochs=3), tiny_data(counts=counts)
+            fabric = launch(config.machine)
+            resident = Resident.place(data, config.train, fabric.device)
+            replicas.append(Replica(config, methods.build(method), data, resident, fabric))
+        train(replicas, after_epoch=lambda epoch, records: None)
+        return replicas
+
+    for kind, beside in zip(kinds, trained(kinds), strict=True):
+        (alone,) = trained([kind])
+        assert beside.losses.tolist() == pytest.approx(alone.losses.tolist(), rel=5e-2)
+
+
+def test_methods_of_equal_shape_train_together_and_short_batches_count(tmp_path):
+    data = tiny_data(counts=COUNTS)
+    config = cuda_config(keep_short_batch=True, epochs=6, precision="auto", lr=0.005)
+    names = ["baseline", "deconfound", "deconfound-tde"]
+    runs = fit_all(config, names, [0, 1], out=tmp_path, data=data)
+    assert {run.result["replicas"] for run in runs} == {4}
+    for run in runs:
+        assert run.metrics[-1]["loss"] < run.metrics[0]["loss"]
+        assert run.result["overall"] > 60
+    batches = runs[0].load_model()["backbone.stem.1.num_batches_tracked"]
+    assert int(batches) == 6 * 22  # 21 full steps and the short one, and no warm-up left in it
+
+
+def test_a_resumed_capture_starts_where_the_checkpoint_was(tmp_path):
+    from interrupted import Kill, KillAfter, without_clock
+
+    data, config = tiny_data(counts=COUNTS), cuda_config(epochs=4, save_seconds=0.0)
+    (whole,) = fit_all(config, ["deconfound"], [0], out=tmp_path / "a", data=data)
+    with pytest.raises(Kill):
+        fit_all(config, ["deconfound"], [0], out=tmp_path / "b", data=data, progress=KillAfter(2))
+    (resumed,) = fit_all(config, ["deconfound"], [0], out=tmp_path / "b", data=data, resume=True)
+    first, second = without_clock(whole)[1], without_clock(resumed)[1]
+    assert [r["loss"] for r in first] == pytest.approx([r["loss"] for r in second], rel=1e-3)
+
+
+def test_a_model_predicts_on_cuda_what_it_predicts_on_the_cpu(tmp_path):
+    data = tiny_data(counts=COUNTS)
+    (run,) = fit_all(cuda_config(epochs=2), ["deconfound-tde"], [0], out=tmp_path / "a", data=data)
+    path = lt.export(run, out=tmp_path / "m.safetensors", alpha_input=True)
+    there, here = lt.load_model(path), lt.load_model(path, device="cpu")
+    assert there._network.device.type == "cuda"
+    for alpha in (1.5, 0.5):
+        there.alpha = here.alpha = alpha
+        logits = there.logits(data.test.inputs), here.logits(data.test.inputs)
+        torch.testing.assert_close(*logits, rtol=2e-2, atol=2e-2)  # TF32
+    there.save_pretrained(tmp_path / "saved")
+    again = lt.load_model(tmp_path / "saved", device="cpu").logits(data.test.inputs)
+    torch.testing.assert_close(again, logits[1], rtol=1e-4, atol=1e-4)
+
+
+def test_maps_are_those_of_the_cpu():
+    torch.manual_seed(0)
+    backbone = backbones.build("resnet32-dual", 3).eval()
+    head = lt.DeconfoundHead(backbone.dim, 5).eval()
+    head.mean_feature.fill_(1.0)
+    inputs, target = torch.rand(4, 3, 32, 32), torch.tensor([0, 2, 4, 1])
+    on_cpu = grad_cam(backbone, head, inputs, target)
+    on_cuda = grad_cam(backbone.cuda(), head.cuda(), inputs.cuda(), target.cuda())
+    assert torch.allclose(on_cuda.cpu(), on_cpu, atol=0.02 * float(on_cpu.max()))
+
+
+def synchronised(rank: int, folder: str) -> None:
+    """One of two ranks on one device: its half of a batch through a network with one step."""
+    store = torch.distributed.FileStore(f"{folder}/store", 2)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(network())
+    images = batch()[rank::2]
+    loss = model.backbone(images).square().sum()
+    loss.backward()
+    gradient = model.backbone.layers[0].weight.grad
+    torch.distributed.all_reduce(gradient)
+    if rank == 0:
+        torch.save((gradient.cpu(), dict(model.cpu().state_dict())), f"{folder}/rank0.pt")
+    store.set(f"done {rank}", "yes")
+    store.wait(["done 0", "done 1"])
+    torch.distributed.destroy_process_group()
+
+
+def network() -> torch.nn.Module:
+    from longtail.training.model import build_model
+
+    torch.backends.cudnn.allow_tf32 = False
+    return build_model(tiny_config(), methods.build("baseline"), tiny_data()).cuda().train()
+
+
+def batch() -> torch.Tensor:
+    return torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)).cuda()
+
+
+def test_synchronised_statistics_are_those_of_the_joined_batch(tmp_path):
+    torch.multiprocessing.spawn(synchronised, (str(tmp_path),), nprocs=2)
+    gradient, state = torch.load(tmp_path / "rank0.pt", weights_only=True)
+    alone = network()
+    alone.backbone(batch()).square().sum().backward()
+    expected = alone.backbone.layers[0].weight.grad.cpu()
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)
+    for key, value in alone.cpu().state_dict().items():
+        torch.testing.assert_close(state[key], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_devices_with_synchronised_statistics_equal_one(tmp_path):
+    import subprocess
+    import sys
+
+    from longtail.runs.folder import Run
+
+    words = [
+        *("train", "digits-lt", "--method", "deconfound", "--epochs", "2", "--precision", "32"),
+        *("--augment", "crop", "--pad", "1", "--batch-size", "64"),
+    ]
+    for devices in (1, 2):
+        more = ["--devices", str(devices), "--out", str(tmp_path / str(devices))]
+        more += ["--sync-batchnorm"] if devices > 1 else []
+        subprocess.run([sys.executable, "-m", "longtail", *words, *more], check=True)
+    one, two = ([r["loss"] for r in Run(tmp_path / n).metrics] for n in "12")
+    assert one == pytest.approx(two, rel=1e-3)
+
+
+def test_streamed_images_and_those_decoded_on_the_device_train_alike(tmp_path):
+    from benchmarks.generated import generate, generated
+    from longtail.core.config import DataConfig
+
+    paths = generate(tmp_path, 24, scale=0.2)
+    config = cuda_config(backbone="conv4", augment="resized-crop", crop_size=32, lr=0.01)
+    kept, streamed = (
+        generated(tmp_path, paths, 48, DataConfig(image_size=40, stream=stream))
+        for stream in (False, True)
+    )
+    (resident,) = losses([config.with_options(graph=False)], kept, steps=3)
+    (by_workers,) = stream_losses(config.with_options(workers=2), streamed)
+    (on_device,) = stream_losses(config.with_options(workers=2, decode="device"), streamed)
+    assert by_workers == pytest.approx(resident, rel=1e-4)
+    assert on_device == pytest.approx(resident, rel=5e-2)
+
+
+def test_decoding_on_the_device_spoils_nothing_that_is_still_read(tmp_path):
+    """While the device is behind, decoded pixels may not land where it has yet to read."""
+    from benchmarks.generated import generate, generated
+    from longtail.core.config import DataConfig
+    from longtail.data.decoding.jpeg import decode_jpegs
+
+    paths = generate(tmp_path, 24, scale=0.2)
+    inputs = generated(tmp_path, paths, 48, DataConfig(image_size=40, stream=True)).train.inputs
+    epochs, device = torch.arange(48).repeat(4).split(16), torch.device("cuda", 0)
+    apart, read, behind = [], [], []
+    for index in epochs:
+        pixels, encoded = inputs.decoded(index.tolist()).images, inputs.encoded(index.tolist())
+        freed = [torch.ones(24_000, dtype=torch.uint8, device=device) for _ in range(64)]
+        torch.cuda._sleep(200_000_000)  # a tenth of a second, in which the host goes on
+        read.append(torch.stack([part.sum() for part in freed]))
+        done = torch.cuda.Event()
+        done.record()
+        del freed  # each is as large as an image: the next to ask for memory get these
+        decoded = torch.stack(decode_jpegs(encoded.blobs(), 40, device))
+        behind.append(not done.query())
+        apart.append((pixels.to(device).float() - decoded.float()).abs().mean((1, 2, 3)))
+    assert sum(behind) > len(epochs) // 2, "the host waited: nothing was tried"
+    assert (torch.cat(read) == 24_000).all()
+    assert torch.cat(apart).max() < 8  # grey levels; two images differ by 50
+
+
+def test_what_is_carried_is_not_read_before_it_is_there():
+    from longtail.training.batches import _early
+
+    device = torch.device("cuda", 0)
+
+    def slow():
+        for value in range(8):
+            batch = torch.full((1 << 20,), -1, device=device)
+            torch.cuda._sleep(50_000_000)
+            yield batch.fill_(value)
+
+    read = [batch.clone() for batch in _early(slow(), device)]
+    assert [part.unique().tolist() for part in read] == [[value] for value in range(8)]
+
+
+def test_what_is_carried_early_spoils_nothing_that_is_still_read():
+    from longtail.training.batches import in_batches
+
+    images = torch.arange(96, dtype=torch.uint8).view(-1, 1, 1, 1).expand(96, 3, 64, 64)
+    order = torch.arange(96).split(16)
+    device, sums, behind = torch.device("cuda", 0), [], []
+    for batch in in_batches(images, order, cuda_config(workers=2).machine, device):
+        torch.cuda._sleep(200_000_000)  # a tenth of a second, in which the host goes on
+        sums.append(batch[:, 0, 0, 0].long())
+        done = torch.cuda.Event()
+        done.record()
+        del batch  # whoever asks for memory now must not get this
+        behind.append(not done.query())
+    assert sum(behind) > len(order) // 2, "the host waited: nothing was tried"
+    assert torch.equal(torch.cat(sums).cpu(), torch.arange(96))
+
+
+def stream_losses(config: Config, data: Data) -> list[list[float]]:
+    from longtail.training.batches import Streaming
+
+    fabric = launch(config.machine)
+    streaming = Streaming(data, config.train, config.machine, fabric.device)
+    replica = Replica(config, methods.build(config.method), data, streaming, fabric)
+    replica.enter(0, resumed=False)
+    replica.begin_epoch(0)
+    advance = stepper([replica])
+    for sizes in steps_of_epoch([replica]):
+        advance(sizes)
+    return [replica.losses.tolist()]
+
+
+def test_gradients_in_parts_are_captured(tmp_path):
+    data = tiny_data(images=False, counts=COUNTS)
+    options = {"backbone": "identity", "method": "deconfound", "lr": 0.05}
+    (whole,) = losses([cuda_config(**options)], data)
+    (parts,) = losses([cuda_config(accumulate=4, **options)], data)
+    assert parts == pytest.approx(whole, rel=1e-4)

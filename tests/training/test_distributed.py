@@ -1,0 +1,181 @@
+"""Two gloo processes equal one process on the joined batch, through the whole engine."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import longtail as lt
+from helpers import tiny_data
+from longtail.cli import parser as cli
+from longtail.cli.output import print_lines
+from longtail.core.config import MachineConfig
+from longtail.core.errors import UserError
+from longtail.runs.folder import Run
+from longtail.training import loop as engine
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+from helpers import tiny_config, tiny_data
+from longtail.runs.fit import fit_all
+data = tiny_data(images=False, counts=(24, 12, 5))
+config = tiny_config(backbone="identity", heads=2, epochs=3)
+fit_all(config, {names!r}, [0], out=Path({out!r}), data=data)
+if {ranks} > 1:  # batch statistics are of each rank: two of them cannot equal one
+    fit_all(tiny_config(epochs=1), ["bbn"], [0], out=Path({out!r}) / "bbn/s0", data=tiny_data())
+"""
+NAMES = [
+    "deconfound-tde",
+    "class-balanced",
+    "decouple-crt",
+    "decouple-lws",
+    "decouple-oltr",
+    "oltr",
+]
+
+
+def train(out: Path, ranks: int) -> Path:
+    tests = str(Path(__file__).parents[1])
+    script = out.with_suffix(".py")
+    script.write_text(SCRIPT.format(tests=tests, out=str(out), names=NAMES, ranks=ranks))
+    done = torchrun(script, ranks)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def torchrun(script: Path, ranks: int) -> subprocess.CompletedProcess:
+    launcher = [sys.executable]
+    if ranks > 1:
+        rendezvous = ["--standalone", "--nproc-per-node", str(ranks)]
+        launcher += ["-m", "torch.distributed.run", *rendezvous]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*launcher, str(script)], env=env, capture_output=True, text=True, timeout=240
+    )
+
+
+def test_two_ranks_equal_one(tmp_path):
+    folders = train(tmp_path / "one", 1), train(tmp_path / "two", 2)
+    for name in NAMES:
+        one, two = (Run(folder / name / "s0") for folder in folders)
+        weights = one.load_model(), two.load_model()
+        for key in weights[0]:  # equal weights after 15 steps: equal logits and gradients in each
+            torch.testing.assert_close(weights[0][key], weights[1][key], rtol=1e-5, atol=1e-6)
+        for first, second in zip(one.metrics, two.metrics, strict=True):
+            assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
+        # 15 test images on 2 ranks: a padded 16th would change the figures
+        for field in ("overall", "medium", "few", "per_class", "sweep"):
+            assert one.result[field] == two.result[field], (name, field)
+        if name == "deconfound-tde":
+            assert weights[0]["head.mean_feature"].abs().max() > 0
+            assert one.result["mean_cos"] == pytest.approx(two.result["mean_cos"], rel=1e-4)
+        if name == "oltr":
+            assert weights[0]["head.memory"].abs().max() > 0
+    # all ranks judged one model: the saved one, with rank 0's batch statistics
+    bbn = Run(folders[1] / "bbn" / "s0")
+    again = lt.evaluate(bbn, data=tiny_data())
+    assert again.feature_norm == pytest.approx(bbn.result["feature_norm"], rel=1e-4)
+
+
+COMMAND = """
+import sys
+import torch
+torch.set_num_threads(1)
+from longtail.cli import parser as cli
+from longtail.cli.output import Console
+
+words = {words!r}
+cli.main([*words, "--out", {out!r} + "/whole"])
+ends = Console.epoch
+
+def die(console, record):
+    ends(console, record)
+    if record["epoch"] == 1:
+        raise SystemExit(9)
+
+Console.epoch = die
+cli.main([*words, "--out", {out!r} + "/killed"])
+"""
+
+
+def photographs(folder: Path) -> Path:
+    """26 images of three classes, six of them for the test."""
+    random = np.random.RandomState(0)
+    for i in range(26):
+        label = (0, 0, 0, 1, 1, 2)[i % 6]
+        place = folder / ("test" if i >= 20 else "train") / "abc"[label]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = random.randint(0, 128, (36, 40, 3)) + 40 * label
+        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{i}.png")
+    return folder
+
+
+def test_the_command_on_two_ranks_equals_one_and_one_rank_goes_on_after_two(tmp_path):
+    """Group norm, photographs' augmentation, gradients in parts, images streamed.
+
+    Without workers: a fork beside the threads of gloo may hang, in torch's own loader as in ours.
+    """
+    images = photographs(tmp_path / "photos")
+    words = [
+        *("train", str(images), "--method", "deconfound-tde", "--backbone", "test_efficientnet_gn"),
+        *("--image-size", "36", "--crop-size", "32", "--augment", "resized-crop"),
+        *("--epochs", "3", "--batch-size", "8", "--lr", "0.02", "--warmup", "0"),
+        *("--save-seconds", "0", "--device", "cpu", "--alpha", "1"),
+    ]
+    streaming = [*words, "--stream", "--workers", "0", "--accumulate", "2"]
+    script = tmp_path / "two.py"
+    script.write_text(COMMAND.format(words=streaming, out=str(tmp_path / "two")))
+    done = torchrun(script, 2)
+    assert done.returncode != 0 and "exitcode  : 9" in done.stderr, done.stderr
+    killed = Run(tmp_path / "two" / "killed")
+    assert not killed.finished and killed.load_checkpoint()["epoch"] == 2
+
+    one, two = Run(tmp_path / "one"), Run(tmp_path / "two" / "whole")
+    cli.main([*words, "--out", str(one.folder)])
+    cli.main([*streaming, "--out", str(killed.folder), "--resume"])
+    expected = one.load_model()
+    for run in (two, killed):
+        weights = run.load_model()
+        for key in expected:
+            torch.testing.assert_close(weights[key], expected[key], rtol=1e-3, atol=1e-4)
+        losses = [[record["loss"] for record in r.metrics] for r in (one, run)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4) and len(losses[0]) == 3
+        assert run.result["per_class"] == one.result["per_class"]
+
+
+@pytest.mark.parametrize(
+    ("env", "wanted"),
+    [
+        ({}, (1, 1)),
+        ({"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, (4, 2)),
+        ({"SLURM_NTASKS": "6", "SLURM_NNODES": "3"}, (2, 3)),
+        ({"SLURM_NTASKS": "1"}, (1, 1)),
+    ],
+)
+def test_processes_are_counted_for_you(env, wanted, monkeypatch):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert engine._processes(MachineConfig()) == wanted
+
+
+def test_one_process_of_several_speaks(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    print_lines(["a"], [["b"]])
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("RANK", "0")
+    print_lines(["a"], [["b"]])
+    assert capsys.readouterr().out == "a\nb\n"
+
+
+def test_synchronised_statistics_need_cuda():
+    with pytest.raises(UserError, match="--sync-batchnorm needs CUDA devices"):
+        engine.launch(MachineConfig(device="cpu", sync_batchnorm=True))
