@@ -58,7 +58,7 @@ class PriorHead(Head):
         return logits + self.prior if self.training else logits
 
 
-def oversampled(seed: int) -> BaseEstimator:
+def oversample(seed: int) -> BaseEstimator:
     """Rows of small classes drawn again until all are equal, then logistic regression."""
     from imblearn.over_sampling import RandomOverSampler
     from imblearn.pipeline import make_pipeline
@@ -87,7 +87,7 @@ CLASSIFIERS: dict[str, Callable[[int, str], BaseEstimator]] = {
     ),
     "logistic": lambda seed, device: logistic(),
     "logistic-balanced": lambda seed, device: logistic(class_weight="balanced"),
-    "oversampled-logistic": lambda seed, device: oversampled(seed),
+    "oversampled-logistic": lambda seed, device: oversample(seed),
     "nearest-mean": lambda seed, device: make_pipeline(Normalizer(), NearestCentroid()),
 }
 """Name to (seed, device) -> an untrained classifier."""

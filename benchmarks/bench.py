@@ -15,15 +15,15 @@ from benchmarks.recipes import RecipeBench, about, read_recipe, recipe_paths, re
 from longtail import methods
 from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError
-from longtail.core.files import replacing
-from longtail.core.options import typed
+from longtail.core.files import replace_atomically
+from longtail.core.options import convert
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.evaluation import tables
-from longtail.evaluation.result import own_seconds, rounded, trained_with
+from longtail.evaluation.result import own_seconds, recipe_fields, round_floats
 from longtail.runs.fit import TUNING_FRACTION, run_jobs
 from longtail.runs.folder import Run
-from longtail.runs.plan import Job, settled
+from longtail.runs.plan import Job, resolve
 from longtail.training.loop import Progress
 from longtail.training.schedule import lay_out
 
@@ -37,7 +37,7 @@ PAPER_ORDER = (
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ClassifierRecipe:
     """A row of the paper: its configuration and the figure the paper gives."""
 
     path: Path
@@ -47,10 +47,10 @@ class Recipe:
     seeds: int
 
     @staticmethod
-    def read(path: Path) -> "Recipe":
+    def read(path: Path) -> "ClassifierRecipe":
         """Read a recipe file: options of `Config`, and `paper` and `seeds` beside them."""
-        config, paper, seeds = read_recipe(path, Config, lambda c: settled(c)[0], seeds=3)
-        return Recipe(path, config, typed(paper, float | None, f"{path}: paper"), seeds)
+        config, paper, seeds = read_recipe(path, Config, lambda c: resolve(c)[0], seeds=3)
+        return ClassifierRecipe(path, config, convert(paper, float | None, f"{path}: paper"), seeds)
 
     @property
     def cell(self) -> Path:
@@ -70,14 +70,14 @@ class Recipe:
         return self.cell / self.name
 
 
-class Bench(RecipeBench[Recipe]):
+class ClassifierBench(RecipeBench[ClassifierRecipe]):
     """A benchmark of classifiers."""
 
     @staticmethod
-    def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "Bench":
+    def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "ClassifierBench":
         """The bench called `name`, from RECIPES/NAME."""
-        read = sorted(map(Recipe.read, recipe_paths(recipes / name)), key=_in_paper_order)
-        places: dict[Path, Recipe] = {}
+        read = sorted(map(ClassifierRecipe.read, recipe_paths(recipes / name)), key=_in_paper_order)
+        places: dict[Path, ClassifierRecipe] = {}
         for recipe in read:
             other = places.setdefault(recipe.place, recipe)
             if other is not recipe:
@@ -85,26 +85,28 @@ class Bench(RecipeBench[Recipe]):
                     f"{other.path} and {recipe.path} would write the same results, "
                     f"{recipe.place}: name one METHOD+VARIANT.yaml"
                 )
-        return Bench(name, tuple(read), results / name, runs / name, about(recipes / name))
+        return ClassifierBench(
+            name, tuple(read), results / name, runs / name, about(recipes / name)
+        )
 
-    def differing(self, recipe: Recipe, found: Mapping[str, Any]) -> list[str]:
+    def differing(self, recipe: ClassifierRecipe, found: Mapping[str, Any]) -> list[str]:
         """Fields of the result `found` that `recipe`, as it is now, would not have made."""
         train = recipe.config.train
         wanted = {
             "method": recipe.config.method,
-            **trained_with(recipe.config),
+            **recipe_fields(recipe.config),
             **{name: getattr(train, name) for name in ("epochs", "batch_size", "momentum", "lr")},
         }
         if found["alpha_rule"] == "fixed" and "alpha" in recipe.config.options:
             wanted["alpha"] = recipe.config.options["alpha"]
-        if recipe.config.files.judge == "val":
-            wanted["judged_on"] = "val"
+        if recipe.config.files.evaluate_on == "val":
+            wanted["evaluated_on"] = "val"
         # early files do not tell all
-        return [n for n, value in wanted.items() if n in found and found[n] != rounded(value)]
+        return [n for n, value in wanted.items() if n in found and found[n] != round_floats(value)]
 
     def run(
         self,
-        wanted: Sequence[tuple[Recipe, int]],
+        wanted: Sequence[tuple[ClassifierRecipe, int]],
         *,
         root: Path | None,
         machine: MachineConfig,
@@ -135,13 +137,15 @@ class Bench(RecipeBench[Recipe]):
 
     def _check_data(self, job: Job, data: Data) -> None:
         """Refuse other images than recipes on the same data have results of."""
-        asked = trained_with(job.config)["files"]
+        asked = recipe_fields(job.config)["files"]
         for recipe in self.recipes:
-            files = trained_with(recipe.config)["files"]
+            files = recipe_fields(recipe.config)["files"]
             if (recipe.config.data, files) == (job.config.data, asked):
                 self.check_images(recipe, data.subset_sha256, job.config.data)
 
-    def job(self, recipe: Recipe, seed: int, root: Path | None, machine: MachineConfig) -> Job:
+    def job(
+        self, recipe: ClassifierRecipe, seed: int, root: Path | None, machine: MachineConfig
+    ) -> Job:
         """What is to be trained for `recipe` and `seed`."""
         config = replace(recipe.config, seed=seed, machine=machine)
         if root is not None:
@@ -154,7 +158,7 @@ class Bench(RecipeBench[Recipe]):
         note = f"\n{SHARES}\n" if "seconds a run" in table else ""
         return f"{table}{note}{_below(self)}"
 
-    def expected_seconds(self, wanted: Sequence[tuple[Recipe, int]]) -> float | None:
+    def expected_seconds(self, wanted: Sequence[tuple[ClassifierRecipe, int]]) -> float | None:
         """What `wanted` should take, from the price of an image in the results that are there."""
         known = [result for recipe in self.recipes for result in self.found(recipe)]
         if not known:
@@ -178,7 +182,7 @@ class Bench(RecipeBench[Recipe]):
         return sum(trainings.values())
 
 
-def _in_paper_order(recipe: Recipe) -> tuple[Any, ...]:
+def _in_paper_order(recipe: ClassifierRecipe) -> tuple[Any, ...]:
     """By data set, from the most imbalanced on, and methods as the paper lists them."""
     data, _, ratio = recipe.config.data.partition(":")
     return (
@@ -193,7 +197,7 @@ def _in_paper_order(recipe: Recipe) -> tuple[Any, ...]:
 def _check_same_recipe(job: Job) -> None:
     """Refuse a run folder from when the recipe was another one."""
     if (job.run.folder / "config.yaml").exists():
-        before, now = trained_with(job.run.config), trained_with(job.config)
+        before, now = recipe_fields(job.run.config), recipe_fields(job.config)
         if before != now:
             raise UserError(
                 f"{job.run.folder} was trained by another recipe than its own is now: delete that "
@@ -203,11 +207,11 @@ def _check_same_recipe(job: Job) -> None:
 
 def keep(run: Run, path: Path) -> None:
     """Copy the result of a finished run to `path`."""
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_text(json.dumps(run.result) + "\n")
 
 
-def markdown(bench: Bench) -> str:
+def markdown(bench: ClassifierBench) -> str:
     """The table of a bench from its result files; a cell that was not run says so."""
     rows = [_cells(recipe, bench.found(recipe)) for recipe in bench.recipes]
     # the paper has not every bench, most test sets are even, seconds of a CPU are nobody else's,
@@ -216,7 +220,7 @@ def markdown(bench: Bench) -> str:
     return tables.markdown(columns, ([row[c] for c in columns] for row in rows))
 
 
-def overview(bench: Bench) -> str:
+def overview(bench: ClassifierBench) -> str:
     """One row a method and backbone, one column a data set: ours / the paper's, overall."""
     columns = list(dict.fromkeys(recipe.config.data for recipe in bench.recipes))
     cells = {(_row(r), r.config.data): _overview_cell(r, bench.found(r)) for r in bench.recipes}
@@ -225,7 +229,7 @@ def overview(bench: Bench) -> str:
     return tables.markdown(["method", *columns], lines)
 
 
-def _row(recipe: Recipe) -> str:
+def _row(recipe: ClassifierRecipe) -> str:
     return recipe.name + (" (64-d)" if recipe.config.backbone == "resnet32" else "")
 
 
@@ -233,25 +237,25 @@ def _by_value(item: tuple[str, int]) -> tuple[int, str]:
     return item[1], item[0]
 
 
-def _overview_cell(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> str:
+def _overview_cell(recipe: ClassifierRecipe, results: Sequence[Mapping[str, Any]]) -> str:
     row = tables.row(results) if results else None
-    ours = tables.shown(row.figures["overall"]) if row else "not run"
+    ours = tables.format_figure(row.figures["overall"]) if row else "not run"
     ours += " (1 seed)" if len(results) == 1 else ""
     paper = "" if recipe.paper is None else f" / {recipe.paper:.1f}"
     return f"[{ours}]({_link(recipe)}){paper}"
 
 
-def _link(recipe: Recipe) -> str:
+def _link(recipe: ClassifierRecipe) -> str:
     """From the folder of results."""
     return str(recipe.path if recipe.path.is_absolute() else Path("..") / recipe.path)
 
 
-def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _cells(recipe: ClassifierRecipe, results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """One row, by column; empty where there is nothing to say."""
     config, paper = recipe.config, recipe.paper
     row = tables.row(results) if results else None
     overall = row.figures["overall"] if row else None
-    class_mean = row.figures[tables.CLASS_MEAN] if row and tables.uneven(results) else None
+    class_mean = row.figures[tables.CLASS_MEAN] if row and tables.is_uneven(results) else None
     seconds = [own_seconds(r) for r in results if "CPU" not in r["device"]]
     return {
         "data": config.data,
@@ -259,12 +263,15 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> dict[str, st
         "method": f"[{recipe.name}]({_link(recipe)})",
         "alpha": row.alpha if row else "",
         "seeds": str(len(results)),
-        "overall": tables.shown(overall) if overall else "not run",
+        "overall": tables.format_figure(overall) if overall else "not run",
         "paper": "" if paper is None else f"{paper:.1f}",
         "difference": f"{overall[0] - paper:+.1f}" if overall and paper is not None else "",
-        **{s: tables.shown(row.figures[s]) if row else "" for s in ("many", "medium", "few")},
-        tables.CLASS_MEAN: tables.shown(class_mean) if class_mean else "",
-        "seconds a run": tables.shown(tables.spread(seconds)) if seconds else "",
+        **{
+            s: tables.format_figure(row.figures[s]) if row else ""
+            for s in ("many", "medium", "few")
+        },
+        tables.CLASS_MEAN: tables.format_figure(class_mean) if class_mean else "",
+        "seconds a run": tables.format_figure(tables.spread(seconds)) if seconds else "",
     }
 
 
@@ -274,7 +281,7 @@ SHARES = """Seconds a run are its share, by images, of those of all trained besi
 to be compared by them. `python -m benchmarks prices` measures methods one at a time."""
 
 
-def _below(bench: Bench) -> str:
+def _below(bench: ClassifierBench) -> str:
     """The cells where we lose, if there are any."""
     lost = []
     for recipe in bench.recipes:
@@ -286,7 +293,7 @@ def _below(bench: Bench) -> str:
     return f"\nMore than {BELOW} points below the paper:\n\n{''.join(lost)}" if lost else ""
 
 
-def write_table(bench: Bench, readme: Path | None) -> Path:
+def write_table(bench: ClassifierBench, readme: Path | None) -> Path:
     """Write RESULTS/NAME.md; README gets it, or its overview, between NAME's markers."""
     table = markdown(bench)
     short = table if len({r.config.data for r in bench.recipes}) == 1 else overview(bench)
@@ -298,6 +305,6 @@ def write_table(bench: Bench, readme: Path | None) -> Path:
             head, rest = text.split(begin, 1)
             tail = rest.split(end, 1)[1]
             here = short.replace("(../recipes", "(recipes")
-            with replacing(readme) as path:
+            with replace_atomically(readme) as path:
                 path.write_text(f"{head}{begin}\n{here}{end}{tail}")
     return out

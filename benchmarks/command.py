@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from benchmarks.measured import MEASURED, check_options
-from longtail.cli.output import first_process
+from longtail.cli.output import is_first_process
 from longtail.cli.parser import parse_alone, user_errors
 from longtail.core.config import MachineConfig
 from longtail.core.errors import unknown
@@ -18,7 +18,7 @@ NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.joi
 
 
 @dataclass(frozen=True)
-class Bench:
+class BenchCommand:
     """Reproduce a table of the paper: run what is missing, then write the table."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help=NAMES)]
@@ -65,7 +65,7 @@ class Bench:
         known = {folder.name for folder in self.recipes.glob("*/")}
         if known and self.name not in known:
             raise unknown("bench", self.name, known | set(MEASURED), NAMES)
-        opened = bench.Bench.open(
+        opened = bench.ClassifierBench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
         wanted = opened.missing(self.seeds, self.only)
@@ -77,12 +77,12 @@ class Bench:
         from longtail.cli.output import Console
 
         # README shows what is committed: figures kept elsewhere are not
-        readme = Path("README.md") if self.results == Bench.results else None
+        readme = Path("README.md") if self.results == BenchCommand.results else None
         try:
             with Console() as console:
                 opened.run(wanted, root=self.root, machine=self.machine, progress=console)
         finally:
-            if first_process() and opened.begun:
+            if is_first_process() and opened.begun:
                 print(f"written to {bench.write_table(opened, readme)}")
 
 
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parse(list(sys.argv[1:] if argv is None else argv)).run()
 
 
-def parse(arguments: list[str]) -> Bench:
+def parse(arguments: list[str]) -> BenchCommand:
     """The benchmark that `arguments` ask for."""
-    command: Bench = parse_alone(Bench, "python -m benchmarks", arguments)
+    command: BenchCommand = parse_alone(BenchCommand, "python -m benchmarks", arguments)
     return command

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench import Bench, Recipe
+from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.files import read_all, write_json, write_page
 from benchmarks.recipes import result_path
 from longtail.core.config import MachineConfig
@@ -39,7 +39,9 @@ SAME = (
 """What a measurement takes over from its run's result."""
 
 
-def cells(bench: Bench, only: Sequence[str], seeds: int) -> list[tuple[Recipe, int]]:
+def cells(
+    bench: ClassifierBench, only: Sequence[str], seeds: int
+) -> list[tuple[ClassifierRecipe, int]]:
     """The recipes of those methods whose path holds one of the words of `only`, by seed."""
     return [
         (recipe, seed)
@@ -50,8 +52,8 @@ def cells(bench: Bench, only: Sequence[str], seeds: int) -> list[tuple[Recipe, i
 
 
 def bench_compactness(
-    bench: Bench,
-    wanted: Sequence[tuple[Recipe, int]],
+    bench: ClassifierBench,
+    wanted: Sequence[tuple[ClassifierRecipe, int]],
     *,
     root: Path | None,
     machine: MachineConfig,
@@ -82,7 +84,7 @@ def measure(run: Run) -> dict[str, Any]:
     return {
         **{name: result[name] for name in SAME if name in result},  # early ones do not tell all
         **asdict(gradcam.measure(opened)),
-        "judged_on": opened.data.judged_on,
+        "evaluated_on": opened.data.evaluated_on,
         **environment(cuda=opened.fabric.device.type == "cuda"),
     }
 
@@ -96,10 +98,15 @@ def table(measured: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[s
         [
             f"{tables.data_name(group.results[0])} {group.label}",
             str(len(group.results)),
-            *(tables.shown(tables.spread([i[s] for i in group.results])) for s in tables.SPLITS),
-            tables.shown(tables.spread([100 * i["empty"] / i["images"] for i in group.results])),
+            *(
+                tables.format_figure(tables.spread([i[s] for i in group.results]))
+                for s in tables.SPLITS
+            ),
+            tables.format_figure(
+                tables.spread([100 * i["empty"] / i["images"] for i in group.results])
+            ),
         ]
-        for group in tables.alike(measured)
+        for group in tables.group_seeds(measured)
     ]
     return ["compactness (%)", "seeds", *tables.SPLITS, "empty maps (%)"], rows
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.recipes import RecipeBench, about, read_recipe, recipe_paths, result_path
 from longtail.core.errors import UserError
-from longtail.core.files import replacing
-from longtail.core.options import typed
+from longtail.core.files import replace_atomically
+from longtail.core.options import convert
 from longtail.detection.config import (
     METHODS,
     DetectionConfig,
@@ -22,17 +22,17 @@ from longtail.detection.config import (
     InferenceConfig,
 )
 from longtail.detection.data.dataset import Splits, load
-from longtail.detection.reopen import Finished
-from longtail.detection.run import FIGURES, digest, made_with
+from longtail.detection.reopen import OpenDetector
+from longtail.detection.run import FIGURES, digest, recipe_fields_of
 from longtail.detection.train import fit
 from longtail.evaluation import tables
-from longtail.evaluation.result import rounded
+from longtail.evaluation.result import round_floats
 from longtail.runs.folder import differences
 from longtail.training.loop import Progress
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DetectionRecipe:
     """A row of the paper's table."""
 
     path: Path
@@ -44,11 +44,11 @@ class Recipe:
     seeds: int
 
     @staticmethod
-    def read(path: Path, folder: Path) -> "Recipe":
+    def read(path: Path, folder: Path) -> "DetectionRecipe":
         """Read a recipe file: options of `DetectionConfig`, and `paper` and `seeds` beside them."""
         config, paper, seeds = read_recipe(path, DetectionConfig, _checked, seeds=2)
         place = path.relative_to(folder).with_suffix("")
-        return Recipe(path, place, config, _figures(paper, f"{path}: paper"), seeds)
+        return DetectionRecipe(path, place, config, _figures(paper, f"{path}: paper"), seeds)
 
     def order(self) -> tuple[Any, ...]:
         """As tab:3 lists them, folder by folder; plain TDE before the exempted."""
@@ -56,26 +56,26 @@ class Recipe:
         return self.place.parent, METHODS.index(self.config.method), tde != "plain"
 
 
-class DetectionBench(RecipeBench[Recipe]):
+class DetectionBench(RecipeBench[DetectionRecipe]):
     """A benchmark of detectors."""
 
     @staticmethod
     def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "DetectionBench":
         """The bench called `name`, from RECIPES/NAME."""
         folder = recipes / name
-        read = [Recipe.read(path, folder) for path in recipe_paths(folder)]
-        read.sort(key=Recipe.order)
+        read = [DetectionRecipe.read(path, folder) for path in recipe_paths(folder)]
+        read.sort(key=DetectionRecipe.order)
         _check_shared(read)
         return DetectionBench(name, tuple(read), results / name, runs / name, about(folder))
 
-    def differing(self, recipe: Recipe, found: Mapping[str, Any]) -> list[str]:
+    def differing(self, recipe: DetectionRecipe, found: Mapping[str, Any]) -> list[str]:
         """Fields of the result `found` that `recipe`, as it is now, would not have made."""
-        wanted = rounded(made_with(recipe.config))
+        wanted = round_floats(recipe_fields_of(recipe.config))
         return [name for name in wanted if found.get(name) != wanted[name]]
 
     def run(
         self,
-        wanted: Sequence[tuple[Recipe, int]],
+        wanted: Sequence[tuple[DetectionRecipe, int]],
         *,
         root: Path | None,
         machine: DetectionMachineConfig,
@@ -93,19 +93,19 @@ class DetectionBench(RecipeBench[Recipe]):
                         self.check_images(recipe, digest(loaded[config.data]), config.data)
             splits = loaded[config.data]
             run = fit(config, out=folder, data=splits, resume=True, progress=progress)
-            self._keep(rows, Finished(run.folder, data=splits, machine=machine.general()))
+            self._keep(rows, OpenDetector(run.folder, data=splits, machine=machine.general()))
 
     def trainings(
-        self, wanted: Sequence[tuple[Recipe, int]]
-    ) -> dict[Path, list[tuple[Recipe, int]]]:
+        self, wanted: Sequence[tuple[DetectionRecipe, int]]
+    ) -> dict[Path, list[tuple[DetectionRecipe, int]]]:
         """The run folder of each training, and what of `wanted` it serves."""
-        found: dict[Path, list[tuple[Recipe, int]]] = {}
+        found: dict[Path, list[tuple[DetectionRecipe, int]]] = {}
         for recipe, seed in wanted:
             name = f"{recipe.config.training}-s{seed}"
             found.setdefault(self.runs / recipe.place.parent / name, []).append((recipe, seed))
         return found
 
-    def expected_seconds(self, wanted: Sequence[tuple[Recipe, int]]) -> float | None:
+    def expected_seconds(self, wanted: Sequence[tuple[DetectionRecipe, int]]) -> float | None:
         """What the trainings of `wanted` should take, each as those of its folder that were run."""
         took: dict[Path, dict[str, float]] = {}
         for recipe in self.recipes:
@@ -115,17 +115,17 @@ class DetectionBench(RecipeBench[Recipe]):
         each = [took[place].values() for place in asked]
         return sum(map(statistics.fmean, each)) if all(each) else None
 
-    def _keep(self, rows: Sequence[tuple[Recipe, int]], finished: Finished) -> None:
+    def _keep(self, rows: Sequence[tuple[DetectionRecipe, int]], finished: OpenDetector) -> None:
         """Write the results of all recipes that share a run; every rank judges its share."""
         for recipe, seed in rows:
             asked = recipe.config
             config = replace(finished.config, method=asked.method, inference=asked.inference)
             content = finished.stored
             if self.differing(recipe, content):
-                result = finished.judged(config)
+                result = finished.evaluate_as(config)
                 content = result.to_json() if result else {}
             if finished.fabric.global_rank == 0:
-                with replacing(result_path(self.results, recipe, seed)) as path:
+                with replace_atomically(result_path(self.results, recipe, seed)) as path:
                     path.write_text(json.dumps(content) + "\n")
 
     def body(self) -> str:
@@ -149,12 +149,13 @@ def _figures(paper: Any, name: str) -> dict[str, float]:
     if not isinstance(paper, dict | None):
         raise UserError(f"{name} holds figures, like '{{AP: 28.4}}', not {paper!r}")
     return {
-        figure: typed(value, float, f"{name}: {figure}") for figure, value in (paper or {}).items()
+        figure: convert(value, float, f"{name}: {figure}")
+        for figure, value in (paper or {}).items()
     }
 
 
 def _trained(
-    recipe: Recipe, seed: int, root: Path | None, machine: DetectionMachineConfig
+    recipe: DetectionRecipe, seed: int, root: Path | None, machine: DetectionMachineConfig
 ) -> DetectionConfig:
     """What is trained for a recipe: its method without TDE."""
     config = replace(
@@ -167,9 +168,9 @@ def _trained(
     return config if root is None else config.with_options(root=root)
 
 
-def _check_shared(recipes: Sequence[Recipe]) -> None:
+def _check_shared(recipes: Sequence[DetectionRecipe]) -> None:
     """Refuse recipes that would share a training and ask for different ones."""
-    first: dict[tuple[Path, str], Recipe] = {}
+    first: dict[tuple[Path, str], DetectionRecipe] = {}
     for recipe in recipes:
         config = recipe.config
         other = first.setdefault((recipe.place.parent, config.training), recipe)
@@ -182,7 +183,7 @@ def _check_shared(recipes: Sequence[Recipe]) -> None:
             )
 
 
-def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[str]:
+def _cells(recipe: DetectionRecipe, results: Sequence[Mapping[str, Any]]) -> list[str]:
     config = recipe.config
     paper = [f"{recipe.paper[name]:.1f}" if name in recipe.paper else "-" for name in FIGURES]
     seconds = tables.spread([result["seconds"] for result in results])
@@ -194,11 +195,11 @@ def _cells(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[str]:
         str(len(results)),
         *(_figure(name, results) for name in FIGURES),
         ", ".join(paper) if recipe.paper else "",
-        tables.shown(seconds),
+        tables.format_figure(seconds),
     ]
 
 
 def _figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
     if not results:
         return "not run"
-    return tables.shown(tables.spread([result["ap"][name] for result in results]))
+    return tables.format_figure(tables.spread([result["ap"][name] for result in results]))

@@ -7,7 +7,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
 from longtail.detection.config import DetectionConfig
-from longtail.detection.data.batches import Batch
+from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.network.proposals import SIZES
 from longtail.detection.network.pyramid import Pyramid, group_norm
 from longtail.detection.network.regions import BOX
@@ -45,7 +45,7 @@ def mask_rcnn(config: DetectionConfig, classes: int) -> MaskRCNN:
     return detector
 
 
-def as_lists(batch: Batch) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+def as_lists(batch: DetectionBatch) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     """The batch as torchvision takes it."""
     masks = batch.masks.view(*batch.labels.shape, *batch.masks.shape[1:])
     parts = zip(batch.boxes, batch.labels, masks, strict=True)

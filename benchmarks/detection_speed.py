@@ -27,7 +27,7 @@ from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
 from longtail.core.errors import unknown
 from longtail.detection.config import DetectionConfig, Tde
-from longtail.detection.data.batches import Batch, rows_of
+from longtail.detection.data.batches import DetectionBatch, rows_of
 from longtail.detection.data.dataset import Categories
 from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.train import LONGEST_GRADIENT
@@ -63,7 +63,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Speed:
+class DetectionSpeed:
     """One workload's figures."""
 
     workload: str
@@ -132,7 +132,9 @@ def write_table(results: Path) -> Path:
     return write_page(results, NAME, parts)
 
 
-def measure_speed(workload: Workload, fabric: Fabric, rounds: int = 15, calls: int = 4) -> Speed:
+def measure_speed(
+    workload: Workload, fabric: Fabric, rounds: int = 15, calls: int = 4
+) -> DetectionSpeed:
     """Time ours and torchvision's in turn, `rounds` times `calls` batches of each."""
     config = workload.config.with_options(method="deconfound-tde")
     ours = build_detector(config, _categories(workload.classes), weights=False).to(fabric.device)
@@ -158,7 +160,7 @@ def measure_speed(workload: Workload, fabric: Fabric, rounds: int = 15, calls: i
         parts = parts_of(ours, named, ready, rounds)
     parts = parts_of(ours, {"training": works["ours"]}, ready, rounds) | parts
     size = workload.batch
-    return Speed(
+    return DetectionSpeed(
         workload=workload.name,
         backbone=config.backbone,
         classes=workload.classes,
@@ -171,7 +173,9 @@ def measure_speed(workload: Workload, fabric: Fabric, rounds: int = 15, calls: i
     )
 
 
-def random_batch(config: DetectionConfig, classes: int, images: int, device: torch.device) -> Batch:
+def random_batch(
+    config: DetectionConfig, classes: int, images: int, device: torch.device
+) -> DetectionBatch:
     """Noise with boxes of all sizes on it, filled as masks."""
     side = config.model.image_size
     generator = torch.Generator().manual_seed(0)
@@ -182,7 +186,7 @@ def random_batch(config: DetectionConfig, classes: int, images: int, device: tor
     x = torch.arange(side)
     across = (x >= boxes[..., 0, None]) & (x < boxes[..., 2, None])  # (B, G, side)
     down = (x >= boxes[..., 1, None]) & (x < boxes[..., 3, None])
-    batch = Batch(
+    batch = DetectionBatch(
         images=torch.randint(256, (images, 3, side, side), generator=generator, dtype=torch.uint8),
         sizes=torch.full((images, 2), side),
         boxes=boxes,
@@ -191,7 +195,7 @@ def random_batch(config: DetectionConfig, classes: int, images: int, device: tor
         rows=rows_of([OBJECTS] * images),
         keys=torch.arange(images),
     )
-    return Batch(*(part.to(device) for part in batch))
+    return DetectionBatch(*(part.to(device) for part in batch))
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -254,7 +258,7 @@ def _trainer(
     return step
 
 
-def _scorer(detector: Detector, batch: Batch, tde: Tde) -> Callable[[], Any]:
+def _scorer(detector: Detector, batch: DetectionBatch, tde: Tde) -> Callable[[], Any]:
     def detect() -> Any:
         detector.cascade.tde, detector.cascade.alpha = tde, 1.5
         return detector(batch)

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from longtail.core.errors import UserError
-from longtail.core.files import replacing
+from longtail.core.files import replace_atomically
 from longtail.evaluation import tables
-from longtail.evaluation.result import rounded
+from longtail.evaluation.result import round_floats
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write `content` whole or not at all, rounded as all results are."""
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(rounded(dict(content)), indent=1) + "\n")
+    with replace_atomically(path) as temporary:
+        temporary.write_text(json.dumps(round_floats(dict(content)), indent=1) + "\n")
 
 
 def check_features(sha256: str, made: Iterable[Path]) -> None:
@@ -36,7 +36,7 @@ def read_all(folder: Path) -> list[dict[str, Any]]:
 def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:
     """RESULTS/NAME.md: paragraphs and tables under the command that made them."""
     out = results / f"{name}.md"
-    with replacing(out) as path:
+    with replace_atomically(out) as path:
         head = f"# {name}\n\nMade by `python -m benchmarks {name}`."
         path.write_text("\n\n".join([head, *(part.strip() for part in parts)]) + "\n")
     return out
@@ -44,4 +44,4 @@ def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:
 
 def figure(values: Iterable[float | None], digits: int = 1) -> str:
     """Mean and deviation of what is there, as in 71.9 ± 0.3; a dash for nothing."""
-    return tables.shown(tables.spread(list(values)), digits)
+    return tables.format_figure(tables.spread(list(values)), digits)

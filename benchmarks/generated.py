@@ -19,7 +19,7 @@ from longtail.data.base import Data
 from longtail.data.decoding.host import cores
 from longtail.data.formats import lists
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
-from longtail.data.prepare import prepared
+from longtail.data.prepare import prepare
 
 SIZES: Sequence[tuple[tuple[int, int], float]] = (
     ((500, 375), 0.45),
@@ -75,7 +75,7 @@ def _pixels(width: int, height: int, random: np.random.RandomState) -> NDArray[n
     return (127.5 + 0.5 * total).clip(0, 255).astype(np.uint8)
 
 
-def generated(folder: Path, paths: Sequence[Path], images: int, config: DataConfig) -> Data:
+def generate_file(folder: Path, paths: Sequence[Path], images: int, config: DataConfig) -> Data:
     """A data set of `images` rows over the files of `paths`, each as often as needed."""
     lines = [f"{paths[i % len(paths)].name} {i % min(CLASSES, images)}" for i in range(images)]
     train = folder / f"{images}.txt"
@@ -83,4 +83,4 @@ def generated(folder: Path, paths: Sequence[Path], images: int, config: DataConf
     source = lists.source(train, root=folder, config=config)
     # as if it were published: neither its statistics nor its hash are worth reading all of it
     source = replace(source, mean=IMAGENET_MEAN, std=IMAGENET_STD, published=True)
-    return prepared(source, name="generated", ratio=None, config=config)
+    return prepare(source, name="generated", ratio=None, config=config)

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from longtail.cli.output import first_process, print_lines
+from longtail.cli.output import is_first_process, print_lines
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 
 if TYPE_CHECKING:
-    from benchmarks.command import Bench
+    from benchmarks.command import BenchCommand
 
 
 @dataclass(frozen=True)
-class Measured:
+class Benchmark:
     """A bench whose recipes are no classifiers', or that has none."""
 
-    run: Callable[["Bench"], None]
+    run: Callable[["BenchCommand"], None]
     takes: tuple[str, ...] = ()
     """Which of `OPTIONS` it reads."""
 
@@ -27,7 +27,7 @@ OF_RECIPES = ("seeds", "only")
 """What a folder of recipes reads of them."""
 
 
-def check_options(asked: "Bench") -> None:
+def check_options(asked: "BenchCommand") -> None:
     """Refuse an option that the bench would ignore, and no seed at all."""
     takes = MEASURED[asked.name].takes if asked.name in MEASURED else OF_RECIPES
     for option in OPTIONS:
@@ -37,7 +37,7 @@ def check_options(asked: "Bench") -> None:
         raise UserError(f"--seeds {asked.seeds}: at least one seed must be run")
 
 
-def _speed(asked: "Bench") -> None:
+def _speed(asked: "BenchCommand") -> None:
     _measures_at_once(asked)
     from benchmarks import speed
     from longtail.data.load import load
@@ -51,7 +51,7 @@ def _speed(asked: "Bench") -> None:
     print_lines(header, rows)
 
 
-def _prices(asked: "Bench") -> None:
+def _prices(asked: "BenchCommand") -> None:
     _measures_at_once(asked)
     from benchmarks import prices
     from longtail.data.load import load
@@ -62,11 +62,11 @@ def _prices(asked: "Bench") -> None:
     print_lines(*prices.table(found))
 
 
-def _compactness(asked: "Bench") -> None:
+def _compactness(asked: "BenchCommand") -> None:
     from benchmarks import bench, compactness
     from longtail.cli.output import Console
 
-    opened = bench.Bench.open(
+    opened = bench.ClassifierBench.open(
         compactness.BENCH, recipes=asked.recipes, results=asked.results, runs=asked.runs
     )
     cells = compactness.cells(opened, asked.only or compactness.ONLY, asked.seeds or 1)
@@ -82,7 +82,7 @@ def _compactness(asked: "Bench") -> None:
     print(f"written to {compactness.write_table(asked.results)}")
 
 
-def _images(asked: "Bench") -> None:
+def _images(asked: "BenchCommand") -> None:
     if asked.dry_run:
         raise UserError("bench images measures at once, for about five minutes: no --dry-run")
     import torch
@@ -105,7 +105,7 @@ def _images(asked: "Bench") -> None:
     print_lines(*rates.table(throughput.bench_images(setting, out, asked.only)))
 
 
-def _embeddings(asked: "Bench") -> None:
+def _embeddings(asked: "BenchCommand") -> None:
     from benchmarks import embedded
 
     if asked.root is None:
@@ -122,7 +122,7 @@ def _embeddings(asked: "Bench") -> None:
     print(f"written to {embedded.write_table(asked.results)}")
 
 
-def _stream(asked: "Bench") -> None:
+def _stream(asked: "BenchCommand") -> None:
     _measures_at_once(asked)
     from benchmarks import stream
 
@@ -133,7 +133,7 @@ def _stream(asked: "Bench") -> None:
     print(f"written to {stream.write_table(asked.results)}")
 
 
-def _cost(asked: "Bench") -> None:
+def _cost(asked: "BenchCommand") -> None:
     _measures_at_once(asked)
     from benchmarks import cost
     from longtail.training.loop import launch
@@ -142,7 +142,7 @@ def _cost(asked: "Bench") -> None:
     print(f"written to {cost.bench_cost(asked.results, device)}")
 
 
-def _scale(asked: "Bench") -> None:
+def _scale(asked: "BenchCommand") -> None:
     _measures_at_once(asked)
     from benchmarks import scale
 
@@ -151,12 +151,12 @@ def _scale(asked: "Bench") -> None:
     print(f"written to {scale.bench_scale(asked.results, asked.rows)}")
 
 
-def _measures_at_once(asked: "Bench") -> None:
+def _measures_at_once(asked: "BenchCommand") -> None:
     if asked.dry_run:
         raise UserError(f"bench {asked.name} measures at once, for some minutes: no --dry-run")
 
 
-def _detection(asked: "Bench") -> None:
+def _detection(asked: "BenchCommand") -> None:
     from benchmarks.detection import DetectionBench
     from longtail.cli.output import Console
     from longtail.detection.config import DetectionMachineConfig
@@ -176,11 +176,11 @@ def _detection(asked: "Bench") -> None:
             machine = DetectionMachineConfig.of(asked.machine)
             opened.run(wanted, root=asked.root, machine=machine, progress=console)
     finally:
-        if first_process() and opened.begun:
+        if is_first_process() and opened.begun:
             print(f"written to {opened.write_page()}")
 
 
-def _test_server(asked: "Bench") -> None:
+def _test_server(asked: "BenchCommand") -> None:
     raise UserError(
         "the figures of lvis-test are those of LVIS's server, which has the annotations: train "
         f"with longtail detect train --recipe {asked.recipes}/lvis-test/..., then write what it "
@@ -189,7 +189,7 @@ def _test_server(asked: "Bench") -> None:
     )
 
 
-def _detection_speed(asked: "Bench") -> None:
+def _detection_speed(asked: "BenchCommand") -> None:
     _measures_at_once(asked)
     from benchmarks import detection_speed
 
@@ -200,18 +200,18 @@ def _detection_speed(asked: "Bench") -> None:
     print(f"written to {detection_speed.write_table(asked.results)}")
 
 
-MEASURED: dict[str, Measured] = {
-    "speed": Measured(_speed),
-    "prices": Measured(_prices),
-    "images": Measured(_images, takes=("images", "only")),
-    "compactness": Measured(_compactness, takes=OF_RECIPES),
-    "embeddings": Measured(_embeddings, takes=("seeds", "only")),
-    "stream": Measured(_stream, takes=("seeds",)),
-    "cost": Measured(_cost),
-    "scale": Measured(_scale, takes=("rows",)),
-    "shapes-lvis": Measured(_detection, takes=OF_RECIPES),
-    "lvis": Measured(_detection, takes=OF_RECIPES),
-    "lvis-test": Measured(_test_server),
-    "detection-speed": Measured(_detection_speed, takes=("only",)),
+MEASURED: dict[str, Benchmark] = {
+    "speed": Benchmark(_speed),
+    "prices": Benchmark(_prices),
+    "images": Benchmark(_images, takes=("images", "only")),
+    "compactness": Benchmark(_compactness, takes=OF_RECIPES),
+    "embeddings": Benchmark(_embeddings, takes=("seeds", "only")),
+    "stream": Benchmark(_stream, takes=("seeds",)),
+    "cost": Benchmark(_cost),
+    "scale": Benchmark(_scale, takes=("rows",)),
+    "shapes-lvis": Benchmark(_detection, takes=OF_RECIPES),
+    "lvis": Benchmark(_detection, takes=OF_RECIPES),
+    "lvis-test": Benchmark(_test_server),
+    "detection-speed": Benchmark(_detection_speed, takes=("only",)),
 }
 """By what the user types."""

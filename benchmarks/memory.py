@@ -32,7 +32,7 @@ def anonymous() -> int | None:
 
 
 @contextmanager
-def watched(look: Callable[[], int | None], every: float) -> Iterator[list[int | None]]:
+def watch(look: Callable[[], int | None], every: float) -> Iterator[list[int | None]]:
     """What `look` gives before, `every` so many seconds, and after, in a list that grows.
 
     A thread does it, so that what is measured does not wait for it.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from longtail.core.errors import UserError
-from longtail.data.decoding.workers import HELD, ahead, shared_room
+from longtail.data.decoding.workers import HELD, prefetch_depth, shared_room
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 
 
@@ -26,7 +26,7 @@ def plain_loader(
         shuffle=True,
         drop_last=True,
         num_workers=workers,
-        prefetch_factor=ahead(2, workers, batch_bytes),  # 2 is torch's own
+        prefetch_factor=prefetch_depth(2, workers, batch_bytes),  # 2 is torch's own
         persistent_workers=workers > 0,
         pin_memory=pin,
     )

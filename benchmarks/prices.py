@@ -21,10 +21,10 @@ from longtail.core.environment import environment
 from longtail.data.base import Data
 from longtail.evaluation.accuracy import GRID, accuracy, score, sweep
 from longtail.runs.fit import TUNING_FRACTION
-from longtail.runs.plan import settled
+from longtail.runs.plan import resolve
 from longtail.training.loop import launch
-from longtail.training.resident import Resident
-from longtail.training.trainer import Replica
+from longtail.training.resident import ResidentBatches
+from longtail.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Judging:
+class EvaluationPrice:
     """Seconds of judging the test part.
 
     Of an untrained head whose mean feature is filled with ones: a fresh head has zeros there, and
@@ -95,7 +95,7 @@ def price(config: Config, data: Data, fabric: Fabric, seconds: float) -> Price:
     return Price(config.method, epochs, tuple(times), replica.steps, tuning)
 
 
-def judge_price(config: Config, data: Data, fabric: Fabric) -> Judging:
+def judge_price(config: Config, data: Data, fabric: Fabric) -> EvaluationPrice:
     """Judge a model, at one alpha and at all."""
     replica = _replica(config.with_options(method="deconfound"), data, fabric)
     replica.model.head.mean_feature.fill_(1.0)  # type: ignore[operator]
@@ -109,7 +109,7 @@ def judge_price(config: Config, data: Data, fabric: Fabric) -> Judging:
     def all_() -> None:
         sweep(score(replica.model.head, replica.features(test), test.labels), counts)
 
-    return Judging(len(test), _best(one, fabric), _best(all_, fabric))
+    return EvaluationPrice(len(test), _best(one, fabric), _best(all_, fabric))
 
 
 def _best(call: Callable[[], None], fabric: Fabric, repeats: int = 5) -> float:
@@ -122,12 +122,12 @@ def _best(call: Callable[[], None], fabric: Fabric, repeats: int = 5) -> float:
     return min(times)
 
 
-def _replica(config: Config, data: Data, fabric: Fabric) -> Replica:
-    resident = Resident.place(data, config.train, fabric.device)
+def _replica(config: Config, data: Data, fabric: Fabric) -> Trainer:
+    resident = ResidentBatches.place(data, config.train, fabric.device)
     if fabric.device.type == "cuda":
         torch.cuda.empty_cache()
-    config, method = settled(config)
-    return Replica(config, method, data, resident, fabric)
+    config, method = resolve(config)
+    return Trainer(config, method, data, resident, fabric)
 
 
 def table(found: Sequence[Price]) -> tuple[list[str], list[list[str]]]:

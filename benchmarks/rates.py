@@ -57,7 +57,7 @@ class Throughput:
         return EPOCHS * IMAGES / self.images_per_second / 3600
 
 
-def kept(about: Mapping[str, Any], workers: int, out: Path) -> dict[str, Throughput]:
+def keep(about: Mapping[str, Any], workers: int, out: Path) -> dict[str, Throughput]:
     """What `out` has by mode, if all that it depends on is as it is now.
 
     Code that was changed since the commit may have been changed again: nothing is known of it.

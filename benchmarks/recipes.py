@@ -10,8 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import yaml
 
 from longtail.core.errors import UserError
-from longtail.core.files import replacing
-from longtail.core.options import Settings, typed
+from longtail.core.files import replace_atomically
+from longtail.core.options import Settings, convert
 
 
 class AnyRecipe(Protocol):
@@ -65,13 +65,15 @@ def read_recipe(
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     beside = yaml.safe_load(text)
-    seeds = typed(beside.get("seeds", seeds), int, f"{path}: seeds")
+    seeds = convert(beside.get("seeds", seeds), int, f"{path}: seeds")
     if seeds < 1:
         raise UserError(f"{path}: seeds {seeds}: it must be at least 1")
     return config, beside.get("paper"), seeds
 
 
-def asked_for(recipes: Iterable[R], seeds: int | None, only: Sequence[str]) -> list[tuple[R, int]]:
+def select_recipes(
+    recipes: Iterable[R], seeds: int | None, only: Sequence[str]
+) -> list[tuple[R, int]]:
     """Recipes whose path holds a word of `only` (all if there is none), each with its seeds."""
     recipes = list(recipes)
     chosen = [r for r in recipes if not only or any(word in str(r.path) for word in only)]
@@ -111,7 +113,7 @@ class RecipeBench(ABC, Generic[R]):
 
     def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[R, int]]:
         """Recipes and seeds without a result file, in the order of the recipes."""
-        asked = asked_for(self.recipes, seeds, only)
+        asked = select_recipes(self.recipes, seeds, only)
         for recipe in self.recipes:
             self.found(recipe)  # what its table could not show is refused before anything is run
         return [
@@ -177,6 +179,6 @@ class RecipeBench(ABC, Generic[R]):
     def write_page(self) -> Path:
         """Write RESULTS/NAME.md."""
         out = self.results.with_suffix(".md")
-        with replacing(out) as path:
+        with replace_atomically(out) as path:
             path.write_text(self.page())
         return out

@@ -25,7 +25,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.metrics import balanced_accuracy_score
 
 from benchmarks.files import read_all, write_json, write_page
-from benchmarks.memory import anonymous, watched
+from benchmarks.memory import anonymous, watch
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.estimators.tde import DeconfoundTDEClassifier
@@ -42,7 +42,7 @@ INTERVAL = 0.02
 
 
 @dataclass(frozen=True)
-class Contestant:
+class ScaleContestant:
     """A classifier, and what it is given to fit on."""
 
     make: Callable[[], BaseEstimator]
@@ -53,19 +53,19 @@ class Contestant:
 
 
 CONTESTANTS = {
-    "DeconfoundTDEClassifier": Contestant(
+    "DeconfoundTDEClassifier": ScaleContestant(
         lambda: DeconfoundTDEClassifier(epochs=PASSES, batch_size=256, random_state=0),
         f"{PASSES} passes, and {PASSES} more on four fifths of the rows to choose alpha",
     ),
-    "SGDClassifier": Contestant(
+    "SGDClassifier": ScaleContestant(
         lambda: SGDClassifier(loss="log_loss", max_iter=1, tol=None, n_jobs=-1, random_state=0),
         "1 pass for each class against the rest",
     ),
-    "LogisticRegression": Contestant(
+    "LogisticRegression": ScaleContestant(
         lambda: LogisticRegression(max_iter=ITERATIONS),
         f"all rows, {ITERATIONS} iterations at most, each of them a pass at least",
     ),
-    "LogisticRegression on a sample": Contestant(
+    "LogisticRegression on a sample": ScaleContestant(
         lambda: LogisticRegression(max_iter=100 * ITERATIONS),
         f"{SAMPLE:,} rows at most, {100 * ITERATIONS:,} iterations at most",
         SAMPLE,
@@ -125,16 +125,16 @@ def apart(contestant: str, folder: Path) -> dict[str, Any]:
     """`measured` in a fresh process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
-        return pool.submit(measured, contestant, folder).result()
+        return pool.submit(measure_rows, contestant, folder).result()
 
 
-def measured(contestant: str, folder: Path) -> dict[str, Any]:
+def measure_rows(contestant: str, folder: Path) -> dict[str, Any]:
     """Fit on the memory-mapped rows: seconds, memory, and accuracy on the test rows."""
     features = np.load(folder / "x.npy", mmap_mode="r")
     labels = np.load(folder / "y.npy")
     asked = CONTESTANTS[contestant]
     classifier = asked.make()
-    with watched(anonymous, INTERVAL) as held, warnings.catch_warnings(record=True) as said:
+    with watch(anonymous, INTERVAL) as held, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         began = time.perf_counter()
         if asked.rows is not None and asked.rows < len(labels):

@@ -18,11 +18,11 @@ from benchmarks.files import write_json
 from longtail.core.config import Config, MachineConfig
 from longtail.core.environment import environment
 from longtail.data.base import Data
-from longtail.runs.plan import settled
+from longtail.runs.plan import resolve
 from longtail.training.cuda_graph import stepper
 from longtail.training.loop import launch
-from longtail.training.resident import Resident, sample_input
-from longtail.training.trainer import Replica
+from longtail.training.resident import ResidentBatches, sample_input
+from longtail.training.trainer import Trainer
 
 PASSES = 5
 
@@ -47,10 +47,10 @@ class Speed:
 
 def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: float) -> Speed:
     """Images per second of the step as the engine runs it, over about `seconds`."""
-    resident = Resident.place(data, config.train, fabric.device)
-    config, method = settled(config)
+    resident = ResidentBatches.place(data, config.train, fabric.device)
+    config, method = resolve(config)
     trained = [
-        Replica(replace(config, seed=seed), method, data, resident, fabric)
+        Trainer(replace(config, seed=seed), method, data, resident, fabric)
         for seed in range(replicas)
     ]
     for replica in trained:
@@ -75,7 +75,7 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
     )
 
 
-def step_seconds(trained: Sequence[Replica], seconds: float) -> tuple[float, float]:
+def step_seconds(trained: Sequence[Trainer], seconds: float) -> tuple[float, float]:
     """Seconds until the first replay, and of a step after it, measured over about `seconds`."""
     fabric, sizes = trained[0].fabric, tuple(replica.batch for replica in trained)
     began = time.perf_counter()

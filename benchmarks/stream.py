@@ -41,7 +41,7 @@ SMALL_BATCH = 16
 
 
 @dataclass(frozen=True)
-class Contestant:
+class StreamContestant:
     """A classifier, and how it meets the next piece."""
 
     make: Callable[[int], BaseEstimator]
@@ -51,16 +51,16 @@ class Contestant:
 
 
 CONTESTANTS = {
-    "deconfound-tde, stream": Contestant(
+    "deconfound-tde, stream": StreamContestant(
         lambda seed: DeconfoundTDEClassifier(batch_size=SMALL_BATCH, random_state=seed), True
     ),
-    "deconfound-tde, anew": Contestant(
+    "deconfound-tde, anew": StreamContestant(
         lambda seed: DeconfoundTDEClassifier(random_state=seed), False
     ),
-    "SGDClassifier, stream": Contestant(
+    "SGDClassifier, stream": StreamContestant(
         lambda seed: SGDClassifier(loss="log_loss", random_state=seed), True
     ),
-    "LogisticRegression, anew": Contestant(lambda seed: logistic(), False),
+    "LogisticRegression, anew": StreamContestant(lambda seed: logistic(), False),
 }
 
 
@@ -70,7 +70,7 @@ class Pool:
 
     name: str
     stream: Split
-    judged: Split
+    tested: Split
 
     @staticmethod
     def digits() -> "Pool":
@@ -135,8 +135,8 @@ def measure(pool: Pool, seed: int) -> dict[str, Any]:
                 else:
                     classifier = contestant.make(seed).fit(X[seen], y[seen])
             seconds = time.perf_counter() - began
-            judged = pool.judged.labels.numpy()
-            found = classifier.predict(pool.judged.in_memory.numpy())
+            judged = pool.tested.labels.numpy()
+            found = classifier.predict(pool.tested.in_memory.numpy())
             # balanced accuracy, silent on predicted classes of which no row is judged
             recall = recall_score(judged, found, labels=np.unique(judged), average="macro")
             points.append(
@@ -154,7 +154,7 @@ def measure(pool: Pool, seed: int) -> dict[str, Any]:
         "seed": seed,
         "classes": int(y.max()) + 1,
         "dim": X.shape[1],
-        "judged_rows": len(pool.judged),
+        "judged_rows": len(pool.tested),
         "subset_sha256": digest(pool.stream),
         "piece_counts": [np.bincount(y[p], minlength=y.max() + 1).tolist() for p in order],
         "threads": torch.get_num_threads(),

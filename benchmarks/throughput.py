@@ -20,23 +20,23 @@ from lightning.fabric import Fabric
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.generated import generate, generated
-from benchmarks.memory import used, watched
+from benchmarks.generated import generate, generate_file
+from benchmarks.memory import used, watch
 from benchmarks.plain import plain_loader
-from benchmarks.rates import WAYS, Throughput, in_order, kept, modes, put_aside, save
+from benchmarks.rates import WAYS, Throughput, in_order, keep, modes, put_aside, save
 from benchmarks.speed import wait
 from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.core.errors import UserError, unknown
 from longtail.data.base import Data, Split
 from longtail.data.decoding.host import cores
-from longtail.data.decoding.workers import received
-from longtail.runs.plan import settled
+from longtail.data.decoding.workers import receive
+from longtail.runs.plan import resolve
 from longtail.training.batches import can_decode, place, workers_of
 from longtail.training.cuda_graph import stepper
 from longtail.training.loop import launch
-from longtail.training.resident import Resident
-from longtail.training.trainer import Replica
+from longtail.training.resident import ResidentBatches
+from longtail.training.trainer import Trainer
 
 WARM_UP = 5
 """Steps before the clock starts, where it does not run from the beginning."""
@@ -86,7 +86,7 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
     possible = [way for way in WAYS if way != "streaming-device" or can_decode(fabric.device)]
     asked = only or possible  # what is asked for by name says itself why it is not possible
     about = _about(setting, paths)
-    found = kept(about, workers_of(config.machine), out)
+    found = keep(about, workers_of(config.machine), out)
     replaced = modes(out) - set(found)
     failed: list[str] = []
     for mode, way in _ways(setting, paths, fabric).items():
@@ -128,7 +128,7 @@ def _ways(
 
     def data(stream: bool) -> Data:
         files = replace(config.files, stream=stream)
-        return generated(setting.folder, paths, setting.images, files)
+        return generate_file(setting.folder, paths, setting.images, files)
 
     return {
         "ceiling": lambda: _ceiling(setting, data(True), fabric),
@@ -142,14 +142,14 @@ def _ways(
 def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
     """A whole epoch as the engine runs it, from its first draw on."""
     replica = _replica(config, data, fabric)
-    if mode == "resident" and not isinstance(replica.resident, Resident):
+    if mode == "resident" and not isinstance(replica.resident, ResidentBatches):
         raise UserError(
             f"{len(data.train):,} images do not fit the device, or neither memory nor disk, and "
             "would be streamed: pass a smaller --images to measure resident ones"
         )
     advance = stepper([replica])
     wait(fabric)
-    with watched(used, INTERVAL) as host:
+    with watch(used, INTERVAL) as host:
         began = time.perf_counter()
         replica.begin_epoch(0)
         for size in replica.step_sizes:
@@ -177,7 +177,7 @@ def _ceiling(setting: Setting, data: Data, fabric: Fabric) -> Throughput:
 
     seconds, host = _steady(step, WARM_UP, setting.steps, fabric)
     seen = setting.steps * replica.batch
-    return _measured("ceiling", "Resident", config, seen, seconds, fabric, host)
+    return _measured("ceiling", "ResidentBatches", config, seen, seconds, fabric, host)
 
 
 def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fabric) -> Throughput:
@@ -199,7 +199,7 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
     arriving = batches()
 
     def step() -> None:
-        images, target = (part.to(fabric.device, non_blocking=True) for part in received(arriving))
+        images, target = (part.to(fabric.device, non_blocking=True) for part in receive(arriving))
         images = images.contiguous(memory_format=torch.channels_last)
         optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(replica.wrapped(images).logits, target)
@@ -213,11 +213,11 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
     return _measured("dataloader", "DataLoader", config, steps * batch, seconds, fabric, host)
 
 
-def _replica(config: Config, data: Data, fabric: Fabric) -> Replica:
+def _replica(config: Config, data: Data, fabric: Fabric) -> Trainer:
     """A training at its first epoch."""
     resident = place(data, config.train, config.machine, fabric.device)
-    config, method = settled(config)
-    replica = Replica(config, method, data, resident, fabric)
+    config, method = resolve(config)
+    replica = Trainer(config, method, data, resident, fabric)
     replica.enter(0, resumed=False)
     if resident.captured:
         replica.begin_epoch(0)  # the graph is captured on what an epoch has drawn
@@ -231,7 +231,7 @@ def _steady(
     for _ in range(warm_up):
         step()
     wait(fabric)
-    with watched(used, INTERVAL) as host:
+    with watch(used, INTERVAL) as host:
         began = time.perf_counter()
         for _ in range(timed):
             step()
@@ -254,7 +254,7 @@ def _measured(
         mode=mode,
         fed_by=fed_by,
         images=images,
-        workers=0 if fed_by == "Resident" else workers_of(config.machine),
+        workers=0 if fed_by == "ResidentBatches" else workers_of(config.machine),
         images_per_second=images / seconds,
         device_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         host_bytes=tuple(host),

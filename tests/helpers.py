@@ -83,9 +83,9 @@ def files_in(folder: Path) -> set[str]:
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from longtail.core.locks import locked
+from longtail.core.locks import hold_lock
 
-with locked(Path(sys.argv[1])):
+with hold_lock(Path(sys.argv[1])):
     worker = os.fork()
     if worker:
         print(worker, flush=True)

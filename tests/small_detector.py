@@ -13,7 +13,7 @@ def small_data(folder: Path) -> tuple[DetectionSet, DetectionSet]:
     """Six and three images of 64 pixels, drawn into `folder`."""
     if not folder.exists():
         style = Style(size=64, small=6.0, large=12.0, clutter=1.0)
-        shapes.write(folder, shapes.Recipe(train=6, val=3, style=style))
+        shapes.write(folder, shapes.ShapesRecipe(train=6, val=3, style=style))
     return load(folder)
 
 

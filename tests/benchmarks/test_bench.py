@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench as benches
-from benchmarks.bench import Bench, Recipe
+from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.command import main as bench_command
 from longtail.core.config import DataConfig, MachineConfig
 from longtail.core.errors import UserError
@@ -25,7 +25,7 @@ train:
 
 
 @pytest.fixture
-def bench(tmp_path) -> Bench:
+def bench(tmp_path) -> ClassifierBench:
     folder = tmp_path / "recipes" / "toy" / "digits"
     folder.mkdir(parents=True)
     for method in ("deconfound", "deconfound-tde"):
@@ -33,12 +33,12 @@ def bench(tmp_path) -> Bench:
     return reopen(tmp_path)
 
 
-def reopen(tmp_path) -> Bench:
+def reopen(tmp_path) -> ClassifierBench:
     folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}
-    return Bench.open("toy", **folders)
+    return ClassifierBench.open("toy", **folders)
 
 
-def run(bench: Bench, wanted) -> None:
+def run(bench: ClassifierBench, wanted) -> None:
     bench.run(wanted, root=None, machine=MachineConfig(device="cpu"))
 
 
@@ -121,7 +121,7 @@ def test_recipes_of_one_method_are_told_apart_by_their_names(bench, tmp_path):
 
 def test_an_unknown_bench_says_where_it_looked(tmp_path):
     with pytest.raises(UserError, match="no recipes in .*nothing.*--recipes"):
-        Bench.open("nothing", recipes=tmp_path, results=tmp_path, runs=tmp_path)
+        ClassifierBench.open("nothing", recipes=tmp_path, results=tmp_path, runs=tmp_path)
 
 
 def test_a_misspelt_bench_gets_the_nearest(capsys):
@@ -237,7 +237,11 @@ def test_words_that_no_recipe_has_are_refused(bench):
 
 @pytest.mark.parametrize(
     "change",
-    ["method: cosine", "files: {judge: val, val_fraction: 0.3}", "files: {val_fraction: 0.3}"],
+    [
+        "method: cosine",
+        "files: {evaluate_on: val, val_fraction: 0.3}",
+        "files: {val_fraction: 0.3}",
+    ],
 )
 def test_no_result_of_another_method_or_other_parts_is_taken(bench, tmp_path, change):
     run(bench, bench.missing(1))
@@ -320,7 +324,7 @@ def test_the_price_counts_samplers_second_stages_and_tuning(bench, tmp_path):
         ("inaturalist18", {}, False),  # whose validation part is what is judged
         ("cifar100-lt:100", {}, False),
         ("cifar100-lt:100", {"val_fraction": 0.2}, True),
-        ("tiny-imagenet-lt", {"judge": "val"}, False),
+        ("tiny-imagenet-lt", {"evaluate_on": "val"}, False),
         ("photos/", {}, False),
     ],
 )
@@ -339,7 +343,7 @@ def test_the_committed_tables_are_those_of_the_committed_files(name, monkeypatch
     root = Path(__file__).parents[2]
     monkeypatch.chdir(root)
     folders = {"recipes": Path("recipes"), "results": Path("results"), "runs": Path("runs")}
-    bench = Bench.open(name, **folders)
+    bench = ClassifierBench.open(name, **folders)
     assert Path(f"results/{name}.md").read_text() == bench.page()
     assert "not run" not in bench.page() or name == "cifar-lt"
     if name in ("cifar-lt", "letters-lt"):
@@ -353,7 +357,7 @@ def test_every_committed_recipe_is_readable_and_states_itself():
     paths = sorted(path for bench in benches for path in bench.rglob("*.yaml"))
     assert paths
     for path in paths:
-        recipe = Recipe.read(path)
+        recipe = ClassifierRecipe.read(path)
         config = recipe.config
         header = path.read_text().splitlines()[:3]
         assert all(line.startswith("# ") for line in header)
@@ -397,9 +401,9 @@ def test_a_recipe_judged_on_validation_does_not_read_the_test_set(tmp_path):
         for xy, v in (("x", points), ("y", labels))
     }
     np.savez(tmp_path / "points.npz", **parts)
-    assert load(str(tmp_path / "points.npz")).judged_on == "test"
-    data = load(str(tmp_path / "points.npz"), judge="val")
-    assert data.test is None and data.judged_on == "val"
+    assert load(str(tmp_path / "points.npz")).evaluated_on == "test"
+    data = load(str(tmp_path / "points.npz"), evaluate_on="val")
+    assert data.test is None and data.evaluated_on == "val"
 
 
 @pytest.mark.parametrize(
@@ -418,7 +422,7 @@ def test_a_recipe_that_no_training_could_have_is_refused(tmp_path, line, said):
     path = tmp_path / "wrong.yaml"
     path.write_text(f"data: digits-lt\nmethod: deconfound\n{line}\n")
     with pytest.raises(UserError) as caught:
-        Recipe.read(path)
+        ClassifierRecipe.read(path)
     assert str(caught.value).startswith(f"{path}: {said}")
 
 

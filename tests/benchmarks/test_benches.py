@@ -159,7 +159,7 @@ def test_stream_is_measured_after_every_piece(tmp_path, monkeypatch):
     X, y = rows((40,) * 3, 0)
     whole = Split(torch.tensor(X).float(), torch.tensor(y))
     pool = stream.Pool._halved("toy", whole)
-    assert len(pool.stream) == len(pool.judged) == 60
+    assert len(pool.stream) == len(pool.tested) == 60
     written = list(stream.bench_stream([pool], 1, tmp_path))
     assert written == [tmp_path / "stream" / "toy-s0.json"]
     assert list(stream.bench_stream([pool], 1, tmp_path)) == []
@@ -185,9 +185,9 @@ def test_a_class_that_is_not_judged_is_no_reason_to_warn(monkeypatch):
 
 def test_embeddings_stream_their_test_part(features):
     pool = stream.Pool.of(features / "toy-s0.npz")
-    assert len(pool.stream) == len(pool.judged) == 45
+    assert len(pool.stream) == len(pool.tested) == 45
     assert not set(map(tuple, pool.stream.inputs.tolist())) & set(
-        map(tuple, pool.judged.inputs.tolist())
+        map(tuple, pool.tested.inputs.tolist())
     )
 
 
@@ -259,7 +259,7 @@ def test_scale_fits_all_from_one_file_and_deletes_it(tmp_path, monkeypatch):
 
     def here(contestant, folder):
         folders.append(folder)
-        return scale.measured(contestant, folder)
+        return scale.measure_rows(contestant, folder)
 
     few = replace(scale.CONTESTANTS["LogisticRegression on a sample"], rows=300)
     monkeypatch.setitem(scale.CONTESTANTS, "LogisticRegression on a sample", few)

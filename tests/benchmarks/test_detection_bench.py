@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.command import main as bench_command
-from benchmarks.detection import DetectionBench, Recipe
+from benchmarks.detection import DetectionBench, DetectionRecipe
 from benchmarks.detection_speed import AGAIN, TDE
 from benchmarks.recipes import result_path
 from longtail.core.config import MachineConfig
@@ -102,7 +102,7 @@ MEASURED = {"AP": 0.0, "AP_f": 0.0, "AP_c": 0.0, "AP_r": 0.0, "per_class": ()}
 def test_each_recipe_is_judged_by_its_own_inference(bench, data, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "longtail.detection.reopen.judge",
+        "longtail.detection.reopen.evaluate_detector",
         lambda detector, config, *_: asked.append(config.inference) or MEASURED,
     )
     path = result_path(bench.results, bench.recipes[2], 0)
@@ -122,7 +122,7 @@ def test_a_result_of_fewer_digits_is_the_recipes_own(bench):
 def test_what_is_kept_is_taken_for_done(bench, place, tmp_path, data, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "longtail.detection.reopen.judge",
+        "longtail.detection.reopen.evaluate_detector",
         lambda detector, config, *_: asked.append(config.method) or MEASURED,
     )
     (tmp_path / "odd").mkdir()
@@ -153,13 +153,13 @@ def test_a_recipe_that_no_training_could_have_is_refused(tmp_path, line, said):
     path = tmp_path / "wrong.yaml"
     path.write_text(line)
     with pytest.raises(UserError) as caught:
-        Recipe.read(path, tmp_path)
+        DetectionRecipe.read(path, tmp_path)
     assert str(caught.value).startswith(f"{path}{said}")
 
 
 def test_a_recipe_may_say_nothing_beside_its_options(tmp_path):
     (tmp_path / "short.yaml").write_text("data: shapes-lvis\npaper:\n")
-    recipe = Recipe.read(tmp_path / "short.yaml", tmp_path)
+    recipe = DetectionRecipe.read(tmp_path / "short.yaml", tmp_path)
     assert (recipe.paper, recipe.seeds) == ({}, 2)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bench import Recipe
+from benchmarks.bench import ClassifierRecipe
 from benchmarks.command import main as bench_command
 from longtail import methods
 
@@ -52,11 +52,14 @@ PAPER = {  # table: its rows that no other table has, and their overall accuracy
 
 
 @pytest.fixture(scope="module")
-def recipes() -> list[Recipe]:
-    return [Recipe.read(path) for path in sorted((ROOT / "recipes/imagenet-lt").rglob("*.yaml"))]
+def recipes() -> list[ClassifierRecipe]:
+    return [
+        ClassifierRecipe.read(path)
+        for path in sorted((ROOT / "recipes/imagenet-lt").rglob("*.yaml"))
+    ]
 
 
-def header(recipe: Recipe) -> list[str]:
+def header(recipe: ClassifierRecipe) -> list[str]:
     return recipe.path.read_text().splitlines()[:3]
 
 
@@ -78,7 +81,7 @@ def test_a_header_says_what_the_method_runs_with(recipes):
         assert header(recipe)[2].partition("; ")[2] == ", ".join(words(recipe))
 
 
-def words(recipe: Recipe) -> list[str]:
+def words(recipe: ClassifierRecipe) -> list[str]:
     """The epochs where they are others, the classifier where it is linear, and all options."""
     known = methods.options_of(recipe.config.method)
     used = {name: option.default for name, option in known.items()} | recipe.config.options

@@ -15,7 +15,7 @@ from longtail.data.base import ClassCounts
 from longtail.data.load import load
 from longtail.evaluation import tables
 from longtail.evaluation.accuracy import accuracy, score, sweep
-from longtail.evaluation.result import rounded
+from longtail.evaluation.result import round_floats
 from longtail.nn import backbones
 from longtail.nn.heads import DeconfoundHead
 from longtail.training.loop import launch
@@ -56,7 +56,7 @@ def test_measured_speeds_are_written(tmp_path, monkeypatch):
     (found,) = speed.bench_speed(config, load("digits-lt"), tmp_path / "speed.json", seconds=0.05)
     assert found.images_per_second > 0 and found.roofline > found.images_per_second
     stored = json.loads((tmp_path / "speed.json").read_text())
-    assert stored["speeds"] == [rounded(asdict(found))] and "torch" in stored["versions"]
+    assert stored["speeds"] == [round_floats(asdict(found))] and "torch" in stored["versions"]
     header, rows = speed.table([found])
     assert len(header) == len(rows[0])
 

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench import Bench
+from benchmarks.bench import ClassifierBench
 from longtail.core.config import Config
 from longtail.evaluation import tables
 
@@ -15,8 +15,10 @@ PAGE, LINES = " ".join(TEXT.split()), TEXT.splitlines()
 TDES = {f"{head}-tde": head for head in ("cosine", "capsule", "deconfound")}
 
 
-def opened(name: str) -> Bench:
-    return Bench.open(name, **{folder: ROOT / folder for folder in ("recipes", "results", "runs")})
+def opened(name: str) -> ClassifierBench:
+    return ClassifierBench.open(
+        name, **{folder: ROOT / folder for folder in ("recipes", "results", "runs")}
+    )
 
 
 @cache
@@ -38,15 +40,17 @@ def mean(name: str, part: str = "overall") -> float:
 
 def row(name: str, seeds: int, in_paper: str) -> str:
     results = found()[name][:seeds]
-    assert len(results) == seeds and all(result["judged_on"] == "test" for result in results)
-    own = [tables.shown(tables.spread([r[split] for r in results])) for split in tables.SPLITS]
+    assert len(results) == seeds and all(result["evaluated_on"] == "test" for result in results)
+    own = [
+        tables.format_figure(tables.spread([r[split] for r in results])) for split in tables.SPLITS
+    ]
     return " | ".join([*own, f"{paper()[in_paper]:.1f}" if in_paper in paper() else "-"])
 
 
 def test_the_tuning():
     tuning = opened("tiny-imagenet-lt-tuning")
     results = {recipe.name: r for recipe in tuning.recipes for r in tuning.found(recipe)}
-    assert all(result["judged_on"] == "val" for result in results.values())
+    assert all(result["evaluated_on"] == "val" for result in results.values())
     tried = {
         variant: statistics.fmean(
             results[f"{method}+{variant}"]["overall"] for method in ("baseline", "deconfound")
@@ -131,7 +135,7 @@ def test_alpha():
 
 def test_the_readme():
     tde, plain = (
-        tables.shown(tables.spread([result["overall"] for result in found()[name]]))
+        tables.format_figure(tables.spread([result["overall"] for result in found()[name]]))
         for name in ("deconfound-tde", "baseline")
     )
     few, many = (

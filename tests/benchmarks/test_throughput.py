@@ -19,18 +19,18 @@ from PIL import Image
 from benchmarks import memory as host_memory
 from benchmarks import plain, rates, throughput
 from benchmarks.command import main as bench_command
-from benchmarks.generated import SIZES, generate, generated
-from benchmarks.memory import anonymous, used, watched
+from benchmarks.generated import SIZES, generate, generate_file
+from benchmarks.memory import anonymous, used, watch
 from benchmarks.rates import EPOCHS, IMAGES, Throughput
 from benchmarks.throughput import Setting, bench_images
 from longtail.core import environment as provenance
 from longtail.core.config import Config, DataConfig, MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.decoding import memory
-from longtail.training.batches import in_batches
+from longtail.training.batches import stream_batches
 
 HERE = torch.device("cpu")
-WAY = Throughput("ceiling", "Resident", 1024, 0, 2500.0, 2**31, (2**30,))
+WAY = Throughput("ceiling", "ResidentBatches", 1024, 0, 2500.0, 2**31, (2**30,))
 
 
 @pytest.fixture
@@ -62,7 +62,9 @@ def test_every_way_is_measured_and_written(setting, tmp_path, monkeypatch):
     monkeypatch.setattr(throughput, "INTERVAL", 0.001)
     found = bench_images(setting, tmp_path / "images.json")
     assert [way.mode for way in found] == MODES
-    assert [way.fed_by for way in found] == ["Resident"] * 2 + ["Streaming"] * 2 + ["DataLoader"]
+    assert [way.fed_by for way in found] == ["ResidentBatches"] * 2 + ["StreamedBatches"] * 2 + [
+        "DataLoader"
+    ]
     assert all(way.images_per_second > 0 and len(way.host_bytes) > 2 for way in found)
     assert all(way.preparing_seconds > 0 for way in found)
     # three steps; an epoch of four; a whole number of times the two workers
@@ -255,7 +257,7 @@ def test_fewer_images_than_a_batch_are_refused(setting, tmp_path):
 
 def test_streaming_is_never_taken_for_resident(setting, tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: 10)
-    monkeypatch.setattr(memory, "room", lambda: 0)
+    monkeypatch.setattr(memory, "free_room", lambda: 0)
     monkeypatch.setattr(throughput, "_ceiling", lambda *args: WAY)
     with pytest.raises(UserError, match="17 images do not fit .* pass a smaller --images"):
         bench_images(setting, tmp_path / "images.json")
@@ -302,10 +304,10 @@ def test_memory_stays_flat_while_images_stream(tmp_path):
     """Were they kept, 3,000 images of 12 kB would take 37 MB."""
     paths = generate(tmp_path, 20, scale=0.13)
     config = DataConfig(image_size=64, stream=True)
-    inputs = generated(tmp_path, paths, 3000, config).train.inputs
+    inputs = generate_file(tmp_path, paths, 3000, config).train.inputs
     order = list(torch.arange(3000).split(50))
     before = set(active_children())
-    arriving = in_batches(inputs, order, MachineConfig(workers=1), HERE)
+    arriving = stream_batches(inputs, order, MachineConfig(workers=1), HERE)
     (worker,) = set(active_children()) - before
     gc.collect()  # else it might come in between, and pages are no longer shared once written to
     taken, kept = [], set()
@@ -319,10 +321,10 @@ def test_memory_stays_flat_while_images_stream(tmp_path):
 
 @pytest.mark.parametrize("look", [used, anonymous])
 def test_memory_is_watched_all_along(look):
-    with watched(look, 3600) as found:
+    with watch(look, 3600) as found:
         assert len(found) == 1  # before anything is timed
     assert len(found) == 2
-    with watched(look, 0.01) as found, mmap.mmap(-1, 2**25, flags=mmap.MAP_PRIVATE) as taken:
+    with watch(look, 0.01) as found, mmap.mmap(-1, 2**25, flags=mmap.MAP_PRIVATE) as taken:
         taken.write(b"x" * 2**25)
         seen = len(found)
         while len(found) < seen + 2:

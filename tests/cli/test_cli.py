@@ -295,7 +295,7 @@ def test_cifar100_lt_trains_through_the_parquet_loader(tmp_path, capsys):
     )
     result = json.loads((out / "result.json").read_text())
     assert sum(result["counts"]) == 10_847 and len(result["per_class"]) == 100
-    assert result["judged_on"] == "test" and result["ratio"] == 100
+    assert result["evaluated_on"] == "test" and result["ratio"] == 100
 
 
 def test_a_worker_that_was_killed_ends_in_words(monkeypatch, capsys):

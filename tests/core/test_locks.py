@@ -13,7 +13,7 @@ import pytest
 from helpers import files_in, holding, tiny_config, tiny_data
 from longtail.core import locks
 from longtail.core.errors import UserError
-from longtail.core.locks import LOCK, alone, locked
+from longtail.core.locks import LOCK, hold_folders, hold_lock
 from longtail.runs import fit as pipeline
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
@@ -77,22 +77,22 @@ def test_what_the_system_may_say_of_a_held_file_is_refused(number, tmp_path, mon
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_at_the_limit_of_open_files_nothing_goes_unlocked(number, tmp_path, monkeypatch):
     monkeypatch.setattr(locks.os, "open", failing(number))
-    with pytest.raises(UserError, match="allow more with ulimit -n"), locked(tmp_path):
+    with pytest.raises(UserError, match="allow more with ulimit -n"), hold_lock(tmp_path):
         pass
     monkeypatch.undo()
-    with locked(tmp_path):  # it was not kept as held
+    with hold_lock(tmp_path):  # it was not kept as held
         pass
 
 
 def test_a_folder_that_cannot_be_written_to_is_not_the_lock_s_to_tell(tmp_path, monkeypatch):
     monkeypatch.setattr(locks.os, "open", failing(errno.EACCES))
-    with locked(tmp_path):
+    with hold_lock(tmp_path):
         assert not files_in(tmp_path)
 
 
 def test_a_full_disk_does_not_undo_the_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(locks.os, "write", failing(errno.ENOSPC))
-    with locked(tmp_path):
+    with hold_lock(tmp_path):
         told = subprocess.run([sys.executable, "-c", ASK, tmp_path], capture_output=True)
         assert b"is being trained by another process" in told.stderr
 
@@ -100,9 +100,9 @@ def test_a_full_disk_does_not_undo_the_lock(tmp_path, monkeypatch):
 ASK = """
 import sys
 from pathlib import Path
-from longtail.core.locks import locked
+from longtail.core.locks import hold_lock
 
-with locked(Path(sys.argv[1])):
+with hold_lock(Path(sys.argv[1])):
     pass
 """
 
@@ -110,7 +110,7 @@ with locked(Path(sys.argv[1])):
 def test_a_second_training_in_the_same_process_is_refused(tmp_path):
     out, link = tmp_path / "run", tmp_path / "link"
     link.symlink_to(out)
-    with locked(out):
+    with hold_lock(out):
         for other in (out, link):
             with pytest.raises(UserError, match="is being trained by this very process"):
                 fit(other)
@@ -196,7 +196,7 @@ def test_a_lock_that_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
         plain(file, how)
 
     monkeypatch.setattr(fcntl, "lockf", late)
-    with locked(tmp_path):
+    with hold_lock(tmp_path):
         assert removed and path.read_text().startswith(f"process {os.getpid()} on ")
     assert not files_in(tmp_path)
 
@@ -205,8 +205,8 @@ def test_other_ranks_take_nothing_and_are_told(tmp_path):
     for told in ("", "it is held"):
         fabric = SimpleNamespace(global_rank=1, broadcast=lambda own, told=told: own or told)
         if told:
-            with pytest.raises(UserError, match=told), alone([tmp_path], fabric, exit):
+            with pytest.raises(UserError, match=told), hold_folders([tmp_path], fabric, exit):
                 pass
         else:
-            with alone([tmp_path], fabric, exit):
+            with hold_folders([tmp_path], fabric, exit):
                 assert not files_in(tmp_path)

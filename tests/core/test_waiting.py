@@ -22,7 +22,7 @@ def clock(monkeypatch):
 
 def test_every_ten_seconds_a_line_with_what_is_left(clock, caplog):
     caplog.set_level(logging.INFO, "longtail")
-    assert list(waiting.told("decoded", range(25), 25)) == list(range(25))
+    assert list(waiting.log_progress("decoded", range(25), 25)) == list(range(25))
     assert caplog.messages == [
         "decoded 10 of 25 images, about 15 s left",
         "decoded 20 of 25 images, about 5 s left",
@@ -31,13 +31,13 @@ def test_every_ten_seconds_a_line_with_what_is_left(clock, caplog):
 
 def test_parts_of_several_images_and_the_last_of_fewer(clock, caplog):
     caplog.set_level(logging.INFO, "longtail")
-    list(waiting.told("looked at", range(20), 1990, 100))
+    list(waiting.log_progress("looked at", range(20), 1990, 100))
     assert caplog.messages == ["looked at 1,000 of 1,990 images, about 10 s left"]
 
 
 def test_work_that_is_soon_over_says_nothing(caplog):
     caplog.set_level(logging.INFO, "longtail")
-    assert sum(waiting.told("decoded", range(100), 100)) == 4950
+    assert sum(waiting.log_progress("decoded", range(100), 100)) == 4950
     assert not caplog.messages
 
 

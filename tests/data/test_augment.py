@@ -2,7 +2,7 @@
 
 import torch
 
-from longtail.data.augment.crops import CropFlip, normalise, padded, take
+from longtail.data.augment.crops import CropFlip, normalise, pad_images, take
 
 
 def images(n: int = 5) -> torch.Tensor:
@@ -11,7 +11,7 @@ def images(n: int = 5) -> torch.Tensor:
 
 def test_padded() -> None:
     source = images()
-    wide = padded(source, 2)
+    wide = pad_images(source, 2)
     assert wide.shape == (5, 3, 10, 8)
     assert wide.dtype == torch.uint8
     assert torch.equal(wide[:, :, 2:-2, 2:-2], source)
@@ -19,7 +19,7 @@ def test_padded() -> None:
 
 
 def test_take_is_slicing() -> None:
-    source = padded(images(), 2)
+    source = pad_images(images(), 2)
     generator = torch.Generator().manual_seed(1)
     index, top, left = (torch.randint(5, (64,), generator=generator) for _ in range(3))
     mirrored = torch.randint(2, (64,), generator=generator).bool()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from longtail.data.decoding import cache
-from longtail.data.decoding.cache import Cached, files_hash, folder
+from longtail.data.decoding.cache import CachedStore, cache_folder, files_hash
 
 
 class Counting:
@@ -41,7 +41,7 @@ def here(tmp_path, monkeypatch):
 
 def test_the_second_read_is_from_disk_and_the_same():
     store = Counting()
-    cached = Cached(store, lambda: "a")
+    cached = CachedStore(store, lambda: "a")
     first, second = cached.read(torch.arange(4)), cached.read(torch.arange(4))
     assert store.reads == 1
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -49,17 +49,17 @@ def test_the_second_read_is_from_disk_and_the_same():
 
 def test_other_rows_and_other_content_are_read_anew():
     store = Counting()
-    Cached(store, lambda: "a").read(torch.arange(4))
-    Cached(store, lambda: "a").read(torch.arange(5))
-    Cached(store, lambda: "b").read(torch.arange(4))
+    CachedStore(store, lambda: "a").read(torch.arange(4))
+    CachedStore(store, lambda: "a").read(torch.arange(5))
+    CachedStore(store, lambda: "b").read(torch.arange(4))
     assert store.reads == 3
 
 
 def test_another_decoder_reads_anew(monkeypatch):
     store = Counting()
-    Cached(store, lambda: "a").read(torch.arange(4))
+    CachedStore(store, lambda: "a").read(torch.arange(4))
     monkeypatch.setattr(cache, "DECODER", cache.DECODER + 1)
-    Cached(store, lambda: "a").read(torch.arange(4))
+    CachedStore(store, lambda: "a").read(torch.arange(4))
     assert store.reads == 2
 
 
@@ -85,32 +85,32 @@ def test_what_is_on_disk_or_on_its_way_there_needs_no_more_room():
             assert cached.unwritten(rows) == 0
             return torch.from_numpy(pixels), torch.arange(len(rows))
 
-    cached = Cached(Asking(), lambda: "a")
+    cached = CachedStore(Asking(), lambda: "a")
     assert cached.unwritten(torch.arange(4)) == 4
     cached.read(torch.arange(4))
     assert cached.unwritten(torch.arange(4)) == 0
 
 
 def test_a_folder_that_cannot_be_written_has_no_room(tmp_path, monkeypatch):
-    assert cache.room() > 0
+    assert cache.free_room() > 0
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "file"))
-    assert cache.room() == 0
+    assert cache.free_room() == 0
 
 
 def test_rows_that_cannot_be_read_are_never_kept():
     store = Counting()
     for _ in range(2):
-        inputs, places = Cached(store, lambda: "a").read(torch.tensor([8, 9]))
+        inputs, places = CachedStore(store, lambda: "a").read(torch.tensor([8, 9]))
         assert len(inputs) == len(places) == 1
     assert store.reads == 2
 
 
 def test_a_damaged_file_is_made_anew(caplog):
     store = Counting()
-    cached = Cached(store, lambda: "a")
+    cached = CachedStore(store, lambda: "a")
     cached.read(torch.arange(4))
-    (path,) = folder().iterdir()
+    (path,) = cache_folder().iterdir()
     path.write_bytes(path.read_bytes()[:-3])
     with caplog.at_level(logging.WARNING):
         inputs, _ = cached.read(torch.arange(4))
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_made_anew(caplog):
 def test_a_cache_that_cannot_be_written_costs_only_time(caplog, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "file"))
-    inputs, _ = Cached(Counting(), lambda: "a").read(torch.arange(4))
+    inputs, _ = CachedStore(Counting(), lambda: "a").read(torch.arange(4))
     assert len(inputs) == 4 and "not kept" in caplog.text
 
 
@@ -134,10 +134,10 @@ def test_an_interrupted_decode_leaves_nothing_that_counts():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Cached(Killed(), lambda: "a").read(torch.arange(4))
-    (folder() / f"{'0' * 64}.part").write_bytes(b"left behind by a killed process")
+        CachedStore(Killed(), lambda: "a").read(torch.arange(4))
+    (cache_folder() / f"{'0' * 64}.part").write_bytes(b"left behind by a killed process")
     store = Counting()
-    inputs, _ = Cached(store, lambda: "a").read(torch.arange(4))
+    inputs, _ = CachedStore(store, lambda: "a").read(torch.arange(4))
     assert inputs.flatten().tolist() == [0, 1, 2, 3] and store.reads == 1
 
 
@@ -148,14 +148,14 @@ def test_a_full_disk_costs_only_time(caplog, monkeypatch):
     monkeypatch.setattr("os.posix_fallocate", full)
     store = Counting()
     for reads in (1, 2):
-        inputs, _ = Cached(store, lambda: "a").read(torch.arange(4))
+        inputs, _ = CachedStore(store, lambda: "a").read(torch.arange(4))
         assert inputs.flatten().tolist() == [0, 1, 2, 3] and store.reads == reads
-    assert "not kept" in caplog.text and not list(folder().iterdir())
+    assert "not kept" in caplog.text and not list(cache_folder().iterdir())
 
 
 def test_processes_that_start_together_decode_once(tmp_path):
     store = Counting()
-    cached = Cached(store, lambda: "a")
+    cached = CachedStore(store, lambda: "a")
     with ThreadPoolExecutor(4) as pool:  # each opens the file for itself, as processes do
         found = list(
             pool.map(lambda _: cached.read(torch.arange(4))[0].flatten().tolist(), range(4))
@@ -185,7 +185,7 @@ def test_readers_that_waited_in_vain_do_not_write_over_each_other():
                 assert third_began.wait(5)
             return torch.from_numpy(pixels), torch.arange(len(rows))
 
-    cached, rows = Cached(InTurn(), lambda: "a"), torch.arange(1, 5)
+    cached, rows = CachedStore(InTurn(), lambda: "a"), torch.arange(1, 5)
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(cached.read, rows)
         assert first_began.wait(5)
@@ -196,7 +196,7 @@ def test_readers_that_waited_in_vain_do_not_write_over_each_other():
         second_is_done.set()
         assert found == third.result(5)[0].flatten().tolist() == [1, 2, 3, 4]
         assert first.result(5)[0].flatten().tolist() == [2, 3, 4]
-    assert [path.suffix for path in folder().iterdir()] == [".npy"]
+    assert [path.suffix for path in cache_folder().iterdir()] == [".npy"]
 
 
 def test_a_file_system_without_locks_costs_only_time(caplog, monkeypatch):
@@ -206,14 +206,14 @@ def test_a_file_system_without_locks_costs_only_time(caplog, monkeypatch):
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", without)
-    inputs, _ = Cached(Counting(), lambda: "a").read(torch.arange(4))
+    inputs, _ = CachedStore(Counting(), lambda: "a").read(torch.arange(4))
     assert inputs.flatten().tolist() == [0, 1, 2, 3] and "not kept" in caplog.text
-    Cached(Counting(), lambda: "a").read(torch.arange(8, 10))  # one of which cannot be read
+    CachedStore(Counting(), lambda: "a").read(torch.arange(8, 10))  # one of which cannot be read
     assert "kept for the next start" not in caplog.text
 
 
 def test_writing_to_what_was_read_does_not_change_the_file():
-    cached = Cached(Counting(), lambda: "a")
+    cached = CachedStore(Counting(), lambda: "a")
     for _ in range(2):
         inputs, _ = cached.read(torch.arange(4))
         assert inputs.flatten().tolist() == [0, 1, 2, 3]
@@ -233,7 +233,10 @@ def test_readers_that_waited_together_do_not_wait_for_each_other():
                 together.wait(5)  # broken if the other is not here, too
             return super().read(rows, allocate)
 
-    cached, rows = Cached(Lossy(), lambda: "a"), torch.arange(8, 10)  # one of which is never kept
+    cached, rows = (
+        CachedStore(Lossy(), lambda: "a"),
+        torch.arange(8, 10),
+    )  # one of which is never kept
     with ThreadPoolExecutor(3) as pool:
         readers = [pool.submit(cached.read, rows)]
         assert began.wait(5)
@@ -256,7 +259,7 @@ def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting():
                 time.sleep(0.1)  # the second waits for the lock by now
             return super().read(rows, allocate)
 
-    cached = Cached(Forking(), lambda: "a")
+    cached = CachedStore(Forking(), lambda: "a")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(cached.read, torch.arange(4))
         assert began.wait(5)

@@ -21,7 +21,12 @@ from longtail.core.errors import UserError
 from longtail.data.base import Split
 from longtail.data.decoding import image_store, workers
 from longtail.data.decoding.images import decode_all
-from longtail.data.decoding.workers import WorkerLost, fitting, in_chunks, lost
+from longtail.data.decoding.workers import (
+    WorkerLost,
+    count_fitting_workers,
+    explain_lost_worker,
+    read_chunks,
+)
 from longtail.data.load import load
 
 
@@ -44,9 +49,9 @@ def started(monkeypatch) -> list[int]:
 
     def heard(make, places, **options):
         found.append(options["workers"])
-        return in_chunks(make, places, **options)
+        return read_chunks(make, places, **options)
 
-    monkeypatch.setattr(image_store, "in_chunks", heard)
+    monkeypatch.setattr(image_store, "read_chunks", heard)
     monkeypatch.setattr(image_store, "cores", lambda: 2)
     monkeypatch.setattr(image_store, "CHUNK", 3)
     monkeypatch.setattr(image_store, "MANY", 10)
@@ -87,7 +92,7 @@ def spawned(monkeypatch):
 
 
 def cramped(monkeypatch):
-    monkeypatch.setattr(image_store, "fitting", lambda workers, size: 1)
+    monkeypatch.setattr(image_store, "count_fitting_workers", lambda workers, size: 1)
 
 
 @pytest.mark.parametrize("why", [daemon, spawned, cramped])
@@ -113,7 +118,7 @@ def test_threads_decode_what_has_no_size_and_what_is_in_no_file(photos, started,
 
 def killed(make, places, **options):
     """A worker dies while what came before is looked at, which is when torch may tell."""
-    made = in_chunks(make, places, **options)
+    made = read_chunks(make, places, **options)
     yield from islice(made, 4)
     os.kill(active_children()[0].pid, signal.SIGKILL)
     for _ in range(100):
@@ -128,14 +133,14 @@ def killed_and_waited_for(make, places, **options):
         time.sleep(0.5 if index[0] > 6 else 0)
         return make(index)
 
-    made = in_chunks(slow, places, **options)
+    made = read_chunks(slow, places, **options)
     yield from islice(made, 2)
     threading.Timer(0.1, os.kill, (active_children()[0].pid, signal.SIGKILL)).start()
     yield from made
 
 
 def cramped_later(make, places, **options):
-    yield from islice(in_chunks(make, places, **options), 4)
+    yield from islice(read_chunks(make, places, **options), 4)
     raise RuntimeError("unable to allocate shared memory(shm) for file </x>: Success (0)")
 
 
@@ -154,7 +159,7 @@ def refused(make, places, **options):
 )
 def test_threads_go_on_where_a_worker_is_lost(photos, started, monkeypatch, caplog, way, said):
     expected = loaded(photos, "first", monkeypatch).in_memory
-    monkeypatch.setattr(image_store, "in_chunks", way)
+    monkeypatch.setattr(image_store, "read_chunks", way)
     alive = []
 
     def by_threads(*args):
@@ -171,7 +176,7 @@ def test_what_is_no_fault_of_a_worker_is_raised(photos, started, monkeypatch):
     def wrong(make, places, **options):
         raise RuntimeError("something else")
 
-    monkeypatch.setattr(image_store, "in_chunks", wrong)
+    monkeypatch.setattr(image_store, "read_chunks", wrong)
     with pytest.raises(RuntimeError, match="something else"):
         loaded(photos, "first", monkeypatch)
 
@@ -191,12 +196,12 @@ def test_what_is_no_fault_of_a_worker_is_raised(photos, started, monkeypatch):
     ],
 )
 def test_every_trouble_of_a_worker_is_named(text, said):
-    assert lost(RuntimeError(text)).startswith(said)
+    assert explain_lost_worker(RuntimeError(text)).startswith(said)
 
 
 def test_other_troubles_with_memory_are_no_workers():
     text = "No valid triton configs. OutOfResources: out of resource: shared memory, Required: 9"
-    assert lost(RuntimeError(text)) is None
+    assert explain_lost_worker(RuntimeError(text)) is None
 
 
 def test_processes_that_cannot_be_started_are_told(monkeypatch):
@@ -205,8 +210,8 @@ def test_processes_that_cannot_be_started_are_told(monkeypatch):
 
     monkeypatch.setattr(os, "fork", full)
     with pytest.raises(WorkerLost, match=r"processes cannot be started: pass a smaller --workers"):
-        in_chunks(list, [[0], [1]], workers=2, chunk_bytes=1, start="fork")
-    assert list(in_chunks(list, [[0], [1]], workers=0, chunk_bytes=1, start="fork")) == [[0], [1]]
+        read_chunks(list, [[0], [1]], workers=2, chunk_bytes=1, start="fork")
+    assert list(read_chunks(list, [[0], [1]], workers=0, chunk_bytes=1, start="fork")) == [[0], [1]]
 
 
 def test_nobodys_random_numbers_are_drawn(photos, started, monkeypatch):
@@ -218,6 +223,6 @@ def test_nobodys_random_numbers_are_drawn(photos, started, monkeypatch):
 def test_as_many_workers_as_shared_memory_has_room_for(monkeypatch, tmp_path: Path):
     free = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
-    assert [fitting(5, size) for size in (0, 10, 20, 30, 100)] == [5, 5, 3, 1, 0]
+    assert [count_fitting_workers(5, size) for size in (0, 10, 20, 30, 100)] == [5, 5, 3, 1, 0]
     monkeypatch.setattr(workers, "shared_room", lambda: None)
-    assert fitting(5, 1000) == 5
+    assert count_fitting_workers(5, 1000) == 5

@@ -52,7 +52,7 @@ def test_parts_above_classes(paint: Painter, tmp_path: Path) -> None:
     assert data.val is not None and len(data.val) == 4
     assert data.test is not None
     assert data.test.labels.tolist() == [0, 0, 0, 1, 1]
-    assert data.judged_on == "test"
+    assert data.evaluated_on == "test"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from longtail.core.config import Config, DataConfig
 from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
 from longtail.data.formats import imagenet_lt as listed
-from longtail.data.formats.imagenet_lt import LISTED, Listed
+from longtail.data.formats.imagenet_lt import LISTED, ListedSet
 from longtail.data.load import available, load
 
 
@@ -25,7 +25,7 @@ def toy(paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     )
     (folder / "T_val.txt").write_text("train/cat/3.png 0\ntrain/lynx/4.png 1\n")
     parts = {"train": ("T_train.txt", 4), "val": ("T_val.txt", 2)}
-    about = Listed("a toy", 2, parts, "train/ of toys", (0, 0, 2))
+    about = ListedSet("a toy", 2, parts, "train/ of toys", (0, 0, 2))
     monkeypatch.setitem(LISTED, "toy-lt", about)
     monkeypatch.delenv("LONGTAIL_DATA", raising=False)
     return tmp_path
@@ -35,7 +35,7 @@ def test_a_published_set_is_found_and_read(toy: Path):
     for root in (toy, toy / "toy-lt"):
         data = load("toy-lt", root=root, image_size=4)
         assert data.classes == ("cat", "lynx") and data.counts.images == (3, 1)
-        assert data.judged_on == "val" and data.mean == listed.IMAGENET_MEAN
+        assert data.evaluated_on == "val" and data.mean == listed.IMAGENET_MEAN
     assert ("toy-lt", "a toy", str(toy / "toy-lt")) in available(toy)
 
 

@@ -34,7 +34,7 @@ def test_a_val_list_and_a_name(train: Path, tmp_path: Path) -> None:
     data = load("four-lt", list=train, val_list=train, root=tmp_path / "images")
     assert data.name == "four-lt"
     assert data.val is not None and len(data.val) == 3
-    assert data.judged_on == "val"
+    assert data.evaluated_on == "val"
 
 
 def test_without_root_paths_are_beside_the_list(paint: Painter, tmp_path: Path) -> None:

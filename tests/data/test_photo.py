@@ -11,10 +11,10 @@ from longtail.data.augment.photo import (
     CONTRAST,
     SATURATION,
     ResizedCrop,
-    jittered,
-    middle,
+    centre_crop,
+    crop_and_resize,
+    jitter_colours,
     random_boxes,
-    resized_crop,
 )
 
 ADJUST = {
@@ -58,7 +58,7 @@ def test_each_image_is_as_torchvision_makes_it(size):
 def test_the_whole_image_at_its_own_size_is_itself():
     images = photos(2).float()
     box = torch.tensor([[0.0, 0, 20, 30]] * 2)
-    made = resized_crop(images, box, torch.tensor([0.0, 1.0]), (20, 30))
+    made = crop_and_resize(images, box, torch.tensor([0.0, 1.0]), (20, 30))
     torch.testing.assert_close(made[0], images[0])
     torch.testing.assert_close(made[1], images[1].flip(-1))
 
@@ -69,7 +69,7 @@ def test_one_adjustment_alone(which, factor):
     images = photos(3).float()
     others = [other for other in ADJUST if other != which]
     colours = torch.tensor([[which, factor, others[0], 1.0, others[1], 1.0]] * 3)
-    for made, image in zip(jittered(images, colours), images, strict=True):
+    for made, image in zip(jitter_colours(images, colours), images, strict=True):
         torch.testing.assert_close(made / 255, ADJUST[which](image / 255, factor))
 
 
@@ -126,12 +126,12 @@ def test_without_jitter_colours_stay_and_grey_images_pass():
 def test_the_middle_is_torchvisions_centre_crop(stored):
     images, size = photos(2, *stored), [224, 224] if stored[0] > 9 else [8, 8]
     expected = F.center_crop(images, size)
-    assert torch.equal(middle(images, tuple(size)), expected)
+    assert torch.equal(centre_crop(images, tuple(size)), expected)
 
 
 def test_images_that_are_too_small_are_enlarged():
     images = photos(2, 6, 6)
-    made = middle(images, (9, 9))
+    made = centre_crop(images, (9, 9))
     torch.testing.assert_close(made, F.resize(images.float(), [9, 9], antialias=True))
 
 
@@ -153,7 +153,7 @@ def test_crops_in_half_precision_are_off_by_less_than_a_grey_level(device, monke
 @needs_cuda  # the CPU does not enlarge in half precision
 def test_an_enlarged_middle_on_cuda_is_off_by_less_than_a_grey_level():
     images = photos(8, 64, 64)
-    made = middle(images.cuda(), (80, 80))
+    made = centre_crop(images.cuda(), (80, 80))
     assert made.dtype == torch.float16
     expected = F.resize(images.float(), [80, 80], antialias=True)
     torch.testing.assert_close(made.float().cpu(), expected, rtol=0, atol=1)

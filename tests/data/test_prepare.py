@@ -117,8 +117,8 @@ def test_min_count_leaves_no_test(write_npz: Callable[..., Path]) -> None:
         ({"min_count": -1}, "--min-count -1: it must be at least 0"),
         ({"image_size": 0}, "--image-size 0: it must be at least 1"),
         ({"corrupt": "ignore"}, "unknown --corrupt 'ignore'. .one of stop, skip"),
-        ({"judge": "tset"}, "unknown --judge 'tset'. Did you mean 'test'"),
-        ({"config": DataConfig(judge="tset")}, "unknown --judge 'tset'"),  # type: ignore[arg-type]
+        ({"evaluate_on": "tset"}, "unknown --evaluate-on 'tset'. Did you mean 'test'"),
+        ({"config": DataConfig(evaluate_on="tset")}, "unknown --evaluate-on 'tset'"),  # type: ignore[arg-type]
     ],
 )
 def test_options(option: dict[str, object], message: str) -> None:

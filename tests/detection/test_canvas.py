@@ -9,12 +9,12 @@ from PIL import Image
 
 from longtail.core.config import MachineConfig
 from longtail.detection.data import batches, feeds
-from longtail.detection.data.batches import Prepared
+from longtail.detection.data.batches import PreparedImages
 from longtail.detection.data.dataset import Categories
-from longtail.detection.data.feeds import Resident, Streamed, place
+from longtail.detection.data.feeds import ResidentFeed, StreamedFeed, place
 from longtail.detection.network.detector import build_detector
 from longtail.detection.predict import predict, source_of
-from longtail.detection.reopen import Finished, of_files
+from longtail.detection.reopen import OpenDetector, of_files
 from longtail.detection.train import fit
 from longtail.training.loop import launch
 from small_detector import small_config, small_data
@@ -35,9 +35,9 @@ def data(tmp_path_factory):
     return of_files(paths, CATEGORIES)
 
 
-def as_they_are(data, least=(0, 0)) -> Prepared:
+def as_they_are(data, least=(0, 0)) -> PreparedImages:
     """Images that are not resized."""
-    prepared = Prepared(data, 1, 1, least)
+    prepared = PreparedImages(data, 1, 1, least)
     prepared.size = lambda i: SIZES[i]
     return prepared
 
@@ -65,17 +65,20 @@ def test_only_images_of_one_canvas_are_side_by_side(data):
 
 
 @pytest.mark.parametrize(
-    ("least", "kind"), [((0, 0), Streamed), ((64, 64), Streamed), ((96, 128), Resident)]
+    ("least", "kind"), [((0, 0), StreamedFeed), ((64, 64), StreamedFeed), ((96, 128), ResidentFeed)]
 )
 def test_batches_do_not_depend_on_the_memory_that_is_free(data, least, kind, monkeypatch):
-    prepared, alike = Prepared(data, 48, 96, least), Prepared(data.only([0, 0]), 48, 96, least)
+    prepared, alike = (
+        PreparedImages(data, 48, 96, least),
+        PreparedImages(data.only([0, 0]), 48, 96, least),
+    )
     first, second = place(prepared, CPU, 1), place(alike, CPU, 1)
-    assert isinstance(first, kind) and isinstance(second, Resident)
+    assert isinstance(first, kind) and isinstance(second, ResidentFeed)
     monkeypatch.setattr(feeds, "HOST_BYTES", 0)
     for source, images in ((first, range(5)), (second, range(2))):
         order = source.data.order(images, 2)
         poor = place(source.data, CPU, 1)
-        assert isinstance(poor, Streamed)
+        assert isinstance(poor, StreamedFeed)
         for one, other in zip(source.batches(order), poor.batches(order), strict=True):
             assert all(map(torch.equal, one, other))
 
@@ -90,16 +93,16 @@ def test_a_resident_set_is_held_once(data, monkeypatch):
         return found
 
     monkeypatch.setattr(batches, "_on_canvas", padded)
-    Resident(Prepared(data, 48, 96, (96, 128)), CPU, 1)
+    ResidentFeed(PreparedImages(data, 48, 96, (96, 128)), CPU, 1)
     assert len(made) == 2 * len(data) and max(most) <= 2 + 2  # image and masks, of two at a time
 
 
 def test_batches_are_the_same_streamed_and_resident(data):
-    prepared = Prepared(data, 48, 96, (96, 128))  # that of a training set it is part of
+    prepared = PreparedImages(data, 48, 96, (96, 128))  # that of a training set it is part of
     order = [[1, 0], [4, 2]]
     pairs = zip(
-        Resident(prepared, CPU, 1).batches(order),
-        Streamed(prepared, CPU, 0).batches(order),
+        ResidentFeed(prepared, CPU, 1).batches(order),
+        StreamedFeed(prepared, CPU, 0).batches(order),
         strict=True,
     )
     for resident, streamed in pairs:
@@ -117,11 +120,11 @@ def test_detections_do_not_depend_on_the_other_images(data, monkeypatch):
         return list(predict(detector, config, data, fabric, images))
 
     alone = [found([i])[0] for i in range(5)]
-    assert isinstance(source_of(detector, config, data.only([0]), fabric), Resident)
+    assert isinstance(source_of(detector, config, data.only([0]), fabric), ResidentFeed)
     beside = found(range(5))
     pair = found([0, 1])  # the second one is taller
     monkeypatch.setattr(feeds, "HOST_BYTES", 0)
-    assert isinstance(source_of(detector, config, data.only([0]), fabric), Streamed)
+    assert isinstance(source_of(detector, config, data.only([0]), fabric), StreamedFeed)
     streamed = [found([i])[0] for i in range(5)]
     for others in (beside, pair, streamed, found(range(5))):
         for one, other in zip(alone, others, strict=False):
@@ -138,7 +141,7 @@ def test_the_canvas_is_kept_with_the_weights(tmp_path):
     run = fit(config, out=tmp_path / "run", data=data)
     assert run.load_model()["canvas"].tolist() == [96, 96]
     assert run.load_checkpoint()["detector"]["canvas"].tolist() == [96, 96]
-    opened = Finished(run.folder, machine=MachineConfig(device="cpu"))
+    opened = OpenDetector(run.folder, machine=MachineConfig(device="cpu"))
     assert opened.detector.canvas.tolist() == [96, 96]
     frozen = config.with_options(norm="frozen", pretrained=True)
     built = build_detector(frozen, data[0].categories, weights=False, canvas=(96, 96))

@@ -6,9 +6,9 @@ from loops import overlap
 from torch.testing import assert_close
 
 import longtail as lt
-from longtail.detection.data.batches import Sample, collate, flipped
+from longtail.detection.data.batches import Sample, collate, flip_sample
 from longtail.detection.data.dataset import Categories
-from longtail.detection.network.cascade import Stage, probabilities, select
+from longtail.detection.network.cascade import CascadeStage, probabilities, select
 from longtail.detection.network.detector import build_detector
 from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, LinearHead
 from small_detector import small_config
@@ -47,7 +47,7 @@ def scored(stage, x, tde, alpha):
 @pytest.mark.parametrize("head", [LinearHead, CosineHead, CapsuleHead, DeconfoundHead])
 def test_scores_of_a_stage(head):
     torch.manual_seed(0)
-    stage = Stage(0, 8, head(6, 4), 3, grouped=True)
+    stage = CascadeStage(0, 8, head(6, 4), 3, grouped=True)
     x = torch.rand(9, 6)
     off = scored(stage, x, "off", 1.5)
     assert_close(off.sum(1), torch.ones(9))
@@ -133,7 +133,7 @@ def test_every_weight_gets_a_gradient_and_losses_are_numbers(detector, monkeypat
     detector.zero_grad(set_to_none=True)
     monkeypatch.setattr(detector.cascade, "rois", 500)  # so many that padding is among them
     detector.train()
-    losses = detector(flipped(batch(*objects)))
+    losses = detector(flip_sample(batch(*objects)))
     names = ["class", "box", "mask"]
     assert set(losses) == {"objectness", "proposal_box"} | {
         f"{n}{i}" for n in names for i in range(3)
@@ -199,8 +199,8 @@ def test_eql_spares_the_classes_of_few_images():
 def test_a_mirrored_batch_is_mirrored_wholly():
     made = collate([sample(2), sample(1, 64, 50, seed=1), sample(0)])
     made = made._replace(keys=torch.tensor([3, 1, 2]))
-    turned = flipped(made)
-    again = flipped(turned)
+    turned = flip_sample(made)
+    again = flip_sample(turned)
     for part in ("images", "boxes", "masks", "labels"):
         assert torch.equal(getattr(again, part), getattr(made, part)), part
     moved = (turned.boxes != made.boxes).any(-1).any(-1)

@@ -7,7 +7,7 @@ import torch
 from loops import code, moved, overlap
 from torch.testing import assert_close
 
-from longtail.detection.data.batches import Batch, rows_of
+from longtail.detection.data.batches import DetectionBatch, rows_of
 from longtail.detection.network import cascade as cascades
 from longtail.detection.network.cascade import (
     PADDED,
@@ -17,7 +17,7 @@ from longtail.detection.network.cascade import (
     probabilities,
     select,
 )
-from longtail.detection.network.proposals import Proposed
+from longtail.detection.network.proposals import ProposalBatch
 from longtail.detection.network.regions import atlas_of, mask_targets, pool
 from longtail.nn.heads import DeconfoundHead
 
@@ -67,7 +67,7 @@ def maps():
 @pytest.fixture
 def batch():
     masks = torch.rand(3, SIDE, SIDE, generator=torch.Generator().manual_seed(2)) < 0.5
-    return Batch(
+    return DetectionBatch(
         images=torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8),
         sizes=torch.tensor([[SIDE, SIDE], [SIDE - 6, SIDE - 2]]),
         boxes=torch.tensor(TRUTH),
@@ -87,7 +87,7 @@ def proposed():
     ]
     padding = [[0.0, 0.0, 30.0, 30.0]] * 5
     present = torch.tensor([[True] * 10, [True] * 5 + [False] * 5])
-    return Proposed(torch.tensor([each[0], each[1] + padding]), present, {})
+    return ProposalBatch(torch.tensor([each[0], each[1] + padding]), present, {})
 
 
 def feature(stage, maps, box, image):

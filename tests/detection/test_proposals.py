@@ -4,7 +4,7 @@ import torch
 from torch.testing import assert_close
 
 from longtail.detection.config import DetectionConfig
-from longtail.detection.data.batches import Batch
+from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.network.cascade import FOREGROUND
 from longtail.detection.network.proposals import Proposals
 
@@ -15,7 +15,7 @@ def test_anchors_are_exact_whatever_the_precision_of_the_maps(monkeypatch):
     seen = []
     best = proposals._best
     monkeypatch.setattr(proposals, "_best", lambda *a: seen.append(a[2]) or best(*a))
-    batch = Batch(
+    batch = DetectionBatch(
         images=torch.zeros(1, 3, 256, 1344, dtype=torch.uint8),
         sizes=torch.tensor([[256, 1344]]),
         boxes=torch.zeros(1, 1, 4),

@@ -16,7 +16,7 @@ from longtail.detection.data.shapes.objects import OUTLINES, TEXTURES
 from longtail.detection.data.shapes.scenes import Style
 from longtail.detection.pictures import draw, side_by_side, truth
 
-TINY = shapes.Recipe(train=24, val=8)
+TINY = shapes.ShapesRecipe(train=24, val=8)
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +27,15 @@ def folder(tmp_path_factory):
 
 
 def test_frequencies_of_the_whole_set():
-    counts = shapes._train_counts(shapes.Recipe())
+    counts = shapes._train_counts(shapes.ShapesRecipe())
     assert (counts.max(), counts.min(), len(counts)) == (960, 4, 80)
     groups = [sum(counts > 100), sum((counts > 10) & (counts <= 100)), sum(counts <= 10)]
     assert groups == [20, 36, 24]
-    assert shapes._val_counts(counts, shapes.Recipe()).min() == 16
+    assert shapes._val_counts(counts, shapes.ShapesRecipe()).min() == 16
 
 
 def test_each_shape_is_frequent_in_one_texture_and_rare_in_another():
-    ranked = shapes._ranked(shapes.Recipe())
+    ranked = shapes._ranked(shapes.ShapesRecipe())
     assert sorted(ranked) == list(shapes.CATEGORIES)
     for first in range(0, 80, 16):
         assert {name.split()[1] for name in ranked[first : first + 16]} == set(OUTLINES)
@@ -44,7 +44,7 @@ def test_each_shape_is_frequent_in_one_texture_and_rare_in_another():
 
 def test_categories_keep_company():
     """Of two that are at home in one scene, an image with the first has the second more often."""
-    recipe = shapes.Recipe()
+    recipe = shapes.ShapesRecipe()
     counts = np.full(80, 200)
     contents = list(shapes._contents(counts, 2000, recipe, np.random.RandomState(0)))
     present = np.zeros((2000, 80))
@@ -107,8 +107,8 @@ def test_the_seed_decides(tmp_path):
 
 
 def test_drawn_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(shapes, "Recipe", lambda: replace(TINY, train=9, val=6))
-    first = shapes.drawn(tmp_path)
+    monkeypatch.setattr(shapes, "ShapesRecipe", lambda: replace(TINY, train=9, val=6))
+    first = shapes.draw_set(tmp_path)
     assert first.parent == tmp_path and first.name.startswith("shapes-lvis-")
     kept = (first / "instances_val.json").stat().st_mtime_ns
     train, val = load("shapes-lvis", tmp_path)
@@ -121,14 +121,14 @@ def test_two_processes_draw_at_once(tmp_path, monkeypatch):
     def slower(place):
         place.mkdir()
         monkeypatch.setattr(shapes, "write", quick)
-        shapes.drawn(tmp_path)  # the other one, meanwhile
+        shapes.draw_set(tmp_path)  # the other one, meanwhile
 
     def quick(place):
         place.mkdir()
         (place / "whole").touch()
 
     monkeypatch.setattr(shapes, "write", slower)
-    folder = shapes.drawn(tmp_path)
+    folder = shapes.draw_set(tmp_path)
     assert (folder / "whole").exists()
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -136,7 +136,7 @@ def test_two_processes_draw_at_once(tmp_path, monkeypatch):
 def test_nothing_can_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"shapes-lvis-\w+ cannot be written"):
-        shapes.drawn(tmp_path / "file")
+        shapes.draw_set(tmp_path / "file")
 
 
 def test_the_truth_is_all_right(folder):

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import longtail as lt
-from benchmarks.detection import Recipe
+from benchmarks.detection import DetectionRecipe
 from benchmarks.detection_rival import mask_rcnn
 from benchmarks.detection_speed import Workload, measure_speed, parts_table, table, workloads
 from helpers import holding, in_little_shared_memory
@@ -27,7 +27,7 @@ from longtail.detection.data import batches, feeds
 from longtail.detection.data.dataset import Categories, DetectionSet
 from longtail.detection.network import regions
 from longtail.detection.network.detector import build_detector
-from longtail.detection.reopen import Finished
+from longtail.detection.reopen import OpenDetector
 from longtail.detection.run import DetectionRun
 from longtail.detection.train import batches_of, fit
 from longtail.training.loop import launch
@@ -93,7 +93,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
         with pytest.raises(UserError, match="trained or judged on other images"):
             fit(config, out=half.folder, data=changed, resume=True)
         with pytest.raises(UserError, match="trained or judged on other images"):
-            _ = Finished(half.folder, data=changed, machine=CPU).val
+            _ = OpenDetector(half.folder, data=changed, machine=CPU).val
     judged = fit(config, out=elsewhere, data=fewer, resume=True).result  # on what is there now
     assert judged["training_id"] == half.result["training_id"]
     assert judged["subset_sha256"] != half.result["subset_sha256"]
@@ -131,8 +131,8 @@ def test_a_detector_finds_its_data_from_another_directory(run, place, tmp_path, 
     shutil.copytree(run.folder, folder)
     DetectionRun(folder).begin(started, overwrite=False, cuda=False)
     monkeypatch.chdir(tmp_path)
-    opened = Finished(folder, machine=CPU)
-    assert len(opened.val) == len(Finished(run.folder, machine=CPU).val)
+    opened = OpenDetector(folder, machine=CPU)
+    assert len(opened.val) == len(OpenDetector(run.folder, machine=CPU).val)
 
 
 def test_commands(run, place, tmp_path, capsys):
@@ -263,14 +263,14 @@ def test_a_judging_that_fails_leaves_the_model(place, data, tmp_path, monkeypatc
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr("longtail.detection.train.judge", fail)
+    monkeypatch.setattr("longtail.detection.train.evaluate_detector", fail)
     with pytest.raises(MemoryError):
         fit(small_config(place), out=tmp_path / "run", data=data)
     assert DetectionRun(tmp_path / "run").load_model()
 
 
 def test_masks_are_pasted_a_few_at_a_time_and_only_if_seen(run, data, monkeypatch):
-    finished = Finished(run.folder, data=data, machine=CPU)
+    finished = OpenDetector(run.folder, data=data, machine=CPU)
     config = finished.scored("off")
     (whole,) = finished.detections(config, data[1], [0])
     pasted = []
@@ -289,7 +289,7 @@ def test_masks_are_pasted_a_few_at_a_time_and_only_if_seen(run, data, monkeypatc
 
 
 def test_no_picture_waits_for_all_images(run, data, monkeypatch):
-    finished = Finished(run.folder, data=data, machine=CPU)
+    finished = OpenDetector(run.folder, data=data, machine=CPU)
     seen = []
 
     def detect(detector, batch, fabric):
@@ -326,11 +326,11 @@ def test_data_that_is_gone_is_told(run, tmp_path, monkeypatch):
     text = (gone / "config.yaml").read_text()
     (gone / "config.yaml").write_text(text.replace(str(run.config.data), "nowhere"))
     with pytest.raises(UserError, match=r"data of .*moved cannot be read: .*no folder"):
-        _ = Finished(gone, machine=CPU).val
+        _ = OpenDetector(gone, machine=CPU).val
 
 
 def test_only_the_images_that_are_asked_for_are_read(run, data, monkeypatch):
-    finished = Finished(run.folder, data=data, machine=CPU)
+    finished = OpenDetector(run.folder, data=data, machine=CPU)
     config, val = finished.config, data[1]
     whole = list(finished.detections(config, val))
     read = []
@@ -389,12 +389,12 @@ def test_streamed_batches_equal_resident_ones(data):
     first, *rest = pictures[1].instances
     crowded = replace(pictures[1], instances=(*rest, replace(first, crowd=True)))
     mixed = DetectionSet((pictures[0], crowded, *pictures[2:]), data[0].categories, {})
-    prepared = batches.Prepared(mixed, 48, 48)  # resized, too
+    prepared = batches.PreparedImages(mixed, 48, 48)  # resized, too
     device = torch.device("cpu")
     order = [[4, 1], [2, 3]]
     pairs = zip(
-        feeds.Resident(prepared, device, 1).batches(order),
-        feeds.Streamed(prepared, device, 0).batches(order),
+        feeds.ResidentFeed(prepared, device, 1).batches(order),
+        feeds.StreamedFeed(prepared, device, 0).batches(order),
         strict=True,
     )
     for resident, streamed in pairs:
@@ -435,7 +435,7 @@ def test_a_listed_image_that_is_missing_or_broken_is_left_out(run, place, tmp_pa
 def test_a_result_that_cannot_be_written_is_told_before_the_work(
     run, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(Finished, "detections", lambda *_: pytest.fail("detected"))
+    monkeypatch.setattr(OpenDetector, "detections", lambda *_: pytest.fail("detected"))
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "x.json"
     for out, said in ((tmp_path, "is a folder"), (below, "nothing can be written into")):
@@ -464,8 +464,8 @@ def test_a_broken_image_is_told_in_its_own_words(data, tmp_path, workers):
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(picture.path.read_bytes()[:400])
     pictures = (data[0].pictures[0], replace(picture, path=broken))
-    prepared = batches.Prepared(DetectionSet(pictures, data[0].categories, {}), 64, 64)
-    streamed = feeds.Streamed(prepared, torch.device("cpu"), workers).batches([[0], [0, 1]])
+    prepared = batches.PreparedImages(DetectionSet(pictures, data[0].categories, {}), 64, 64)
+    streamed = feeds.StreamedFeed(prepared, torch.device("cpu"), workers).batches([[0], [0, 1]])
     assert next(streamed).images.shape == (1, 3, 64, 64)
     with pytest.raises(UserError, match=r"broken.jpg cannot be read .*: mend or replace it") as e:
         next(streamed)
@@ -473,13 +473,13 @@ def test_a_broken_image_is_told_in_its_own_words(data, tmp_path, workers):
 
 
 def test_workers_send_masks_packed(data):
-    samples = [batches.Prepared(data[0], 64, 64)[i] for i in (0, 1)]
+    samples = [batches.PreparedImages(data[0], 64, 64)[i] for i in (0, 1)]
     sent, whole = batches.collate_packed(samples).masks, batches.collate(samples).masks
     assert 8 * sent.nbytes == whole.nbytes > 0
 
 
 def test_workers_are_told_what_their_largest_batch_takes(data):
-    streamed = feeds.Streamed(batches.Prepared(data[0], 64, 64), torch.device("cpu"), 0)
+    streamed = feeds.StreamedFeed(batches.PreparedImages(data[0], 64, 64), torch.device("cpu"), 0)
     for images in ([0], [0, 1, 2]):
         sent = streamed._made(images)
         assert 0 <= streamed._bytes(images) - sent.images.nbytes - sent.masks.nbytes < 64 * 64
@@ -490,8 +490,8 @@ import sys
 import torch
 from longtail.detection.data import batches, feeds
 from longtail.detection.data import dataset as data
-prepared = batches.Prepared(data.load(sys.argv[1])[0], 64, 64)
-list(feeds.Streamed(prepared, torch.device("cpu"), 1).batches([[0, 1, 2, 3, 4, 5]]))
+prepared = batches.PreparedImages(data.load(sys.argv[1])[0], 64, 64)
+list(feeds.StreamedFeed(prepared, torch.device("cpu"), 1).batches([[0, 1, 2, 3, 4, 5]]))
 """
 
 
@@ -573,7 +573,7 @@ def test_an_image_that_resizing_leaves_nothing_of_is_refused(place, data, tmp_pa
 def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
     with pytest.raises(UserError, match="no option|unknown option"):
         small_config(place, heights=3)
-    finished = Finished(run.folder, data=data, machine=CPU)
+    finished = OpenDetector(run.folder, data=data, machine=CPU)
     with pytest.raises(UserError, match="alpha nan must be a number from 0 up"):
         finished.scored("plain", float("nan"))
     finished.config = finished.config.with_options(method="baseline")
@@ -583,7 +583,7 @@ def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
     with pytest.raises(UserError, match="--tde off removes nothing"):
         finished.scored("off", 1.0)
     with pytest.raises(UserError, match="is not a run.*longtail detect train"):
-        Finished(tmp_path / "nothing")
+        OpenDetector(tmp_path / "nothing")
     for command in (lt.evaluate, lambda folder: lt.report([folder], tmp_path / "page.html")):
         with pytest.raises(UserError, match=r"a run of longtail train\?"):
             command(run.folder)
@@ -603,7 +603,7 @@ def test_every_recipe_is_readable_and_states_itself():
     paths = [path for bench in benches for path in (folder / bench).rglob("*.yaml")]
     assert len(paths) == 13 + 3 + 3 + 10
     for path in paths:
-        recipe = Recipe.read(path, folder)
+        recipe = DetectionRecipe.read(path, folder)
         config = recipe.config
         header = path.read_text().splitlines()[:3]
         assert all(line.startswith("# ") for line in header)

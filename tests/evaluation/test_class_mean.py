@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import bench as benches
-from benchmarks.bench import Bench
+from benchmarks.bench import ClassifierBench
 from benchmarks.recipes import result_path
 from longtail.cli import parser as cli
 from longtail.data.base import ClassCounts
@@ -31,7 +31,7 @@ def result(labels=LABELS, predicted=PREDICTED, **fields) -> dict:
     """What judging these predictions leaves in a file."""
     logits = torch.nn.functional.one_hot(torch.tensor(predicted), 4).double()
     judged = accuracy(logits, torch.tensor(labels), ClassCounts((200, 50, 30, 5)))
-    told = {"method": "m", "alpha": 1.0, "alpha_rule": "fixed", "seed": 0, "judged_on": "test"}
+    told = {"method": "m", "alpha": 1.0, "alpha_rule": "fixed", "seed": 0, "evaluated_on": "test"}
     return {**told, **json.loads(json.dumps(vars(judged))), **fields}
 
 
@@ -53,8 +53,8 @@ def test_a_table_has_it_only_where_it_is_not_overall():
     assert even["overall"] == pytest.approx(tables.class_mean(even["per_class"]))
     rounded = result(overall=71.1111, per_class=[71.11113, 71.11113, None, 71.11113])
     nothing = result(overall=None, per_class=[None] * 4)
-    assert not tables.uneven([even, rounded, nothing])
-    assert tables.uneven([even, result()])
+    assert not tables.is_uneven([even, rounded, nothing])
+    assert tables.is_uneven([even, result()])
     assert tables.columns(uneven=False) == ("overall", "many", "medium", "few")
     assert tables.columns(uneven=True) == ("overall", "many", "medium", "few", "class mean")
 
@@ -62,7 +62,7 @@ def test_a_table_has_it_only_where_it_is_not_overall():
 def test_a_file_that_does_not_tell_its_classes_has_none():
     early = result()
     del early["per_class"]
-    assert not tables.uneven([early])
+    assert not tables.is_uneven([early])
     (row,) = tables.rows([early, result(seed=1)])  # the mean is of the one that tells
     mean = f"{by_hand(LABELS, PREDICTED):.1f}"
     assert row.cells(tables.columns(uneven=True))[-1] == mean
@@ -75,7 +75,7 @@ def test_a_page_of_a_bench_has_it_for_skewed_test_sets(tmp_path):
         recipe = tmp_path / "recipes" / "toy" / data / "baseline.yaml"
         recipe.parent.mkdir(parents=True)
         recipe.write_text(f"data: {data}\nmethod: baseline\n")
-    bench = Bench.open("toy", **folders)
+    bench = ClassifierBench.open("toy", **folders)
     judged = (result((0, 1, 3), (0, 0, 3)), result())
     for recipe, one in zip(bench.recipes, judged, strict=True):
         file = result_path(bench.results, recipe, 0)
@@ -87,7 +87,7 @@ def test_a_page_of_a_bench_has_it_for_skewed_test_sets(tmp_path):
     last = {row.split(" | ")[0]: row.split(" | ")[-1] for row in rows}
     assert last == {"| even": " |", "| skewed": f"{by_hand(LABELS, PREDICTED):.1f} |"}
     (tmp_path / "recipes/toy/skewed/baseline.yaml").unlink()
-    assert "class mean" not in benches.markdown(Bench.open("toy", **folders))
+    assert "class mean" not in benches.markdown(ClassifierBench.open("toy", **folders))
 
 
 def skewed_points(file: Path) -> str:

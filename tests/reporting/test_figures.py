@@ -21,7 +21,7 @@ from longtail.data.base import Data
 from longtail.evaluation import tables
 from longtail.reporting import figures
 from longtail.reporting.figures import canvas, classes, curves, features, simulated, style
-from longtail.reporting.figures.groups import grouped, ranked
+from longtail.reporting.figures.groups import group_results, rank_groups
 from longtail.runs import compare as comparing
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
@@ -57,7 +57,7 @@ def values(path: Path, name: str) -> list:
 class TestNumbers:
     def test_seeds_become_a_mean_and_a_deviation_of_each_class(self):
         paths = committed("baseline", "deconfound")
-        baseline, deconfound = grouped(comparing.read_all(paths))
+        baseline, deconfound = group_results(comparing.read_all(paths))
         assert (baseline.label, deconfound.label) == ("baseline", "deconfound")
         for field in ("feature_norm", "weight_norm", "per_class"):
             found = baseline.by_class(field, range(100))
@@ -68,7 +68,7 @@ class TestNumbers:
 
     def test_means_of_splits(self):
         paths = committed("baseline")
-        (group,) = grouped(comparing.read_all(paths))
+        (group,) = group_results(comparing.read_all(paths))
         counts = values(paths[0], "counts")
         few = [
             v
@@ -82,19 +82,19 @@ class TestNumbers:
 
     def test_other_rates_are_other_lines_and_an_untold_rate_is_not(self, tmp_path):
         older, *files = [committed("baseline")[1], *momentum_files(tmp_path)]
-        labels = [group.label for group in grouped(comparing.read_all([older, files[0]]))]
+        labels = [group.label for group in group_results(comparing.read_all([older, files[0]]))]
         assert labels == ["baseline"]
-        labels = [group.label for group in grouped(comparing.read_all(files))]
+        labels = [group.label for group in group_results(comparing.read_all(files))]
         differing = ["momentum 0.9, lr 0.2", "momentum 0.98, lr 0.2", "momentum 0.98, lr 0.04"]
         assert labels == [f"baseline, {what}" for what in differing]
 
     def test_classes_stand_from_head_to_tail(self):
-        assert ranked([5, 9, 9, 1]) == [1, 2, 0, 3]
+        assert rank_groups([5, 9, 9, 1]) == [1, 2, 0, 3]
 
     def test_neighbours_are_averaged_and_fewer_at_the_ends(self):
-        (group,) = grouped(comparing.read_all(committed("baseline")[:1]))
+        (group,) = group_results(comparing.read_all(committed("baseline")[:1]))
         order = list(range(100))
-        found = classes.smoothed(group, order, 11)
+        found = classes.smooth(group, order, 11)
         accuracy = group.first["per_class"]
         for i in range(100):
             near = [accuracy[j] for j in range(100) if i - 5 <= j <= i + 5]
@@ -106,14 +106,14 @@ class TestNumbers:
         own, plain = committed("deconfound-tde"), committed("deconfound")
         for paths in ([*own, *plain], [*own, plain[0]], [own[0], *plain]):
             found = comparing.read_all(paths[::-1] if turned else paths)
-            (group,) = curves.trainings(grouped(found))
+            (group,) = curves.trainings(group_results(found))
             assert len(group.results) == max(len(own), len(plain)) == 3
             with_alphas = paths[1] in own
             assert all(bool(r["alpha"]) is with_alphas for r in group.results)
 
     def test_alpha_is_the_sweep_and_a_training_is_drawn_once(self):
         paths = committed("deconfound", "deconfound-tde", "baseline")
-        (group,) = curves.trainings(grouped(comparing.read_all(paths)))
+        (group,) = curves.trainings(group_results(comparing.read_all(paths)))
         assert group.label == "deconfound-tde"
         path = curves.alpha_path(group)
         few = [values(p, "sweep")["1.5"]["few"] for p in committed("deconfound-tde")]
@@ -131,7 +131,7 @@ class TestNumbers:
             *(result(0.98, 0.04, 0, 5.0), result(0.5, 1.0, 0, 6.0)),
             result(0.5, 3.0, 0, 6.0),  # neither its rate nor its ratio has a basis
         ]
-        held = curves.held_fixed(results)
+        held = curves.fixed_settings(results)
         assert list(held) == ["lr 0.2 fixed", "lr / (1 - mu) = 2 fixed"]
         fixed_rate, fixed_ratio = map(curves.momentum_path, held.values())
         assert fixed_rate[0.98]["few"] == (0.0, 0.0)
@@ -157,8 +157,8 @@ class TestNumbers:
 
     def test_decomposition_is_orthogonal_and_complete(self, runs, data):
         opened = reopen(runs[1], data)
-        head, x = opened.evidence.head, opened.evidence.features.judged
-        along, rest = features.decomposed(head, x)
+        head, x = opened.evidence.head, opened.evidence.features.evaluated
+        along, rest = features.decompose(head, x)
         assert torch.allclose(along + rest, x, atol=1e-6)
         mean = head.mean_feature.tolist()
         for n in range(3):
@@ -279,7 +279,7 @@ class TestDrawn:
         for name in ("class-rank", "alpha"):
             text = self.drawn(tmp_path, name, made)
             assert ">few<" not in text and (">medium<" in text) == (name == "class-rank")
-        (group, *_) = grouped(comparing.read_all(made))
+        (group, *_) = group_results(comparing.read_all(made))
         assert group.by_class("per_class", [1]) == group.by_class("feature_norm", [1]) == [None]
         assert group.by_class("weight_norm", [1]) != [None]
         self.drawn(tmp_path, "decomposition", made[2:], data=data)
@@ -437,13 +437,13 @@ class TestVerdicts:
             "many move {:.1f}, medium {:.1f} and few {:.1f} at a fixed rate, and {:.1f}, {:.1f} "
             "and {:.1f} with lr / (1 - mu) fixed".format(*points),
         )
-        none, most = (tables.shown(tables.spread(panels[1][mu]["few"])) for mu in (0, 0.98))
+        none, most = (tables.format_figure(tables.spread(panels[1][mu]["few"])) for mu in (0, 0.98))
         assert said(self.page, f"few are at {none}, no better than the {most} of mu 0.98")
 
     def test_of_feature_lengths_at_every_momentum(self):
         shorter = set()
         for path in (ROOT / "results/momentum").rglob("*.json"):
-            (group,) = grouped(comparing.read_all([path]))
+            (group,) = group_results(comparing.read_all([path]))
             means = classes.split_means(group, "feature_norm", group.first["counts"])
             shorter.add(round(100 * (1 - means["few"] / means["many"])))
         assert said(self.page, f"few are {min(shorter)} to {max(shorter)} % shorter at each")
@@ -468,7 +468,10 @@ class TestVerdicts:
     def test_of_compactness(self):
         def shown(method):
             paths = sorted((ROOT / "results/compactness").rglob(f"{method}-s*.json"))
-            return tables.shown(tables.spread([values(path, "overall") for path in paths])) + " %"
+            return (
+                tables.format_figure(tables.spread([values(path, "overall") for path in paths]))
+                + " %"
+            )
 
         assert shown("baseline") == shown("decouple-lws")
         tde, without = shown("deconfound-tde"), shown("deconfound")

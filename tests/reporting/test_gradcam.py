@@ -9,7 +9,7 @@ from torch import nn
 
 import reference
 from benchmarks import compactness
-from benchmarks.bench import Bench
+from benchmarks.bench import ClassifierBench
 from benchmarks.command import main as bench_command
 from helpers import tiny_config, tiny_data
 from longtail.core.config import MachineConfig
@@ -193,7 +193,7 @@ def test_a_test_set_is_measured_by_split(tmp_path):
     opened = finished.reopen(run, data)
     assert opened.evidence.head.alpha == run.result["alpha"] == 1.5
     found = gradcam.measure(opened)
-    maps = gradcam.opened_maps(opened, data.test)
+    maps = gradcam.maps_of_run(opened, data.test)
     shares = [float(s) for s in 100 * gradcam.compactness(maps)]
     there = [s for s in shares if not math.isnan(s)]
     assert found.images == 15 and found.empty == 15 - len(there)
@@ -214,7 +214,7 @@ def test_only_a_rule_has_to_see_all_data(method, tmp_path, monkeypatch):
     opened = finished.reopen(run, data)
     whole = finished.reopen(run, data).evidence.head
     if method != "decouple-ncm":
-        monkeypatch.setattr(finished, "collect", None)
+        monkeypatch.setattr(finished, "extract_parts", None)
     assert type(opened.head) is type(whole)
     assert getattr(opened.head, "alpha", None) == getattr(whole, "alpha", None)
     for name, value in whole.state_dict().items():
@@ -227,7 +227,7 @@ def test_the_bench_trains_measures_and_keeps(tmp_path, capsys):
     for method in ("baseline", "decouple-lws", "focal", "deconfound-tde"):
         (recipes / f"{method}.yaml").write_text(RECIPE.format(method=method))
     folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}
-    bench = Bench.open("cifar-lt", **folders)
+    bench = ClassifierBench.open("cifar-lt", **folders)
     cells = compactness.cells(bench, ["digits"], 1)
     assert {recipe.name for recipe, _ in cells} == {"baseline", "decouple-lws", "deconfound-tde"}
     machine = MachineConfig(device="cpu")

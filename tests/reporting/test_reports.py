@@ -169,9 +169,9 @@ def test_what_differs_besides_the_methods_is_said(tmp_path, runs, data):
         page = lt.report(shown, tmp_path / "page.html").read_text()
         assert said in page if said else "Not only the methods" not in page
     results = [run.result for run in runs]
-    assert tables.unequal([results[0], {**results[1], "held_out": 9}]) == ["held out 0, 9"]
+    assert tables.list_differences([results[0], {**results[1], "held_out": 9}]) == ["held out 0, 9"]
     early = [{name: r[name] for name in r if name != "train"} for r in results]
-    assert tables.unequal([early[0], {**early[1], "lr": 9.0}])[0].startswith("lr ")
+    assert tables.list_differences([early[0], {**early[1], "lr": 9.0}])[0].startswith("lr ")
 
 
 @pytest.fixture(scope="module")

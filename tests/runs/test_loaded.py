@@ -37,7 +37,7 @@ def write(path: Path, counts: tuple[int, ...] = (40, 20, 10), seed: int = 0) -> 
 class TestLoadedBeforehand:
     """`fit(load(...))` leaves a run as `fit(NAME, ...)` does."""
 
-    @pytest.mark.parametrize("options", [{}, {"val_fraction": 0.3}, {"judge": "val"}])
+    @pytest.mark.parametrize("options", [{}, {"val_fraction": 0.3}, {"evaluate_on": "val"}])
     def test_its_parts_are_those_it_was_loaded_in(self, options, tmp_path):
         options = {"val_fraction": 0.2, **options}
         path = write(tmp_path / "e.npz")
@@ -45,11 +45,11 @@ class TestLoadedBeforehand:
         loaded = lt.load(path, **options)
         run = lt.fit(loaded, "decouple-ncm", out=tmp_path / "b", **QUICK)
         assert run.config.files == by_name.config.files == loaded.files
-        assert run.result["judged_on"] == by_name.result["judged_on"] == loaded.judged_on
+        assert run.result["evaluated_on"] == by_name.result["evaluated_on"] == loaded.evaluated_on
         assert run.result["overall"] == by_name.result["overall"]
         again = lt.evaluate(run)
         assert again.overall == pytest.approx(run.result["overall"], rel=1e-5)
-        assert again.judged_on == loaded.judged_on
+        assert again.evaluated_on == loaded.evaluated_on
         with np.load(lt.embed(run, tmp_path / "f.npz")) as features:
             assert len(features["x_train"]) == len(loaded.train)
             assert len(features["x_val"]) == len(loaded.val)
@@ -59,7 +59,7 @@ class TestLoadedBeforehand:
         run = lt.fit(loaded, "deconfound-tde", alpha=1.0, out=tmp_path / "a", **QUICK)
         assert lt.evaluate(run, "auto").alpha_rule == "label-free"
 
-    @pytest.mark.parametrize("option", [{"val_fraction": 0.2}, {"judge": "val"}, {"min_count": 5}])
+    @pytest.mark.parametrize("option", [{"val_fraction": 0.2}, {"evaluate_on": "val"}, {"min_count": 5}])
     def test_options_of_load_come_too_late(self, option, tmp_path):
         loaded, (name,) = lt.load(write(tmp_path / "e.npz")), option
         said = f"{name} is decided when data is loaded, and this is already: pass it to load"
@@ -83,7 +83,7 @@ class TestLoadedBeforehand:
         run = lt.fit(own, "cosine", out=tmp_path / "a", **QUICK)
         with pytest.raises(UserError, match="was judged on its validation part, and .* test part"):
             lt.evaluate(run)
-        assert lt.evaluate(run, data=own).judged_on == "val"
+        assert lt.evaluate(run, data=own).evaluated_on == "val"
 
 
 class Stop:
@@ -160,7 +160,7 @@ class TestOtherJudgedImages:
         for compare in (lt.report, partial(figures.draw, "class-rank")):
             with pytest.raises(UserError, match="They differ in judged images"):
                 compare(runs, tmp_path / "x.html")
-        assert len(tables.alike([{**r.result, "seed": i} for i, r in enumerate(runs)])) == 2
+        assert len(tables.group_seeds([{**r.result, "seed": i} for i, r in enumerate(runs)])) == 2
 
 
 def test_what_was_held_out_is_told(tmp_path):

@@ -17,7 +17,7 @@ from longtail.data.load import hold_out
 from longtail.core.errors import UserError
 from longtail.training.model import batch_of_rank, check_fits
 from longtail.runs.fit import fit_all
-from longtail.training.trainer import Replica, build_optimizer
+from longtail.training.trainer import Trainer, build_optimizer
 from longtail.evaluation.result import Result
 from longtail.runs.folder import Run
 from longtail.training.schedule import lay_out
@@ -242,7 +242,7 @@ class TestAlpha:
         """A validation part and no test part: it judges, so something else must choose."""
         data = tiny_data()
         run = fit(tmp_path, data=replace(data, val=data.test, test=None), alpha="auto")
-        assert run.result["judged_on"] == "val" and (run.folder / "tuning" / "last.pt").exists()
+        assert run.result["evaluated_on"] == "val" and (run.folder / "tuning" / "last.pt").exists()
         assert "may not be chosen on what is judged" in caplog.text
 
     def test_auto_without_held_out_data_makes_one_tuning_run(self, tmp_path, caplog):
@@ -398,14 +398,14 @@ class TestBadInput:
 
     def test_weights_spoilt_by_the_last_step_are_not_saved(self, tmp_path, monkeypatch):
         """A loss is that of the weights before its step, so that it cannot tell."""
-        step = Replica.step
+        step = Trainer.step
 
         def spoiling(replica, size):
             step(replica, size)
             if replica.cursor.item() == replica.steps and replica.state.progress > 0:
                 replica.model.head.weight.data.fill_(float("inf"))
 
-        monkeypatch.setattr(Replica, "step", spoiling)
+        monkeypatch.setattr(Trainer, "step", spoiling)
         with pytest.raises(UserError, match="weights became infinite or NaN at step 9"):
             fit(tmp_path)
         saved = Run(tmp_path / "deconfound-tde").load_checkpoint()

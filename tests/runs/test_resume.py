@@ -20,7 +20,7 @@ from longtail.cli import parser as cli
 from longtail.core.errors import UserError
 from longtail.methods import Method, Stage, head_only
 from longtail.runs.fit import fit_all
-from longtail.core.files import replacing
+from longtail.core.files import replace_atomically
 from longtail.runs.folder import Run
 
 TRAIN = [
@@ -184,10 +184,10 @@ def test_a_checkpoint_of_another_version_is_said(tmp_path):
 
 def test_what_is_written_in_vain_leaves_no_file(tmp_path):
     for error in (KeyboardInterrupt(), ValueError()):
-        with pytest.raises(type(error)), replacing(tmp_path / "a.txt") as path:
+        with pytest.raises(type(error)), replace_atomically(tmp_path / "a.txt") as path:
             path.write_text("half")
             raise error
-    with pytest.raises(FileNotFoundError), replacing(tmp_path / "a.txt"):
+    with pytest.raises(FileNotFoundError), replace_atomically(tmp_path / "a.txt"):
         (tmp_path / "another.txt").read_text()
     assert not list(tmp_path.iterdir())
 

@@ -84,12 +84,12 @@ def test_jobs_of_one_training_are_judged_on_the_part_each_asks_for(tmp_path):
     config = tiny_config(data=str(tmp_path / "points.npz"), backbone="identity", augment="none")
     jobs = []
     for judge in ("test", "val"):
-        asked = replace(config.with_options(judge=judge), method="deconfound")
+        asked = replace(config.with_options(evaluate_on=judge), method="deconfound")
         jobs.append(Job(asked, methods.build("deconfound"), Run(tmp_path / judge)))
     watch = Counting()
     runs = run_jobs(jobs, progress=watch)
     assert watch.epochs == config.train.epochs
-    assert [run.result["judged_on"] for run in runs] == ["test", "val"]
+    assert [run.result["evaluated_on"] for run in runs] == ["test", "val"]
 
 
 def test_a_run_is_known_by_what_it_was_trained_with_not_by_its_recipe_now(tmp_path):

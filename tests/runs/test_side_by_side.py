@@ -11,8 +11,8 @@ from longtail.core.errors import UserError
 from longtail.training.cuda_graph import steps_of_epoch
 from longtail.runs.plan import plan, schedule
 from longtail.runs.fit import run_jobs
-from longtail.training.trainer import Replica
-from longtail.training.resident import Resident
+from longtail.training.trainer import Trainer
+from longtail.training.resident import ResidentBatches
 from longtail.evaluation.result import own_seconds
 
 UNLIKE = (
@@ -24,14 +24,14 @@ UNLIKE = (
 """Method, images of each class, epochs: other steps an epoch, other stages, other ends."""
 
 
-def replica(method: str, counts: tuple[int, ...], epochs: int) -> Replica:
+def replica(method: str, counts: tuple[int, ...], epochs: int) -> Trainer:
     config, data = tiny_config(method=method, epochs=epochs), tiny_data(counts=counts)
     fabric = launch(config.machine)
-    resident = Resident.place(data, config.train, fabric.device)
-    return Replica(config, methods.build(method), data, resident, fabric)
+    resident = ResidentBatches.place(data, config.train, fabric.device)
+    return Trainer(config, methods.build(method), data, resident, fabric)
 
 
-def trained(replicas: list[Replica]) -> list[list[int]]:
+def trained(replicas: list[Trainer]) -> list[list[int]]:
     """Train them; the epochs after which each had a record."""
     heard: list[list[int]] = [[] for _ in replicas]
 

@@ -21,7 +21,7 @@ from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.serving import read as loading
 from longtail.serving import write as exports
-from longtail.serving.model import Shipped, of_run
+from longtail.serving.model import ServedModel, read_run
 from longtail.serving.write import WRITERS
 
 NAMES = list(methods.registry())
@@ -161,8 +161,8 @@ class TestTorchExport:
 def test_a_graph_that_says_something_else_is_not_written(vectors, tmp_path, monkeypatch):
     traced = torch.export.export
 
-    def of_another_model(shipped: Shipped, *sample, **options):
-        return traced(of_run(vectors["deconfound-tde"]).folded(0.1), *sample, **options)
+    def of_another_model(shipped: ServedModel, *sample, **options):
+        return traced(read_run(vectors["deconfound-tde"]).folded(0.1), *sample, **options)
 
     monkeypatch.setattr(torch.export, "export", of_another_model)
     with pytest.raises(UserError, match=r"graph and the model differ by .* nothing was written"):
@@ -171,7 +171,7 @@ def test_a_graph_that_says_something_else_is_not_written(vectors, tmp_path, monk
 
 
 def test_a_graph_for_one_batch_size_only_is_refused(vectors):
-    shipped = of_run(vectors["oltr"])
+    shipped = read_run(vectors["oltr"])
     with pytest.raises(UserError, match=r"gives \(1, 3\) for a batch of 2, the model \(2, 3\)"):
         exports._check(shipped, shipped, lambda inputs: shipped(inputs[:1]), "ONNX")
 
@@ -193,7 +193,7 @@ def test_a_name_that_says_another_format_is_refused(vectors, tmp_path):
 
 
 def test_without_alpha_a_model_is_at_its_own(vectors):
-    shipped = of_run(vectors["deconfound-tde"])
+    shipped = read_run(vectors["deconfound-tde"])
     inputs, expected = judged(vectors["deconfound-tde"])
     assert shipped.about.alpha == 1.5
     same(shipped(inputs), expected)

@@ -74,7 +74,7 @@ def made(tmp_path):
 def test_alpha_is_chosen_on_validation_data_and_helps(made):
     data, layer, folder = made
     found = lt.retrofit(folder / "head.pt", data, out=folder / "tde")
-    assert (found.chosen_on, found.judged_on, found.rule) == ("val", "test", "held-out")
+    assert (found.chosen_on, found.evaluated_on, found.rule) == ("val", "test", "held-out")
     best = max(point.class_mean for point in found.path.values())
     assert found.head.alpha == min(a for a, p in found.path.items() if p.class_mean == best) > 0
     assert found.gain > 0 and found.verdict.startswith("It helps")
@@ -123,10 +123,10 @@ def test_an_export_leaves_the_new_checkpoint_alone(made):
 def test_without_validation_data_a_part_of_training_chooses_and_that_is_said(made):
     data, _, folder = made
     found = lt.retrofit(folder / "head.pt", replace(data, val=None))
-    assert (found.chosen_on, found.judged_on) == ("train", "test")
+    assert (found.chosen_on, found.evaluated_on) == ("train", "test")
     assert "which the network has seen" in found.verdict
     alone = lt.retrofit(folder / "head.pt", replace(data, val=None, test=None))
-    assert alone.judged_on == "train" and alone.head.alpha == found.head.alpha
+    assert alone.evaluated_on == "train" and alone.head.alpha == found.head.alpha
     assert torch.equal(found.head.mean_feature, data.train.inputs.mean(0))
 
 

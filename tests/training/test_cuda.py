@@ -14,9 +14,9 @@ from longtail.reporting.gradcam import grad_cam
 from longtail.runs.fit import fit_all
 from longtail.training.cuda_graph import stepper, steps_of_epoch
 from longtail.training.loop import launch, train
-from longtail.training.resident import Resident
+from longtail.training.resident import ResidentBatches
 from longtail.training.schedule import lay_out
-from longtail.training.trainer import Replica
+from longtail.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="the captured step needs a CUDA device"
@@ -33,9 +33,9 @@ def cuda_config(**options) -> Config:
 def losses(configs: list[Config], data: Data, steps: int = 20) -> list[list[float]]:
     """The first losses of each replica, trained together."""
     fabric = launch(configs[0].machine)
-    resident = Resident.place(data, configs[0].train, fabric.device)
+    resident = ResidentBatches.place(data, configs[0].train, fabric.device)
     built = [methods.build(c.method, c.options) for c in configs]
-    replicas = [Replica(c, m, data, resident, fabric) for c, m in zip(configs, built, strict=True)]
+    replicas = [Trainer(c, m, data, resident, fabric) for c, m in zip(configs, built, strict=True)]
     for replica in replicas:
         replica.enter(0, resumed=False)
         replica.begin_epoch(0)
@@ -139,13 +139,13 @@ def test_replicas_side_by_side_equal_each_seed_alone():
 def test_unlike_trainings_share_a_graph_and_each_is_what_it_is_alone():
     kinds = [("baseline", COUNTS), ("deconfound", COUNTS[::-1]), ("ldam-drw", (24, 12, 4))]
 
-    def trained(kinds) -> list[Replica]:
+    def trained(kinds) -> list[Trainer]:
         replicas = []
         for method, counts in kinds:
             config, data = cuda_config(method=method, epochs=3), tiny_data(counts=counts)
             fabric = launch(config.machine)
-            resident = Resident.place(data, config.train, fabric.device)
-            replicas.append(Replica(config, methods.build(method), data, resident, fabric))
+            resident = ResidentBatches.place(data, config.train, fabric.device)
+            replicas.append(Trainer(config, methods.build(method), data, resident, fabric))
         train(replicas, after_epoch=lambda epoch, records: None)
         return replicas
 
@@ -264,13 +264,13 @@ def test_two_devices_with_synchronised_statistics_equal_one(tmp_path):
 
 
 def test_streamed_images_and_those_decoded_on_the_device_train_alike(tmp_path):
-    from benchmarks.generated import generate, generated
+    from benchmarks.generated import generate, generate_file
     from longtail.core.config import DataConfig
 
     paths = generate(tmp_path, 24, scale=0.2)
     config = cuda_config(backbone="conv4", augment="resized-crop", crop_size=32, lr=0.01)
     kept, streamed = (
-        generated(tmp_path, paths, 48, DataConfig(image_size=40, stream=stream))
+        generate_file(tmp_path, paths, 48, DataConfig(image_size=40, stream=stream))
         for stream in (False, True)
     )
     (resident,) = losses([config.with_options(graph=False)], kept, steps=3)
@@ -282,12 +282,12 @@ def test_streamed_images_and_those_decoded_on_the_device_train_alike(tmp_path):
 
 def test_decoding_on_the_device_spoils_nothing_that_is_still_read(tmp_path):
     """While the device is behind, decoded pixels may not land where it has yet to read."""
-    from benchmarks.generated import generate, generated
+    from benchmarks.generated import generate, generate_file
     from longtail.core.config import DataConfig
     from longtail.data.decoding.jpeg import decode_jpegs
 
     paths = generate(tmp_path, 24, scale=0.2)
-    inputs = generated(tmp_path, paths, 48, DataConfig(image_size=40, stream=True)).train.inputs
+    inputs = generate_file(tmp_path, paths, 48, DataConfig(image_size=40, stream=True)).train.inputs
     epochs, device = torch.arange(48).repeat(4).split(16), torch.device("cuda", 0)
     apart, read, behind = [], [], []
     for index in epochs:
@@ -322,12 +322,12 @@ def test_what_is_carried_is_not_read_before_it_is_there():
 
 
 def test_what_is_carried_early_spoils_nothing_that_is_still_read():
-    from longtail.training.batches import in_batches
+    from longtail.training.batches import stream_batches
 
     images = torch.arange(96, dtype=torch.uint8).view(-1, 1, 1, 1).expand(96, 3, 64, 64)
     order = torch.arange(96).split(16)
     device, sums, behind = torch.device("cuda", 0), [], []
-    for batch in in_batches(images, order, cuda_config(workers=2).machine, device):
+    for batch in stream_batches(images, order, cuda_config(workers=2).machine, device):
         torch.cuda._sleep(200_000_000)  # a tenth of a second, in which the host goes on
         sums.append(batch[:, 0, 0, 0].long())
         done = torch.cuda.Event()
@@ -339,11 +339,11 @@ def test_what_is_carried_early_spoils_nothing_that_is_still_read():
 
 
 def stream_losses(config: Config, data: Data) -> list[list[float]]:
-    from longtail.training.batches import Streaming
+    from longtail.training.batches import StreamedBatches
 
     fabric = launch(config.machine)
-    streaming = Streaming(data, config.train, config.machine, fabric.device)
-    replica = Replica(config, methods.build(config.method), data, streaming, fabric)
+    streaming = StreamedBatches(data, config.train, config.machine, fabric.device)
+    replica = Trainer(config, methods.build(config.method), data, streaming, fabric)
     replica.enter(0, resumed=False)
     replica.begin_epoch(0)
     advance = stepper([replica])

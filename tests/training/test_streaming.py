@@ -20,13 +20,13 @@ from longtail.core.errors import UserError
 from longtail.data.base import Split
 from longtail.data.decoding import cache, image_store, memory
 from longtail.data.decoding import host as cores
-from longtail.data.decoding.streamed import Streamed
-from longtail.data.decoding.workers import ahead
+from longtail.data.decoding.streamed import StreamedImages
+from longtail.data.decoding.workers import prefetch_depth
 from longtail.data.load import load
 from longtail.runs.fit import fit_all
 from longtail.runs.reopen import evaluate
 from longtail.training import batches as streaming
-from longtail.training.batches import in_batches, workers_of
+from longtail.training.batches import stream_batches, workers_of
 
 HERE = torch.device("cpu")
 
@@ -65,14 +65,14 @@ def test_batches_come_in_their_order_and_sizes(photos: Path, monkeypatch):
     monkeypatch.setattr(streaming, "CHUNK", 3)
     whole = load(str(photos), image_size=10).train.in_memory
     inputs = load(str(photos), image_size=10, stream=True).train.inputs
-    assert isinstance(inputs, Streamed) and inputs.shape == whole.shape and inputs.ndim == 4
+    assert isinstance(inputs, StreamedImages) and inputs.shape == whole.shape and inputs.ndim == 4
     order = torch.tensor([5, 3, 15, 0, 0, 9, 1]).split([4, 3])
     points = torch.rand(len(whole), 5)  # embeddings may be too many for a device as well
     for machine in (MachineConfig(workers=0), MachineConfig(workers=2)):
-        (made,) = in_batches(points, order[:1], machine, HERE)
+        (made,) = stream_batches(points, order[:1], machine, HERE)
         assert torch.equal(made, points[order[0]])
         for source in (inputs, whole):
-            made = list(in_batches(source, order, machine, HERE))
+            made = list(stream_batches(source, order, machine, HERE))
             assert [torch.equal(a, whole[b]) for a, b in zip(made, order, strict=True)] == [
                 True
             ] * 2
@@ -94,7 +94,9 @@ def test_jpegs_decoded_on_the_device_are_the_same_but_for_rounding(photos: Path,
         with caplog.at_level(logging.WARNING):
             by_workers, on_device = (
                 next(
-                    in_batches(data.train.inputs, places, MachineConfig(workers=0, decode=d), HERE)
+                    stream_batches(
+                        data.train.inputs, places, MachineConfig(workers=0, decode=d), HERE
+                    )
                 )
                 for d in ("workers", "device")
             )
@@ -122,7 +124,7 @@ def test_a_black_image_is_told_once(photos: Path, caplog, decode: str):
     inputs, places = data.train.inputs, [torch.arange(len(data.train))]
     inputs.named.clear()
     for _ in range(2):
-        list(in_batches(inputs, places, MachineConfig(workers=0, decode=decode), HERE))
+        list(stream_batches(inputs, places, MachineConfig(workers=0, decode=decode), HERE))
     assert caplog.text.count("93.jpg is black") == caplog.text.count("94.jpg is black") == 2
     assert "left out" not in caplog.text
 
@@ -144,7 +146,7 @@ def test_a_torchvision_that_cannot_decode_there_is_told(photos: Path, monkeypatc
     monkeypatch.setattr(streaming, "can_decode", lambda device: False)
     inputs = load(str(photos), image_size=10, stream=True).train.inputs
     with pytest.raises(UserError, match="cannot decode JPEGs on cpu: leave --decode device out"):
-        in_batches(inputs, [torch.arange(2)], MachineConfig(workers=0, decode="device"), HERE)
+        stream_batches(inputs, [torch.arange(2)], MachineConfig(workers=0, decode="device"), HERE)
 
 
 def test_the_statistics_are_those_of_the_images(photos: Path):
@@ -155,10 +157,10 @@ def test_the_statistics_are_those_of_the_images(photos: Path):
 
 def test_what_does_not_fit_into_memory_is_streamed(photos: Path, monkeypatch, caplog):
     monkeypatch.setattr(memory, "free", lambda: 10)
-    monkeypatch.setattr(memory, "room", lambda: 22 * 300)
+    monkeypatch.setattr(memory, "free_room", lambda: 22 * 300)
     with caplog.at_level(logging.WARNING):
         data = load(str(photos), image_size=10)
-    assert isinstance(data.train.inputs, Streamed)
+    assert isinstance(data.train.inputs, StreamedImages)
     assert "decoded for each batch (--stream): 22 images of 300 bytes would take" in caplog.text
     with pytest.raises(UserError, match="--image-size"):
         load(str(photos))
@@ -167,10 +169,10 @@ def test_what_does_not_fit_into_memory_is_streamed(photos: Path, monkeypatch, ca
 def test_what_is_kept_on_disk_need_not_fit_into_memory(photos: Path, monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: 10)
     assert isinstance(load(str(photos), image_size=10).train.inputs, torch.Tensor)
-    monkeypatch.setattr(memory, "room", lambda: 0)  # it is there already
+    monkeypatch.setattr(memory, "free_room", lambda: 0)  # it is there already
     assert isinstance(load(str(photos), image_size=10).train.inputs, torch.Tensor)
     held = load(str(photos), image_size=10, val_fraction=0.3)  # what is held out is copied
-    assert isinstance(held.train.inputs, Streamed)
+    assert isinstance(held.train.inputs, StreamedImages)
 
 
 def test_workers_need_not_be_forked(photos: Path, tmp_path: Path):
@@ -199,13 +201,13 @@ def test_a_streamed_image_that_cannot_be_read_is_named(photos: Path, caplog):
     inputs = load(str(photos), image_size=10, stream=True, corrupt="skip").train.inputs
     everything = [torch.arange(len(inputs))]
     with caplog.at_level(logging.WARNING):
-        (made,) = in_batches(inputs, everything, MachineConfig(workers=0), HERE)
+        (made,) = stream_batches(inputs, everything, MachineConfig(workers=0), HERE)
     assert f"{path} is black: it cannot be read" in caplog.text
     assert (made.flatten(1).amax(1) == 0).sum() == 1
     assert torch.equal(Split(inputs, everything[0]).pixels(), made)  # none is lost on the way
     inputs = replace(inputs, store=replace(inputs.store, corrupt="stop"))
     with pytest.raises(UserError, match=r"b/3\.png cannot be read \(.*--corrupt skip"):
-        list(in_batches(inputs, everything, MachineConfig(workers=2), HERE))
+        list(stream_batches(inputs, everything, MachineConfig(workers=2), HERE))
 
 
 def test_a_decode_is_kept_and_found_again(photos: Path, monkeypatch):
@@ -284,10 +286,10 @@ def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
 STREAM = """
 import torch
 from longtail.core.config import MachineConfig
-from longtail.training.batches import in_batches
+from longtail.training.batches import stream_batches
 HERE = torch.device("cpu")
 images = torch.zeros(256, 3, 32, 32, dtype=torch.uint8)
-list(in_batches(images, images[:, 0, 0, 0].long().split(64), MachineConfig(workers=2), HERE))
+list(stream_batches(images, images[:, 0, 0, 0].long().split(64), MachineConfig(workers=2), HERE))
 """
 
 
@@ -306,15 +308,15 @@ def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path
 
     for workers, size, loaders in itertools.product((1, 2, 5), (1, 3, 7, 10, 1000), (1, 2, 8)):
         fits = [n for n in (1, 2, 3, 4) if taken(n, workers, size, loaders) <= 100]
-        assert ahead(4, workers, size, loaders) == max(fits, default=1)
-    assert [ahead(4, 5, size) for size in (1, 7, 10, 1000)] == [4, 2, 1, 1]
-    assert ahead(4, 0, 1) is None
+        assert prefetch_depth(4, workers, size, loaders) == max(fits, default=1)
+    assert [prefetch_depth(4, 5, size) for size in (1, 7, 10, 1000)] == [4, 2, 1, 1]
+    assert prefetch_depth(4, 0, 1) is None
 
     def without(_):
         raise FileNotFoundError
 
     monkeypatch.setattr(shutil, "disk_usage", without)
-    assert ahead(4, 5, 1000) == 4
+    assert prefetch_depth(4, 5, 1000) == 4
 
 
 @pytest.mark.parametrize(
@@ -349,12 +351,12 @@ def test_a_small_card_gets_the_same_model_in_parts(method, options, tmp_path: Pa
 
 def test_out_of_memory_says_the_sizes_and_the_cure(tmp_path: Path, monkeypatch):
     from helpers import tiny_data
-    from longtail.training.trainer import Replica
+    from longtail.training.trainer import Trainer
 
     def full(self, size):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Replica, "step", full)
+    monkeypatch.setattr(Trainer, "step", full)
     with pytest.raises(UserError) as caught:
         fit_all(tiny_config(accumulate=2), ["cosine"], [0], out=tmp_path / "x", data=tiny_data())
     assert "a step of 4 inputs of 3x8x8 through conv4 is too large" in str(caught.value)

@@ -13,7 +13,7 @@ from longtail.cli.figure import Figure, Figures
 from longtail.cli.lists import DataSets, Methods
 from longtail.cli.predict import Predict
 from longtail.cli.report import Report
-from longtail.cli.retrofit import Retrofit
+from longtail.cli.retrofit import RetrofitCommand
 from longtail.cli.sweep import Sweep
 from longtail.cli.train import Train
 
@@ -28,7 +28,7 @@ COMMANDS: dict[str, type] = {
     "figure": Figure,
     "figures": Figures,
     "embed": Embed,
-    "retrofit": Retrofit,
+    "retrofit": RetrofitCommand,
     "methods": Methods,
     "data": DataSets,
     "detect train": DetectTrain,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from longtail.cli.arguments import RunFolder, parse_alphas
-from longtail.cli.output import first_process, print_lines
+from longtail.cli.output import is_first_process, print_lines
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.detection.config import DetectionConfig, Tde
@@ -62,7 +62,7 @@ class DetectTrain:
                 overwrite=self.overwrite,
                 progress=console,
             )
-        if first_process():
+        if is_first_process():
             _print([run.result])
             print(f"written to {out}")
 
@@ -89,10 +89,10 @@ class DetectEval:
 
     def run(self) -> None:
         """Print a table row or JSON."""
-        from longtail.detection.reopen import Finished
+        from longtail.detection.reopen import OpenDetector
 
         result = (
-            Finished(self.folder, machine=MachineConfig(device=self.device))
+            OpenDetector(self.folder, machine=MachineConfig(device=self.device))
             .evaluate(self.tde, self.alpha)
             .to_json()
         )
@@ -121,10 +121,10 @@ class DetectSweep:
 
     def run(self) -> None:
         """Print a line for each alpha, and write sweep.csv into the run."""
-        from longtail.detection.reopen import Finished
+        from longtail.detection.reopen import OpenDetector
         from longtail.evaluation.result import csv_text
 
-        finished = Finished(self.folder, machine=MachineConfig(device=self.device))
+        finished = OpenDetector(self.folder, machine=MachineConfig(device=self.device))
         results = [r.to_json() for r in finished.sweep(parse_alphas(self.alphas), self.tde)]
         _print(results)
         names = tuple(results[0]["ap"])

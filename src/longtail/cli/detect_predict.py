@@ -13,15 +13,15 @@ import tyro
 
 from longtail.cli.arguments import RunFolder
 from longtail.cli.detect import Device
-from longtail.cli.output import counted
-from longtail.cli.predict import listed
+from longtail.cli.output import count_noun
+from longtail.cli.predict import list_images
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.detection.config import DetectionConfig, Tde
 
 if TYPE_CHECKING:
     from longtail.detection.data.dataset import DetectionSet
-    from longtail.detection.reopen import Finished
+    from longtail.detection.reopen import OpenDetector
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class DetectPredict:
 
     def run(self) -> None:
         """Write the pictures or the file."""
-        from longtail.detection.reopen import Finished
+        from longtail.detection.reopen import OpenDetector
 
         if self.annotations and self.images:
             raise UserError("--annotations lists the images: pass it, or IMAGES, not both")
@@ -83,7 +83,7 @@ class DetectPredict:
             )
         if self.count < 1:
             raise UserError(f"--count {self.count}: at least one image must be drawn")
-        finished = Finished(self.folder, machine=MachineConfig(device=self.device))
+        finished = OpenDetector(self.folder, machine=MachineConfig(device=self.device))
         config = finished.scored(self.tde, self.alpha)
         if self.lvis_json:
             whole = self._write(finished, config, self.lvis_json)
@@ -92,9 +92,9 @@ class DetectPredict:
         if not whole:
             sys.exit(1)
 
-    def _write(self, finished: "Finished", config: DetectionConfig, out: Path) -> bool:
+    def _write(self, finished: "OpenDetector", config: DetectionConfig, out: Path) -> bool:
         """Write the file; gives whether no image was left out."""
-        from longtail.core.files import replacing
+        from longtail.core.files import replace_atomically
         from longtail.detection.average_precision import lvis_json
 
         if out.is_dir():
@@ -103,12 +103,12 @@ class DetectPredict:
         data, whole = self._data(finished)
         seen = finished.detections(config, data)
         found = lvis_json(data, seen, named=bool(self.images))
-        with replacing(out) as path:
+        with replace_atomically(out) as path:
             path.write_text(json.dumps(found))
-        print(f"{len(found):,} detections in {counted(len(data), 'image')}: {out}")
+        print(f"{len(found):,} detections in {count_noun(len(data), 'image')}: {out}")
         return whole
 
-    def _draw(self, finished: "Finished", config: DetectionConfig) -> bool:
+    def _draw(self, finished: "OpenDetector", config: DetectionConfig) -> bool:
         """Write the pictures; gives whether no image was left out."""
         _writable(self.out)
         data, whole = self._data(finished)
@@ -120,13 +120,13 @@ class DetectPredict:
             shown.picture.save(self.out / f"{name}.png")
             detections += shown.detections
         print(
-            f"{counted(len(chosen), 'picture')} in {self.out} with "
-            f"{counted(detections, 'detection')}, those from a score of {self.least_score:g} up "
+            f"{count_noun(len(chosen), 'picture')} in {self.out} with "
+            f"{count_noun(detections, 'detection')}, those from a score of {self.least_score:g} up "
             "(--least-score)"
         )
         return whole
 
-    def _data(self, finished: "Finished") -> tuple["DetectionSet", bool]:
+    def _data(self, finished: "OpenDetector") -> tuple["DetectionSet", bool]:
         """The images that can be looked at, and whether these are all that were asked for."""
         from longtail.detection.data.dataset import read
         from longtail.detection.reopen import of_files
@@ -140,7 +140,7 @@ class DetectPredict:
             numbers = _usable(finished, range(len(data)), lambda i: data.only([i]))
             return data.only(numbers), len(numbers) == len(data)
         if self.images:
-            files = [Path(name) for name in listed(self.images)]
+            files = [Path(name) for name in list_images(self.images)]
             paths = _usable(finished, files, lambda path: of_files([path], categories))
             return of_files(paths, categories), len(paths) == len(files)
         return finished.val, True
@@ -159,9 +159,9 @@ def _writable(folder: Path) -> None:
 
 
 def _usable(
-    finished: "Finished", images: Sequence[T], opened: Callable[[T], "DetectionSet"]
+    finished: "OpenDetector", images: Sequence[T], opened: Callable[[T], "DetectionSet"]
 ) -> list[T]:
-    """Those that can be looked at, as `Finished.faults` says; the others are told."""
+    """Those that can be looked at, as `OpenDetector.faults` says; the others are told."""
     faults = finished.faults(images, opened)
     reasons = [each for each in faults if each]
     if images and len(reasons) == len(images):

@@ -88,16 +88,16 @@ def print_table(results: list[dict[str, Any]]) -> None:
     """Mean and deviation of each method over its seeds."""
     from longtail.evaluation import tables
 
-    columns = tables.columns(tables.uneven(results))
+    columns = tables.columns(tables.is_uneven(results))
     lines = [row.cells(columns) for row in tables.rows(results)]
     print_lines([*tables.HEADER, *columns], lines)
-    if first_process() and any(result["judged_on"] == "val" for result in results):
+    if is_first_process() and any(result["evaluated_on"] == "val" for result in results):
         print("judged on the validation part")
 
 
 def print_lines(header: list[str], lines: list[list[str]]) -> None:
     """A plain table, each column as wide as it needs; one of several processes prints it."""
-    if not first_process():
+    if not is_first_process():
         return
     columns = list(zip(header, *lines, strict=True))
     widths = [max(len(cell) for cell in column) for column in columns]
@@ -107,12 +107,12 @@ def print_lines(header: list[str], lines: list[list[str]]) -> None:
         )
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """As '1 image' and '2,000 images'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def first_process() -> bool:
+def is_first_process() -> bool:
     """Whether this is the one process, of those that were started, that speaks."""
     return rank() == 0
 

@@ -46,9 +46,9 @@ def user_errors() -> Iterator[None]:
     except UserError as error:
         _stop(str(error))
     except RuntimeError as error:
-        from longtail.data.decoding.workers import killed
+        from longtail.data.decoding.workers import explain_killed_worker
 
-        if (reason := killed(error)) is None:
+        if (reason := explain_killed_worker(error)) is None:
             raise
         _stop(reason)
     except BrokenPipeError:  # the reader, such as head, has seen enough

@@ -50,7 +50,7 @@ class Predict:
         """Print a line for each image, in their order."""
         if self.csv and self.json:
             raise UserError("--csv and --json: pass one of them")
-        names, inputs = tee(listed(self.images))
+        names, inputs = tee(list_images(self.images))
         found = self._opened().stream(inputs, top=self.top)
         write = _csv_rows if self.csv else _json_line if self.json else _text_line
         if self.csv:
@@ -82,7 +82,7 @@ class Predict:
         return model
 
 
-def listed(images: Iterable[str]) -> Iterator[str]:
+def list_images(images: Iterable[str]) -> Iterator[str]:
     """The files that folders, globs, paths and standard input name, in their order."""
     parts = [_expanded(name) for name in images]  # a wrong name is told before the first image
     if not parts:

@@ -13,7 +13,7 @@ from longtail.core.errors import UserError
 
 
 @dataclass(frozen=True)
-class Retrofit:
+class RetrofitCommand:
     """Give a trained timm or torchvision classifier its TDE version, without training."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]

@@ -27,7 +27,7 @@ class Sweep:
         from longtail.runs.reopen import sweep
 
         path = sweep(self.folder, parse_alphas(self.alphas), data=self.data)
-        columns = tables.columns(tables.uneven(vars(point) for point in path.values()))
+        columns = tables.columns(tables.is_uneven(vars(point) for point in path.values()))
         lines = []
         for alpha, point in path.items():
             figures = point.splits() | {tables.CLASS_MEAN: point.class_mean}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longtail.cli.output import first_process, print_table
+from longtail.cli.output import is_first_process, print_table
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 
@@ -69,7 +69,7 @@ class Train:
                 progress=console,
             )
         print_table([run.result for run in runs])
-        if not first_process():
+        if not is_first_process():
             return
         print(f"written to {out}")
         if len(runs) > 1:

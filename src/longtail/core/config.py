@@ -35,7 +35,7 @@ class DataConfig:
     stream: bool = False
     """Keep the images of folders and lists encoded on disk and decode them for each batch, as
     happens by itself when they do not fit into memory; needs `image_size`."""
-    judge: Literal["test", "val"] = "test"
+    evaluate_on: Literal["test", "val"] = "test"
     """Part that results are reported on; `val` leaves the test part unread, to choose a recipe."""
     corrupt: Literal["stop", "skip"] = "stop"
     """What to do with an unreadable image: stop and name it, or name it and go on."""

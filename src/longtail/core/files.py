@@ -24,7 +24,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replace_atomically(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` that takes its place when the block ends well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

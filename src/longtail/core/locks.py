@@ -31,7 +31,9 @@ _held: set[Path] = set()
 
 
 @contextmanager
-def alone(folders: Sequence[Path], fabric: "Fabric", begin: Callable[[], None]) -> Iterator[None]:
+def hold_folders(
+    folders: Sequence[Path], fabric: "Fabric", begin: Callable[[], None]
+) -> Iterator[None]:
     """Keep other trainings out of `folders` while the block runs.
 
     The first rank takes them and then does `begin`; its `UserError` is that of all ranks.
@@ -41,7 +43,7 @@ def alone(folders: Sequence[Path], fabric: "Fabric", begin: Callable[[], None]) 
         if fabric.global_rank == 0:
             try:
                 for folder in dict.fromkeys(folders):
-                    held.enter_context(locked(folder))
+                    held.enter_context(hold_lock(folder))
                 begin()
             except UserError as error:
                 refused = str(error)
@@ -51,7 +53,7 @@ def alone(folders: Sequence[Path], fabric: "Fabric", begin: Callable[[], None]) 
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def hold_lock(folder: Path) -> Iterator[None]:
     """Hold `folder`, or go on without where its file system has no locks.
 
     Raises:

@@ -87,7 +87,7 @@ class Settings(ABC):
             raise UserError(f"{source} must be a mapping of options, like 'method: baseline'")
         tree = {name: value for name, value in tree.items() if name not in ("paper", "seeds")}
         tree.setdefault("data", data)
-        config = cls.preset(typed(tree["data"], str, f"{source}: data"))
+        config = cls.preset(convert(tree["data"], str, f"{source}: data"))
         own = _sections(tree, _names(config) & {"options"}, source)
         flat: dict[str, Any] = {}
         for part, section in _sections(tree, cls.parts, source).items():
@@ -110,14 +110,14 @@ class Settings(ABC):
 def with_values(part: P, values: Mapping[str, Any]) -> P:
     """A copy of a dataclass of options with `values`, each as the type of its field."""
     kinds = get_type_hints(type(part))
-    read = {name: typed(value, kinds[name], name) for name, value in values.items()}
+    read = {name: convert(value, kinds[name], name) for name, value in values.items()}
     return replace(part, **read)  # type: ignore[type-var]
 
 
 def check_values(part: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
     """Refuse values of a dataclass of options that are of another type, or out of `ranges`."""
     for name, kind in get_type_hints(type(part)).items():
-        value = typed(getattr(part, name), kind, name)
+        value = convert(getattr(part, name), kind, name)
         if name in ranges:
             least, below = ranges[name]
             for number in value if isinstance(value, tuple) else (value,):
@@ -125,12 +125,12 @@ def check_values(part: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
                     raise UserError(f"{_flag(name)} {number}: {_range(number, least, below)}")
 
 
-def typed(value: Any, kind: Any, name: str) -> Any:
+def convert(value: Any, kind: Any, name: str) -> Any:
     """`value` as the type `kind` of the option called `name`; YAML has no tuples and no paths."""
     inner = get_args(kind)
     if get_origin(kind) is UnionType:
         (given,) = set(inner) - {NoneType}
-        return None if value is None else typed(value, given, name)
+        return None if value is None else convert(value, given, name)
     if get_origin(kind) is Literal:
         named = {str(known): known for known in inner}  # YAML reads 32 as a number
         if str(value) not in named:
@@ -139,7 +139,7 @@ def typed(value: Any, kind: Any, name: str) -> Any:
     if get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):
             raise UserError(f"{name} takes a list, like [0.6, 0.8], not {value!r}")
-        return tuple(typed(item, inner[0], name) for item in value)
+        return tuple(convert(item, inner[0], name) for item in value)
     taken, words = _TAKEN[kind]
     if isinstance(value, taken) and (kind is bool or not isinstance(value, bool)):
         try:

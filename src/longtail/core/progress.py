@@ -12,7 +12,7 @@ SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
-def told(what: str, parts: Iterable[T], images: int, each: int = 1) -> Iterator[T]:
+def log_progress(what: str, parts: Iterable[T], images: int, each: int = 1) -> Iterator[T]:
     """The `parts`, of `each` images, as they come; the log hears how many images are `what`."""
     began = last = time.perf_counter()
     for number, part in enumerate(parts, start=1):

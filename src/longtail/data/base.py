@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from longtail.core.config import DataConfig
-from longtail.data.decoding.streamed import Streamed
+from longtail.data.decoding.streamed import StreamedImages
 
 MANY_ABOVE = 100
 FEW_BELOW = 20
@@ -46,7 +46,7 @@ class ClassCounts:
 class Split:
     """One part of a data set."""
 
-    inputs: Tensor | Streamed
+    inputs: Tensor | StreamedImages
     """Images (N, C, H, W) uint8, in memory or streamed, or embeddings (N, D) float32."""
     labels: Tensor
     """(N,) int64."""
@@ -92,7 +92,7 @@ class Data:
     mean: tuple[float, ...]
     """Of each channel on the 0..1 scale, for normalisation; empty for embeddings."""
     std: tuple[float, ...]
-    judged_sha256: str = ""
+    evaluated_sha256: str = ""
     """Of the part that is judged; empty where nobody told."""
     files: DataConfig = field(default_factory=DataConfig)
     """What `load` was asked for beside the name: which parts there are depends on it."""
@@ -108,18 +108,18 @@ class Data:
         return self.name if self.ratio is None else f"{self.name}:{self.ratio:g}"
 
     @property
-    def judged(self) -> Split:
-        """The part that `judged_on` names."""
+    def evaluated(self) -> Split:
+        """The part that `evaluated_on` names."""
         judged = self.test if self.test is not None else self.val
         assert judged is not None
         return judged
 
-    def is_judged_on(self, sha256: str | None) -> bool:
+    def is_evaluated_on(self, sha256: str | None) -> bool:
         """Whether the part that is judged has this hash, as far as both are told."""
-        return not sha256 or not self.judged_sha256 or sha256 == self.judged_sha256
+        return not sha256 or not self.evaluated_sha256 or sha256 == self.evaluated_sha256
 
     @property
-    def judged_on(self) -> str:
+    def evaluated_on(self) -> str:
         """The part that results are reported on: the test set, else the validation set."""
         return "test" if self.test is not None else "val"
 

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 MOST_CLASSES = 1_000_000
 
 
-def numbered(labels: Tensor, where: str) -> tuple[str, ...]:
+def number_classes(labels: Tensor, where: str) -> tuple[str, ...]:
     """Class names for data that has only numbers, as many as the highest label says.
 
     Args:

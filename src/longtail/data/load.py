@@ -22,7 +22,7 @@ from longtail.data.formats import imagenet_lt as listed
 from longtail.data.formats import npz as arrays
 from longtail.data.formats.cifar import NAMED, data_root, find
 from longtail.data.formats.imagenet_lt import LISTED
-from longtail.data.prepare import hold_out, prepared
+from longtail.data.prepare import hold_out, prepare
 from longtail.data.sources import Source
 
 __all__ = [
@@ -73,7 +73,7 @@ def load(name: Path | str = "", config: DataConfig | None = None, **options: Any
         source, ratio = _by_name(base, ratio, config)
     else:
         source = _by_path(base, config)
-    return prepared(source, name=base, ratio=ratio, config=config)
+    return prepare(source, name=base, ratio=ratio, config=config)
 
 
 def check_loaded(data: Data, options: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ def can_choose(name: str, config: DataConfig) -> bool:
         own = {"val", "test"} <= set(LISTED[base].lists)
     else:
         own = base in NAMED and NAMED[base].validation
-    return config.judge == "test" and (own or config.val_fraction > 0)
+    return config.evaluate_on == "test" and (own or config.val_fraction > 0)
 
 
 def is_path(name: str) -> bool:

@@ -12,7 +12,7 @@ from longtail.core.errors import UserError
 from longtail.data.base import Data, Split, count
 from longtail.data.checks import check_labels, drop_small
 from longtail.data.cut import cut
-from longtail.data.decoding.streamed import Streamed
+from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.reader import read
 from longtail.data.sources import Memory, Source
 
@@ -23,7 +23,7 @@ SAMPLE = 2048
 """Streamed images that mean and deviation are counted on."""
 
 
-def prepared(source: Source, *, name: str, ratio: float | None, config: DataConfig) -> Data:
+def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfig) -> Data:
     """Check, cut, read, hold out: the same for every kind of source.
 
     Counts, hash, mean and std are those of the training part before anything is held out.
@@ -34,7 +34,7 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
         ratio: imbalance to cut to; None to take all.
         config: what to drop and to hold out.
     """
-    if config.judge == "val":
+    if config.evaluate_on == "val":
         kept = {part: rows for part, rows in source.parts.items() if part != "test"}
         source = replace(source, parts=kept)
     if config.image_size is not None and isinstance(source.train.store, Memory):
@@ -70,7 +70,7 @@ def prepared(source: Source, *, name: str, ratio: float | None, config: DataConf
         test=parts.get("test"),
         counts=count(train.labels, len(source.classes)),
         subset_sha256=sha256["train"],
-        judged_sha256=sha256.get("test", sha256.get("val", "")),
+        evaluated_sha256=sha256.get("test", sha256.get("val", "")),
         mean=mean,
         std=std,
         files=config,
@@ -120,7 +120,7 @@ def _statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
     inputs = train.inputs
     if inputs.ndim == 2:
         return (), ()
-    if isinstance(inputs, Streamed):
+    if isinstance(inputs, StreamedImages):
         inputs = inputs.sample(SAMPLE)
     channels = inputs.shape[1]
     histogram = torch.zeros(channels, 256, dtype=torch.int64)

@@ -10,10 +10,10 @@ from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Split, digest
 from longtail.data.checks import drop_small
-from longtail.data.decoding.cache import Cached, ends, probed
+from longtail.data.decoding.cache import CachedStore, ends, is_probed
 from longtail.data.decoding.image_store import Images
 from longtail.data.decoding.memory import shortage
-from longtail.data.decoding.streamed import Streamed
+from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.sources import Part, Source
 
 log = logging.getLogger(__name__)
@@ -69,14 +69,14 @@ def _streamed(source: Source, config: DataConfig, lacking: str) -> Read:
     for name, part in source.parts.items():
         store = stores[name]
         assert store is not None
-        parts[name] = Split(Streamed(store, part.rows, size), part.labels)
+        parts[name] = Split(StreamedImages(store, part.rows, size), part.labels)
     sha256 = {n: _files_digest(p, config, source.published) for n, p in source.parts.items()}
     return Read(source, parts, sha256)
 
 
 def _files(part: Part) -> Images | None:
     """The part's store, if it is one of files."""
-    store = part.store.store if isinstance(part.store, Cached) else part.store
+    store = part.store.store if isinstance(part.store, CachedStore) else part.store
     return store if isinstance(store, Images) and store.name is not None else None
 
 
@@ -97,6 +97,6 @@ def _files_digest(part: Part, config: DataConfig, published: bool) -> str:
         assert isinstance(file, Path)
         with suppress(OSError):  # reading it in earnest will name it
             sha.update(f"{file.stat().st_size}\n".encode())
-            if probed(place, len(part)):
+            if is_probed(place, len(part)):
                 sha.update(ends(file))
     return sha.hexdigest()

@@ -18,20 +18,20 @@ from longtail.core.options import ABOVE_ZERO, Settings
 Tde = Literal["off", "plain", "background-exempt"]
 
 
-class Row(NamedTuple):
+class TrainingRow(NamedTuple):
     """How a row of the paper's table is trained."""
 
     head: Literal["linear", "cosine", "capsule", "deconfound"]
     loss: Literal["cross-entropy", "focal", "eql"] = "cross-entropy"
 
 
-TRAININGS: dict[str, Row] = {
-    "focal": Row("linear", "focal"),
-    "eql": Row("linear", "eql"),
-    "baseline": Row("linear"),
-    "cosine": Row("cosine"),
-    "capsule": Row("capsule"),
-    "deconfound": Row("deconfound"),
+TRAININGS: dict[str, TrainingRow] = {
+    "focal": TrainingRow("linear", "focal"),
+    "eql": TrainingRow("linear", "eql"),
+    "baseline": TrainingRow("linear"),
+    "cosine": TrainingRow("cosine"),
+    "capsule": TrainingRow("capsule"),
+    "deconfound": TrainingRow("deconfound"),
 }
 METHODS = (*TRAININGS, "cosine-tde", "capsule-tde", "deconfound-tde")
 """As tab:3 lists them; X-tde is trained as X."""
@@ -229,7 +229,7 @@ class DetectionConfig(Settings):
         return config
 
     @property
-    def row(self) -> Row:
+    def row(self) -> TrainingRow:
         """How the method is trained."""
         return TRAININGS[self.training]
 

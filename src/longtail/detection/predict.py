@@ -8,30 +8,32 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, distributed
 
-from longtail.core.progress import told
+from longtail.core.progress import log_progress
 from longtail.data.decoding.host import processes
 from longtail.detection.average_precision import Detections, measure
 from longtail.detection.config import DetectionConfig
-from longtail.detection.data.batches import NO_LEAST, Batch, Canvas, Prepared
+from longtail.detection.data.batches import NO_LEAST, Canvas, DetectionBatch, PreparedImages
 from longtail.detection.data.dataset import DetectionSet
-from longtail.detection.data.feeds import Resident, Streamed, place
+from longtail.detection.data.feeds import ResidentFeed, StreamedFeed, place
 from longtail.detection.data.masks import encode
-from longtail.detection.network.cascade import Found
+from longtail.detection.network.cascade import CascadeOutput
 from longtail.detection.network.detector import Detector
 from longtail.detection.network.regions import paste
 
 log = logging.getLogger(__name__)
 
-Source = Resident | Streamed
+Source = ResidentFeed | StreamedFeed
 MANY = 1000
 """Images on which measuring may take a minute, and so is announced."""
 CHUNK = 1 << 26
 """Pixels of masks that are pasted at once: what bounds the memory on a photograph."""
 
 
-def prepared(config: DetectionConfig, data: DetectionSet, least: Canvas = NO_LEAST) -> Prepared:
+def prepare_images(
+    config: DetectionConfig, data: DetectionSet, least: Canvas = NO_LEAST
+) -> PreparedImages:
     """Images of the size that `config` asks for."""
-    return Prepared(data, config.model.image_size, config.model.max_size, least)
+    return PreparedImages(data, config.model.image_size, config.model.max_size, least)
 
 
 def source_of(
@@ -39,11 +41,11 @@ def source_of(
 ) -> Source:
     """Batches of `data` as the detector wants them."""
     height, width = detector.canvas.tolist()
-    machine, images = config.machine, prepared(config, data, (height, width))
+    machine, images = config.machine, prepare_images(config, data, (height, width))
     return place(images, fabric.device, machine.workers, processes(machine.general()))
 
 
-def judge(
+def evaluate_detector(
     detector: Detector,
     config: DetectionConfig,
     data: DetectionSet,
@@ -58,7 +60,7 @@ def judge(
     rank, world = fabric.global_rank, fabric.world_size
     share = range(rank, len(data), world)
     seen = predict(detector, config, data, fabric, share, source)
-    found = list(told("looked at", seen, len(share)))
+    found = list(log_progress("looked at", seen, len(share)))
     if world > 1:
         shares: list[Any] | None = [None] * world if rank == 0 else None
         distributed.gather_object(found, shares)
@@ -95,16 +97,16 @@ def predict(
 
 
 @torch.no_grad()
-def detect(detector: Detector, batch: Batch, fabric: Fabric) -> Found:
+def detect(detector: Detector, batch: DetectionBatch, fabric: Fabric) -> CascadeOutput:
     """Detections of a batch, on its canvas."""
     with fabric.autocast():
         found = detector(batch)
-    assert isinstance(found, Found)
+    assert isinstance(found, CascadeOutput)
     return found
 
 
 def in_pixels(
-    found: Found, batch: Batch, data: DetectionSet, numbers: Sequence[int]
+    found: CascadeOutput, batch: DetectionBatch, data: DetectionSet, numbers: Sequence[int]
 ) -> Iterator[Detections]:
     """Detections on a canvas as those of the images as they are stored."""
     counts = (found.labels > 0).sum(1).tolist()

@@ -11,7 +11,7 @@ from PIL import Image
 
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
-from longtail.core.progress import told
+from longtail.core.progress import log_progress
 from longtail.detection import pictures
 from longtail.detection.average_precision import Detections
 from longtail.detection.config import DetectionConfig, Tde
@@ -21,14 +21,14 @@ from longtail.detection.network.detector import build_detector
 from longtail.detection.predict import (
     Source,
     detect,
+    evaluate_detector,
     in_pixels,
-    judge,
     predict,
-    prepared,
+    prepare_images,
     source_of,
 )
 from longtail.detection.run import DetectionResult, DetectionRun, digest, make_result
-from longtail.nn.heads import checked_alpha
+from longtail.nn.heads import check_alpha
 from longtail.training.loop import launch
 from longtail.training.model import load_weights
 
@@ -37,7 +37,7 @@ COST = ("training_id", "seconds", "images", "images_per_second", "device", "loss
 """The fields of a result that evaluation cannot know."""
 
 
-class Finished:
+class OpenDetector:
     """A finished run with its detector, opened once; its data where they are asked for.
 
     Args:
@@ -103,7 +103,7 @@ class Finished:
                 f"{config.method} has a linear head, without a direction to subtract: it takes "
                 "only --tde off. Methods that take more: cosine, capsule, deconfound"
             )
-        asked = {"tde": tde} if alpha is None else {"tde": tde, "alpha": checked_alpha(alpha)}
+        asked = {"tde": tde} if alpha is None else {"tde": tde, "alpha": check_alpha(alpha)}
         return replace(
             config,
             method=f"{config.training}-tde",
@@ -116,13 +116,13 @@ class Finished:
 
     def evaluate(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionResult:
         """The result on the validation split; writes nothing."""
-        result = self.judged(self.scored(tde, alpha))
+        result = self.evaluate_as(self.scored(tde, alpha))
         assert result is not None  # the only process is the first one
         return result
 
-    def judged(self, config: DetectionConfig) -> DetectionResult | None:
+    def evaluate_as(self, config: DetectionConfig) -> DetectionResult | None:
         """The same for a whole configuration; every rank must ask, and only the first is told."""
-        measured = judge(self.detector, config, self.val, self.fabric, self._source)
+        measured = evaluate_detector(self.detector, config, self.val, self.fabric, self._source)
         if self.fabric.global_rank:
             return None
         cost = {name: self.stored[name] for name in COST}
@@ -145,25 +145,25 @@ class Finished:
         def fault(image: T) -> str | None:
             try:
                 alone = opened(image)
-                prepared(self.config, alone).size(0)
+                prepare_images(self.config, alone).size(0)
                 alone[0]
             except UserError as error:
                 return str(error)
             return None
 
         with ThreadPoolExecutor(max(1, self.config.machine.workers)) as pool:
-            return list(told("checked", pool.map(fault, images), len(images)))
+            return list(log_progress("checked", pool.map(fault, images), len(images)))
 
     def detections(
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int] | None = None
     ) -> Iterator[Detections]:
         """Detections in `data`, scored as `config` says."""
         seen = predict(self.detector, config, data, self.fabric, images)
-        return told("looked at", seen, len(data) if images is None else len(images))
+        return log_progress("looked at", seen, len(data) if images is None else len(images))
 
     def compare(
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int], least_score: float
-    ) -> Iterator["Shown"]:
+    ) -> Iterator["DrawnPair"]:
         """Each image without and with TDE, and as annotated where it is."""
         if not 0 <= least_score <= 1:
             raise UserError(f"--least-score {least_score:g} must be from 0 to 1, as scores are")
@@ -174,7 +174,7 @@ class Finished:
         if config.tde != "off":
             ways[f"{config.method}, alpha {config.inference.alpha:g}"] = config
         seen = self._seen(ways.values(), data, least_score)
-        for number, found in enumerate(told("drawn", seen, len(data))):
+        for number, found in enumerate(log_progress("drawn", seen, len(data))):
             image, target = data[number]
             shown = dict(zip(ways, found, strict=True))
             if len(target["labels"]):
@@ -184,7 +184,7 @@ class Finished:
                 for each in shown.values()
             ]
             titles = [f"{name}: {len(each.labels)}" for name, each in shown.items()]
-            yield Shown(pictures.side_by_side(drawn, titles), len(found[-1].labels))
+            yield DrawnPair(pictures.side_by_side(drawn, titles), len(found[-1].labels))
 
     def _seen(
         self, ways: Iterable[DetectionConfig], data: DetectionSet, least_score: float
@@ -205,7 +205,7 @@ class Finished:
             yield from zip(*found, strict=True)
 
 
-class Shown(NamedTuple):
+class DrawnPair(NamedTuple):
     """An image with what was found in it."""
 
     picture: Image.Image

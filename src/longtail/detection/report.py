@@ -10,9 +10,9 @@ from PIL import Image
 
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
-from longtail.core.files import replacing
+from longtail.core.files import replace_atomically
 from longtail.detection.data.dataset import Splits
-from longtail.detection.reopen import Finished
+from longtail.detection.reopen import OpenDetector
 from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
 from longtail.reporting.template import source, template
@@ -50,7 +50,7 @@ def report(
         raise UserError("these runs were trained on different data and cannot share a report")
     with_tde = [run for run in runs if run.config.tde != "off"]
     last = (with_tde or runs)[-1]
-    shown = Finished(last.folder, data=data, machine=machine)
+    shown = OpenDetector(last.folder, data=data, machine=machine)
     categories = shown.categories
     page = template("detection.html.j2").render(
         data=results[0]["data"],
@@ -60,7 +60,7 @@ def report(
         images=f"{len(shown.val):,}",
         header=("method", "TDE", "alpha", "seeds", *FIGURES),
         rows=rows(results),
-        unequal=tables.unequal(results),
+        unequal=tables.list_differences(results),
         curves=[(name, _curve(run)) for name, run in zip(names, runs, strict=True)],
         box=(WIDTH, HEIGHT),
         pictures=_pictures(shown, images, least_score),
@@ -68,7 +68,7 @@ def report(
         runs=[_about(*each) for each in zip(names, runs, results, strict=True)],
         style=source("style.css"),
     )
-    with replacing(out) as path:
+    with replace_atomically(out) as path:
         path.write_text(page, encoding="utf-8")
     return out
 
@@ -82,17 +82,17 @@ def rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             f"{group.results[0]['alpha']:g}" if group.results[0]["alpha"] else "-",
             str(len(group.results)),
             *(
-                tables.shown(tables.spread([r["ap"][name] for r in group.results]))
+                tables.format_figure(tables.spread([r["ap"][name] for r in group.results]))
                 for name in FIGURES
             ),
         ]
-        for group in tables.alike(results)
+        for group in tables.group_seeds(results)
     ]
 
 
 def _names(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """As in 'deconfound-tde, seed 0': the row of each result, and its seed."""
-    labels = {id(r): group.label for group in tables.alike(results) for r in group.results}
+    labels = {id(r): group.label for group in tables.group_seeds(results) for r in group.results}
     return [f"{labels[id(result)]}, seed {result['seed']}" for result in results]
 
 
@@ -103,7 +103,7 @@ def _curve(run: DetectionRun) -> str:
     return " ".join(f"{i * step:.1f},{HEIGHT * (1 - v / top):.1f}" for i, v in enumerate(losses))
 
 
-def _pictures(shown: Finished, images: int, least_score: float) -> list[str]:
+def _pictures(shown: OpenDetector, images: int, least_score: float) -> list[str]:
     chosen = range(min(images, len(shown.val)))
     drawn = shown.compare(shown.config, shown.val, chosen, least_score)
     return [_inline(each.picture) for each in drawn]

@@ -14,7 +14,7 @@ from longtail.core.environment import commit, versions
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits
 from longtail.detection.network.detector import Detector
-from longtail.evaluation.result import Result, csv_text, described
+from longtail.evaluation.result import Result, csv_text, head_fields
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Folder
 
@@ -84,10 +84,10 @@ def make_result(
         seed=config.seed,
         alpha=(config.inference.alpha if config.tde != "off" else 0.0) if normalised else None,
         alpha_rule="fixed" if normalised else "",
-        **described(head, config.train),
+        **head_fields(head, config.train),
         subset_sha256=digest(data),
-        judged_on="val",
-        judged_sha256=data[1].digest,
+        evaluated_on="val",
+        evaluated_sha256=data[1].digest,
         held_out=0,
         overall=measured["AP"],
         many=measured["AP_f"],
@@ -103,7 +103,7 @@ def make_result(
         capture_seconds=0.0,
         replicas=1,
         files={},
-        **made_with(config),
+        **recipe_fields_of(config),
         versions=versions(),
         git=commit(),
         tde=config.tde,
@@ -114,7 +114,7 @@ def make_result(
     )
 
 
-def made_with(config: DetectionConfig) -> dict[str, Any]:
+def recipe_fields_of(config: DetectionConfig) -> dict[str, Any]:
     """The fields that tell one recipe from another, as a result file has them."""
     scoring = {**asdict(config.inference), "tde": config.tde}
     if config.tde == "off":

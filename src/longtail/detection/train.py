@@ -20,16 +20,16 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
-from longtail.core.locks import alone
+from longtail.core.locks import hold_folders
 from longtail.core.seeding import stream
 from longtail.data.samplers import rank_order
 from longtail.detection.average_precision import repeat_factors
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data import sampling as chance
-from longtail.detection.data.batches import Batch, flipped
+from longtail.detection.data.batches import DetectionBatch, flip_sample
 from longtail.detection.data.dataset import DetectionSet, Splits, load
 from longtail.detection.network.detector import Detector, build_detector
-from longtail.detection.predict import judge, prepared, source_of
+from longtail.detection.predict import evaluate_detector, prepare_images, source_of
 from longtail.detection.run import DetectionRun, digest, make_result, training_id, write_result
 from longtail.training.loop import Progress, check_finite, launch
 from longtail.training.model import load_weights
@@ -68,7 +68,7 @@ def fit(
     fabric = launch(config.machine.general())
     batches_of(config, train, 0, fabric.global_rank, fabric.world_size)  # refused before it begins
     fresh = overwrite or not (run.folder / "last.pt").exists()
-    canvas = prepared(config, train).canvas(range(len(train)))
+    canvas = prepare_images(config, train).canvas(range(len(train)))
     detector = build_detector(
         config, train.categories, weights=fresh, images=len(train), canvas=canvas
     )
@@ -79,7 +79,7 @@ def fit(
         if overwrite or not run.finished:
             run.begin(config, overwrite=overwrite, cuda=fabric.device.type == "cuda")
 
-    with alone([run.folder] if overwrite or not run.finished else [], fabric, begin):
+    with hold_folders([run.folder] if overwrite or not run.finished else [], fabric, begin):
         if run.finished:
             _check_same(run, run.result["subset_sha256"], digest((train, val)))
         else:
@@ -88,13 +88,13 @@ def fit(
 
 
 def _fit(loop: "Loop", run: DetectionRun, val: DetectionSet, progress: Progress | None) -> None:
-    """Train to the last epoch, judge, write."""
+    """Train to the last epoch, evaluate_detector, write."""
     fabric, config, detector = loop.fabric, loop.config, loop.detector
     trained = _train(loop, run, progress)
     if fabric.global_rank == 0:
         run.save_model(detector.state_dict())
     began = time.perf_counter()
-    measured = judge(detector, config, val, fabric)
+    measured = evaluate_detector(detector, config, val, fabric)
     if fabric.global_rank == 0:
         cost = {
             "training_id": training_id(config, loop.data),
@@ -128,11 +128,11 @@ def check_data(config: DetectionConfig, train: DetectionSet, val: DetectionSet) 
                 f"no {name} image of {config.data} has an object with a mask that is no crowd: "
                 "boxes alone are not enough, each needs a segmentation, as polygons or run lengths"
             )
-        prepared(config, split).canvas(range(len(split)))  # refuses what cannot be resized
+        prepare_images(config, split).canvas(range(len(split)))  # refuses what cannot be resized
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedDetector:
     """What a training took."""
 
     images: int
@@ -142,7 +142,7 @@ class Trained:
     """Mean of each over the last epoch."""
 
 
-def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> Trained:
+def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> TrainedDetector:
     """Train to the last epoch, from the run's checkpoint if it has one."""
     config, first = loop.config, loop.fabric.global_rank == 0
     epochs, every = config.train.epochs, config.machine.save_seconds
@@ -169,7 +169,7 @@ def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> Traine
             last_save = now
         if progress:
             progress.epoch(record)
-    return Trained(epochs * loop.images, time.perf_counter() - began, losses)
+    return TrainedDetector(epochs * loop.images, time.perf_counter() - began, losses)
 
 
 def _tell_of_long_warmup(config: DetectionConfig, steps: int) -> None:
@@ -248,9 +248,9 @@ class Loop:
             "images_per_second": self.images / seconds,
         }
 
-    def step(self, batch: Batch) -> dict[str, Tensor]:
+    def step(self, batch: DetectionBatch) -> dict[str, Tensor]:
         """From a batch to new weights; gives the losses by name."""
-        losses = self.wrapped(flipped(batch) if self.config.train.flip else batch)
+        losses = self.wrapped(flip_sample(batch) if self.config.train.flip else batch)
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(torch.stack(list(losses.values())).sum())
         moving = [p for p in self.detector.parameters() if p.grad is not None]

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.estimators.rows import ASKED, Rows, in_order, shuffled, steps_of, train
+from longtail.estimators.rows import ASKED, Rows, in_order, shuffle_batches, steps_of, train
 from longtail.nn.heads import Head, NormalisedHead
 
 ROWS: dict[str, Any] = {
@@ -211,13 +211,13 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         self._velocity: NDArray | None = None
 
     def _rows(self, X: NDArray, dtype: np.dtype) -> Rows:
-        device = checked_device(self.device)
+        device = check_device(self.device)
         return Rows(X, self._width, dtype, device, self._normalised, self.scale_)
 
     def _trained(self, rows: Rows, target: NDArray, index: NDArray) -> Head:
         """A fresh head after `epochs` over the rows of `index`."""
         head = self._fresh()
-        order = shuffled(index, self.batch_size, self.epochs, self._seed)
+        order = shuffle_batches(index, self.batch_size, self.epochs, self._seed)
         steps = self.epochs * steps_of(len(index), self.batch_size)
         train(head, rows, target, order, self._optimizer(head), steps)
         return head
@@ -228,7 +228,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         head.reset_parameters(torch.Generator().manual_seed(self._seed))
         with torch.no_grad():
             head.weight[:, self.n_features_in_ :] = 0
-        return head.to(checked_device(self.device), _torch_type(self._dtype))
+        return head.to(check_device(self.device), _torch_type(self._dtype))
 
     @torch.no_grad()
     def _blank(self) -> Head:
@@ -245,7 +245,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
     @torch.no_grad()
     def _head(self, dtype: np.dtype) -> Head:
         """The head that the fitted state describes."""
-        head = self._blank().to(checked_device(self.device), _torch_type(dtype))
+        head = self._blank().to(check_device(self.device), _torch_type(dtype))
         head.weight[:, : self.n_features_in_] = torch.from_numpy(self.coef_).to(head.weight)
         if isinstance(head, NormalisedHead):
             mean = torch.from_numpy(self.mean_feature_).to(head.weight)
@@ -300,7 +300,7 @@ def check_number(
     raise UserError(f"{name}={value!r} of {type(estimator).__name__} must be a {kind} {rule}")
 
 
-def checked_device(name: str) -> str:
+def check_device(name: str) -> str:
     """`name`, if torch has such a device here."""
     try:
         torch.empty(0, device=name)

@@ -73,7 +73,7 @@ def in_order(count: int, batch_size: int) -> Iterator[slice]:
     return (slice(start, start + batch_size) for start in range(0, count, batch_size))
 
 
-def shuffled(
+def shuffle_batches(
     index: NDArray[np.int64], batch_size: int, epochs: int, seed: int
 ) -> Iterator[NDArray[np.int64]]:
     """Batches of `epochs` passes over `index`, each pass in its own random order.
@@ -135,7 +135,7 @@ def usual_length(rows: Rows) -> float:
     return float(torch.cat([batch.square().sum(1) for batch in rows.sample()]).mean().sqrt())
 
 
-def held_out(target: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_rows(target: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Row numbers that stay and that are held out, a fifth of each class."""
     whole = Split(torch.arange(len(target)), torch.from_numpy(target))
     rest, held = hold_out(whole, HELD_OUT, seed=seed)

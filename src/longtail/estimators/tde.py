@@ -17,7 +17,7 @@ from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.estimators.base import HeadClassifier, check_number
-from longtail.estimators.rows import Rows, held_out, mean_cosine, usual_length
+from longtail.estimators.rows import Rows, mean_cosine, split_rows, usual_length
 from longtail.evaluation.accuracy import GRID, label_free_alpha
 from longtail.nn.heads import (
     CosineHead,
@@ -26,7 +26,7 @@ from longtail.nn.heads import (
     LinearHead,
     NormalisedHead,
     background_exempt,
-    checked_alpha,
+    check_alpha,
 )
 
 REMEMBERED = 4096
@@ -125,7 +125,7 @@ class CosineTDEClassifier(HeadClassifier):
 
     def _check_alpha(self) -> None:
         if not (isinstance(self.alpha, str) and self.alpha == "auto"):
-            checked_alpha(self.alpha, or_auto=True)
+            check_alpha(self.alpha, or_auto=True)
 
     def _begin(self, array: NDArray, classes: NDArray) -> None:
         super()._begin(array, classes)
@@ -166,7 +166,7 @@ class CosineTDEClassifier(HeadClassifier):
     def _fitted(self, head: Head, rows: Rows, target: NDArray) -> None:
         self._follow(head, rows)
         if self.alpha == "auto" and label_free_alpha(self.mean_cos_) > 0:
-            rest, held = held_out(target, self._seed)
+            rest, held = split_rows(target, self._seed)
             if self._spared(target[held]):
                 self._ask(self._trained(rows, target, rest), rows, target, held)
         self._set_alpha()

@@ -120,7 +120,7 @@ def label_free_alpha(mean_cos: float) -> float:
     return 0.0 if mean_cos <= 0.1 else min(3.0, 1 / mean_cos)
 
 
-def settled(result: Mapping[str, Any]) -> tuple[str, float, str]:
+def describe_choice(result: Mapping[str, Any]) -> tuple[str, float, str]:
     """The option that a result's `alpha_rule` speaks of, its value, and the word of the rule."""
     option = "tau" if result["alpha"] is None else "alpha"
     return option, result[option], result["alpha_rule"]

@@ -26,7 +26,7 @@ from longtail.evaluation.accuracy import (
     score,
     sweep,
 )
-from longtail.methods import Choice, Held, Method, Model
+from longtail.methods import Choice, HeldOut, Method, Model
 from longtail.nn.heads import Head, NormalisedHead
 
 logger = logging.getLogger(__name__)
@@ -38,15 +38,15 @@ class Features:
 
     train: Tensor
     """(N, D)."""
-    judged: Tensor
+    evaluated: Tensor
     """(N, D) of the part that is judged on."""
-    held: Held | None
+    held: HeldOut | None
 
 
-def collect(model: Model, data: Data, extract: Callable[[Split], Tensor]) -> Features:
+def extract_parts(model: Model, data: Data, extract: Callable[[Split], Tensor]) -> Features:
     """Extract features of every part once."""
-    held = Held(extract(data.val), data.val.labels) if data.val is not None else None
-    judged = data.judged
+    held = HeldOut(extract(data.val), data.val.labels) if data.val is not None else None
+    judged = data.evaluated
     same = held.features if held is not None and judged is data.val else None
     return Features(extract(data.train), extract(judged) if same is None else same, held)
 
@@ -62,13 +62,13 @@ class Evidence:
     held_out: Scores | None
 
 
-def judge(method: Method, head: Head, features: Features, data: Data) -> Evidence:
+def score_parts(method: Method, head: Head, features: Features, data: Data) -> Evidence:
     """Score `features` with what the method's rule makes of `head`."""
     head = _ruled(method, head, features, data)
     return Evidence(
         head=head,
         features=features,
-        scores=score(head, features.judged, data.judged.labels),
+        scores=score(head, features.evaluated, data.evaluated.labels),
         held_out=score(head, *features.held) if features.held else None,
     )
 
@@ -137,8 +137,8 @@ class Result:
     batch_size: int
     training_id: str
     subset_sha256: str
-    judged_on: str
-    judged_sha256: str
+    evaluated_on: str
+    evaluated_sha256: str
     """Of the images and labels that were judged; empty where nobody told."""
     held_out: int
     """Training images of which nothing was learned: they are the validation part."""
@@ -180,7 +180,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON, rounded to what the figures can bear: under 20 kB for 100 classes."""
-        return {key: rounded(value) for key, value in asdict(self).items()}
+        return {key: round_floats(value) for key, value in asdict(self).items()}
 
 
 COST = (
@@ -197,9 +197,9 @@ def own_seconds(result: Mapping[str, Any]) -> float:
     return result["images"] / result["images_per_second"]
 
 
-def trained_with(config: Config) -> dict[str, Any]:
+def recipe_fields(config: Config) -> dict[str, Any]:
     """The fields that tell one recipe from another, as a result file has them."""
-    files = ("val_fraction", "image_size", "min_count", "judge")
+    files = ("val_fraction", "image_size", "min_count", "evaluate_on")
     return {
         "options": {name: str(value) for name, value in sorted(config.options.items())},
         "files": {name: getattr(config.files, name) for name in files},
@@ -207,7 +207,7 @@ def trained_with(config: Config) -> dict[str, Any]:
     }
 
 
-def described(head: Head, train: Any) -> dict[str, Any]:
+def head_fields(head: Head, train: Any) -> dict[str, Any]:
     """The fields that tell how a head was made and trained, by options of any kind."""
     made = {name: getattr(head, name, None) for name in ("heads", "tau", "gamma")}
     names = ("momentum", "lr", "epochs", "batch_size")
@@ -222,14 +222,14 @@ def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[float, ..
     return tuple((total / seen).tolist())
 
 
-def rounded(value: Any) -> Any:
+def round_floats(value: Any) -> Any:
     """As result files keep it: floats of six digits, lists for tuples."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, list | tuple):
-        return [rounded(inner) for inner in value]
+        return [round_floats(inner) for inner in value]
     if isinstance(value, dict):
-        return {key: rounded(inner) for key, inner in value.items()}
+        return {key: round_floats(inner) for key, inner in value.items()}
     return value
 
 
@@ -251,7 +251,7 @@ def make_result(
     """
     head, scores, classes = evidence.head, evidence.scores, len(data.classes)
     judged = accuracy(scores.at(alpha[0] or 0.0), scores.labels, data.counts)
-    norms = evidence.features.judged.norm(dim=1)
+    norms = evidence.features.evaluated.norm(dim=1)
     return Result(
         method=config.method,
         data=data.name,
@@ -260,10 +260,10 @@ def make_result(
         seed=config.seed,
         alpha=alpha[0],
         alpha_rule=alpha[1],
-        **described(head, config.train),
+        **head_fields(head, config.train),
         subset_sha256=data.subset_sha256,
-        judged_on=data.judged_on,
-        judged_sha256=data.judged_sha256,
+        evaluated_on=data.evaluated_on,
+        evaluated_sha256=data.evaluated_sha256,
         held_out=sum(data.counts.images) - len(data.train),
         overall=judged.overall,
         many=judged.many,
@@ -278,7 +278,7 @@ def make_result(
         **_cosine_fields(evidence, classes),
         feature_norm=class_means(norms, scores.labels, classes),
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
-        **trained_with(config),
+        **recipe_fields(config),
         versions=versions(),
         git=commit(),
         **cost,
@@ -289,7 +289,7 @@ def _cosine_fields(evidence: Evidence, classes: int) -> dict[str, Any]:
     head = evidence.head
     if not isinstance(head, NormalisedHead):
         return {"mean_cos": None, "class_cos": None}
-    cos = cosines(head, evidence.features.judged)
+    cos = cosines(head, evidence.features.evaluated)
     return {
         "mean_cos": cosines(head, evidence.features.train).mean().item(),
         "class_cos": class_means(cos, evidence.scores.labels, classes),
@@ -301,5 +301,5 @@ def csv_text(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(tuple(rounded(v) for v in row) for row in rows)
+    writer.writerows(tuple(round_floats(v) for v in row) for row in rows)
     return text.getvalue()

@@ -31,16 +31,16 @@ class Row:
             self.method,
             self.alpha,
             str(self.seeds),
-            *(shown(self.figures[name]) for name in columns),
+            *(format_figure(self.figures[name]) for name in columns),
         ]
 
 
 SAME = (
     *("method", "data", "ratio", "backbone", "heads", "tau", "gamma", "momentum", "lr"),
-    *("epochs", "batch_size", "subset_sha256", "judged_sha256", "judged_on", "alpha_rule"),
+    *("epochs", "batch_size", "subset_sha256", "evaluated_sha256", "evaluated_on", "alpha_rule"),
 )
 """What runs of one row have in common, besides the rest of their training and options."""
-UNSAID = ("method", "data", "ratio", "subset_sha256", "judged_sha256")
+UNSAID = ("method", "data", "ratio", "subset_sha256", "evaluated_sha256")
 """Of these, what no label repeats."""
 COMMON = ("backbone", "epochs", "batch_size", "lr", "momentum", "held_out")
 """What every result tells of the settings that methods share."""
@@ -53,7 +53,7 @@ HEADER = ("method", "alpha", "seeds")
 
 
 @dataclass(frozen=True)
-class Alike:
+class SeedGroup:
     """Results that differ only in their seed."""
 
     label: str
@@ -61,7 +61,7 @@ class Alike:
     results: tuple[Mapping[str, Any], ...]
 
 
-def alike(results: Iterable[Mapping[str, Any]]) -> list[Alike]:
+def group_seeds(results: Iterable[Mapping[str, Any]]) -> list[SeedGroup]:
     """Groups in order of first appearance; in none of them does a seed occur twice.
 
     An early file does not tell all: it goes with the first group that it does not contradict.
@@ -80,7 +80,7 @@ def alike(results: Iterable[Mapping[str, Any]]) -> list[Alike]:
         else:
             groups.append((own, [result]))
     labels = _labels([known for known, _ in groups])
-    return [Alike(*pair) for pair in zip(labels, (tuple(m) for _, m in groups), strict=True)]
+    return [SeedGroup(*pair) for pair in zip(labels, (tuple(m) for _, m in groups), strict=True)]
 
 
 def _facts(result: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _facts(result: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
         facts.pop("tau", None)
     parts = ("train", "files", "inference")  # a classifier has the second, a detector the third
     own = {name: value for part in parts for name, value in result.get(part, {}).items()}
-    own.pop("judge", None)  # judged_on tells
+    own.pop("evaluate_on", None)  # evaluated_on tells
     if "options" in result:  # a setting that is a field of the result is told there
         own |= {n: result["options"].get(n, "default") for n in options if n not in result}
     return own | facts
@@ -116,7 +116,7 @@ def _labels(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     return labels
 
 
-def unequal(results: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Settings that are no method's own in which results differ, as in 'epochs 6, 12'."""
     told = [_common(result) for result in results]
     values: dict[str, dict[str, None]] = {}
@@ -139,7 +139,7 @@ def _common(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
     """A row for each group of results that differ only in their seed."""
-    return [replace(row(group.results), method=group.label) for group in alike(results)]
+    return [replace(row(group.results), method=group.label) for group in group_seeds(results)]
 
 
 def row(results: Sequence[Mapping[str, Any]]) -> Row:
@@ -161,7 +161,7 @@ def class_mean(per_class: Iterable[float | None]) -> float | None:
     return sum(judged) / len(judged) if judged else None
 
 
-def uneven(results: Iterable[Mapping[str, Any]]) -> bool:
+def is_uneven(results: Iterable[Mapping[str, Any]]) -> bool:
     """Whether overall, the mean over images, is not the class mean.
 
     So it is where the part that was judged has more images of some classes than of others.
@@ -190,7 +190,7 @@ def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:
     return statistics.fmean(present), deviation
 
 
-def shown(figure: tuple[float, float | None] | None, digits: int = 1) -> str:
+def format_figure(figure: tuple[float, float | None] | None, digits: int = 1) -> str:
     """As in 71.9 ± 0.3; a dash for nothing."""
     if figure is None:
         return "-"

@@ -15,7 +15,7 @@ from longtail.core.errors import UserError, unknown
 from longtail.methods.base import (
     Batch,
     Choice,
-    Held,
+    HeldOut,
     Method,
     Model,
     Stage,
@@ -27,7 +27,7 @@ from longtail.methods.base import (
 __all__ = [
     "Batch",
     "Choice",
-    "Held",
+    "HeldOut",
     "Method",
     "Model",
     "Stage",
@@ -36,7 +36,7 @@ __all__ = [
     "everything",
     "head_only",
     "options_of",
-    "parsed",
+    "parse_options",
     "plain_step",
     "registry",
 ]
@@ -65,7 +65,7 @@ def describe(name: str) -> str:
     return (inspect.getdoc(_find(name)) or "").splitlines()[0]
 
 
-def parsed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def parse_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the method called `name`, strings read as the option's own type."""
     known = options_of(name)
     values = {}
@@ -79,7 +79,7 @@ def parsed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """The method called `name` with `options`."""
-    read = parsed(name, options or {})
+    read = parse_options(name, options or {})
     try:
         return _find(name)(**read)
     except UserError as error:

@@ -116,14 +116,14 @@ class Stage:
     """Epochs of this stage as a part of `--epochs`."""
 
 
-class Held(NamedTuple):
+class HeldOut(NamedTuple):
     """Features that no parameter was trained on."""
 
     features: Tensor
     labels: Tensor
 
 
-Rule = Callable[[Head, Tensor, Tensor, Held | None, ClassCounts], Head]
+Rule = Callable[[Head, Tensor, Tensor, HeldOut | None, ClassCounts], Head]
 """Post-hoc: (head, features, labels, held_out, counts) -> head. Pure: leaves its head alone."""
 
 
@@ -145,7 +145,7 @@ class Paper(NamedTuple):
     arxiv: str
 
 
-class Reading(NamedTuple):
+class CausalReading(NamedTuple):
     """How tab:1 of the paper reads a method; empty where it does not."""
 
     rebalances: bool = False
@@ -155,7 +155,7 @@ class Reading(NamedTuple):
     effect: Literal["", "CDE", "NDE", "TDE"] = ""
 
 
-NOT_READ = Reading()
+NOT_READ = CausalReading()
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Method:
     paper: Paper | None = None
     weighs_counts: bool = False
     """Whether a loss or the rule reads the class counts."""
-    reading: Reading = NOT_READ
+    reading: CausalReading = NOT_READ
 
     @property
     def needs_counts(self) -> bool:

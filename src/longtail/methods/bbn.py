@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from longtail.methods.base import Batch, Loss, Method, Paper, Reading, Stage
+from longtail.methods.base import Batch, CausalReading, Loss, Method, Paper, Stage
 from longtail.nn.losses import State
 
 
@@ -13,7 +13,7 @@ def bbn() -> Method:
         stages=(Stage(samplers=("instance", "reversed"), step=_cumulative_step),),
         backbone="resnet32-dual",
         paper=Paper("Zhou et al.", 2020, "1912.02413"),
-        reading=Reading(rebalances=True, effect="NDE"),
+        reading=CausalReading(rebalances=True, effect="NDE"),
     )
 
 

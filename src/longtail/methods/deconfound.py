@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from longtail.methods.base import NOT_READ, Auto, Choice, Method, Paper, Reading, require
-from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, checked_alpha
+from longtail.methods.base import NOT_READ, Auto, CausalReading, Choice, Method, Paper, require
+from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, check_alpha
 
 ALPHAS = tuple(i * 0.25 for i in range(13))
 """0 to 3 in steps of 0.25: where alpha is looked for."""
@@ -19,7 +19,7 @@ TANG = Paper("Tang et al.", 2020, "2009.12991")
 
 def cosine(*, heads: int = 1, tau: float = 16.0) -> Method:
     """Cosine classifier, N = |x||w| (Gidaris & Komodakis 2018; Qi et al. 2018)."""
-    reading = Reading(deconfounds=True)
+    reading = CausalReading(deconfounds=True)
     return _total(CosineHead, GIDARIS, reading, heads=heads, tau=tau)
 
 
@@ -31,7 +31,7 @@ def capsule(*, heads: int = 1, tau: float = 16.0) -> Method:
 def deconfound(*, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32) -> Method:
     """De-confounded training, Eq. 7 (Tang et al. 2020)."""
     require(least=0, gamma=gamma)
-    reading = Reading(deconfounds=True)
+    reading = CausalReading(deconfounds=True)
     return _total(DeconfoundHead, TANG, reading, heads=heads, tau=tau, gamma=gamma)
 
 
@@ -52,7 +52,9 @@ def deconfound_tde(
     return _tde("deconfound", deconfound(heads=heads, tau=tau, gamma=gamma), alpha)
 
 
-def _total(head: Callable[..., Head], paper: Paper, reading: Reading, **options: float) -> Method:
+def _total(
+    head: Callable[..., Head], paper: Paper, reading: CausalReading, **options: float
+) -> Method:
     require(least=1, heads=options["heads"])
     require(above=0, tau=options["tau"])
     made = partial(head, alpha=0.0, **options)
@@ -63,7 +65,7 @@ def _tde(name: str, trained: Method, alpha: Auto) -> Method:
     """What `name` trained, its indirect effect removed; `auto` leaves the strength open."""
     return replace(
         trained,
-        alpha=None if alpha == "auto" else checked_alpha(alpha, or_auto=True),
+        alpha=None if alpha == "auto" else check_alpha(alpha, or_auto=True),
         choice=Choice("alpha", ALPHAS) if alpha == "auto" else None,
         training=name,
         post_hoc=("alpha",),

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from longtail.data.base import ClassCounts
 from longtail.methods.base import (
     Auto,
+    CausalReading,
     Choice,
-    Held,
+    HeldOut,
     Method,
     Model,
     Paper,
-    Reading,
     Stage,
     centroids,
     head_only,
@@ -26,12 +26,12 @@ from longtail.methods.base import (
     require,
 )
 from longtail.nn.heads import AffineHead, Head
-from longtail.nn.ops import precise, product
+from longtail.nn.ops import at_least_float32, product
 
 TAUS = tuple(i / 10 for i in range(11))
 """0 to 1 in steps of 0.1: where tau is looked for."""
 KANG = Paper("Kang et al.", 2020, "1910.09217")
-TWO_STAGE = Reading(rebalances=True, effect="NDE")
+TWO_STAGE = CausalReading(rebalances=True, effect="NDE")
 
 
 def decouple_joint() -> Method:
@@ -89,7 +89,7 @@ class ScaledHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
-        return product(precise(x), precise(self.weight)) * self.scale
+        return product(at_least_float32(x), at_least_float32(self.weight)) * self.scale
 
 
 def _scale_only(model: Model) -> list[nn.Parameter]:
@@ -102,7 +102,7 @@ def _fresh_head(model: Model, features: Tensor, labels: Tensor, counts: ClassCou
 
 
 def _nearest_mean(
-    head: Head, features: Tensor, labels: Tensor, held_out: Held | None, counts: ClassCounts
+    head: Head, features: Tensor, labels: Tensor, held_out: HeldOut | None, counts: ClassCounts
 ) -> Head:
     """Unit class means: <w_i, x> ranks the classes as cos(w_i, x) does."""
     return AffineHead.of(F.normalize(centroids(features, labels, len(counts))))
@@ -112,7 +112,7 @@ def _rescaled(
     head: Head,
     features: Tensor,
     labels: Tensor,
-    held_out: Held | None,
+    held_out: HeldOut | None,
     counts: ClassCounts,
     *,
     tau: float,

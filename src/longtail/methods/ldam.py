@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from longtail.methods.base import Method, Paper, Reading, Stage, require
+from longtail.methods.base import CausalReading, Method, Paper, Stage, require
 from longtail.nn import losses
 from longtail.nn.heads import CosineHead
 
@@ -22,5 +22,5 @@ def ldam_drw(
         alpha=0.0,
         paper=Paper("Cao et al.", 2019, "1906.07413"),
         weighs_counts=True,
-        reading=Reading(rebalances=True, deconfounds=True, effect="CDE"),
+        reading=CausalReading(rebalances=True, deconfounds=True, effect="CDE"),
     )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from longtail.data.base import ClassCounts
-from longtail.methods.base import Auto, Choice, Held, Method, Paper, Stage, require
+from longtail.methods.base import Auto, Choice, HeldOut, Method, Paper, Stage, require
 from longtail.nn import losses
 from longtail.nn.heads import AffineHead, Head
 
@@ -39,7 +39,7 @@ def _adjusted(
     head: Head,
     features: Tensor,
     labels: Tensor,
-    held_out: Held | None,
+    held_out: HeldOut | None,
     counts: ClassCounts,
     *,
     tau: float,

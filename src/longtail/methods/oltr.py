@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from longtail.data.base import ClassCounts
 from longtail.methods.base import (
     Batch,
+    CausalReading,
     Loss,
     Method,
     Model,
     Paper,
-    Reading,
     Stage,
     centroids,
     everything,
@@ -27,7 +27,7 @@ from longtail.methods.base import (
 )
 from longtail.nn.heads import CapsuleHead, Head
 from longtail.nn.losses import Outputs, State
-from longtail.nn.ops import precise, product, summed_over_ranks
+from longtail.nn.ops import at_least_float32, product, sum_over_ranks
 
 
 def oltr(
@@ -60,7 +60,7 @@ def _with_memory(second: Stage, tau: float, reach: float) -> Method:
         stages=(Stage(trains=joint), second),
         first="baseline",
         paper=Paper("Liu et al.", 2019, "1904.05160"),
-        reading=Reading(rebalances=True, effect="NDE"),
+        reading=CausalReading(rebalances=True, effect="NDE"),
     )
 
 
@@ -102,8 +102,8 @@ class MemoryHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, C)."""
-        x = precise(x)
-        recalled = product(x, precise(self.weight))
+        x = at_least_float32(x)
+        recalled = product(x, at_least_float32(self.weight))
         if not self.remembers:
             return recalled
         memory = self.memory.clone()  # the step follows it before the backward pass
@@ -122,7 +122,7 @@ class MemoryHead(Head):
 
     @torch.no_grad()
     def _move(self, total: Tensor, decay: Tensor) -> None:
-        total = summed_over_ranks(total)  # (C, D + 1): one message
+        total = sum_over_ranks(total)  # (C, D + 1): one message
         count = total[:, -1:]
         moved = torch.lerp(total[:, :-1] / count.clamp(min=1), self.memory, decay)
         self.memory.copy_(torch.where(count > 0, moved, self.memory))

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from longtail.methods.base import Method, Paper, Reading, Stage, require
+from longtail.methods.base import CausalReading, Method, Paper, Stage, require
 from longtail.nn import losses
 
 
@@ -31,5 +31,5 @@ def eql(*, threshold: float = 0.3, ignore: float = 0.9) -> Method:
         stages=(Stage(loss),),
         paper=Paper("Tan et al.", 2020, "2003.05176"),
         weighs_counts=True,
-        reading=Reading(rebalances=True),
+        reading=CausalReading(rebalances=True),
     )

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.core.errors import UserError
-from longtail.nn.ops import normalise, precise, product, shortened, summed_over_ranks
+from longtail.nn.ops import at_least_float32, normalise, product, shrink, sum_over_ranks
 
 
 class Head(nn.Module):
@@ -77,7 +77,7 @@ class LinearHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
-        return product(precise(x), precise(self.weight))
+        return product(at_least_float32(x), at_least_float32(self.weight))
 
 
 class NormalisedHead(Head):
@@ -165,7 +165,7 @@ class NormalisedHead(Head):
         step that a loss scaler skips, it changes nothing. `keep` (...) says which features count,
         as a detector's foreground. A CUDA graph can hold this.
         """
-        x = precise(x).reshape(-1, self.dim)
+        x = at_least_float32(x).reshape(-1, self.dim)
         count = x.new_full((1,), x.shape[0])
         if keep is not None:
             x, count = torch.where(keep.reshape(-1, 1), x, 0.0), keep.sum().to(x.dtype).reshape(1)
@@ -173,7 +173,7 @@ class NormalisedHead(Head):
 
     @torch.no_grad()
     def _follow(self, seen: Tensor) -> None:
-        seen = summed_over_ranks(seen)  # (D + 1,): one message
+        seen = sum_over_ranks(seen)  # (D + 1,): one message
         mean = self.momentum * self.mean_feature + seen[:-1] / seen[-1].clamp(min=1)
         followed = (seen[-1] > 0) & seen.isfinite().all()
         self.mean_feature.copy_(torch.where(followed, mean, self.mean_feature))
@@ -258,8 +258,10 @@ class FoldedHead(Head):
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
         if self.heads == 1:  # nothing to group: the price of grouping shows at a batch of one
-            return product(shortened(precise(x), self.squash), precise(self.weight))
-        return product(normalise(x, self.heads, self.squash).flatten(-2), precise(self.weight))
+            return product(shrink(at_least_float32(x), self.squash), at_least_float32(self.weight))
+        return product(
+            normalise(x, self.heads, self.squash).flatten(-2), at_least_float32(self.weight)
+        )
 
 
 @final
@@ -288,7 +290,9 @@ class AffineHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (..., C)."""
-        return product(precise(x), precise(self.weight)) + precise(self.bias)
+        return product(at_least_float32(x), at_least_float32(self.weight)) + at_least_float32(
+            self.bias
+        )
 
 
 def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int] = 0) -> Tensor:
@@ -308,10 +312,10 @@ def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int
     index = torch.arange(classes, device=total.device)
     # comparisons on the device; an index list would be copied to it
     exempt = reduce(torch.logical_or, [index == i for i in exempted] or [index < 0])
-    p = precise(total).softmax(-1)
+    p = at_least_float32(total).softmax(-1)
     # a sum where Eq. 9 has 1 - p_0, and class 0 left out of q where it has 1 - q_0: none cancels
     rest = p.masked_fill(exempt, 0.0).sum(-1, keepdim=True)
-    q = precise(tde).masked_fill(exempt, -torch.inf).softmax(-1)
+    q = at_least_float32(tde).masked_fill(exempt, -torch.inf).softmax(-1)
     return torch.where(exempt, p, rest * q)
 
 
@@ -323,7 +327,7 @@ def _check_heads(dim: int, heads: int) -> None:
         raise UserError(f"dim {dim} does not split into {heads} equal heads: choose {way_out}")
 
 
-def checked_alpha(alpha: Any, *, or_auto: bool = False) -> float:
+def check_alpha(alpha: Any, *, or_auto: bool = False) -> float:
     """`alpha`, if it is a strength at which an effect can be removed.
 
     `or_auto` is for whoever would have taken `auto`, too.

@@ -111,7 +111,7 @@ def eql(
     rare = counts * len(counts) < threshold * counts.sum()  # (C,)
     drawn = torch.rand(z.shape, generator=state.generator, device=z.device) < ignore
     weights = 1 - (drawn & rare).to(z) * (1 - _soft(target, z))
-    return _expected(equalised(z, weights), target)
+    return _expected(equalise(z, weights), target)
 
 
 def balanced_softmax(
@@ -129,7 +129,7 @@ def effective_weights(counts: Tensor, beta: float) -> Tensor:
     return weights * (len(weights) / weights.sum())
 
 
-def equalised(logits: Tensor, weights: Tensor) -> Tensor:
+def equalise(logits: Tensor, weights: Tensor) -> Tensor:
     """-log(exp z_i / sum_j w_j exp z_j) of every class (B, C), with `weights` (B, C)."""
     return torch.logsumexp(logits + weights.log(), dim=1, keepdim=True) - logits
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def summed_over_ranks(values: Tensor) -> Tensor:
+def sum_over_ranks(values: Tensor) -> Tensor:
     """`values` added up over all ranks, in place; a CUDA graph of one rank can hold this."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         dist.all_reduce(values)
@@ -18,10 +18,10 @@ def normalise(v: Tensor, heads: int, offset: float) -> Tensor:
 
     A group of no length stays zero with a gradient of order one, where an epsilon gives 1/epsilon.
     """
-    return shortened(precise(v).unflatten(-1, (heads, -1)), offset)
+    return shrink(at_least_float32(v).unflatten(-1, (heads, -1)), offset)
 
 
-def shortened(v: Tensor, offset: float) -> Tensor:
+def shrink(v: Tensor, offset: float) -> Tensor:
     """The vectors v / (|v| + offset), in no more operations than a cosine needs."""
     length = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
     return v / torch.threshold(length + offset if offset else length, 1e-12, 1.0)
@@ -36,6 +36,6 @@ def product(x: Tensor, v: Tensor) -> Tensor:
         return F.linear(x, v)
 
 
-def precise(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     """At least float32."""
     return x.float() if x.dtype.itemsize < 4 else x

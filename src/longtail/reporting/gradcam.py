@@ -19,7 +19,7 @@ from longtail.core.errors import UserError, some, unknown
 from longtail.data.base import Split
 from longtail.nn.backbones import Backbone, Conv4, ResNet32, Timm
 from longtail.nn.heads import Head
-from longtail.runs.reopen import Opened
+from longtail.runs.reopen import OpenRun
 
 BATCH = 250
 NAMED = 24
@@ -145,14 +145,14 @@ class Compactness:
     """h, w of a map."""
 
 
-def opened_maps(opened: Opened, part: Split, layer: str = "") -> Tensor:
+def maps_of_run(opened: OpenRun, part: Split, layer: str = "") -> Tensor:
     """Maps of the true classes of `part` under an opened run, batch by batch."""
     batches = map(part.take, torch.arange(len(part)).split(BATCH))
     device = opened.fabric.device
     parts = [
         grad_cam(
             *(opened.model.backbone, opened.head),
-            opened.view.judged(batch.pixels().to(device)),
+            opened.view.network_inputs(batch.pixels().to(device)),
             batch.labels.to(device),
             layer,
         ).cpu()
@@ -161,11 +161,11 @@ def opened_maps(opened: Opened, part: Split, layer: str = "") -> Tensor:
     return torch.cat(parts)
 
 
-def measure(opened: Opened, layer: str = "") -> Compactness:
+def measure(opened: OpenRun, layer: str = "") -> Compactness:
     """How compact the maps of the true class are over the test set of an opened run."""
     data = opened.data
-    test = data.judged
-    maps = opened_maps(opened, test, layer)
+    test = data.evaluated
+    maps = maps_of_run(opened, test, layer)
     shares = 100 * compactness(maps)
     split_of = {c: name for name, classes in data.counts.splits.items() for c in classes}
     there = shares.isfinite()

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from longtail.core.errors import UserError
-from longtail.core.files import replacing
+from longtail.core.files import replace_atomically
 from longtail.data.base import ClassCounts
 from longtail.evaluation import intervals, tables
-from longtail.evaluation.accuracy import RULES, settled
+from longtail.evaluation.accuracy import RULES, describe_choice
 from longtail.evaluation.intervals import POSITIONS, Intervals
 from longtail.reporting.figures import style
 from longtail.reporting.template import source, template
@@ -29,7 +29,7 @@ NEEDS = (
 """What a result must have to be reported."""
 
 
-class Judged:
+class EvaluatedRun:
     """A finished run and all that the page says of it."""
 
     label: str
@@ -56,7 +56,7 @@ class Judged:
 def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     """Write the page for `runs`, which must share their data, to `out`."""
     opened = {run.folder.resolve(): run for run in map(Run.open, runs)}  # each once
-    judged = [Judged(run) for run in opened.values()]
+    judged = [EvaluatedRun(run) for run in opened.values()]
     if not judged:
         raise UserError("a report needs at least one run")
     _check_same_data(judged)
@@ -66,7 +66,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     page = template("report.html.j2").render(
         **_about_data(judged[0]),
         header=(*tables.HEADER, *columns),
-        unequal=tables.unequal([j.result for j in judged]),
+        unequal=tables.list_differences([j.result for j in judged]),
         rows=[row.cells(columns) for row in tables.rows(j.result for j in judged)],
         splits=SPLITS,
         uneven=uneven,
@@ -80,24 +80,24 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         script="\n".join(source(name) for name in SCRIPTS),
     )
     out = Path(out)
-    with replacing(out) as path:
+    with replace_atomically(out) as path:
         path.write_text(page, encoding="utf-8")
     return out
 
 
-def _grouped(judged: Sequence[Judged]) -> list[list[Judged]]:
+def _grouped(judged: Sequence[EvaluatedRun]) -> list[list[EvaluatedRun]]:
     """Runs that differ only in their seed, each told its group."""
     of_result = {id(j.result): j for j in judged}
     groups = []
-    for number, group in enumerate(tables.alike(j.result for j in judged)):
+    for number, group in enumerate(tables.group_seeds(j.result for j in judged)):
         groups.append([of_result[id(result)] for result in group.results])
         for j in groups[-1]:
             j.label, j.group = group.label, number
     return groups
 
 
-def _check_same_data(judged: Sequence[Judged]) -> None:
-    comparing.check_same_data([comparing.Found(j.run.folder, j.result) for j in judged])
+def _check_same_data(judged: Sequence[EvaluatedRun]) -> None:
+    comparing.check_same_data([comparing.StoredResult(j.run.folder, j.result) for j in judged])
     first = judged[0]
     for other in judged[1:]:
         compared: dict[str, tuple[Any, ...]] = {
@@ -108,7 +108,7 @@ def _check_same_data(judged: Sequence[Judged]) -> None:
         comparing.check_equal((str(first.run.folder), str(other.run.folder)), compared)
 
 
-def _about_data(judged: Judged) -> dict[str, Any]:
+def _about_data(judged: EvaluatedRun) -> dict[str, Any]:
     result = judged.result
     return {
         "data": judged.data,
@@ -118,13 +118,15 @@ def _about_data(judged: Judged) -> dict[str, Any]:
         "least": min(result["counts"]),
         "held_out": result.get("held_out", 0),
         "test_images": f"{sum(judged.where_right.seen):,}",
-        "judged_on": tables.PARTS[result["judged_on"]],
+        "evaluated_on": tables.PARTS[result["evaluated_on"]],
         "subset": result["subset_sha256"],
         "absent": judged.where_right.seen.count(0),
     }
 
 
-def _content(judged: Sequence[Judged], groups: Sequence[Sequence[Judged]]) -> dict[str, Any]:
+def _content(
+    judged: Sequence[EvaluatedRun], groups: Sequence[Sequence[EvaluatedRun]]
+) -> dict[str, Any]:
     """What the page's script reads."""
     first = judged[0].result
     split_of = {
@@ -166,7 +168,7 @@ def _counted(where_right: Intervals) -> dict[str, Any]:
     return {name: getattr(where_right, name) for name in ("hits", "pieces", "starts", "stops")}
 
 
-def _confusions(groups: Sequence[Sequence[Judged]]) -> list[dict[str, Any]]:
+def _confusions(groups: Sequence[Sequence[EvaluatedRun]]) -> list[dict[str, Any]]:
     """For each group, over its seeds: shares of a split's images that each split is given."""
     tellings = []
     for group in groups:
@@ -195,7 +197,7 @@ def _shares(confusions: Sequence[intervals.Confusion]) -> list[list[float] | Non
     return shares
 
 
-def _about_run(judged: Judged) -> dict[str, Any]:
+def _about_run(judged: EvaluatedRun) -> dict[str, Any]:
     result, folder = judged.result, judged.run.folder
     return {
         "name": judged.name,
@@ -211,7 +213,7 @@ def _about_run(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _alpha_rule(judged: Judged) -> tuple[str, str, float, str]:
+def _alpha_rule(judged: EvaluatedRun) -> tuple[str, str, float, str]:
     """Label, option, value, and how it came about."""
-    option, value, rule = settled(judged.result)
+    option, value, rule = describe_choice(judged.result)
     return judged.label, option, value, RULES[rule]

@@ -15,13 +15,13 @@ Source = Run | Path | str
 
 FIELDS = (
     *("method", "data", "ratio", "backbone", "seed", "alpha", "momentum", "training_id"),
-    *("subset_sha256", "judged_on", "counts", "per_class", "sweep", "feature_norm", "weight_norm"),
+    *("subset_sha256", "evaluated_on", "counts", "per_class", "sweep", "feature_norm", "weight_norm"),
 )
 """What a result must have to be drawn."""
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredResult:
     """A result and where it was found."""
 
     source: Path
@@ -37,7 +37,7 @@ class Found:
         return Run(self.source)
 
 
-def read(source: Source, needs: Iterable[str] = FIELDS) -> Found:
+def read(source: Source, needs: Iterable[str] = FIELDS) -> StoredResult:
     """The result of a run folder or of a result file; refused unless it has the fields `needs`."""
     path = source.folder if isinstance(source, Run) else Path(source)
     result = _from_file(path) if path.is_file() else Run.open(path).result
@@ -54,7 +54,7 @@ def read(source: Source, needs: Iterable[str] = FIELDS) -> Found:
             f"{path} is of another version of longtail ({written_by}): its result has no "
             f"{', '.join(missing)}. {way_out[0].upper()}{way_out[1:]}"
         )
-    return Found(path, result)
+    return StoredResult(path, result)
 
 
 def runs_in(folders: Iterable[Path]) -> list[Path]:
@@ -67,13 +67,13 @@ def runs_in(folders: Iterable[Path]) -> list[Path]:
     return found
 
 
-def read_all(sources: Iterable[Source]) -> list[Found]:
+def read_all(sources: Iterable[Source]) -> list[StoredResult]:
     """Each source once, in order."""
     found = {item.source.resolve(): item for item in map(read, sources)}
     return list(found.values())
 
 
-def check_same_data(found: Sequence[Found]) -> None:
+def check_same_data(found: Sequence[StoredResult]) -> None:
     """Refuse results that were trained or judged on different data, and name the difference."""
     for other in found[1:]:
         pair = (found[0], other)
@@ -82,8 +82,8 @@ def check_same_data(found: Sequence[Found]) -> None:
             "classes": tuple(len(item.result["counts"]) for item in pair),
             "training images of each class": tuple(item.result["counts"] for item in pair),
             "training subset": tuple(item.result["subset_sha256"][:12] for item in pair),
-            "judged on": tuple(item.result["judged_on"] for item in pair),
-            "judged images": tuple(item.result.get("judged_sha256", "")[:12] for item in pair),
+            "judged on": tuple(item.result["evaluated_on"] for item in pair),
+            "judged images": tuple(item.result.get("evaluated_sha256", "")[:12] for item in pair),
         }
         if not all(compared["judged images"]):  # early results do not tell
             del compared["judged images"]

@@ -21,15 +21,15 @@ from longtail.data import load as data_sets
 from longtail.training.blueprint import Blueprint
 from longtail.core.config import Config
 from longtail.data.base import Data
-from longtail.training.loop import Progress, launch, too_large_is_told
+from longtail.training.loop import Progress, launch, explain_out_of_memory
 from longtail.core.errors import UserError
 from longtail.nn.heads import Head, NormalisedHead
 from longtail.evaluation.intervals import intervals
 from longtail.runs.plan import DataOf, Job, plan, schedule, waves
-from longtail.core.locks import alone
+from longtail.core.locks import hold_folders
 from longtail.methods import Method
-from longtail.training.model import Tried, check_fits
-from longtail.evaluation.result import (Features, choose, collect, judge, label_free, make_result)
+from longtail.training.model import NetworkProbe, check_fits
+from longtail.evaluation.result import (Features, choose, extract_parts, score_parts, label_free, make_result)
 from longtail.runs.folder import Run
 from longtail.runs.record import write_result
 from longtail.training.batches import streams
@@ -142,7 +142,7 @@ def run_jobs(
         for wave in waves(left):
             for together in schedule(wave, data_of, replicas, others):
                 first = together[0][0]
-                with too_large_is_told(first.config, data_of(first), fabric, len(together)):
+                with explain_out_of_memory(first.config, data_of(first), fabric, len(together)):
                     for job in _fit_together(together, data_of, fabric, progress, others):
                         if on_result and fabric.global_rank == 0:
                             on_result(job)
@@ -193,10 +193,10 @@ def _begun(
             if overwrite or not job.run.finished:
                 job.run.begin(job.config, overwrite=overwrite, cuda=on_cuda(fabric))
 
-    return alone([job.run.folder for job in left], fabric, begin)
+    return hold_folders([job.run.folder for job in left], fabric, begin)
 
 
-def _side_by_side(sets: Iterable[Data], tried: Iterable[Tried], fabric: Fabric) -> bool:
+def _side_by_side(sets: Iterable[Data], tried: Iterable[NetworkProbe], fabric: Fabric) -> bool:
     """Whether several trainings can share the device: one, with all images on it.
 
     A network with dropout draws from the device's one generator, and so is trained alone.
@@ -206,7 +206,7 @@ def _side_by_side(sets: Iterable[Data], tried: Iterable[Tried], fabric: Fabric) 
     return alone and not streamed and not any(network.random for network in tried)
 
 
-def _room(jobs: Sequence[Job], tried: Mapping[Run, Tried], fabric: Fabric) -> int:
+def _room(jobs: Sequence[Job], tried: Mapping[Run, NetworkProbe], fabric: Fabric) -> int:
     """Trainings whose activations the device has memory for, with a fifth of it to spare."""
     size = 2 if fabric._precision.precision == "bf16-mixed" else 4
     largest = max(
@@ -240,7 +240,7 @@ def _check_same_data(job: Job, data: Data) -> None:
     if not job.run.finished:
         return
     result = job.run.result
-    judged = data.is_judged_on(result.get("judged_sha256"))
+    judged = data.is_evaluated_on(result.get("evaluated_sha256"))
     if result["subset_sha256"] != data.subset_sha256 or not judged:
         raise job.on_other_data(data)
 
@@ -263,12 +263,12 @@ def _fit_together(
             data = data_of(job)  # those that share a training may be judged on other parts
             if id(data) not in collected:
                 began = time.perf_counter()
-                made = collect(replica.model, data, replica.features)
+                made = extract_parts(replica.model, data, replica.features)
                 collected[id(data)] = made, time.perf_counter() - began
             features, extracting = collected[id(data)]
             began = time.perf_counter() - extracting  # as if it had been alone
             method, how = _settled(job, head, features, data, fabric, progress)
-            evidence = judge(method, head, features, data)
+            evidence = score_parts(method, head, features, data)
             alpha = method.alpha or 0.0 if isinstance(evidence.head, NormalisedHead) else None
             cost = training.cost(job, replica, time.perf_counter() - began)
             result = make_result(job.config, data, evidence, (alpha, how), cost)
@@ -323,5 +323,5 @@ def _settled(
         for error in training.failed.values():
             raise error
         (replica,) = training.replicas
-        head, features = replica.model.head, collect(replica.model, data, replica.features)
+        head, features = replica.model.head, extract_parts(replica.model, data, replica.features)
     return job.closed(choose(choice, job.closed, head, features, data)), "held-out"

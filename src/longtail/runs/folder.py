@@ -22,7 +22,7 @@ from torch import Tensor
 
 from longtail.core.config import Config
 from longtail.core.errors import UserError
-from longtail.core.files import read_tensors, replacing
+from longtail.core.files import read_tensors, replace_atomically
 from longtail.core.environment import environment
 from longtail.core.options import Settings
 
@@ -184,14 +184,14 @@ class Folder(Generic[C]):
 
     def write(self, name: str, content: str) -> None:
         """Write a text file whole or not at all."""
-        with replacing(self.folder / name) as path:
+        with replace_atomically(self.folder / name) as path:
             path.write_text(content)
 
     def save_checkpoint(self, content: Mapping[str, Any]) -> None:
         """Replace last.pt; the one before stays until the new one is wholly on disk."""
         whole = io.BytesIO()  # a full disk then fails in a plain write, and says so
         torch.save({"format": CHECKPOINT_FORMAT, **content}, whole)
-        with replacing(self.folder / "last.pt") as path, path.open("wb") as file:
+        with replace_atomically(self.folder / "last.pt") as path, path.open("wb") as file:
             file.write(whole.getbuffer())
             file.flush()
             os.fsync(file.fileno())
@@ -221,7 +221,7 @@ class Folder(Generic[C]):
     def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> None:
         """Write the weights as trained, or what a rule made of the head to another `name`."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        with replacing(self.folder / name) as path:
+        with replace_atomically(self.folder / name) as path:
             path.write_bytes(safetensors.torch.save(tensors))
 
     def load_model(self, name: str = "model.safetensors") -> dict[str, Tensor]:

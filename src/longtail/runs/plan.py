@@ -28,7 +28,7 @@ class Job:
     @staticmethod
     def of(config: Config, run: Run) -> "Job":
         """The job of `config`, whoever made that."""
-        return Job(*settled(config), run)
+        return Job(*resolve(config), run)
 
     def training_id(self, data: Data) -> str:
         """Equal for jobs that share a training: `X` and `X-tde` on the same data and seed."""
@@ -68,10 +68,10 @@ class Job:
         return methods.build(self.config.method, options)
 
 
-def settled(config: Config) -> tuple[Config, Method]:
+def resolve(config: Config) -> tuple[Config, Method]:
     """`config` checked, with its options read and its method's only backbone; and the method."""
     config.check()
-    options = methods.parsed(config.method, config.options)
+    options = methods.parse_options(config.method, config.options)
     method = methods.build(config.method, options)
     return replace(config, options=options, backbone=method.backbone or config.backbone), method
 
@@ -108,7 +108,7 @@ class Start(NamedTuple):
     epochs: int
 
 
-def start(job: Job, data: Data, others: Iterable[Job]) -> Start | None:
+def find_start(job: Job, data: Data, others: Iterable[Job]) -> Start | None:
     """What a finished run among `others` has trained of `job`: all of it, or its first stage."""
     legs = lay_out(job.method.stages, job.config.train.epochs)
     epochs = {job.first_id(data): legs[0].stop, job.training_id(data): legs[-1].stop}
@@ -116,7 +116,7 @@ def start(job: Job, data: Data, others: Iterable[Job]) -> Start | None:
     # by what they were trained with, which may not be what their recipe says now
     found = {other.run.result["training_id"]: other.run for other in beside if other.run.has_model}
     reached = [Start(found[name], epochs[name]) for name in epochs if name in found]
-    return max(reached, key=lambda start: start.epochs, default=None)
+    return max(reached, key=lambda find_start: find_start.epochs, default=None)
 
 
 def waves(jobs: Sequence[Job]) -> list[list[Job]]:
@@ -159,5 +159,5 @@ def schedule(
 def _epochs_done(job: Job, data: Data, others: Sequence[Job]) -> int:
     if saved := job.checkpoint(data):
         return saved["epoch"]
-    found = start(job, data, others)
+    found = find_start(job, data, others)
     return found.epochs if found else 0

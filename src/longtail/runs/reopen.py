@@ -16,18 +16,18 @@ from longtail.data.base import Data, Split
 from longtail.training.loop import launch
 from longtail.core.errors import UserError
 from longtail.training.features import extract
-from longtail.nn.heads import Head, NormalisedHead, checked_alpha
+from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.runs.plan import Job
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
 from longtail.training.model import build_model, load_weights
 from longtail.training.resident import View
-from longtail.evaluation.result import COST, Evidence, Result, collect, judge, label_free, make_result
+from longtail.evaluation.result import COST, Evidence, Result, extract_parts, score_parts, label_free, make_result
 from longtail.runs.folder import Run
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenRun:
     """A finished run with its data and its network, which features can be asked of."""
 
     job: Job
@@ -45,8 +45,8 @@ class Opened:
     @cached_property
     def evidence(self) -> Evidence:
         """Features and scores of every part of its data, by `head`."""
-        features = collect(self.model, self.data, self.features)
-        evidence = judge(self.method, self.model.head, features, self.data)
+        features = extract_parts(self.model, self.data, self.features)
+        evidence = score_parts(self.method, self.model.head, features, self.data)
         self._turn(evidence.head)
         return evidence
 
@@ -68,7 +68,7 @@ Own = Data | Path | str | None
 """A run's own data: a `Data` of the user's making, or where it lies now if it was moved."""
 
 
-def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) -> Opened:
+def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) -> OpenRun:
     """A finished run on its own data, which must be what it was trained on.
 
     Args:
@@ -84,12 +84,12 @@ def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) ->
     own = own_data(run, data, root)
     model = build_model(config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
-    fabric = relaunched(run)
+    fabric = relaunch(run)
     view = View.of(own, config.train, fabric.device)
-    return Opened(job, method, own, model.to(fabric.device).eval(), view, fabric)
+    return OpenRun(job, method, own, model.to(fabric.device).eval(), view, fabric)
 
 
-def relaunched(run: Run) -> Fabric:
+def relaunch(run: Run) -> Fabric:
     """The device at hand, for that of the run may be gone; figures are those of its precision."""
     return launch(MachineConfig(precision=run.config.machine.precision))
 
@@ -121,16 +121,16 @@ def own_data(run: Run, data: Own = None, root: Path | None = None) -> Data:
             f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now. Bring those "
             "back, or train anew"
         )
-    then, now = (tables.PARTS[part] for part in (result["judged_on"], data.judged_on))
+    then, now = (tables.PARTS[part] for part in (result["evaluated_on"], data.evaluated_on))
     if then != now:
         raise UserError(
             f"{run.folder} was judged on its {then} part, and {called} would be judged on its "
             f"{now} part: pass the data that it was trained on"
         )
-    if not data.is_judged_on(result.get("judged_sha256")):
+    if not data.is_evaluated_on(result.get("evaluated_sha256")):
         raise UserError(
             f"{run.folder} was judged on other images than the {now} part of {called} holds "
-            f"now: {result['judged_sha256'][:12]} then, {data.judged_sha256[:12]} now"
+            f"now: {result['evaluated_sha256'][:12]} then, {data.evaluated_sha256[:12]} now"
         )
     return data
 
@@ -149,7 +149,7 @@ def evaluate(
     moved.
     """
     if alpha is not None and alpha != "auto":
-        alpha = checked_alpha(alpha)
+        alpha = check_alpha(alpha)
     opened = reopen(run, data)
     job, evidence = opened.job, opened.evidence
     stored = job.run.result
@@ -179,7 +179,7 @@ def sweep(
     run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Own = None
 ) -> dict[float, measures.Accuracy]:
     """Accuracy of a finished run at each alpha, from one pass over the images."""
-    alphas = [checked_alpha(alpha) for alpha in alphas]
+    alphas = [check_alpha(alpha) for alpha in alphas]
     opened = reopen(run, data)
     _needs_tde(opened.job, opened.evidence)
     return measures.sweep(opened.evidence.scores, opened.data.counts, alphas)

@@ -11,12 +11,12 @@ from lightning.fabric import Fabric
 from longtail.evaluation import accuracy as measures
 from longtail.training.loop import Progress, Stopwatch, train
 from longtail.core.errors import UserError
-from longtail.runs.plan import DataOf, Job, start
+from longtail.runs.plan import DataOf, Job, find_start
 from longtail.core.environment import environment
-from longtail.training.trainer import Replica
-from longtail.training.resident import Resident
+from longtail.training.trainer import Trainer
+from longtail.training.resident import ResidentBatches
 from longtail.evaluation.result import own_seconds
-from longtail.training.batches import Streaming, place
+from longtail.training.batches import StreamedBatches, place
 
 
 def on_cuda(fabric: Fabric) -> bool:
@@ -25,18 +25,18 @@ def on_cuda(fabric: Fabric) -> bool:
 
 
 @dataclass(frozen=True)
-class Training:
+class FinishedTraining:
     """Replicas at their last epoch, and what it took."""
 
-    replicas: list[Replica]
-    failed: dict[Replica, UserError]
+    replicas: list[Trainer]
+    failed: dict[Trainer, UserError]
     """Those that came to no end, and why."""
     images_per_second: float
     """Of all replicas together."""
     clock: Stopwatch
     """What was spent on them, before an interruption too, without the last evaluation."""
 
-    def cost(self, job: Job, replica: Replica, judging: float) -> dict[str, Any]:
+    def cost(self, job: Job, replica: Trainer, judging: float) -> dict[str, Any]:
         """The fields of a result that tell what it took, with the seconds of judging it."""
         return {
             "training_id": job.training_id(replica.data),
@@ -55,7 +55,7 @@ def train_jobs(
     fabric: Fabric,
     progress: Progress | None,
     others: Sequence[Job] = (),
-) -> Training:
+) -> FinishedTraining:
     """Train `jobs` side by side to the last epoch, from where they or `others` have come."""
     replicas = _replicas(jobs, data_of, fabric)
     before = _take_up(jobs, replicas, fabric, others)
@@ -80,7 +80,7 @@ def train_jobs(
                 continue
             job.run.append_metrics(record, epoch=epoch - 1)
             if due or epoch == replica.epochs:
-                own = Reached(epoch, second * replica.images_in(0, epoch), clock.away)
+                own = Checkpoint(epoch, second * replica.images_in(0, epoch), clock.away)
                 state = {"data": replica.data.identity, "replica": replica.state_dict()}
                 job.run.save_checkpoint({**own._asdict(), **state})
         if due:
@@ -93,10 +93,10 @@ def train_jobs(
             replicas, start=before.epoch, after_epoch=after_epoch, progress=watched, clock=clock
         )
     clock.stop()
-    return Training(replicas, failed, seen(max(r.epochs for r in replicas)) / clock.seconds, clock)
+    return FinishedTraining(replicas, failed, seen(max(r.epochs for r in replicas)) / clock.seconds, clock)
 
 
-class Reached(NamedTuple):
+class Checkpoint(NamedTuple):
     """How far a training has come, and what that took."""
 
     epoch: int = 0
@@ -106,26 +106,26 @@ class Reached(NamedTuple):
 
 
 def _take_up(
-    jobs: Sequence[Job], replicas: Sequence[Replica], fabric: Fabric, others: Sequence[Job]
-) -> Reached:
+    jobs: Sequence[Job], replicas: Sequence[Trainer], fabric: Fabric, others: Sequence[Job]
+) -> Checkpoint:
     """Bring every replica to where its checkpoint, or a run of `others`, has come."""
-    reached = Reached()
+    reached = Checkpoint()
     for job, replica in zip(jobs, replicas, strict=True):
         if saved := job.checkpoint(replica.data):
             spent = reached.seconds + saved["seconds"]
-            reached = Reached(saved["epoch"], spent, saved["capture_seconds"])
+            reached = Checkpoint(saved["epoch"], spent, saved["capture_seconds"])
             replica.load_state_dict(saved["replica"])
-        elif found := start(job, replica.data, others):
-            reached = Reached(found.epochs, reached.seconds + own_seconds(found.run.result))
+        elif found := find_start(job, replica.data, others):
+            reached = Checkpoint(found.epochs, reached.seconds + own_seconds(found.run.result))
             replica.take_over(found.run.load_model(), f"{found.run.folder}/model.safetensors")
             if fabric.global_rank == 0:
                 job.run.write_metrics(found.run.metrics)
     return reached
 
 
-def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Replica]:
+def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Trainer]:
     """One for each job; those that see the same images alike share them on the device."""
-    placed: dict[Any, Resident | Streaming] = {}
+    placed: dict[Any, ResidentBatches | StreamedBatches] = {}
     replicas = []
     for job in jobs:
         data, train = data_of(job), job.config.train
@@ -133,11 +133,11 @@ def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Repl
         key = (*key, train.crop_size, train.jitter)
         if key not in placed:
             placed[key] = place(data, train, job.config.machine, fabric.device)
-        replicas.append(Replica(job.config, job.method, data, placed[key], fabric))
+        replicas.append(Trainer(job.config, job.method, data, placed[key], fabric))
     return replicas
 
 
-def _held_out(replica: Replica) -> dict[str, float | None] | None:
+def _held_out(replica: Trainer) -> dict[str, float | None] | None:
     """Split accuracies on the validation part, and the alpha that they are at."""
     data = replica.data
     if data.val is None:

@@ -83,7 +83,7 @@ def _normalisation(about: About) -> str:
 
 def _figures(about: About) -> list[str]:
     metrics = about.metrics
-    part = tables.PARTS.get(metrics.get("judged_on", ""), "unknown")
+    part = tables.PARTS.get(metrics.get("evaluated_on", ""), "unknown")
     shown = (*tables.SPLITS, *(["class_mean"] if "class_mean" in metrics else []))
     cells = ["-" if metrics.get(name) is None else f"{metrics[name]:.1f}" for name in shown]
     at = ", at the last epoch" if "epochs" in about.training else ""

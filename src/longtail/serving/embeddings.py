@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.core.files import replacing
+from longtail.core.files import replace_atomically
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.methods import Model
 from longtail.runs.folder import Run
-from longtail.runs.reopen import own_data, relaunched
-from longtail.serving.model import of_run
+from longtail.runs.reopen import own_data, relaunch
+from longtail.serving.model import read_run
 from longtail.training.features import extract
 
 
@@ -44,10 +44,10 @@ def embed(
     if out.suffix != ".npz":
         raise UserError(f"{out} must end in .npz: that is how it is told apart when it is loaded")
     run = Run.open(run)
-    shipped = of_run(run)
+    shipped = read_run(run)
     wanted = _wanted(run, data, options)
     _check_same_kind(run, shipped.about.blueprint.shape, wanted)
-    fabric, machine = relaunched(run), run.config.machine
+    fabric, machine = relaunch(run), run.config.machine
     model = Model(shipped.backbone, shipped.head)
     # as in training, to the last bit
     model.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -60,7 +60,7 @@ def embed(
             arrays[f"y_{part}"] = split.labels.numpy()
     arrays["classes"] = np.array(wanted.classes, dtype=str)
     arrays["made_by"] = np.array(json.dumps(origin(run, wanted)))
-    with replacing(out) as temporary, temporary.open("wb") as file:
+    with replace_atomically(out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
     return out
 

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from longtail.core.environment import versions
 from longtail.core.errors import UserError
 from longtail.data.augment.crops import normalise
-from longtail.data.augment.photo import middle
+from longtail.data.augment.photo import centre_crop
 from longtail.evaluation import tables
 from longtail.methods import Model
-from longtail.nn.heads import NormalisedHead, checked_alpha
+from longtail.nn.heads import NormalisedHead, check_alpha
 from longtail.runs.folder import Run
 from longtail.training.blueprint import Blueprint, head_values
 
@@ -94,7 +94,7 @@ class About:
         return about
 
 
-class Shipped(nn.Module):
+class ServedModel(nn.Module):
     """Inputs as they come to logits, with all that must be known to use it."""
 
     mean: Tensor
@@ -115,35 +115,35 @@ class Shipped(nn.Module):
         """Logits (B, classes); `alpha` () turns the dial, without it the head's own is taken."""
         if not self.about.blueprint.embeddings:
             height, width = self.about.blueprint.seen
-            inputs = normalise(middle(inputs, (height, width)), self.mean, self.std)
+            inputs = normalise(centre_crop(inputs, (height, width)), self.mean, self.std)
         features = self.backbone(inputs).float()
         if alpha is None:
             return self.head(features)
         assert isinstance(self.head, NormalisedHead)
         return self.head.total(features) - alpha * self.head.indirect(features)
 
-    def folded(self, alpha: float | None = None) -> "Shipped":
+    def folded(self, alpha: float | None = None) -> "ServedModel":
         """The same model with `alpha` (else its own) built in, at the price of a cosine head."""
         if not isinstance(self.head, NormalisedHead):
             if alpha is not None and alpha != self.about.alpha:
                 raise no_dial(self.about)
             return self
-        alpha = checked_alpha((self.about.alpha or 0.0) if alpha is None else alpha)
+        alpha = check_alpha((self.about.alpha or 0.0) if alpha is None else alpha)
         head = self.head.folded(alpha)
         blueprint = replace(self.about.blueprint, head=head_values(head))
         metrics = _metrics_at(alpha, self.about.metrics)
         about = replace(self.about, blueprint=blueprint, alpha=alpha, dial=False, metrics=metrics)
-        return Shipped(Model(self.backbone, head), about)
+        return ServedModel(Model(self.backbone, head), about)
 
-    def turned(self, alpha: float) -> "Shipped":
+    def turned(self, alpha: float) -> "ServedModel":
         """The same model with its dial at `alpha`."""
         kept = {"sweep": self.about.metrics["sweep"]} if "sweep" in self.about.metrics else {}
         metrics = _metrics_at(alpha, self.about.metrics) | kept
         about = replace(self.about, alpha=alpha, metrics=metrics)
-        return Shipped(Model(self.backbone, copy.deepcopy(self.head)), about)
+        return ServedModel(Model(self.backbone, copy.deepcopy(self.head)), about)
 
     @staticmethod
-    def build(about: About, source: str) -> "Shipped":
+    def build(about: About, source: str) -> "ServedModel":
         """The model that `about`, read from `source`, describes; its weights are still to come."""
         try:
             model = about.blueprint.build()
@@ -155,9 +155,9 @@ class Shipped(nn.Module):
             raise UserError(
                 f"{source} names {len(about.classes)} classes and has {model.head.classes}"
             )
-        return Shipped(model, about)
+        return ServedModel(model, about)
 
-    def take(self, weights: Mapping[str, Tensor], source: str) -> "Shipped":
+    def take(self, weights: Mapping[str, Tensor], source: str) -> "ServedModel":
         """Itself, with `weights` that were read from `source`."""
         # what a head keeps besides tensors is among its numbers; not every format saves it again
         own = self.state_dict()
@@ -169,7 +169,7 @@ class Shipped(nn.Module):
         return self
 
 
-def of_run(run: Run | Path | str) -> Shipped:
+def read_run(run: Run | Path | str) -> ServedModel:
     """The model of a finished run; its dial is free where it has one."""
     run = Run.open(run)
     result, file = run.result, run.folder / "model.json"
@@ -195,7 +195,7 @@ def of_run(run: Run | Path | str) -> Shipped:
         alpha=result["alpha"],
         dial=result["alpha"] is not None,
         metrics={
-            "judged_on": result["judged_on"],
+            "evaluated_on": result["evaluated_on"],
             "alpha": result["alpha"],
             **{name: result[name] for name in tables.SPLITS},
             "class_mean": tables.class_mean(result["per_class"]),
@@ -218,7 +218,7 @@ def of_run(run: Run | Path | str) -> Shipped:
         version=versions()["longtail"],
     )
     source = f"{run.folder}/model.safetensors"
-    return Shipped.build(about, source).take(weights, source)
+    return ServedModel.build(about, source).take(weights, source)
 
 
 def no_dial(about: About) -> UserError:

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from longtail.core.errors import UserError, unknown
 from longtail.data.decoding.images import Blob, decode_all
-from longtail.nn.heads import checked_alpha
+from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
-from longtail.serving.model import About, Shipped, no_dial
+from longtail.serving.model import About, ServedModel, no_dial
 from longtail.serving.read import read_archive, read_folder, read_onnx, read_safetensors
 
 BATCH = 64
@@ -94,7 +94,7 @@ class Predictor:
     def alpha(self, value: float) -> None:
         if not self.about.dial and value != self._alpha:
             raise no_dial(self.about)
-        self._alpha = checked_alpha(value)
+        self._alpha = check_alpha(value)
 
     def logits(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         """Logits (N, classes) of uint8 images (N, C, H, W), or of embeddings (N, D)."""
@@ -179,7 +179,7 @@ class Predictor:
 class TorchNetwork:
     """A model of ours, its head folded at the alpha that was last asked for."""
 
-    def __init__(self, shipped: Shipped, device: str = "auto"):
+    def __init__(self, shipped: ServedModel, device: str = "auto"):
         if device not in ("auto", "cpu", "cuda"):
             raise unknown("device", device, ("auto", "cpu", "cuda"), "auto, cpu or cuda")
         if device == "cuda" and not torch.cuda.is_available():

@@ -18,27 +18,27 @@ from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors
-from longtail.serving.model import About, Shipped, of_run
+from longtail.serving.model import About, ServedModel, read_run
 
 DESCRIPTION = "longtail"
 """The key of what a model says of itself, in every format."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def read_folder(folder: Path) -> Shipped:
+def read_folder(folder: Path) -> ServedModel:
     """The model of a run's folder, or of what `save_pretrained` wrote."""
     if (folder / "config.yaml").exists():
-        return of_run(folder)
+        return read_run(folder)
     if not (folder / CONFIG).exists() or not (folder / WEIGHTS).exists():
         raise UserError(
             f"{folder} is neither a run (no config.yaml) nor a saved model (no {CONFIG} with "
             f"{WEIGHTS})"
         )
     about = About.from_json((folder / CONFIG).read_text(), str(folder / CONFIG))
-    return Shipped.build(about, str(folder)).take(read_tensors(folder / WEIGHTS), str(folder))
+    return ServedModel.build(about, str(folder)).take(read_tensors(folder / WEIGHTS), str(folder))
 
 
-def read_safetensors(path: Path) -> Shipped:
+def read_safetensors(path: Path) -> ServedModel:
     """The model of a file that longtail export wrote."""
     tensors, source = read_tensors(path), str(path)
     with safe_open(path, framework="pt") as file:
@@ -48,7 +48,7 @@ def read_safetensors(path: Path) -> Shipped:
             f"{path} holds weights and does not say of which model: pass the folder of the run, or "
             "a file that longtail export wrote"
         )
-    return Shipped.build(About.from_json(text, source), source).take(tensors, source)
+    return ServedModel.build(About.from_json(text, source), source).take(tensors, source)
 
 
 UNREADABLE = (
@@ -60,14 +60,14 @@ TYPES = {torch.int64: 5, torch.float32: 7}
 """The numbers that torch.export has for the types of our weights."""
 
 
-def read_archive(path: Path) -> Shipped:
+def read_archive(path: Path) -> ServedModel:
     """The model of a torch.export archive, rebuilt from its description and raw weights."""
     try:
         with zipfile.ZipFile(path) as archive:
             root = archive.namelist()[0].split("/")[0]
             text = archive.read(f"{root}/extra/{DESCRIPTION}.json").decode()
             config = archive.read(f"{root}/data/weights/model_weights_config.json")
-            shipped = Shipped.build(About.from_json(text, str(path)), str(path))
+            shipped = ServedModel.build(About.from_json(text, str(path)), str(path))
             expected = shipped.state_dict()
             weights = {
                 name: _raw(archive.read(f"{root}/data/weights/{entry['path_name']}"), entry, like)

@@ -19,7 +19,7 @@ from torch import Tensor
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.environment import environment, versions
 from longtail.core.errors import UserError
-from longtail.core.files import replacing
+from longtail.core.files import replace_atomically
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
@@ -39,7 +39,7 @@ from longtail.nn import weights as networks
 from longtail.nn.backbones import Backbone, Identity
 from longtail.nn.heads import AffineHead, CosineHead, Head
 from longtail.serving import write as exports
-from longtail.serving.model import About, Shipped
+from longtail.serving.model import About, ServedModel
 from longtail.training.blueprint import Blueprint
 from longtail.training.features import extract
 from longtail.training.loop import launch
@@ -60,7 +60,7 @@ class Retrofit:
     """held-out, label-free, or no direction: as for the estimators."""
     chosen_on: str
     """The part of the data that alpha was chosen on."""
-    judged_on: str
+    evaluated_on: str
     mean_cos: float
     """Mean of cos(x, d) over the training images."""
     path: Mapping[float, Accuracy]
@@ -85,7 +85,7 @@ class Retrofit:
                 "common direction that could be taken away. Alpha is 0."
             )
         told = (
-            f"class-balanced accuracy on the {self.judged_on} part goes from "
+            f"class-balanced accuracy on the {self.evaluated_on} part goes from "
             f"{self.before.class_mean:.1f} to {self.after.class_mean:.1f}"
         )
         caution = ""
@@ -94,7 +94,7 @@ class Retrofit:
                 " Alpha was chosen on training images, which the network has seen: images it has "
                 "not seen, as a validation part, would choose better."
             )
-        if self.chosen_on == self.judged_on and self.rule == "held-out":
+        if self.chosen_on == self.evaluated_on and self.rule == "held-out":
             caution += (
                 " Alpha was chosen and judged on the same images, so this is optimistic: only a "
                 "test part can tell."
@@ -107,13 +107,13 @@ class Retrofit:
         helps = "It helps" if self.gain > 0 else "It does not help; keep the original"
         return f"{helps}: at alpha {self.head.alpha:g} {told}.{caution}"
 
-    def save(self, folder: Path, shipped: Shipped, about: Mapping[str, Any]) -> None:
+    def save(self, folder: Path, shipped: ServedModel, about: Mapping[str, Any]) -> None:
         """Write `shipped` as `load_model` reads it, checkpoint.safetensors and result.json."""
         exports.save_pretrained(shipped, folder)
         plain = {name: value.detach().cpu().contiguous() for name, value in self.state.items()}
-        with replacing(folder / exports.CHECKPOINT) as path:
+        with replace_atomically(folder / exports.CHECKPOINT) as path:
             path.write_bytes(safetensors.torch.save(plain))
-        with replacing(folder / "result.json") as path:
+        with replace_atomically(folder / "result.json") as path:
             path.write_text(json.dumps({**about, **self.to_json()}, indent=1) + "\n")
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Retrofit:
             "alpha": self.head.alpha,
             "alpha_rule": self.rule,
             "chosen_on": self.chosen_on,
-            "judged_on": self.judged_on,
+            "evaluated_on": self.evaluated_on,
             "mean_cos": self.mean_cos,
             "before": _figures(self.before),
             "after": _figures(self.after),
@@ -222,8 +222,8 @@ def _measured(
     elif path:
         head.alpha, rule = best(path), "held-out"
     head.mean_feature.copy_(parts["train"].in_memory.mean(0))  # of what was held out too
-    judged_on, judged = next((p, parts[p]) for p in ("test", "val", "train") if p in parts)
-    if judged_on == "train" and len(held):
+    evaluated_on, judged = next((p, parts[p]) for p in ("test", "val", "train") if p in parts)
+    if evaluated_on == "train" and len(held):
         judged = held
     folded = head.folded()
     usual = float(parts["train"].in_memory.norm(dim=1).mean().clamp(min=1e-12))
@@ -231,7 +231,7 @@ def _measured(
         head=head.eval(),
         rule=rule,
         chosen_on=chosen_on,
-        judged_on=judged_on,
+        evaluated_on=evaluated_on,
         mean_cos=mean_cos,
         path=path,
         before=_judge(AffineHead.of(layer.weight, layer.bias), judged, data),
@@ -243,7 +243,7 @@ def _measured(
 
 def _shipped(
     made: Retrofit, backbone: Identity | networks.Penultimate, data: Data, checkpoint: str
-) -> Shipped:
+) -> ServedModel:
     """The network with the new head, its dial at the chosen alpha."""
     name = "identity" if isinstance(backbone, Identity) else backbone.name
     about = About(
@@ -252,7 +252,11 @@ def _shipped(
         counts=data.counts.images,
         alpha=made.head.alpha,
         dial=True,
-        metrics={"judged_on": made.judged_on, "alpha": made.head.alpha, **_figures(made.after)},
+        metrics={
+            "evaluated_on": made.evaluated_on,
+            "alpha": made.head.alpha,
+            **_figures(made.after),
+        },
         training={
             "method": "retrofit",
             "checkpoint": checkpoint,
@@ -263,7 +267,7 @@ def _shipped(
         },
         version=versions()["longtail"],
     )
-    return Shipped(Model(backbone, made.head), about).cpu()
+    return ServedModel(Model(backbone, made.head), about).cpu()
 
 
 def _judge(head: Head, split: Split, data: Data) -> Accuracy:

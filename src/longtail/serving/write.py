@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from longtail.core.errors import UserError, unknown
-from longtail.core.files import replacing
+from longtail.core.files import replace_atomically
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import FILES, Run
 from longtail.serving.card import card
-from longtail.serving.model import About, Shipped, no_dial
+from longtail.serving.model import About, ServedModel, no_dial
 from longtail.serving.read import CONFIG, DESCRIPTION, WEIGHTS, needs, onnx_session, read_folder
 
 BATCHES = (1, 2, 5)
@@ -85,7 +85,7 @@ def card_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.md")
 
 
-def save_pretrained(shipped: Shipped, folder: Path | str) -> Path:
+def save_pretrained(shipped: ServedModel, folder: Path | str) -> Path:
     """Write `shipped` as a folder in the layout of model hubs, which `from_pretrained` reads."""
     folder = Path(folder)
     if (folder / "config.yaml").exists():
@@ -99,11 +99,11 @@ def save_pretrained(shipped: Shipped, folder: Path | str) -> Path:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_bytes(content)
 
 
-def _description(shipped: Shipped, indent: int | None = None) -> str:
+def _description(shipped: ServedModel, indent: int | None = None) -> str:
     return json.dumps(shipped.about.to_json(), indent=indent)
 
 
@@ -111,15 +111,15 @@ Graph = Callable[..., Tensor]
 """What computes the logits, read back from what will be written."""
 
 
-def _safetensors(shipped: Shipped) -> tuple[bytes, Graph]:
+def _safetensors(shipped: ServedModel) -> tuple[bytes, Graph]:
     weights = {name: w.cpu().contiguous() for name, w in shipped.state_dict().items()}
     said = _description(shipped)
     content = safetensors.torch.save(weights, {"format": "pt", DESCRIPTION: said})
-    again = Shipped.build(About.from_json(said, "the file"), "the file")
+    again = ServedModel.build(About.from_json(said, "the file"), "the file")
     return content, again.take(safetensors.torch.load(content), "the file")
 
 
-def _onnx(shipped: Shipped) -> tuple[bytes, Graph]:
+def _onnx(shipped: ServedModel) -> tuple[bytes, Graph]:
     needs("onnx", "onnxscript", "onnxruntime")
     size = sum(weight.nbytes for weight in shipped.state_dict().values())
     if size > LARGEST_ONNX:
@@ -153,7 +153,7 @@ def _onnx(shipped: Shipped) -> tuple[bytes, Graph]:
     return content, run
 
 
-def _torch_export(shipped: Shipped) -> tuple[bytes, Graph]:
+def _torch_export(shipped: ServedModel) -> tuple[bytes, Graph]:
     content = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -168,7 +168,7 @@ def _torch_export(shipped: Shipped) -> tuple[bytes, Graph]:
         return content.getvalue(), torch.export.load(content).module()
 
 
-WRITERS: dict[str, tuple[str, Callable[[Shipped], tuple[bytes, Graph]]]] = {
+WRITERS: dict[str, tuple[str, Callable[[ServedModel], tuple[bytes, Graph]]]] = {
     "safetensors": (".safetensors", _safetensors),
     "onnx": (".onnx", _onnx),
     "torch-export": (".pt2", _torch_export),
@@ -176,17 +176,17 @@ WRITERS: dict[str, tuple[str, Callable[[Shipped], tuple[bytes, Graph]]]] = {
 """Format to its suffix and what makes the bytes of a file, with what they compute."""
 
 
-def _input_names(shipped: Shipped) -> list[str]:
+def _input_names(shipped: ServedModel) -> list[str]:
     inputs = "embeddings" if shipped.about.blueprint.embeddings else "images"
     return [inputs, "alpha"] if shipped.about.dial else [inputs]
 
 
-def _dynamic(shipped: Shipped) -> tuple[dict[int, torch.export.Dim] | None, ...]:
+def _dynamic(shipped: ServedModel) -> tuple[dict[int, torch.export.Dim] | None, ...]:
     batch = {0: torch.export.Dim("batch")}
     return (batch, None) if shipped.about.dial else (batch,)
 
 
-def _sample(shipped: Shipped, batch: int, alpha: float = 1.0) -> tuple[Tensor, ...]:
+def _sample(shipped: ServedModel, batch: int, alpha: float = 1.0) -> tuple[Tensor, ...]:
     """Inputs of a batch of noise, always the same."""
     generator = torch.Generator().manual_seed(batch)
     shape = (batch, *shipped.about.blueprint.shape)
@@ -198,7 +198,7 @@ def _sample(shipped: Shipped, batch: int, alpha: float = 1.0) -> tuple[Tensor, .
 
 
 @torch.no_grad()
-def _check(trained: Shipped, shipped: Shipped, graph: Graph, what: str) -> None:
+def _check(trained: ServedModel, shipped: ServedModel, graph: Graph, what: str) -> None:
     """Refuse a `graph` of `shipped` that says something else than the `trained` model."""
     trained = copy.deepcopy(trained).cpu()
     for batch in BATCHES:

@@ -16,9 +16,9 @@ from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.data.decoding.host import processes, share
 from longtail.data.decoding.images import Pixels
-from longtail.data.decoding.streamed import Encoded, Streamed
-from longtail.data.decoding.workers import CHUNK, in_chunks
-from longtail.training.resident import Resident, View, augmentation
+from longtail.data.decoding.streamed import Encoded, StreamedImages
+from longtail.data.decoding.workers import CHUNK, read_chunks
+from longtail.training.resident import ResidentBatches, View, augmentation
 
 SHARE = 0.5
 """Of the device's memory that resident images may take; the rest is the network's."""
@@ -26,17 +26,17 @@ SHARE = 0.5
 
 def place(
     data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device
-) -> "Resident | Streaming":
+) -> "ResidentBatches | StreamedBatches":
     """The training set on the device if it fits there, else streaming to it."""
     if streams(data, device):
-        return Streaming(data, train, machine, device)
-    return Resident.place(data, train, device)
+        return StreamedBatches(data, train, machine, device)
+    return ResidentBatches.place(data, train, device)
 
 
 def streams(data: Data, device: torch.device) -> bool:
     """Whether the training images cannot stay on `device`."""
     inputs = data.train.inputs
-    if isinstance(inputs, Streamed):
+    if isinstance(inputs, StreamedImages):
         return True
     if device.type != "cuda":
         return False
@@ -44,7 +44,7 @@ def streams(data: Data, device: torch.device) -> bool:
     return inputs.numel() * inputs.element_size() > room
 
 
-class Streaming:
+class StreamedBatches:
     """Takes the place of `Resident`."""
 
     captured = False
@@ -65,7 +65,7 @@ class Streaming:
         """Start the workers on an epoch: rows of each sampler, in batches of `sizes`."""
         batches = [list(order.split(list(sizes))) for order in orders]
         self._feeds = [
-            in_batches(self.inputs, rows, self.machine, self.device, feeds=len(batches))
+            stream_batches(self.inputs, rows, self.machine, self.device, feeds=len(batches))
             for rows in batches
         ]
 
@@ -73,11 +73,11 @@ class Streaming:
         """Network inputs of the sampler's next batch, which holds the rows in `index`."""
         source = self.augmentation.ready(next(self._feeds[sampler]))
         places = torch.arange(len(index), device=self.device)
-        return self.view.judged(self.augmentation(source, places, drawn))
+        return self.view.network_inputs(self.augmentation(source, places, drawn))
 
 
-def in_batches(
-    inputs: Tensor | Streamed,
+def stream_batches(
+    inputs: Tensor | StreamedImages,
     batches: Sequence[Tensor],
     machine: MachineConfig,
     device: torch.device,
@@ -94,13 +94,13 @@ def in_batches(
         feeds: such iterators that are read by turns, and share the workers.
     """
     places = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
-    on_device = machine.decode == "device" and isinstance(inputs, Streamed)
+    on_device = machine.decode == "device" and isinstance(inputs, StreamedImages)
     if on_device and not can_decode(device):
         raise UserError(
             f"this torchvision cannot decode JPEGs on {device}: leave --decode device out"
         )
     wide = inputs.element_size() if isinstance(inputs, Tensor) else 1
-    arriving = in_chunks(
+    arriving = read_chunks(
         _maker(inputs, encoded=on_device),
         places,
         workers=workers_of(machine, feeds) if places else 0,
@@ -112,9 +112,11 @@ def in_batches(
     return _early(made, device) if device.type == "cuda" else made
 
 
-def _maker(inputs: Tensor | Streamed, *, encoded: bool) -> Callable[[list[int]], Pixels | Encoded]:
+def _maker(
+    inputs: Tensor | StreamedImages, *, encoded: bool
+) -> Callable[[list[int]], Pixels | Encoded]:
     """What a worker does with a chunk of places."""
-    if isinstance(inputs, Streamed):
+    if isinstance(inputs, StreamedImages):
         return inputs.encoded if encoded else inputs.decoded
     return partial(_taken, inputs)
 
@@ -124,7 +126,7 @@ def _taken(inputs: Tensor, index: list[int]) -> Pixels:
 
 
 def _joined(
-    inputs: Tensor | Streamed,
+    inputs: Tensor | StreamedImages,
     arriving: Iterator[Pixels | Encoded],
     sizes: Sequence[int],
     device: torch.device,
@@ -139,7 +141,7 @@ def _joined(
             if isinstance(chunk, Encoded):
                 chunk = _decoded(chunk, inputs.shape[-1], device)
             if chunk.broken:
-                assert isinstance(inputs, Streamed)
+                assert isinstance(inputs, StreamedImages)
                 inputs.tell(chunk.broken)
             count = len(chunk.images)
             whole[filled : filled + count].copy_(chunk.images, non_blocking=True)

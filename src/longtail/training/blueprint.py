@@ -15,7 +15,7 @@ from longtail.methods import Model
 from longtail.nn import backbones
 from longtail.nn import weights as networks
 from longtail.nn.heads import Head
-from longtail.training.resident import View, seen_size
+from longtail.training.resident import View, input_size
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Blueprint:
     def of(config: Config, head: Head, data: Data) -> "Blueprint":
         """The blueprint of `head` after a training of `config` on `data`."""
         shape = tuple(data.train.inputs.shape[1:])
-        seen = () if data.embeddings else seen_size(data, config.train)
+        seen = () if data.embeddings else input_size(data, config.train)
         return Blueprint(config.backbone, head_values(head), shape, seen, data.mean, data.std)
 
     @property

@@ -9,7 +9,7 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from longtail.training.trainer import Replica
+from longtail.training.trainer import Trainer
 
 WARM_UP_STEPS = 3
 """Enough for cuDNN and the allocator to settle before the capture."""
@@ -19,12 +19,12 @@ Sizes = tuple[int, ...]
 """Images of each replica in one step; 0 for one whose epoch is over already."""
 
 
-def steps_of_epoch(replicas: Sequence[Replica]) -> list[Sizes]:
+def steps_of_epoch(replicas: Sequence[Trainer]) -> list[Sizes]:
     """The steps that `replicas` take together; an epoch lasts as long as its longest."""
     return list(zip_longest(*(replica.step_sizes for replica in replicas), fillvalue=0))
 
 
-def stepper(replicas: Sequence[Replica]) -> Callable[[Sizes], None]:
+def stepper(replicas: Sequence[Trainer]) -> Callable[[Sizes], None]:
     """advance(sizes): one step of every replica on its number of images.
 
     On one CUDA device every step is captured here and now; elsewhere steps run eagerly.
@@ -37,7 +37,7 @@ def stepper(replicas: Sequence[Replica]) -> Callable[[Sizes], None]:
     return lambda sizes: graphs[sizes].replay()
 
 
-def capture(replicas: Sequence[Replica], sizes: Sizes) -> torch.cuda.CUDAGraph:
+def capture(replicas: Sequence[Trainer], sizes: Sizes) -> torch.cuda.CUDAGraph:
     """Record one step of every replica; their state is afterwards what it was before."""
     pairs = [(replica, size) for replica, size in zip(replicas, sizes, strict=True) if size]
     replicas = [replica for replica, _ in pairs]
@@ -74,14 +74,14 @@ def capture(replicas: Sequence[Replica], sizes: Sizes) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def _restore(replica: Replica, before: dict[int, Tensor]) -> None:
+def _restore(replica: Trainer, before: dict[int, Tensor]) -> None:
     """Undo the warm-up. A buffer that the optimiser made meanwhile starts at zero, as it would."""
     with torch.no_grad():
         for tensor in replica.tensors():
             tensor.copy_(before[id(tensor)]) if id(tensor) in before else tensor.zero_()
 
 
-def _step_all(replicas: Sequence[Replica], sizes: Sizes) -> None:
+def _step_all(replicas: Sequence[Trainer], sizes: Sizes) -> None:
     for replica, size in zip(replicas, sizes, strict=True):
         if size:
             replica.step(size)

@@ -7,11 +7,11 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from longtail.core.config import MachineConfig
-from longtail.core.progress import told
+from longtail.core.progress import log_progress
 from longtail.data.base import Split
-from longtail.data.decoding.streamed import Streamed
+from longtail.data.decoding.streamed import StreamedImages
 from longtail.methods import Model
-from longtail.training.batches import in_batches
+from longtail.training.batches import stream_batches
 from longtail.training.resident import View
 
 EVALUATION_BATCH = 1000
@@ -34,14 +34,14 @@ def extract(
     features = torch.zeros(len(inputs), model.backbone.dim, device=fabric.device)
     size = min(EVALUATION_BATCH, max(1, EVALUATION_SIZE // inputs.shape[1:].numel()))
     parts = rows.split(size)
-    if isinstance(inputs, Streamed):
-        batches = in_batches(inputs, parts, machine, fabric.device)
+    if isinstance(inputs, StreamedImages):
+        batches = stream_batches(inputs, parts, machine, fabric.device)
     else:
         batches = (inputs[part.to(inputs.device)].to(fabric.device) for part in parts)
-    for part, batch in told("looked at", zip(parts, batches, strict=True), len(rows), size):
+    for part, batch in log_progress("looked at", zip(parts, batches, strict=True), len(rows), size):
         with fabric.autocast():
             # forward itself: a compiled backbone would compile anew for these shapes
-            made = model.backbone.forward(view.judged(batch)).float()
+            made = model.backbone.forward(view.network_inputs(batch)).float()
         features[part.to(fabric.device)] = made
     model.train(training)
     if fabric.world_size > 1:

@@ -22,7 +22,7 @@ from longtail.data.base import Data
 from longtail.data.decoding.host import processes
 from longtail.training.cuda_graph import stepper, steps_of_epoch
 from longtail.training.resident import sample_input
-from longtail.training.trainer import Replica
+from longtail.training.trainer import Trainer
 
 WAIT = timedelta(hours=6)
 """How long processes wait for the first one, which alone judges and writes: LVIS may take it
@@ -83,13 +83,13 @@ def _processes(machine: MachineConfig) -> tuple[int, int]:
 
 
 def train(
-    replicas: Sequence[Replica],
+    replicas: Sequence[Trainer],
     *,
     start: int = 0,
     after_epoch: Callable[[int, list[dict[str, Any] | None]], None],
     progress: Progress | None = None,
     clock: "Stopwatch | None" = None,
-) -> dict[Replica, UserError]:
+) -> dict[Trainer, UserError]:
     """Train `replicas` side by side, from epoch `start` on; gives the errors of those that failed.
 
     Args:
@@ -103,7 +103,7 @@ def train(
     A replica whose loss or weights are no numbers has failed. The others go on without it.
     """
     clock = clock or Stopwatch()
-    failed: dict[Replica, UserError] = {}
+    failed: dict[Trainer, UserError] = {}
     for first, last in _spans(replicas, start):
         running = [r for r in replicas if r.epochs > first and r not in failed]
         if not running:
@@ -161,7 +161,7 @@ class Stopwatch:
         self.away += self._began - began
 
 
-def _spans(replicas: Sequence[Replica], start: int) -> Iterator[tuple[int, int]]:
+def _spans(replicas: Sequence[Trainer], start: int) -> Iterator[tuple[int, int]]:
     """From `start` on, epochs between which no replica changes its stage or ends."""
     edges = {leg.stop for replica in replicas for leg in replica.legs}
     return pairwise([start, *sorted(edge for edge in edges if edge > start)])
@@ -175,7 +175,9 @@ def _out_of_memory(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def too_large_is_told(config: Config, data: Data, fabric: Fabric, replicas: int) -> Iterator[None]:
+def explain_out_of_memory(
+    config: Config, data: Data, fabric: Fabric, replicas: int
+) -> Iterator[None]:
     """A device without the memory is answered with the sizes and with what makes them smaller."""
     try:
         yield
@@ -199,7 +201,7 @@ def too_large_is_told(config: Config, data: Data, fabric: Fabric, replicas: int)
         ) from error
 
 
-def _record(replica: Replica, epoch: int, began: float) -> dict[str, Any] | UserError:
+def _record(replica: Trainer, epoch: int, began: float) -> dict[str, Any] | UserError:
     """The epoch in numbers, or why there are none: the only place that reads from the device."""
     losses = replica.losses
     if replica.fabric.world_size > 1:

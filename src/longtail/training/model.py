@@ -25,7 +25,7 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-class Tried(NamedTuple):
+class NetworkProbe(NamedTuple):
     """What is known of a network after one input has gone through it."""
 
     dim: int
@@ -36,7 +36,7 @@ class Tried(NamedTuple):
     """Whether it has randomness of its own, such as dropout."""
 
 
-def check_fits(config: Config, method: Method, data: Data, world: int) -> Tried:
+def check_fits(config: Config, method: Method, data: Data, world: int) -> NetworkProbe:
     """Refuse what could not be trained: try backbone and head, lay the batch on the ranks."""
     augmentation(data, config.train)
     check_backbone(config, method, data)
@@ -58,7 +58,7 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> Tried:
 
 
 @cache  # a bench has many trainings of one network
-def _tried(backbone: str, shape: torch.Size) -> Tried:
+def _tried(backbone: str, shape: torch.Size) -> NetworkProbe:
     """What the backbone really makes of inputs of `shape`."""
     network = backbones.build(backbone, shape[0]).eval()
     layers = [layer for layer in network.modules() if not list(layer.children())]
@@ -76,7 +76,7 @@ def _tried(backbone: str, shape: torch.Size) -> Tried:
             hook.remove()
     if dim != network.dim:
         raise ValueError(f"its features have {dim} numbers, not {network.dim}")
-    return Tried(dim, sum(made), any(map(_draws, layers)))
+    return NetworkProbe(dim, sum(made), any(map(_draws, layers)))
 
 
 def _draws(layer: nn.Module) -> bool:

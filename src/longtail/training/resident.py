@@ -12,7 +12,7 @@ from torch import Tensor
 from longtail.core.config import TrainConfig
 from longtail.core.errors import UserError
 from longtail.data.augment.crops import Augmentation, CropFlip, Plain, normalise
-from longtail.data.augment.photo import ResizedCrop, middle
+from longtail.data.augment.photo import ResizedCrop, centre_crop
 from longtail.data.base import Data
 
 
@@ -20,7 +20,7 @@ def augmentation(data: Data, train: TrainConfig) -> Augmentation:
     """What `train` asks to be done to the images of `data`."""
     if data.embeddings or train.augment == "none":
         return Plain()
-    stored, seen = stored_size(data), seen_size(data, train)
+    stored, seen = stored_size(data), input_size(data, train)
     if train.augment == "resized-crop":
         return ResizedCrop(stored, seen, train.jitter)
     if max(seen[side] - stored[side] for side in (0, 1)) > 2 * train.pad:
@@ -31,7 +31,7 @@ def augmentation(data: Data, train: TrainConfig) -> Augmentation:
     return CropFlip(stored, seen, train.pad, flip=train.augment == "crop-flip")
 
 
-def seen_size(data: Data, train: TrainConfig) -> tuple[int, int]:
+def input_size(data: Data, train: TrainConfig) -> tuple[int, int]:
     """(H, W) of what the network sees of an image."""
     if train.crop_size is not None:
         return train.crop_size, train.crop_size
@@ -47,11 +47,11 @@ def sample_input(data: Data, train: TrainConfig) -> Tensor:
     """One input of the network, for those who ask what it makes of such."""
     if data.embeddings:
         return data.train.in_memory[:1]
-    return torch.zeros(1, data.train.inputs.shape[1], *seen_size(data, train))
+    return torch.zeros(1, data.train.inputs.shape[1], *input_size(data, train))
 
 
 @dataclass(frozen=True)
-class Resident:
+class ResidentBatches:
     """The training set on the device, and how to make network inputs of it."""
 
     source: Tensor
@@ -62,10 +62,10 @@ class Resident:
     view: "View"
 
     @staticmethod
-    def place(data: Data, train: TrainConfig, device: torch.device) -> "Resident":
+    def place(data: Data, train: TrainConfig, device: torch.device) -> "ResidentBatches":
         """Copy the training set of `data` to `device`."""
         augment = augmentation(data, train)
-        return Resident(
+        return ResidentBatches(
             source=augment.ready(data.train.in_memory).to(device),
             labels=data.train.labels.to(device),
             augmentation=augment,
@@ -80,7 +80,7 @@ class Resident:
 
     def draw(self, index: Tensor, drawn: Tensor, sampler: int) -> Tensor:
         """Network inputs of the rows in `index`, augmented as their rows of `drawn` say."""
-        return self.view.judged(self.augmentation(self.source, index, drawn))
+        return self.view.network_inputs(self.augmentation(self.source, index, drawn))
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class View:
     @staticmethod
     def of(data: Data, train: TrainConfig, device: torch.device) -> "View":
         """The view of `data` that `train` asks for."""
-        size = None if data.embeddings else seen_size(data, train)
+        size = None if data.embeddings else input_size(data, train)
         return View.on(device, data.mean, data.std, size)
 
     @staticmethod
@@ -110,7 +110,7 @@ class View:
         scale = [torch.tensor(values, device=device).view(-1, 1, 1) for values in (mean, std)]
         return View(scale[0], scale[1], size)
 
-    def judged(self, inputs: Tensor) -> Tensor:
+    def network_inputs(self, inputs: Tensor) -> Tensor:
         """Network inputs of images, their middles where they are too large; embeddings pass."""
         if self.size is None:
             return inputs
@@ -120,4 +120,4 @@ class View:
     def cut(self, images: Tensor) -> Tensor:
         """What is seen of stored images (B, C, H, W) when they are judged."""
         assert self.size is not None, "embeddings are seen whole"
-        return images if images.shape[2:] == self.size else middle(images, self.size)
+        return images if images.shape[2:] == self.size else centre_crop(images, self.size)

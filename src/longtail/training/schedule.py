@@ -47,7 +47,7 @@ def lay_out(stages: Sequence[Stage], epochs: int) -> list[Leg]:
     return legs
 
 
-class Paced(Protocol):
+class RateOptions(Protocol):
     """The options that a learning rate depends on; its times are epochs, or steps."""
 
     @property
@@ -62,7 +62,7 @@ class Paced(Protocol):
     def decay(self) -> float: ...
 
 
-def rate(train: Paced, epoch: int, span: tuple[int, int]) -> float:
+def rate(train: RateOptions, epoch: int, span: tuple[int, int]) -> float:
     """Learning rate of `epoch` in a schedule from span[0] to span[1]: warm-up, steps or cosine.
 
     A later stage starts from trained weights: at most a tenth of it warms up.

@@ -23,14 +23,14 @@ from longtail.data.samplers import epoch_order, rank_order
 from longtail.methods import Batch, Method
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
-from longtail.training.batches import Streaming
+from longtail.training.batches import StreamedBatches
 from longtail.training.features import extract
 from longtail.training.model import batch_of_rank, build_model, load_weights, short_batch
-from longtail.training.resident import Resident
+from longtail.training.resident import ResidentBatches
 from longtail.training.schedule import Leg, lay_out, mean_decay, rate
 
 
-class Replica:
+class Trainer:
     """What one seed's training holds."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Replica:
         config: Config,
         method: Method,
         data: Data,
-        resident: Resident | Streaming,
+        resident: ResidentBatches | StreamedBatches,
         fabric: Fabric,
     ):
         self.config = config

@@ -64,14 +64,14 @@ class CropFlip:
 
     def ready(self, images: Tensor) -> Tensor:
         """Zeros around every image: (N, C, H + 2p, W + 2p)."""
-        return padded(images, self.pad) if self.pad else images
+        return pad_images(images, self.pad) if self.pad else images
 
     def __call__(self, source: Tensor, index: Tensor, drawn: Tensor) -> Tensor:
         top, left, mirrored = drawn.unbind(1)
         return take(source, index, top, left, mirrored.bool(), self.size)
 
 
-def padded(images: Tensor, pad: int) -> Tensor:
+def pad_images(images: Tensor, pad: int) -> Tensor:
     """Zeros around every image, once: (N, C, H + 2p, W + 2p)."""
     return F.pad(images, (pad, pad, pad, pad))
 

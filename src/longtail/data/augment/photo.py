@@ -56,9 +56,9 @@ class ResizedCrop:
 
     def __call__(self, source: Tensor, index: Tensor, drawn: Tensor) -> Tensor:
         images = source[index].to(working_type(source.device))
-        images = resized_crop(images, drawn[:, :4], drawn[:, 4], self.size)
+        images = crop_and_resize(images, drawn[:, :4], drawn[:, 4], self.size)
         if self.jitter and images.shape[1] == len(GREY):
-            images = jittered(images, drawn[:, 5:])
+            images = jitter_colours(images, drawn[:, 5:])
         return images
 
 
@@ -90,7 +90,7 @@ def random_boxes(count: int, image: tuple[int, int], generator: torch.Generator)
     return torch.stack([top, left, height, width], dim=1)
 
 
-def resized_crop(images: Tensor, box: Tensor, mirrored: Tensor, size: tuple[int, int]) -> Tensor:
+def crop_and_resize(images: Tensor, box: Tensor, mirrored: Tensor, size: tuple[int, int]) -> Tensor:
     """The part of each image in its `box`, brought to `size`, mirrored where that is 1.
 
     A resize is linear along each side, so that it is two matrix products: they have one shape
@@ -126,7 +126,7 @@ def _weights(start: Tensor, length: Tensor, before: int, after: int) -> Tensor:
     return triangle / triangle.sum(dim=2, keepdim=True)
 
 
-def jittered(images: Tensor, colours: Tensor) -> Tensor:
+def jitter_colours(images: Tensor, colours: Tensor) -> Tensor:
     """Brightness, contrast and saturation adjusted, in each image's own order.
 
     Each adjustment blends the image with another: with black, with its mean grey, or with its
@@ -147,7 +147,7 @@ def jittered(images: Tensor, colours: Tensor) -> Tensor:
     return images
 
 
-def middle(images: Tensor, size: tuple[int, int]) -> Tensor:
+def centre_crop(images: Tensor, size: tuple[int, int]) -> Tensor:
     """What is judged of stored images (B, C, H, W): their middle, (B, C, h, w).
 
     Images that are too small are enlarged as a whole.

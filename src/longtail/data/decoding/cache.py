@@ -41,23 +41,23 @@ PROBE = 4096
 """Bytes at either end of such a file."""
 
 
-def folder() -> Path:
+def cache_folder() -> Path:
     """$LONGTAIL_CACHE, else `longtail` in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("LONGTAIL_CACHE") or Path(home) / "longtail")
 
 
-def room() -> int:
+def free_room() -> int:
     """Bytes that may be written there; 0 where nothing can be."""
     try:
-        folder().mkdir(parents=True, exist_ok=True)
-        return shutil.disk_usage(folder()).free if os.access(folder(), os.W_OK) else 0
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        return shutil.disk_usage(cache_folder()).free if os.access(cache_folder(), os.W_OK) else 0
     except OSError:
         return 0
 
 
 @dataclass(frozen=True)
-class Cached:
+class CachedStore:
     """A store whose decoded rows are kept on disk."""
 
     store: Store
@@ -94,7 +94,7 @@ class Cached:
 
     def _path(self, rows: Tensor) -> Path:
         known = f"{DECODER} {self.content()} ".encode() + rows.numpy().tobytes()
-        return folder() / f"{hashlib.sha256(known).hexdigest()}.npy"
+        return cache_folder() / f"{hashlib.sha256(known).hexdigest()}.npy"
 
     def row_bytes(self) -> int:
         """As the store has it."""
@@ -210,12 +210,12 @@ def files_hash(root: Path, names: Sequence[str]) -> str:
         with suppress(OSError):  # reading it in earnest will name it
             state = (root / name).stat()
             sha.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
-            if probed(place, len(names)):
+            if is_probed(place, len(names)):
                 sha.update(ends(root / name))
     return sha.hexdigest()
 
 
-def probed(place: int, files: int) -> bool:
+def is_probed(place: int, files: int) -> bool:
     """Whether the file at `place` is one of the few, spread over all, that are looked into."""
     return place % max(1, files // PROBES) == 0
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.core.errors import UserError, some
-from longtail.core.progress import told
+from longtail.core.progress import log_progress
 from longtail.data.decoding.host import cores
 from longtail.data.decoding.images import (
     MOST,
@@ -26,7 +26,13 @@ from longtail.data.decoding.images import (
     decode_some,
     in_memory,
 )
-from longtail.data.decoding.workers import CHUNK, can_fork, fitting, in_chunks, lost
+from longtail.data.decoding.workers import (
+    CHUNK,
+    can_fork,
+    count_fitting_workers,
+    explain_lost_worker,
+    read_chunks,
+)
 
 log = logging.getLogger(__name__)
 
@@ -71,18 +77,20 @@ class Images:
             self._tell({int(rows[place]): why for place, why in filled.broken}, len(rows))
         return filled.images(), torch.tensor(filled.places)
 
-    def filled(self, rows: Tensor, allocate: Allocate = in_memory) -> "Filled":
+    def filled(self, rows: Tensor, allocate: Allocate = in_memory) -> "DecodedImages":
         """The same with what cannot be read, of which nothing is said."""
-        filled = Filled(allocate, len(rows), lambda place: self.where(int(rows[place])))
+        filled = DecodedImages(allocate, len(rows), lambda place: self.where(int(rows[place])))
         try:
-            for image in told("decoded", self._by_workers(rows), len(rows)):
+            for image in log_progress("decoded", self._by_workers(rows), len(rows)):
                 filled.add(image)
         except (RuntimeError, UserError) as error:
-            if (reason := lost(error)) is None:
+            if (reason := explain_lost_worker(error)) is None:
                 raise
             log.warning("threads decode what is left: %s", reason.partition(":")[0])
         rest = rows[filled.count :]
-        for image in told("decoded", decode_all(self.blobs(rest), self.image_size), len(rest)):
+        for image in log_progress(
+            "decoded", decode_all(self.blobs(rest), self.image_size), len(rest)
+        ):
             filled.add(image)
         return filled
 
@@ -91,10 +99,10 @@ class Images:
         if self.image_size is None or self.name is None or len(rows) < MANY or not can_fork():
             return
         chunk_bytes = CHUNK * self.row_bytes()
-        if (workers := fitting(min(MOST, cores()), chunk_bytes)) < 2:
+        if (workers := count_fitting_workers(min(MOST, cores()), chunk_bytes)) < 2:
             return
         places = [chunk.tolist() for chunk in torch.arange(len(rows)).split(CHUNK)]
-        made = in_chunks(
+        made = read_chunks(
             partial(self._made, rows),
             places,
             workers=workers,
@@ -136,7 +144,7 @@ class Images:
 
 
 @dataclass
-class Filled:
+class DecodedImages:
     """What has come so far of the images that are asked for."""
 
     allocate: Allocate

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from longtail.data.decoding.cache import Cached, room
+from longtail.data.decoding.cache import CachedStore, free_room
 from longtail.data.sources import Source
 
 GIB = 2**30
@@ -45,10 +45,10 @@ def _all_kept(source: Source) -> bool:
     """Whether all decoded images are on disk already, or there is room for them."""
     unwritten = 0
     for part in source.parts.values():
-        if not isinstance(part.store, Cached):
+        if not isinstance(part.store, CachedStore):
             return False
         unwritten += part.store.unwritten(part.rows)
-    return not unwritten or unwritten < room()
+    return not unwritten or unwritten < free_room()
 
 
 def _machine() -> int | None:

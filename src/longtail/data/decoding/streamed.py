@@ -30,7 +30,7 @@ class Encoded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Streamed:
+class StreamedImages:
     """Stands where a tensor of images (N, 3, H, W) would; `decoded` gives the pixels."""
 
     store: Images
@@ -54,7 +54,7 @@ class Streamed:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Tensor) -> "Streamed":
+    def __getitem__(self, index: Tensor) -> "StreamedImages":
         return replace(self, rows=self.rows[index])
 
     def decoded(self, index: Sequence[int]) -> Pixels:

@@ -25,7 +25,7 @@ KILLED = "DataLoader worker (pid"
 """What torch's error begins with, of a worker that was."""
 
 
-def in_chunks(
+def read_chunks(
     make: Callable[[list[int]], T],
     places: Sequence[list[int]],
     *,
@@ -55,9 +55,9 @@ def in_chunks(
         _Asked(make),
         batch_sampler=places,
         num_workers=workers,
-        prefetch_factor=ahead(most, workers, chunk_bytes, loaders),
+        prefetch_factor=prefetch_depth(most, workers, chunk_bytes, loaders),
         pin_memory=pin,
-        collate_fn=shared,
+        collate_fn=move_to_shared_memory,
         multiprocessing_context=start if workers else None,
         generator=torch.Generator(),  # else it draws from everybody's
     )
@@ -65,7 +65,7 @@ def in_chunks(
         arriving = iter(loader)  # and not at the first chunk that is asked for
     except OSError as error:
         raise WorkerLost(f"processes cannot be started: {FEWER} ({error})") from error
-    return (received(arriving) for _ in places)
+    return (receive(arriving) for _ in places)
 
 
 class _Asked(Dataset[Any]):
@@ -88,17 +88,17 @@ def can_fork() -> bool:
     return (get_start_method(allow_none=True) or default) == "fork" and not current_process().daemon
 
 
-def received(arriving: Iterator[T]) -> T:
+def receive(arriving: Iterator[T]) -> T:
     """What comes next from workers."""
     try:
         return next(arriving)
     except RuntimeError as error:
-        if (reason := lost(error)) is None:
+        if (reason := explain_lost_worker(error)) is None:
             raise
         raise WorkerLost(reason) from error
 
 
-def lost(error: Exception) -> str | None:
+def explain_lost_worker(error: Exception) -> str | None:
     """What `error`, raised where something should have come, says of a worker, if it does.
 
     In words: whoever kept an error would keep its frames, and these all other workers.
@@ -120,12 +120,12 @@ def lost(error: Exception) -> str | None:
     return f"{said}: {cure}{FEWER}; {goes_on} ({told})"
 
 
-def killed(error: Exception) -> str | None:
+def explain_killed_worker(error: Exception) -> str | None:
     """What `error` says of a worker that was killed, if it does: a signal raises it anywhere."""
-    return lost(error) if str(error).startswith(KILLED) else None
+    return explain_lost_worker(error) if str(error).startswith(KILLED) else None
 
 
-def shared(made: T) -> T:
+def move_to_shared_memory(made: T) -> T:
     """`made` with its tensors in shared memory, if this is a worker.
 
     Its queue would move them there in a thread of its own: that prints that there is no room,
@@ -138,7 +138,7 @@ def shared(made: T) -> T:
     return made
 
 
-def ahead(most: int, workers: int, size: int, loaders: int = 1) -> int | None:
+def prefetch_depth(most: int, workers: int, size: int, loaders: int = 1) -> int | None:
     """What each of `workers` may have ready, `size` bytes each; None without workers.
 
     A container may have little shared memory, 64 MB by default.
@@ -155,7 +155,7 @@ def ahead(most: int, workers: int, size: int, loaders: int = 1) -> int | None:
     return most if room is None else max(1, min(most, (room // each - HELD) // workers))
 
 
-def fitting(workers: int, size: int) -> int:
+def count_fitting_workers(workers: int, size: int) -> int:
     """As many of `workers` as shared memory has room for a chunk of `size` bytes of each."""
     room = shared_room()
     return workers if room is None else max(0, min(workers, room // max(1, size) - HELD))

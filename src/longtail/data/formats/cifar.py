@@ -22,7 +22,7 @@ CIFAR_STD = (0.2023, 0.1994, 0.2010)
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedSet:
     """What is known of a data set before it is found."""
 
     description: str
@@ -38,13 +38,13 @@ class Named:
 
 
 NAMED = {
-    "cifar10-lt": Named(
+    "cifar10-lt": NamedSet(
         "CIFAR-10 cut to a long tail, 32x32", 10, 100.0, "CIFAR10", "cifar-10-batches-py"
     ),
-    "cifar100-lt": Named(
+    "cifar100-lt": NamedSet(
         "CIFAR-100 cut to a long tail, 32x32", 100, 100.0, "CIFAR100", "cifar-100-python"
     ),
-    "tiny-imagenet-lt": Named("Tiny ImageNet with a long tail, 64x64", 200, validation=True),
+    "tiny-imagenet-lt": NamedSet("Tiny ImageNet with a long tail, 64x64", 200, validation=True),
 }
 
 
@@ -110,7 +110,7 @@ def _not_found(name: str, root: Path | None) -> UserError:
     return UserError(f"{name} was not found: {looked} was looked for {where}. {offer}")
 
 
-def _cifar(about: Named, root: Path | None, *, download: bool) -> Source:
+def _cifar(about: NamedSet, root: Path | None, *, download: bool) -> Source:
     """CIFAR through torchvision, checked and, if asked, fetched by it."""
     from torchvision import datasets  # slow to import, and only needed here
 

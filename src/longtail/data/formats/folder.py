@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
-from longtail.data.decoding.cache import Cached, files_hash
+from longtail.data.decoding.cache import CachedStore, files_hash
 from longtail.data.decoding.image_store import Images
 from longtail.data.decoding.images import Stored
 from longtail.data.decoding.names import Names
@@ -134,7 +134,7 @@ class Files:
         if config.image_size is None:
             return images
         content = cache(lambda: f"{files_hash(self.root, self.names)} {config.image_size}")
-        return Cached(images, content)
+        return CachedStore(images, content)
 
 
 def _subfolders(root: Path) -> dict[str, Path]:

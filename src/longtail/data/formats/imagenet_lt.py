@@ -23,7 +23,7 @@ pretrained network expects."""
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedSet:
     """What is known of a data set before its lists are found."""
 
     description: str
@@ -37,7 +37,7 @@ class Listed:
 
 
 LISTED = {
-    "imagenet-lt": Listed(
+    "imagenet-lt": ListedSet(
         "ImageNet with a long tail (Liu et al. 2019)",
         1000,
         {
@@ -48,7 +48,7 @@ LISTED = {
         "train/ and val/ of ImageNet 2012, with a folder per class in each",
         (385, 479, 136),
     ),
-    "places-lt": Listed(
+    "places-lt": ListedSet(
         "Places365 with a long tail (Liu et al. 2019)",
         365,
         {
@@ -59,7 +59,7 @@ LISTED = {
         "train/ and val/ of Places365, with a folder per class in each",
         (131, 163, 71),
     ),
-    "inaturalist18": Listed(
+    "inaturalist18": ListedSet(
         "iNaturalist 2018, a natural long tail",
         8142,
         {
@@ -119,7 +119,7 @@ def _wanted(name: str, place: Path) -> str:
     return f"Put into {place}: the published lists {files}; and {about.folders}, or links to them"
 
 
-def _checked(about: Listed, paths: Mapping[str, Path]) -> lists.Check:
+def _checked(about: ListedSet, paths: Mapping[str, Path]) -> lists.Check:
     """Refuse a list that is not the published one, before any image is looked for."""
 
     def check(part: str, labels: list[int]) -> None:

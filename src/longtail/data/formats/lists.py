@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, some
-from longtail.data.checks import numbered
+from longtail.data.checks import number_classes
 from longtail.data.decoding.names import Names
 from longtail.data.formats.folder import Files
 from longtail.data.sources import Part, Source
@@ -42,7 +42,7 @@ def source(
     _tell_of_shared({part: images for part, (_, images, _, _) in parsed.items()})
     parts = {part: _part(*entry, root, config) for part, entry in parsed.items()}
     _, images, labels, _ = parsed["train"]
-    classes = numbered(parts["train"].labels, str(train))
+    classes = number_classes(parts["train"].labels, str(train))
     return Source(_folders(images, labels, classes), parts, unit="gap in the labels")
 
 

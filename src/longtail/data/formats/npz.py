@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.data.checks import numbered
+from longtail.data.checks import number_classes
 from longtail.data.sources import Memory, Part, Source
 
 Array = NDArray[np.generic]
@@ -112,7 +112,7 @@ def _encode(
     if classes is not None:
         names = _names(classes, path)
     elif train.dtype.kind in "iu":
-        names = numbered(torch.from_numpy(train.astype(np.int64)), f"y_train of {path}")
+        names = number_classes(torch.from_numpy(train.astype(np.int64)), f"y_train of {path}")
     else:
         names = _names(np.unique(train), path)
     numbers = {name: number for number, name in enumerate(names)}

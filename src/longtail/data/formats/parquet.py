@@ -17,8 +17,8 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
-from longtail.data.checks import numbered
-from longtail.data.decoding.cache import Cached, file_hash
+from longtail.data.checks import number_classes
+from longtail.data.decoding.cache import CachedStore, file_hash
 from longtail.data.decoding.image_store import Images
 from longtail.data.decoding.images import Stored
 from longtail.data.sources import Part, Source
@@ -44,7 +44,7 @@ def source(folder: Path, *, config: DataConfig) -> Source:
                 f"{folder}: {name}.parquet and train.parquet name different classes in their "
                 "metadata, so that their labels would not mean the same"
             )
-    classes = names["train"] or numbered(parts["train"].labels, f"{folder}/train.parquet")
+    classes = names["train"] or number_classes(parts["train"].labels, f"{folder}/train.parquet")
     return Source(classes, parts, shuffled=True, unit="class from the metadata")
 
 
@@ -66,7 +66,7 @@ def _part(path: Path, config: DataConfig) -> tuple[Part, tuple[str, ...]]:
         config.image_size,
         config.corrupt,
     )
-    store = Cached(images, lambda: f"{file_hash(path)} {config.image_size}")
+    store = CachedStore(images, lambda: f"{file_hash(path)} {config.image_size}")
     return Part.whole(store, torch.tensor(labels.to_numpy()).long()), _names(path, schema)
 
 

@@ -26,7 +26,7 @@ Canvas = tuple[int, int]
 NO_LEAST: Canvas = (0, 0)
 
 
-class Batch(NamedTuple):
+class DetectionBatch(NamedTuple):
     """What the detector is fed; every image stands at the upper left of its canvas."""
 
     images: Tensor
@@ -56,7 +56,7 @@ class Sample(NamedTuple):
     """(N, h, w) uint8."""
 
 
-class Prepared(Dataset):
+class PreparedImages(Dataset):
     """A data set whose images are resized: the shorter side to `short`, the longer at most `long`.
 
     Args:
@@ -83,7 +83,7 @@ class Prepared(Dataset):
             UserError: if nothing would be left of its shorter side.
         """
         picture = self.data.pictures[i]
-        size = resized(picture.height, picture.width, self.short, self.long)
+        size = resize_sample(picture.height, picture.width, self.short, self.long)
         if not min(size):
             raise UserError(
                 f"{picture.path} is {picture.width}x{picture.height}: with a longer side of at "
@@ -107,14 +107,14 @@ class Prepared(Dataset):
 
     def fit(self, image: Tensor, target: dict[str, Any]) -> Sample:
         """Image (3, h, w) uint8 and its target, resized together."""
-        size = resized(image.shape[1], image.shape[2], self.short, self.long)
+        size = resize_sample(image.shape[1], image.shape[2], self.short, self.long)
         if size != tuple(image.shape[1:]):
             small, target = self.transform.resize(image.float(), target)
             image = small.round().clamp(0, 255).byte()
         return Sample(image, target["boxes"], target["labels"], target["masks"])
 
 
-def resized(height: int, width: int, short: int, long: int) -> tuple[int, int]:
+def resize_sample(height: int, width: int, short: int, long: int) -> tuple[int, int]:
     """The size torchvision's transform gives an image."""
     scale = min(short / min(height, width), long / max(height, width))
     return int(height * scale), int(width * scale)
@@ -126,16 +126,16 @@ def canvas_of(sizes: Sequence[tuple[int, int]]) -> Canvas:
     return height, width
 
 
-def collate(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> Batch:
+def collate(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> DetectionBatch:
     """Samples as one batch on the CPU, on no canvas below `least`; its keys are still zeros."""
     sizes = [(sample.image.shape[1], sample.image.shape[2]) for sample in samples]
     height, width = canvas_of([least, *sizes])
     counts = [len(sample.labels) for sample in samples]
-    return Batch(
+    return DetectionBatch(
         images=torch.stack([_on_canvas(sample.image, height, width) for sample in samples]),
         sizes=torch.tensor(sizes),
-        boxes=padded([sample.boxes for sample in samples]),
-        labels=padded([sample.labels for sample in samples]),
+        boxes=pad_sample([sample.boxes for sample in samples]),
+        labels=pad_sample([sample.labels for sample in samples]),
         masks=torch.cat([_on_canvas(sample.masks, height, width) for sample in samples]),
         rows=rows_of(counts),
         keys=torch.zeros(len(samples), dtype=torch.long),
@@ -145,10 +145,10 @@ def collate(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> Batch:
 def rows_of(counts: Sequence[int]) -> Tensor:
     """(B, G) numbers of the masks, image after image."""
     starts = np.cumsum([0, *counts])
-    return padded([torch.arange(a, b) for a, b in pairwise(starts)])
+    return pad_sample([torch.arange(a, b) for a, b in pairwise(starts)])
 
 
-def flipped(batch: Batch) -> Batch:
+def flip_sample(batch: DetectionBatch) -> DetectionBatch:
     """A random half of the images mirrored, each within its own width."""
     mirror = uniform(batch.keys, "flip", 1)[:, 0] < 0.5  # (B,)
     wide = batch.sizes[:, 1]
@@ -170,7 +170,7 @@ def _on_canvas(pixels: Tensor, height: int, width: int) -> Tensor:
     return F.pad(pixels, (0, width - pixels.shape[2], 0, height - pixels.shape[1]))
 
 
-def padded(parts: Sequence[Tensor]) -> Tensor:
+def pad_sample(parts: Sequence[Tensor]) -> Tensor:
     """Tensors (N_i, ...) as (B, max N, ...), with zeros; at least one place."""
     most = max([1, *map(len, parts)])
     filled = parts[0].new_zeros(len(parts), most, *parts[0].shape[1:])
@@ -179,13 +179,13 @@ def padded(parts: Sequence[Tensor]) -> Tensor:
     return filled
 
 
-def packed(sample: Sample, canvas: Canvas) -> Sample:
+def pack(sample: Sample, canvas: Canvas) -> Sample:
     """On its canvas, its masks eight pixels a byte."""
     masks = _bits(_on_canvas(sample.masks, *canvas))
     return sample._replace(image=_on_canvas(sample.image, *canvas), masks=masks)
 
 
-def collate_packed(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> Batch:
+def collate_packed(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> DetectionBatch:
     """As workers send it: masks are most of a batch."""
     batch = collate(samples, least)
     return batch._replace(masks=_bits(batch.masks))
@@ -196,7 +196,7 @@ def _bits(masks: Tensor) -> Tensor:
     return torch.from_numpy(np.packbits(masks.numpy(), axis=2))
 
 
-def unpacked(packed: Tensor, width: int) -> Tensor:
+def unpack(packed: Tensor, width: int) -> Tensor:
     """(T, H, W / 8) bytes to (T, H, W) zeros and ones."""
     bits = torch.arange(7, -1, -1, dtype=torch.uint8, device=packed.device)
     return ((packed[..., None] >> bits) & 1).flatten(2)[..., :width]

@@ -171,7 +171,7 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
     """
     name = str(name_or_folder)
     if name == shapes.NAME:
-        folder, files = shapes.drawn(root), OWN_FILES
+        folder, files = shapes.draw_set(root), OWN_FILES
     elif name in FILES:
         folder, files = _folder(name, root), FILES[name]
     else:

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.core.progress import told
-from longtail.data.decoding.workers import in_chunks
+from longtail.core.progress import log_progress
+from longtail.data.decoding.workers import read_chunks
 from longtail.detection.data.batches import (
-    Batch,
-    Prepared,
+    DetectionBatch,
+    PreparedImages,
     collate_packed,
-    packed,
-    padded,
+    pack,
+    pad_sample,
     rows_of,
-    unpacked,
+    unpack,
 )
 
 SHARE = 0.3
@@ -30,7 +30,7 @@ AHEAD = 2
 """Batches that each worker may be ahead, where shared memory has room for them."""
 
 
-class Streamed:
+class StreamedFeed:
     """Batches of a data set that does not fit the device, decoded by workers.
 
     Args:
@@ -41,13 +41,13 @@ class Streamed:
     """
 
     def __init__(
-        self, data: Prepared, device: torch.device, workers: int, loaders: int = 1
+        self, data: PreparedImages, device: torch.device, workers: int, loaders: int = 1
     ) -> None:
         self.data, self.device, self.workers, self.loaders = data, device, workers, loaders
 
-    def batches(self, order: Sequence[Sequence[int]]) -> Iterator[Batch]:
+    def batches(self, order: Sequence[Sequence[int]]) -> Iterator[DetectionBatch]:
         """The batches whose images `order` numbers."""
-        arriving = in_chunks(
+        arriving = read_chunks(
             self._made,
             [list(images) for images in order],
             workers=min(self.workers, len(order)),
@@ -59,10 +59,10 @@ class Streamed:
         for batch in arriving:
             if isinstance(batch, UserError):
                 raise batch
-            there = Batch(*(part.to(self.device, non_blocking=True) for part in batch))
-            yield there._replace(masks=unpacked(there.masks, there.images.shape[3]))
+            there = DetectionBatch(*(part.to(self.device, non_blocking=True) for part in batch))
+            yield there._replace(masks=unpack(there.masks, there.images.shape[3]))
 
-    def _made(self, images: list[int]) -> Batch | UserError:
+    def _made(self, images: list[int]) -> DetectionBatch | UserError:
         """What a worker makes of a batch.
 
         A user's mistake is sent as a value, since one that is raised arrives with the worker's
@@ -79,10 +79,10 @@ class Streamed:
         return height * width * (3 * len(images) + math.ceil(objects / 8))
 
 
-class Resident:
+class ResidentFeed:
     """The whole data set on the device, on one canvas; masks are packed eight pixels a byte."""
 
-    def __init__(self, data: Prepared, device: torch.device, workers: int) -> None:
+    def __init__(self, data: PreparedImages, device: torch.device, workers: int) -> None:
         self.data, self.device = data, device
         self.canvas = height, width = data.canvas(range(len(data)))
         room = [len(picture.instances) for picture in data.data.pictures]  # not all are targets
@@ -92,35 +92,35 @@ class Resident:
         self.masks = empty(self.starts[-1], height, width // 8)
         with ThreadPoolExecutor(max(1, workers)) as pool:
             taken = pool.map(self._take, range(len(data)))
-            objects = list(told("decoded", taken, len(data)))
+            objects = list(log_progress("decoded", taken, len(data)))
         self.sizes = torch.tensor([data.size(i) for i in range(len(data))]).to(device)
-        self.boxes = padded([boxes for boxes, _ in objects]).to(device)
-        self.labels = padded([labels for _, labels in objects]).to(device)
+        self.boxes = pad_sample([boxes for boxes, _ in objects]).to(device)
+        self.labels = pad_sample([labels for _, labels in objects]).to(device)
         self.counts = [len(labels) for _, labels in objects]
 
     def _take(self, i: int) -> tuple[Tensor, Tensor]:
         """Put image `i` and its masks in their places at once, and give its boxes and labels."""
-        sample = packed(self.data[i], self.canvas)
+        sample = pack(self.data[i], self.canvas)
         self.images[i] = sample.image
         self.masks[self.starts[i] :][: len(sample.masks)] = sample.masks
         return sample.boxes, sample.labels
 
-    def batches(self, order: Sequence[Sequence[int]]) -> Iterator[Batch]:
+    def batches(self, order: Sequence[Sequence[int]]) -> Iterator[DetectionBatch]:
         """The batches whose images `order` numbers."""
         for images in order:
             yield self._batch(images)
 
-    def _batch(self, images: Sequence[int]) -> Batch:
+    def _batch(self, images: Sequence[int]) -> DetectionBatch:
         counts = [self.counts[i] for i in images]
         most = max([1, *counts])
         masks = np.concatenate([self.starts[i] + np.arange(self.counts[i]) for i in images])
         index = self._there(torch.tensor(images))
-        return Batch(
+        return DetectionBatch(
             images=self.images[index],
             sizes=self.sizes[index],
             boxes=self.boxes[index, :most],
             labels=self.labels[index, :most],
-            masks=unpacked(self.masks[self._there(torch.from_numpy(masks))], self.canvas[1]),
+            masks=unpack(self.masks[self._there(torch.from_numpy(masks))], self.canvas[1]),
             rows=self._there(rows_of(counts)),
             keys=torch.zeros_like(index),
         )
@@ -130,8 +130,8 @@ class Resident:
 
 
 def place(
-    data: Prepared, device: torch.device, workers: int, loaders: int = 1
-) -> Resident | Streamed:
+    data: PreparedImages, device: torch.device, workers: int, loaders: int = 1
+) -> ResidentFeed | StreamedFeed:
     """Batches of `data`: resident if it fits, and each image alone is on the same canvas.
 
     On a larger one they would be padded otherwise than streamed, and detections depend on the
@@ -142,5 +142,5 @@ def place(
     needed = height * width * (3 * len(data) + objects / 8)
     room = HOST_BYTES if device.type != "cuda" else SHARE * torch.cuda.mem_get_info(device)[0]
     if needed < room and not others:
-        return Resident(data, device, workers)
-    return Streamed(data, device, workers, loaders)
+        return ResidentFeed(data, device, workers)
+    return StreamedFeed(data, device, workers, loaders)

@@ -16,12 +16,12 @@ from torch.nn import functional as F
 from torchvision.models.detection._utils import BoxCoder
 
 from longtail.detection.config import Tde
-from longtail.detection.data.batches import Batch
+from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.data.sampling import uniform
 from longtail.detection.network import boxes as box
 from longtail.detection.network.losses import region_losses
 from longtail.detection.network.normaliser import per_rank
-from longtail.detection.network.proposals import Proposed
+from longtail.detection.network.proposals import ProposalBatch
 from longtail.detection.network.regions import (
     BOX,
     MASK,
@@ -51,7 +51,7 @@ CACHED = 64
 """Regions whose masks are made at once where that is not a device: more leave the cache."""
 
 
-class Found(NamedTuple):
+class CascadeOutput(NamedTuple):
     """Detections on the canvas, best first."""
 
     boxes: Tensor
@@ -64,7 +64,7 @@ class Found(NamedTuple):
     """(B, M, 28, 28) probabilities inside the box."""
 
 
-class Stage(nn.Module):
+class CascadeStage(nn.Module):
     """One stage: a feature vector of a region, its class, its better box, its mask."""
 
     def __init__(
@@ -125,7 +125,7 @@ class Cascade(nn.Module):
     ) -> None:
         super().__init__()
         self.stages = nn.ModuleList(
-            Stage(i, width, make_head(), mask_classes, grouped) for i in range(len(OVERLAPS))
+            CascadeStage(i, width, make_head(), mask_classes, grouped) for i in range(len(OVERLAPS))
         )
         self.rois, self.canonical, self.loss = rois, canonical, loss
         self.focal_gamma = focal_gamma
@@ -136,12 +136,12 @@ class Cascade(nn.Module):
         self.detections, self.score_threshold = 300, 1e-4
 
     @property
-    def each(self) -> list[Stage]:
+    def each(self) -> list[CascadeStage]:
         """The stages in order."""
-        return cast(list[Stage], list(self.stages))
+        return cast(list[CascadeStage], list(self.stages))
 
     def losses(
-        self, maps: dict[str, Tensor], proposed: Proposed, batch: Batch
+        self, maps: dict[str, Tensor], proposed: ProposalBatch, batch: DetectionBatch
     ) -> dict[str, Tensor]:
         """The losses of all stages, named as class0, box0, mask0, ..."""
         atlas, true_masks = atlas_of(maps), batch.masks.float()
@@ -167,7 +167,7 @@ class Cascade(nn.Module):
             valid = valid & (boxes[..., 2:] > boxes[..., :2]).all(-1)
         return losses
 
-    def _drawn(self, proposed: Proposed, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _drawn(self, proposed: ProposalBatch, batch: DetectionBatch) -> tuple[Tensor, Tensor]:
         """R regions (B, R, 4) of the proposals and the true boxes, and which are no padding."""
         boxes = torch.cat([proposed.boxes, batch.boxes], dim=1)  # (B, P + G, 4)
         present = torch.cat([proposed.present, batch.labels > 0], dim=1)
@@ -177,7 +177,7 @@ class Cascade(nn.Module):
         index, valid = box.sample(kind.masked_fill(~present, -1), chance, self.rois, FOREGROUND)
         return box.take(boxes, index), valid
 
-    def _class_loss(self, stage: Stage, x: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+    def _class_loss(self, stage: CascadeStage, x: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
         """Summed over the regions; the head's mean feature follows the foreground alone."""
         if isinstance(stage.head, NormalisedHead):
             stage.head.observe(x, keep=labels.flatten() > 0)
@@ -187,7 +187,7 @@ class Cascade(nn.Module):
 
     def _mask_loss(
         self,
-        stage: Stage,
+        stage: CascadeStage,
         atlas: Atlas,
         boxes: Tensor,
         foreground: Tensor,
@@ -205,7 +205,9 @@ class Cascade(nn.Module):
         return wrong / (per_rank(there.sum()) * aim.shape[-1] ** 2)
 
     @torch.no_grad()
-    def detect(self, maps: dict[str, Tensor], proposed: Proposed, sizes: Tensor) -> Found:
+    def detect(
+        self, maps: dict[str, Tensor], proposed: ProposalBatch, sizes: Tensor
+    ) -> CascadeOutput:
         """Detections of every image; `sizes` (B, 2) are those of the images on the canvas."""
         atlas, boxes = atlas_of(maps), proposed.boxes
         effects = []
@@ -217,7 +219,7 @@ class Cascade(nn.Module):
         wide = (boxes[..., 2:] > boxes[..., :2]).all(-1)
         scores = scores.masked_fill(~(proposed.present & wide)[..., None], 0.0)
         boxes, best, labels = select(boxes, scores, self.detections, self.score_threshold)
-        return Found(boxes, best, labels, self._masks(atlas, boxes, labels))
+        return CascadeOutput(boxes, best, labels, self._masks(atlas, boxes, labels))
 
     def _masks(self, atlas: Atlas, boxes: Tensor, labels: Tensor) -> Tensor:
         regions = self._pooled(atlas, boxes, MASK)

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from longtail.core.seeding import stream
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.detection.config import DetectionConfig
-from longtail.detection.data.batches import NO_LEAST, Batch, Canvas
+from longtail.detection.data.batches import NO_LEAST, Canvas, DetectionBatch
 from longtail.detection.data.dataset import Categories
-from longtail.detection.network.cascade import Cascade, Found
+from longtail.detection.network.cascade import Cascade, CascadeOutput
 from longtail.detection.network.losses import rare_classes
 from longtail.detection.network.proposals import Proposals
 from longtail.detection.network.pyramid import Pyramid
@@ -40,7 +40,7 @@ class Detector(nn.Module):
             pixel = 255 * torch.tensor(channels).view(3, 1, 1)
             self.register_buffer(name, pixel, persistent=False)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor] | Found:
+    def forward(self, batch: DetectionBatch) -> dict[str, Tensor] | CascadeOutput:
         pixels = (batch.images.float() - self.mean) / self.deviation
         pixels = pixels * self._inside(batch)  # the rest of the canvas is the mean colour
         maps = self.pyramid(pixels.contiguous(memory_format=torch.channels_last))
@@ -49,7 +49,7 @@ class Detector(nn.Module):
             return {**proposed.losses, **self.cascade.losses(maps, proposed, batch)}
         return self.cascade.detect(maps, proposed, batch.sizes)
 
-    def _inside(self, batch: Batch) -> Tensor:
+    def _inside(self, batch: DetectionBatch) -> Tensor:
         """(B, 1, H, W): 1 on the image, 0 on the rest of its canvas."""
         height, width = batch.images.shape[2:]
         rows = torch.arange(height, device=batch.sizes.device)[:, None]

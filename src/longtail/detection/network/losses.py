@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longtail.nn.losses import equalised, focal_terms
+from longtail.nn.losses import equalise, focal_terms
 
 
 def region_losses(kind: str, z: Tensor, y: Tensor, rare: Tensor, focal_gamma: float) -> Tensor:
@@ -36,7 +36,7 @@ def eql(z: Tensor, y: Tensor, rare: Tensor) -> Tensor:
     """
     others = torch.arange(z.shape[1], device=z.device) != y[:, None]
     spared = (y > 0)[:, None] & rare & others  # (N, C + 1)
-    return equalised(z, 1 - spared.to(z)).gather(1, y[:, None])[:, 0]
+    return equalise(z, 1 - spared.to(z)).gather(1, y[:, None])[:, 0]
 
 
 def rare_classes(images: tuple[int, ...], at_most: float) -> Tensor:

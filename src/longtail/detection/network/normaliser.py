@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.distributed import get_world_size, is_available, is_initialized
 
-from longtail.nn.ops import summed_over_ranks
+from longtail.nn.ops import sum_over_ranks
 
 
 def per_rank(count: Tensor) -> Tensor:
@@ -12,4 +12,4 @@ def per_rank(count: Tensor) -> Tensor:
     Gradients are averaged over ranks: a local sum over this is then a mean over all.
     """
     world = get_world_size() if is_available() and is_initialized() else 1
-    return summed_over_ranks(count.float().reshape(1)).clamp(min=1)[0] / world
+    return sum_over_ranks(count.float().reshape(1)).clamp(min=1)[0] / world

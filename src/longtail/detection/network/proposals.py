@@ -16,7 +16,7 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.rpn import RPNHead, permute_and_flatten
 
-from longtail.detection.data.batches import Batch
+from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.data.sampling import uniform
 from longtail.detection.network import boxes as box
 from longtail.detection.network.normaliser import per_rank
@@ -27,7 +27,7 @@ SIZES = (8, 16, 32, 64, 128)
 """Of the anchors, in units that `anchor_scale` multiplies: 4 gives torchvision's 32 to 512."""
 
 
-class Proposed(NamedTuple):
+class ProposalBatch(NamedTuple):
     """What the proposal network gives."""
 
     boxes: Tensor
@@ -54,7 +54,7 @@ class Proposals(nn.Module):
         self.coder = BoxCoder((1.0, 1.0, 1.0, 1.0))
         self.keep = keep
 
-    def forward(self, maps: dict[str, Tensor], batch: Batch) -> Proposed:
+    def forward(self, maps: dict[str, Tensor], batch: DetectionBatch) -> ProposalBatch:
         """Proposals of every image; in training mode also the losses."""
         levels = list(maps.values())
         logits, codes = self.head(levels)
@@ -68,7 +68,7 @@ class Proposals(nn.Module):
         with torch.no_grad():
             found, present = self._best(score, code, anchors, sizes, batch.sizes)
         losses = self._losses(score, code, anchors, batch) if self.training else {}
-        return Proposed(found, present, losses)
+        return ProposalBatch(found, present, losses)
 
     def _best(
         self, score: Tensor, code: Tensor, anchors: Tensor, levels: list[int], sizes: Tensor
@@ -93,7 +93,7 @@ class Proposals(nn.Module):
         return box.take(found, order), best.isfinite()
 
     def _losses(
-        self, score: Tensor, code: Tensor, anchors: Tensor, batch: Batch
+        self, score: Tensor, code: Tensor, anchors: Tensor, batch: DetectionBatch
     ) -> dict[str, Tensor]:
         spread = anchors.expand(len(score), -1, -1)
         which, kind = box.match(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from longtail.core.errors import UserError
-from longtail.core.files import replacing
+from longtail.core.files import replace_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ PANEL = (3.4, 2.5)
 P = ParamSpec("P")
 
 
-def styled(draw: "Callable[P, Figure]") -> "Callable[P, Figure]":
+def apply_style(draw: "Callable[P, Figure]") -> "Callable[P, Figure]":
     """A drawing function under our settings, whatever the user's own are."""
 
     @wraps(draw)
@@ -79,7 +79,7 @@ def save(figure: "Figure", out: Path | str) -> Path:
     with matplotlib.rc_context(SETTINGS):
         figure.savefig(drawn, format=kind, metadata=METADATA[kind], dpi=200)
     content = drawn.getvalue()
-    with replacing(out) as path:
+    with replace_atomically(out) as path:
         path.write_bytes(_shortened(content) if kind == "svg" else content)
     return out
 

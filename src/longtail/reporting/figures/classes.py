@@ -12,8 +12,8 @@ from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.reporting.figures import canvas
-from longtail.reporting.figures.groups import Group, Spread, grouped, ranked
-from longtail.runs.compare import Found, Source, check_equal, check_same_data, read_all
+from longtail.reporting.figures.groups import Group, Spread, group_results, rank_groups
+from longtail.runs.compare import Source, StoredResult, check_equal, check_same_data, read_all
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 RANK = "class, by rank (1 has the most training images)"
 
 
-@canvas.styled
+@canvas.apply_style
 def class_rank(sources: Sequence[Source]) -> "Figure":
     """Accuracy by class rank: a dot a class, a line through the mean of its neighbours."""
     found = read_all(sources)
     check_same_data(found)
-    groups = grouped(found)
+    groups = group_results(found)
     counts = groups[0].first["counts"]
-    order, width = ranked(counts), window(len(counts))
+    order, width = rank_groups(counts), window(len(counts))
     figure = canvas.panels(1, size=(6.8, 3.0))
     (axes,) = figure.axes
     x = _ranks(counts)
     for group in groups:
         dots = group.by_class("per_class", order)
-        smooth = smoothed(group, order, width)
+        curve = smooth(group, order, width)
         means = [float("nan") if dot is None else dot[0] for dot in dots]
         axes.plot(x, means, ".", color=group.colour, alpha=0.45, ms=4, markeredgewidth=0)
-        _line(axes, x, smooth, group, _with_seeds(group))
+        _line(axes, x, curve, group, _with_seeds(group))
     around = f"; line: mean of {width} neighbours" if width > 1 else ""
     axes.set(xlabel=f"{RANK}{around}", ylabel="accuracy (%)", ylim=(0, 100))
     _mark_splits(axes, counts)
@@ -47,19 +47,19 @@ def class_rank(sources: Sequence[Source]) -> "Figure":
     return figure
 
 
-@canvas.styled
+@canvas.apply_style
 def feature_norm(sources: Sequence[Source]) -> "Figure":
     """fig:1(b): mean length of the features of each class, head to tail."""
     return _by_rank(sources, "feature_norm", "mean |x| of test images (units of the feature)")
 
 
-@canvas.styled
+@canvas.apply_style
 def weight_norm(sources: Sequence[Source]) -> "Figure":
     """spfig:1: length of the classifier's weight of each class, head to tail."""
     return _by_rank(sources, "weight_norm", "|w| (units of the weight)")
 
 
-@canvas.styled
+@canvas.apply_style
 def cosine_by_class(sources: Sequence[Source]) -> "Figure":
     """Appendix A: cos(x, d) of each class; the paper says it is level after balanced training.
 
@@ -68,11 +68,11 @@ def cosine_by_class(sources: Sequence[Source]) -> "Figure":
     panels = list(cosine_groups(read_all(sources)).items())
     (first, groups), counts = panels[0], panels[0][1][0].first["counts"]
     splits = " / ".join(split_means(groups[0], "class_cos", counts))
-    known = {group.label: group.by_class("class_cos", ranked(counts)) for group in groups}
+    known = {group.label: group.by_class("class_cos", rank_groups(counts)) for group in groups}
     figure = canvas.panels(len(panels), size=(3.9, 2.7))
     for axes, (name, groups) in zip(figure.axes, panels, strict=True):
         for group in groups:
-            figures = group.by_class("class_cos", ranked(counts))
+            figures = group.by_class("class_cos", rank_groups(counts))
             means = _said(split_means(group, "class_cos", counts))
             label = f"{_with_seeds(group)}: {means}\ndeviation {unevenness(figures):.3f}"
             if name != first and group.label in known:
@@ -87,7 +87,7 @@ def cosine_by_class(sources: Sequence[Source]) -> "Figure":
     return figure
 
 
-def cosine_groups(found: Sequence[Found]) -> dict[str, list[Group]]:
+def cosine_groups(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
     """Groups that know cos(x, d), by their data set, the most imbalanced first."""
     for item in found:
         if item.result.get("class_cos") is None:
@@ -102,7 +102,7 @@ def cosine_groups(found: Sequence[Found]) -> dict[str, list[Group]]:
                 "classes": (len(found[0].result["counts"]), len(item.result["counts"])),
             },
         )
-    by_data: dict[str, list[Found]] = {}
+    by_data: dict[str, list[StoredResult]] = {}
     for item in sorted(found, key=_evenness):
         by_data.setdefault(tables.data_name(item.result), []).append(item)
     if len(by_data) < 2:
@@ -110,10 +110,10 @@ def cosine_groups(found: Sequence[Found]) -> dict[str, list[Group]]:
             f"cosine-by-class compares long-tailed with balanced training, and all of these are on "
             f"{', '.join(by_data)}: add runs on the balanced cut, such as cifar100-lt:1"
         )
-    return {name: grouped(items) for name, items in by_data.items()}
+    return {name: group_results(items) for name, items in by_data.items()}
 
 
-def _evenness(item: Found) -> float:
+def _evenness(item: StoredResult) -> float:
     return min(item.result["counts"]) / max(item.result["counts"])
 
 
@@ -136,7 +136,7 @@ def window(classes: int) -> int:
     return classes // 20 * 2 + 1
 
 
-def smoothed(group: Group, order: Sequence[int], width: int) -> list[Spread]:
+def smooth(group: Group, order: Sequence[int], width: int) -> list[Spread]:
     """Accuracy at each rank as the mean of `width` ranks around it, fewer at the ends."""
     half = width // 2
     near = [order[max(0, i - half) : i + half + 1] for i in range(len(order))]
@@ -153,12 +153,12 @@ def smoothed(group: Group, order: Sequence[int], width: int) -> list[Spread]:
 def _by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
     found = read_all(sources)
     check_same_data(found)
-    groups = grouped(found)
+    groups = group_results(found)
     counts = groups[0].first["counts"]
     figure = canvas.panels(1, size=(5.0, 2.8))
     (axes,) = figure.axes
     for group in groups:
-        values = group.by_class(field, ranked(counts))
+        values = group.by_class(field, rank_groups(counts))
         label = f"{_with_seeds(group)}: {_said(split_means(group, field, counts))}"
         _line(axes, _ranks(counts), values, group, label)
     axes.set(xlabel=RANK, ylabel=ylabel)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
 from longtail.reporting.figures import canvas, style
-from longtail.reporting.figures.groups import Group, Spread, grouped
+from longtail.reporting.figures.groups import Group, Spread, group_results
 from longtail.runs.compare import Source, check_same_data, read_all
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ Path = dict[float, dict[str, Spread]]
 """Value of the dial -> split -> mean and deviation over seeds."""
 
 
-@canvas.styled
+@canvas.apply_style
 def alpha(sources: Sequence[Source]) -> "Figure":
     """fig:3: split accuracies against alpha, a panel for each training."""
     found = read_all(sources)
     check_same_data(found)
-    groups = trainings(grouped(found))
+    groups = trainings(group_results(found))
     figure = canvas.panels(len(groups))
     for axes, group in zip(figure.axes, groups, strict=True):
         path = alpha_path(group)
@@ -72,7 +72,7 @@ def alpha_path(group: Group) -> Path:
     }
 
 
-@canvas.styled
+@canvas.apply_style
 def momentum(sources: Sequence[Source]) -> "Figure":
     """fig:1(c): relative change of many, medium and few against momentum, from that at 0.98.
 
@@ -81,7 +81,7 @@ def momentum(sources: Sequence[Source]) -> "Figure":
     """
     found = read_all(sources)
     check_same_data(found)
-    held = held_fixed([item.result for item in found])
+    held = fixed_settings([item.result for item in found])
     figure = canvas.panels(len(held), size=(3.4, 2.9))
     for axes, (title, alike) in zip(figure.axes, held.items(), strict=True):
         path = momentum_path(alike)
@@ -91,7 +91,7 @@ def momentum(sources: Sequence[Source]) -> "Figure":
             colour, dash = style.SPLITS[split]
             figures = [point[split] for point in path.values()]
             if any(figure is not None for figure in figures):
-                label = f"{split}: {tables.shown(basis[split])} %"
+                label = f"{split}: {tables.format_figure(basis[split])} %"
                 canvas.line(
                     axes, windows, figures, colour=colour, dash=dash, label=label, marker="o"
                 )
@@ -106,7 +106,7 @@ def momentum(sources: Sequence[Source]) -> "Figure":
     return figure
 
 
-def held_fixed(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+def fixed_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """The results with one rate, or one lr / (1 - mu), at several momenta; the basis is there."""
     methods = sorted({result["method"] for result in results})
     if len(methods) > 1:

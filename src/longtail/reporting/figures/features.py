@@ -16,10 +16,10 @@ from longtail.data.base import Data
 from longtail.evaluation.result import class_means
 from longtail.nn.heads import NormalisedHead
 from longtail.reporting.figures import canvas, style
-from longtail.reporting.figures.groups import ranked
-from longtail.reporting.gradcam import compactness, opened_maps
-from longtail.runs.compare import Found, Source, check_same_data, read_all
-from longtail.runs.reopen import Opened, reopen
+from longtail.reporting.figures.groups import rank_groups
+from longtail.reporting.gradcam import compactness, maps_of_run
+from longtail.runs.compare import Source, StoredResult, check_same_data, read_all
+from longtail.runs.reopen import OpenRun, reopen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,19 +31,19 @@ EXAMPLES = 6
 """Images that `gradcam` shows unless told which."""
 
 
-@canvas.styled
+@canvas.apply_style
 def decomposition(sources: Sequence[Source], *, data: Data | None = None) -> "Figure":
     """fig:2: x, its discriminative part and its projection on the head direction, of a run."""
     found = read_all(sources)
     if len(found) != 1:
         raise UserError(f"decomposition draws one run, and {len(found)} were given")
     opened = reopen(found[0].run, data)
-    head, x = opened.evidence.head, opened.evidence.features.judged
+    head, x = opened.evidence.head, opened.evidence.features.evaluated
     if not isinstance(head, NormalisedHead):
         raise UserError(
             f"{found[0].source} has no head direction: pass a run of deconfound, cosine or capsule"
         )
-    along, rest = (part.norm(dim=1).cpu() for part in decomposed(head, x))
+    along, rest = (part.norm(dim=1).cpu() for part in decompose(head, x))
     figure = canvas.panels(2)
     _plane(figure.axes[0], along, rest, opened)
     _shares(figure.axes[1], 100 * along**2 / (along**2 + rest**2), opened)
@@ -51,7 +51,7 @@ def decomposition(sources: Sequence[Source], *, data: Data | None = None) -> "Fi
     return figure
 
 
-def decomposed(head: NormalisedHead, x: Tensor) -> tuple[Tensor, Tensor]:
+def decompose(head: NormalisedHead, x: Tensor) -> tuple[Tensor, Tensor]:
     """The projection of features x (N, D) on the head direction, and what is left of them.
 
     As in Section 3 of the paper, x = rest + d with d = |x| cos(x, d^) d^, for each of the K heads.
@@ -62,7 +62,7 @@ def decomposed(head: NormalisedHead, x: Tensor) -> tuple[Tensor, Tensor]:
     return along.flatten(1), (parts - along).flatten(1)
 
 
-def _plane(axes: "Axes", along: Tensor, rest: Tensor, opened: Opened) -> None:
+def _plane(axes: "Axes", along: Tensor, rest: Tensor, opened: OpenRun) -> None:
     """Every image as (|d|, |rest|), and the mean of all as three arrows."""
     labels = opened.evidence.scores.labels.cpu()
     for split, classes in opened.data.counts.splits.items():
@@ -88,19 +88,19 @@ def _plane(axes: "Axes", along: Tensor, rest: Tensor, opened: Opened) -> None:
     axes.legend()
 
 
-def _shares(axes: "Axes", shares: Tensor, opened: Opened) -> None:
+def _shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
     """Part of a feature's square that lies along the head direction, by class rank."""
     counts, labels = opened.data.counts.images, opened.evidence.scores.labels.cpu()
     means = class_means(shares, labels, len(counts))
     seen = set(labels.tolist())
-    values = [means[c] if c in seen else float("nan") for c in ranked(counts)]
+    values = [means[c] if c in seen else float("nan") for c in rank_groups(counts)]
     colour = style.styles([opened.job.config.method])[0][0]
     axes.plot(range(1, len(counts) + 1), values, color=colour)
     axes.set(xlabel="class, by rank (1 has the most training images)", ylim=(0, 100))
     axes.set_ylabel("mean |d|² / |x|² of test images (%)")
 
 
-@canvas.styled
+@canvas.apply_style
 def gradcam(
     sources: Sequence[Source],
     *,
@@ -119,12 +119,12 @@ def gradcam(
     check_same_data(found)
     opened = [reopen(found[0].run, data)]
     opened += [reopen(item.run, opened[0].data) for item in found[1:]]  # the same data: read once
-    test = opened[0].data.judged
+    test = opened[0].data.evaluated
     rows = torch.tensor(list(images) or example_images(test.labels, opened[0].data.counts.images))
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(test):
         raise UserError(f"--images are rows of the test set, from 0 to {len(test) - 1}")
     shown = test.take(rows)
-    maps = [opened_maps(run, shown, layer) for run in opened]  # (B, h, w) each
+    maps = [maps_of_run(run, shown, layer) for run in opened]  # (B, h, w) each
     views = [run.view.cut(shown.pixels()) for run in opened]  # (B, C, H, W) each, as it was seen
     figure = canvas.panels(len(rows), 1 + len(opened), size=(1.05, 1.2))
     axes = np.array(figure.axes).reshape(1 + len(opened), len(rows))
@@ -142,13 +142,13 @@ def gradcam(
 def example_images(labels: Tensor, counts: Sequence[int]) -> list[int]:
     """The first test image of classes evenly spread from head to tail."""
     seen = set(labels.tolist())
-    order = [c for c in ranked(counts) if c in seen]
+    order = [c for c in rank_groups(counts) if c in seen]
     number = min(EXAMPLES, len(order))
     chosen = [order[round(i * (len(order) - 1) / max(1, number - 1))] for i in range(number)]
     return [int((labels == c).nonzero()[0]) for c in chosen]
 
 
-def _row_name(item: Found) -> str:
+def _row_name(item: StoredResult) -> str:
     alpha = item.result["alpha"]
     return item.result["method"] + (f"\nalpha {alpha:g}" if alpha else "")
 

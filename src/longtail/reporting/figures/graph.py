@@ -17,7 +17,7 @@ CUT = ("M", "X")
 """The link that de-confounded training removes: do(X = x)."""
 
 
-@canvas.styled
+@canvas.apply_style
 def causal_graph(sources: Sequence[Source] = ()) -> "Figure":
     """fig:1(a) and fig:4: momentum M, feature X, its projection D on the head direction, logits Y.
 

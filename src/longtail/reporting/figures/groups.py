@@ -7,7 +7,7 @@ from typing import Any
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
 from longtail.reporting.figures import style
-from longtail.runs.compare import Found
+from longtail.runs.compare import StoredResult
 
 Spread = tuple[float, float | None] | None
 """Mean and deviation over seeds; None for what is not there."""
@@ -39,11 +39,11 @@ class Group:
         ]
 
 
-def grouped(found: Sequence[Found]) -> list[Group]:
+def group_results(found: Sequence[StoredResult]) -> list[Group]:
     """In order of first appearance; a label says what sets apart two groups of one method."""
     if not found:
         raise UserError("this figure needs at least one run: pass run folders or result files")
-    groups = tables.alike(item.result for item in found)
+    groups = tables.group_seeds(item.result for item in found)
     looks = style.styles(group.results[0]["method"] for group in groups)
     return [
         Group(group.label, colour, dash, group.results)
@@ -51,6 +51,6 @@ def grouped(found: Sequence[Found]) -> list[Group]:
     ]
 
 
-def ranked(counts: Sequence[int]) -> list[int]:
+def rank_groups(counts: Sequence[int]) -> list[int]:
     """Classes from the one with most training images to the one with fewest."""
     return sorted(range(len(counts)), key=lambda c: -counts[c])

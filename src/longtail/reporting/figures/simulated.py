@@ -43,7 +43,7 @@ class Decision:
         return float((self.head.mean() - self.tail.mean()) / spread)
 
 
-@canvas.styled
+@canvas.apply_style
 def decision_1d(sources: Sequence[Source] = ()) -> "Figure":
     """spfig:2: the one-dimensional example of conventional, re-balanced and TDE classification."""
     figure = canvas.panels(2, 2, size=(3.4, 1.9))
@@ -148,7 +148,7 @@ class Gradients:
     """(N, 2): (1 - mu) v after each step of a shuffled epoch, v as in Eq. 1."""
 
 
-@canvas.styled
+@canvas.apply_style
 def gradients_2d(sources: Sequence[Source] = ()) -> "Figure":
     """Appendix A: two classes' gradients, their mean, and where momentum points."""
     figure = canvas.panels(2, size=(3.0, 2.7))

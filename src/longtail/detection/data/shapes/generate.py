@@ -35,7 +35,7 @@ CATEGORIES = tuple(sorted(f"{look} {shape}" for shape in OUTLINES for look in TE
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ShapesRecipe:
     """Everything that decides what is drawn."""
 
     train: int = 2000
@@ -63,7 +63,7 @@ class Recipe:
     """How hard the images are."""
 
 
-def drawn(root: Path | None = None) -> Path:
+def draw_set(root: Path | None = None) -> Path:
     """The folder of the whole set, drawn once; it may be deleted at any time.
 
     Its name holds the hash of the code that draws it, so that it is never out of date.
@@ -76,7 +76,7 @@ def drawn(root: Path | None = None) -> Path:
     """
     files = (__file__, drawing.__file__, scenes.__file__)
     code = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
-    place = data_root(DataConfig(root=root)) or cache.folder()
+    place = data_root(DataConfig(root=root)) or cache.cache_folder()
     folder = place / f"{NAME}-{code[:8]}"
     if not folder.is_dir():
         _draw_aside(folder)
@@ -100,9 +100,9 @@ def _draw_aside(folder: Path) -> None:
         raise UserError(f"{folder} cannot be written: {error.strerror}") from error
 
 
-def write(folder: Path, recipe: Recipe | None = None) -> None:
+def write(folder: Path, recipe: ShapesRecipe | None = None) -> None:
     """Draw both splits: `images/`, `instances_train.json` and `instances_val.json`."""
-    recipe = recipe or Recipe()
+    recipe = recipe or ShapesRecipe()
     (folder / "images").mkdir(parents=True, exist_ok=True)
     ranked, counts = _ranked(recipe), _train_counts(recipe)
     train = _split("train", ranked, counts, recipe, folder)
@@ -113,7 +113,7 @@ def write(folder: Path, recipe: Recipe | None = None) -> None:
         (folder / f"instances_{name}.json").write_text(content)
 
 
-def _ranked(recipe: Recipe) -> list[str]:
+def _ranked(recipe: ShapesRecipe) -> list[str]:
     """Categories from the most frequent to the rarest: each shape once in every sixteen."""
     random = _random(recipe, "ranks")
     looks, names = list(TEXTURES), list(OUTLINES)
@@ -125,21 +125,21 @@ def _ranked(recipe: Recipe) -> list[str]:
     ]
 
 
-def _train_counts(recipe: Recipe) -> NDArray[np.int64]:
+def _train_counts(recipe: ShapesRecipe) -> NDArray[np.int64]:
     """Training images of each rank: n_1 ((1 + q) / (r + q))^s, at least one."""
     rank = np.arange(1, len(CATEGORIES) + 1)
     share = ((1 + recipe.offset) / (rank + recipe.offset)) ** recipe.exponent
     return np.maximum((recipe.largest * recipe.train * share).round().astype(np.int64), 1)
 
 
-def _val_counts(train: NDArray[np.int64], recipe: Recipe) -> NDArray[np.int64]:
+def _val_counts(train: NDArray[np.int64], recipe: ShapesRecipe) -> NDArray[np.int64]:
     """Validation images of each rank: enough of the rare ones to be measured."""
     share = recipe.val_least * (train / train.min()) ** recipe.val_tilt
     return np.maximum((share * recipe.val).round().astype(np.int64), 1)
 
 
 def _split(
-    name: str, ranked: list[str], counts: NDArray[np.int64], recipe: Recipe, folder: Path
+    name: str, ranked: list[str], counts: NDArray[np.int64], recipe: ShapesRecipe, folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
     """Draw the images of one split; its images and annotations in LVIS's format."""
     random = _random(recipe, name)
@@ -172,7 +172,7 @@ def _split(
 
 
 def _contents(
-    counts: NDArray[np.int64], images: int, recipe: Recipe, random: Random
+    counts: NDArray[np.int64], images: int, recipe: ShapesRecipe, random: Random
 ) -> Iterator[list[int]]:
     """Ranks of the objects in each image; rank r is in counts[r] images, most of its own scene."""
     homes = _random(recipe, "homes").randint(recipe.scenes, size=len(counts))
@@ -204,6 +204,6 @@ def _id(category: str) -> int:
     return CATEGORIES.index(category) + 1
 
 
-def _random(recipe: Recipe, purpose: str) -> Random:
+def _random(recipe: ShapesRecipe, purpose: str) -> Random:
     # numpy's legacy generator: its stream is frozen, so the images stay what they are
     return Random(stream(recipe.seed, NAME, purpose) % 2**32)
