@@ -11,7 +11,7 @@ from PIL import Image
 from small import Interrupt, Stop, small_config, small_data
 
 import longtail as lt
-from helpers import holding, in_little_shared_memory
+from helpers import float64, holding, in_little_shared_memory
 from longtail import cli
 from longtail.benches.detection_rival import mask_rcnn
 from longtail.benches.detection_speed import (
@@ -332,24 +332,24 @@ def test_data_that_is_gone_is_told(run, tmp_path, monkeypatch):
 
 
 def test_only_the_images_that_are_asked_for_are_read(run, data, monkeypatch):
-    finished = Finished(run.folder, data=data, machine=CPU)
-    config, val = finished.config, data[1]
-    whole = list(finished.detections(config, val))
-    read = []
-    monkeypatch.setattr(
-        "longtail.detection.data.decode", lambda path: read.append(path) or decode(path)
-    )
-    chosen = [2, 0]
-    found = list(finished.detections(config, val, chosen))
+    read, chosen, val = [], [2, 0], data[1]
+    paths = [val.pictures[i].path for i in chosen]
+    with float64():
+        finished = Finished(run.folder, data=data, machine=CPU)
+        config = finished.config
+        whole = list(finished.detections(config, val))
+        monkeypatch.setattr(
+            "longtail.detection.data.decode", lambda path: read.append(path) or decode(path)
+        )
+        found = list(finished.detections(config, val, chosen))
+        assert sorted(read) == sorted(paths)
+        read.clear()
+        assert len(list(finished.compare(config, val, chosen, 0.3))) == 2
+        assert sorted(read) == sorted(2 * paths)  # to detect in, without and with TDE; to draw on
+        assert list(finished.compare(config, val, [], 0.3)) == []
     for i, one in zip(chosen, found, strict=True):
         assert one.image_id == whole[i].image_id
         torch.testing.assert_close(one.boxes, whole[i].boxes)
-    paths = [val.pictures[i].path for i in chosen]
-    assert sorted(read) == sorted(paths)
-    read.clear()
-    assert len(list(finished.compare(config, val, chosen, 0.3))) == 2
-    assert sorted(read) == sorted(2 * paths)  # to detect in, without and with TDE; to draw on
-    assert list(finished.compare(config, val, [], 0.3)) == []
 
 
 def test_test_images_without_annotations_are_predicted(run, place, tmp_path, capsys):
