@@ -2,7 +2,6 @@
 
 import json
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -43,19 +42,19 @@ def run(tmp_path_factory) -> Path:
     return out
 
 
+SLOW = {"torch", "numpy", "matplotlib", "sklearn", "lightning", "pyarrow", "timm", "PIL"}
+
+
 @pytest.mark.parametrize("words", [("--help",), ("methods", "--help"), ("train", "--help")])
-def test_help_answers_at_once_and_without_torch(words):
-    """Processor time, so that a busy machine does not fail it."""
+def test_help_imports_nothing_slow(words):
+    loaded = f"print(*sorted({SLOW} & set(sys.modules)))"
     code = "import sys; from longtail.cli import main; main(sys.argv[1:])"
-    check = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {code}"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    check = f"import atexit, sys; atexit.register(lambda: {loaded}); {code}"
     done = subprocess.run(
         [sys.executable, "-c", check, *words], capture_output=True, text=True, check=True
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert spent < 0.7, spent
-    assert "longtail" in done.stdout and done.stdout.rstrip().endswith("False")
+    *text, slow = done.stdout.split("\n")[:-1]
+    assert "longtail" in "".join(text) and slow == ""
 
 
 def test_help_of_train_is_grouped_and_has_examples(capsys):
