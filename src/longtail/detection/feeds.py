@@ -58,7 +58,10 @@ class Streamed:
         )
         for batch in arriving:
             if isinstance(batch, UserError):
-                raise batch
+                try:
+                    raise batch
+                finally:
+                    del batch  # the error refers to this frame: a cycle would keep the workers
             there = Batch(*(part.to(self.device, non_blocking=True) for part in batch))
             yield there._replace(masks=unpacked(there.masks, there.images.shape[3]))
 
