@@ -1,6 +1,7 @@
 """Settings of every test process: nothing depends on the user's environment or on test order."""
 
 import functools
+import gc
 import os
 import random
 from importlib import metadata
@@ -34,6 +35,11 @@ def one_commit():
     """
     provenance._git = functools.cache(provenance._git)
     metadata.version = functools.cache(metadata.version)
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look at what was imported, again and again."""
+    gc.freeze()
 
 
 def seed() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import numbers_in
 from longtail import cli, tables
@@ -209,6 +210,28 @@ def test_what_is_timed_is_one_and_the_same_classifier():
         plain, folded = heads[f"cosine K={groups}"], heads[f"folded K={groups}"]
         torch.testing.assert_close(plain(x), folded(x))
         assert plain.weight is folded.weight
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations of torch."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@torch.no_grad()
+def test_folded_takes_no_more_operations_than_a_cosine_head(groups):
+    heads, taken = cost.heads_of(classes=5, dim=8, device="cpu"), {}
+    for name in (f"folded K={groups}", f"cosine K={groups}", "unfolded K=2"):
+        with Counted() as counted:
+            heads[name](torch.rand(3, 8))
+        taken[name] = counted.count
+    folded, cosine, unfolded = taken.values()
+    assert 0 < folded <= cosine < unfolded
 
 
 def test_cost_is_measured_and_told(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The door: help, errors and commands as a user meets them."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -109,6 +110,7 @@ def test_piped_output_is_plain_lines(tmp_path):
             *(sys.executable, "-m", "longtail", "train", "digits-lt", "--epochs", "1"),
             *("--out", str(tmp_path / "x"), "--device", "cpu"),
         ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=True,
@@ -284,12 +286,12 @@ def test_alphas():
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the real CIFAR images of ../shared/data")
 def test_cifar100_lt_trains_through_the_parquet_loader(tmp_path, capsys):
-    """Two epochs on the CPU, with a small network to keep the test short."""
+    """One epoch on the CPU, with a small network and small images to keep the test short."""
     out = tmp_path / "cifar"
     longtail(
         capsys,
-        *("train", "cifar100-lt:100", "--root", str(SHARED), "--epochs", "2", "--device", "cpu"),
-        *("--backbone", "conv4", "--batch-size", "2048", "--out", str(out)),
+        *("train", "cifar100-lt:100", "--root", str(SHARED), "--epochs", "1", "--device", "cpu"),
+        *("--backbone", "conv4", "--batch-size", "2048", "--image-size", "8", "--out", str(out)),
     )
     result = json.loads((out / "result.json").read_text())
     assert sum(result["counts"]) == 10_847 and len(result["per_class"]) == 100

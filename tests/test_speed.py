@@ -70,7 +70,7 @@ def test_variants_cover_eager_graph_and_replicas():
 
 
 def test_every_stage_has_its_price_and_tuning_is_paid_for():
-    config = Config.preset("digits-lt").with_options(device="cpu", epochs=10)
+    config = Config.preset("digits-lt").with_options(device="cpu", epochs=10, batch_size=16)
     data, fabric = load("digits-lt"), launch(config.machine)
     found = {
         name: prices.price(config.with_options(method=name), data, fabric, 0.02)
@@ -86,7 +86,8 @@ def test_every_stage_has_its_price_and_tuning_is_paid_for():
 
 
 def test_a_method_with_a_network_of_its_own_is_priced_with_it():
-    config = Config.preset("digits-lt").with_options(device="cpu", epochs=1, method="bbn")
+    small = {"device": "cpu", "epochs": 1, "method": "bbn", "batch_size": 4}
+    config = Config.preset("digits-lt").with_options(**small)
     found = prices.price(config, load("digits-lt"), launch(config.machine), 0.01)
     assert found.seconds > 0
 
