@@ -15,7 +15,8 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-PATIENCE = 30.0
+PATIENCE = 300.0
+"""Seconds after which something never comes."""
 
 
 class Browser:
@@ -64,9 +65,13 @@ class Browser:
         self.call("Page.navigate", url="about:blank")
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri() + link)
+        self.wait_for("document.readyState + location.protocol == 'completefile:'")
+
+    def wait_for(self, script: str) -> None:
+        """Wait until an expression is true."""
         until = time.monotonic() + PATIENCE
-        while self.run("document.readyState + location.protocol") != "completefile:":
-            assert time.monotonic() < until, f"{path} does not load"
+        while not self.run(script):
+            assert time.monotonic() < until, f"never true: {script}"
 
     def press(self, key: str) -> None:
         """A key on what has the focus."""

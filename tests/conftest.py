@@ -1,14 +1,61 @@
-"""Settings of every test process."""
+"""Settings of every test process: nothing depends on the user's environment or on test order."""
 
+import functools
+import gc
 import os
+import random
+from importlib import metadata
 
+import numpy as np
 import pytest
 import torch
 
+from longtail.core import environment as provenance
+
 torch.set_num_threads(1)
+
+RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+for name in list(os.environ):
+    if name in (*RANKS, *TERMINAL, "LONGTAIL_DATA") or name.startswith("SLURM_"):
+        del os.environ[name]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     """Decoded images go to a folder of this test run, not to the user's."""
     os.environ["LONGTAIL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_commit():
+    """All runs of a session have the same commit, even if someone edits the tree meanwhile.
+
+    It is also quicker: every run asks git, and asks for the version of every package.
+    """
+    provenance._git = functools.cache(provenance._git)
+    metadata.version = functools.cache(metadata.version)
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look at what was imported, again and again."""
+    gc.freeze()
+
+
+def seed() -> None:
+    """Reset the global random generators."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """A fixture draws the same numbers whichever test asks for it first."""
+    seed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """A test draws the same numbers whatever ran before it."""
+    seed()

@@ -1,22 +1,32 @@
 """Tiny data and runs that tests share."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import distributed
 
 from longtail.core.config import Config
 from longtail.data.base import Data, Split, count, digest
+
+Result = TypeVar("Result")
+
+HANGS = 600
+"""Seconds after which a process hangs: far more than the slowest machine needs."""
 
 
 def tiny_data(*, images: bool = True, seed: int = 0, counts: tuple[int, ...] = (24, 12, 4)) -> Data:
@@ -80,8 +90,62 @@ def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+def numbers_in(text: str) -> set[str]:
+    """The numbers of a page as it shows them, without their signs."""
+    return set(re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", text))
+
+
+@contextmanager
+def float64() -> Iterator[None]:
+    """Compute in float64 what the package computes in float32.
+
+    Two ways of computing a thing then agree to 15 digits, so that no choice between close values
+    (argmax, top-k, a threshold) comes out differently.
+    """
+    torch.set_default_dtype(torch.float64)
+    try:
+        with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
+            yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def on_two_ranks(work: Callable[..., Result], *args: Any, store: Path) -> Result:
+    """What `work(*args)` gives here, as the first rank; another process is the second.
+
+    Args:
+        work: a function of a module's top level, which the other process imports.
+        args: can be pickled.
+        store: a file that does not exist yet, at which the ranks meet.
+    """
+    other = get_context("spawn").Process(target=_as_rank, args=(1, store, work, *args))
+    other.start()
+    try:
+        return _as_rank(0, store, work, *args)
+    finally:
+        other.join(HANGS)
+        other.kill()
+        assert other.exitcode == 0, "the second rank failed"
+
+
+def _as_rank(rank: int, store: Path, work: Callable[..., Result], *args: Any) -> Result:
+    torch.set_num_threads(1)
+    ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}
+    met = distributed.FileStore(str(store), 2)
+    wait = timedelta(seconds=HANGS)
+    distributed.init_process_group("gloo", store=met, rank=rank, world_size=2, timeout=wait)
+    try:
+        with mock.patch.dict(os.environ, ranks):
+            result = work(*args)
+        met.set(f"done {rank}", "yes")
+        met.wait(["done 0", "done 1"])  # leaving early may break the other's last message
+        return result
+    finally:
+        distributed.destroy_process_group()
+
+
 HOLD = """
-import os, sys, time
+import os, signal, sys
 from pathlib import Path
 from longtail.core.locks import hold_lock
 
@@ -89,7 +153,7 @@ with hold_lock(Path(sys.argv[1])):
     worker = os.fork()
     if worker:
         print(worker, flush=True)
-    time.sleep(60)
+    signal.pause()
 """
 
 
@@ -108,12 +172,12 @@ def holding(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def in_little_shared_memory(kilobytes: int, script: str, *words: str) -> str:
-    """What `script` says at the end of a process that has so much of it; a minute at most."""
+    """The last line that `script` writes to stderr with so much shared memory; it must end."""
     mount = f"mount -t tmpfs -o size={kilobytes}k tmpfs /dev/shm"
     alone = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
     probe = [*alone, mount]
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode:
         pytest.skip("this system lets no user mount a /dev/shm of their own")
     run = [*alone, f'{mount} && exec "$0" "$@"', sys.executable, "-c", script, *words]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=HANGS)
     return done.stderr.strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""What docs/photographs.md says of Tiny-ImageNet-LT is what the result files say."""
+"""The numbers of Tiny-ImageNet-LT in docs/photographs.md are those of the result files."""
 
 import statistics
 from functools import cache
@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import ClassifierBench
+from helpers import numbers_in
 from longtail.core.config import Config
 from longtail.evaluation import tables
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/photographs.md").read_text()
-PAGE, LINES = " ".join(TEXT.split()), TEXT.splitlines()
+NUMBERS, LINES = numbers_in(TEXT), TEXT.splitlines()
 TDES = {f"{head}-tde": head for head in ("cosine", "capsule", "deconfound")}
 
 
@@ -58,89 +59,78 @@ def test_the_tuning():
         for variant in ("px64", "px64-decay", "px96", "px96-decay")
     }
     assert max(tried, key=tried.__getitem__) == "px64"
-    best, *others = (f"{value:.1f}" for value in tried.values())
-    assert f"there, [{best}]" in PAGE
-    assert "have {} (twice the decay), {} (96 pixels) and {} (both)".format(*others) in PAGE
+    assert {f"{value:.1f}" for value in tried.values()} <= NUMBERS
     own = Config.preset("tiny-imagenet-lt").train
     assert (own.crop_size or 64, own.epochs, own.weight_decay) == (64, 60, 5e-4)
 
 
+def in_a_table(name: str, *cells: str) -> bool:
+    """Whether a line of a table begins with `name`, if that is not empty, and ends in `cells`."""
+    end = f"| {' | '.join(cells)} |"
+    return any(line.startswith(f"| {name}") and line.endswith(end) for line in LINES)
+
+
 def test_the_methods():
     for name in ("baseline", *TDES, *TDES.values()):
-        assert f"| {name} | 3 | {row(name, 3, name)} |" in LINES
+        assert in_a_table(f"{name} |", "3", row(name, 3, name))
     for name in ("decouple-crt", "decouple-tau-norm", "decouple-lws", "balanced-softmax"):
-        assert f"| {name} | 1 | {row(name, 1, name)} |" in LINES
+        assert in_a_table(f"{name} |", "1", row(name, 1, name))
 
 
 def test_the_ablations():
     asked = {
-        "deconfound": {
-            "": "K 2, tau 16, gamma 1/32",
-            **{"heads-1": "K 1", "heads-4": "K 4", "tau-8": "tau 8", "tau-32": "tau 32"},
-            **{"gamma-16th": "gamma 1/16", "gamma-64th": "gamma 1/64"},
-        },
-        "deconfound-tde": {f"alpha-{alpha}": f"alpha {alpha}" for alpha in ("2.5", "3", "3.5")},
+        "deconfound": (*("", "heads-1", "heads-4", "tau-8", "tau-32", "gamma-16th", "gamma-64th"),),
+        "deconfound-tde": ("alpha-2.5", "alpha-3", "alpha-3.5"),
     }
     for method, variants in asked.items():
-        for variant, words in variants.items():
+        for variant in variants:
             name = f"{method}+{variant}".rstrip("+")
             in_paper = f"{method}+val-{variant}".rstrip("-")
-            assert f"| {words} | {row(name, 1, in_paper)} |" in LINES
+            assert in_a_table("", row(name, 1, in_paper)), name
     for method in (*TDES, *TDES.values()):
         own, other = ("2", "1") if method.startswith("deconfound") else ("1", "2")
         for heads, name in ((own, method), (other, f"{method}+heads-{other}")):
-            assert f"| {method} | {heads} | {row(name, 1, name)} |" in LINES
+            assert in_a_table(f"{method} |", heads, row(name, 1, name))
 
 
 def test_the_verdicts():
     stages = ("decouple-crt", "decouple-tau-norm", "decouple-lws")
-    for text, values in {
-        "many-shot accuracy pays for it with {} to {} points": [
-            mean(head, "many") - mean(tde, "many") for tde, head in TDES.items()
-        ],
-        "overall the three heads gain {} to {}, before rounding (": [
-            mean(t) - mean(h) for t, h in TDES.items()
-        ],
-        "({} to {} in the paper)": [paper()[tde] - paper()[head] for tde, head in TDES.items()],
-        "without another stage: {} to {},": [mean(tde) for tde in TDES],
-        "against {} to {} of the three ways of Decouple": [mean(name) for name in stages],
-    }.items():
-        assert text.format(f"{min(values):.1f}", f"{max(values):.1f}") in PAGE
+    for values in (
+        [mean(head, "many") - mean(tde, "many") for tde, head in TDES.items()],
+        [mean(tde) - mean(head) for tde, head in TDES.items()],
+        [paper()[tde] - paper()[head] for tde, head in TDES.items()],
+        [mean(tde) for tde in TDES],
+        [mean(name) for name in stages],
+    ):
+        assert {f"{min(values):.1f}", f"{max(values):.1f}"} <= NUMBERS
     assert f"{mean('deconfound'):.1f}" == f"{mean('baseline'):.1f}"
-    assert f"here, {paper()['deconfound'] - paper()['baseline']:.1f} in the paper" in PAGE
+    assert f"{paper()['deconfound'] - paper()['baseline']:.1f}" in NUMBERS
     assert mean("deconfound-tde") < max(mean(tde) for tde in TDES)
     assert all(mean(tde, "few") > 2 * mean(head, "few") for tde, head in TDES.items())
     assert f"{mean('balanced-softmax'):.1f}" == f"{mean('cosine-tde'):.1f}"
 
 
 def test_tau():
+    """16 is best here and in the paper; which of the others is worst differs."""
     ours = {tau: mean(f"deconfound+tau-{tau}") for tau in ("8", "32")}
     theirs = {tau: paper()[f"deconfound+val-tau-{tau}"] for tau in ours}
     assert max(ours.values()) < found()["deconfound"][0]["overall"]
     assert max(theirs.values()) < paper()["deconfound+val"]
-    worst = [min(each, key=each.__getitem__) for each in (theirs, ours)]
-    assert (
-        "tau 16 is best in both, though the paper's worst is {} and ours {}".format(*worst) in PAGE
-    )
+    assert min(ours, key=ours.__getitem__) != min(theirs, key=theirs.__getitem__)
 
 
 def test_alpha():
     own = [result["alpha"] for result in found()["deconfound-tde"]]
-    assert f"chose {min(own):g} to {max(own):g} for this head, and at the paper's 3" in PAGE
     high, without = mean("deconfound-tde+alpha-3"), found()["deconfound"][0]["overall"]
-    assert f"accuracy is {high:.1f}, below the {without:.1f} without TDE" in PAGE
     deviation = statistics.stdev(result["overall"] for result in found()["deconfound"])
-    assert f"De-confound deviates by {deviation:.1f}" in PAGE
+    assert high < without
+    assert {f"{min(own):g}", f"{max(own):g}"} <= NUMBERS
+    assert {f"{high:.1f}", f"{without:.1f}", f"{deviation:.1f}"} <= NUMBERS
 
 
 def test_the_readme():
-    tde, plain = (
-        tables.format_figure(tables.spread([result["overall"] for result in found()[name]]))
-        for name in ("deconfound-tde", "baseline")
-    )
-    few, many = (
-        f"{part}-shot {mean('deconfound-tde', part):.1f} and {mean('baseline', part):.1f}"
-        for part in ("few", "many")
-    )
-    text = " ".join((ROOT / "README.md").read_text().split())
-    assert f"De-confound-TDE has {tde} and the baseline {plain}, {few}, {many}: [" in text
+    readme = numbers_in((ROOT / "README.md").read_text())
+    for name in ("deconfound-tde", "baseline"):
+        shown = tables.format_figure(tables.spread([result["overall"] for result in found()[name]]))
+        splits = {f"{mean(name, part):.1f}" for part in ("few", "many")}
+        assert {*shown.split(" ± "), *splits} <= readme

@@ -1,8 +1,8 @@
 """The door: help, errors and commands as a user meets them."""
 
 import json
+import os
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -45,19 +45,19 @@ def run(tmp_path_factory) -> Path:
     return out
 
 
+SLOW = {"torch", "numpy", "matplotlib", "sklearn", "lightning", "pyarrow", "timm", "PIL"}
+
+
 @pytest.mark.parametrize("words", [("--help",), ("methods", "--help"), ("train", "--help")])
-def test_help_answers_at_once_and_without_torch(words):
-    """Processor time, so that a busy machine does not fail it."""
+def test_help_imports_nothing_slow(words):
+    loaded = f"print(*sorted({SLOW} & set(sys.modules)))"
     code = "import sys; from longtail.cli.parser import main; main(sys.argv[1:])"
-    check = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {code}"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    check = f"import atexit, sys; atexit.register(lambda: {loaded}); {code}"
     done = subprocess.run(
         [sys.executable, "-c", check, *words], capture_output=True, text=True, check=True
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert spent < 0.7, spent
-    assert "longtail" in done.stdout and done.stdout.rstrip().endswith("False")
+    *text, slow = done.stdout.split("\n")[:-1]
+    assert "longtail" in "".join(text) and slow == ""
 
 
 def test_help_of_train_is_grouped_and_has_examples(capsys):
@@ -112,6 +112,7 @@ def test_piped_output_is_plain_lines(tmp_path):
             *(sys.executable, "-m", "longtail", "train", "digits-lt", "--epochs", "1"),
             *("--out", str(tmp_path / "x"), "--device", "cpu"),
         ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=True,
@@ -286,12 +287,12 @@ def test_alphas():
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the real CIFAR images of ../shared/data")
 def test_cifar100_lt_trains_through_the_parquet_loader(tmp_path, capsys):
-    """Two epochs on the CPU, with a small network to keep the test short."""
+    """One epoch on the CPU, with a small network and small images to keep the test short."""
     out = tmp_path / "cifar"
     longtail(
         capsys,
-        *("train", "cifar100-lt:100", "--root", str(SHARED), "--epochs", "2", "--device", "cpu"),
-        *("--backbone", "conv4", "--batch-size", "2048", "--out", str(out)),
+        *("train", "cifar100-lt:100", "--root", str(SHARED), "--epochs", "1", "--device", "cpu"),
+        *("--backbone", "conv4", "--batch-size", "2048", "--image-size", "8", "--out", str(out)),
     )
     result = json.loads((out / "result.json").read_text())
     assert sum(result["counts"]) == 10_847 and len(result["per_class"]) == 100

@@ -2,14 +2,15 @@
 
 import logging
 import os
-import time
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
-from threading import Barrier, Event
+from threading import Barrier, Event, Semaphore
 
 import pytest
 import torch
 
+from helpers import HANGS
 from longtail.data.decoding import cache
 from longtail.data.decoding.cache import CachedStore, cache_folder, files_hash
 
@@ -37,6 +38,26 @@ class Counting:
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def asks(monkeypatch) -> Semaphore:
+    """Released whenever a reader has opened the file and asks for its lock."""
+    fcntl = pytest.importorskip("fcntl", reason="locks are those of Unix")
+    flock, asks = fcntl.flock, Semaphore(0)
+
+    def asking(file, how):
+        if how == fcntl.LOCK_EX:
+            asks.release()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", asking)
+    return asks
+
+
+def wait_for(asks: Semaphore, readers: int) -> None:
+    for _ in range(readers):
+        assert asks.acquire(timeout=HANGS)
 
 
 def test_the_second_read_is_from_disk_and_the_same():
@@ -163,7 +184,7 @@ def test_processes_that_start_together_decode_once(tmp_path):
     assert found == [[0, 1, 2, 3]] * 4 and store.reads == 1
 
 
-def test_readers_that_waited_in_vain_do_not_write_over_each_other():
+def test_readers_that_waited_in_vain_do_not_write_over_each_other(asks):
     """The first leaves a row out, so that the second and the third decode: both at once."""
     first_began, second_wrote, third_began, second_is_done = (Event() for _ in range(4))
 
@@ -174,28 +195,28 @@ def test_readers_that_waited_in_vain_do_not_write_over_each_other():
             pixels = allocate((len(rows), 1, 1, 1))
             if turn == 3:
                 third_began.set()
-                assert second_is_done.wait(5)
+                assert second_is_done.wait(HANGS)
             pixels[:, 0, 0, 0] = rows.numpy()
             if turn == 1:
                 first_began.set()
-                time.sleep(0.1)  # the second waits for the lock by now
+                wait_for(asks, 2)  # this one and the second, which waits now
                 return torch.from_numpy(pixels[1:]), torch.arange(1, len(rows))
             if turn == 2:
                 second_wrote.set()
-                assert third_began.wait(5)
+                assert third_began.wait(HANGS)
             return torch.from_numpy(pixels), torch.arange(len(rows))
 
     cached, rows = CachedStore(InTurn(), lambda: "a"), torch.arange(1, 5)
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(cached.read, rows)
-        assert first_began.wait(5)
+        assert first_began.wait(HANGS)
         second = pool.submit(cached.read, rows)
-        assert second_wrote.wait(5)
+        assert second_wrote.wait(HANGS)
         third = pool.submit(cached.read, rows)
-        found = second.result(5)[0].flatten().tolist()
+        found = second.result(HANGS)[0].flatten().tolist()
         second_is_done.set()
-        assert found == third.result(5)[0].flatten().tolist() == [1, 2, 3, 4]
-        assert first.result(5)[0].flatten().tolist() == [2, 3, 4]
+        assert found == third.result(HANGS)[0].flatten().tolist() == [1, 2, 3, 4]
+        assert first.result(HANGS)[0].flatten().tolist() == [2, 3, 4]
     assert [path.suffix for path in cache_folder().iterdir()] == [".npy"]
 
 
@@ -220,7 +241,7 @@ def test_writing_to_what_was_read_does_not_change_the_file():
         inputs.fill_(9)
 
 
-def test_readers_that_waited_together_do_not_wait_for_each_other():
+def test_readers_that_waited_together_do_not_wait_for_each_other(asks):
     began, waiting, together = Event(), Event(), Barrier(2)
 
     class Lossy(Counting):
@@ -228,9 +249,9 @@ def test_readers_that_waited_together_do_not_wait_for_each_other():
             self.reads += 1
             if self.reads == 1:
                 began.set()
-                assert waiting.wait(5)
+                assert waiting.wait(HANGS)
             else:
-                together.wait(5)  # broken if the other is not here, too
+                together.wait(HANGS)  # broken if the other is not here, too
             return super().read(rows, allocate)
 
     cached, rows = (
@@ -239,16 +260,16 @@ def test_readers_that_waited_together_do_not_wait_for_each_other():
     )  # one of which is never kept
     with ThreadPoolExecutor(3) as pool:
         readers = [pool.submit(cached.read, rows)]
-        assert began.wait(5)
+        assert began.wait(HANGS)
         readers += [pool.submit(cached.read, rows) for _ in range(2)]
-        time.sleep(0.1)  # both wait for the lock by now
+        wait_for(asks, 3)  # the first has the lock, and both others wait for it
         waiting.set()
-        assert [len(reader.result(10)[0]) for reader in readers] == [1, 1, 1]
+        assert [len(reader.result(HANGS)[0]) for reader in readers] == [1, 1, 1]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # beside threads, as it must be
-def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting():
-    began, forked = Event(), get_context("fork").Process(target=time.sleep, args=(60,))
+def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(asks):
+    began, forked = Event(), get_context("fork").Process(target=signal.pause)
 
     class Forking(Counting):
         def read(self, rows, allocate):
@@ -256,16 +277,16 @@ def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting():
             if self.reads == 1:
                 forked.start()
                 began.set()
-                time.sleep(0.1)  # the second waits for the lock by now
+                wait_for(asks, 2)  # this one and the second, which waits now
             return super().read(rows, allocate)
 
     cached = CachedStore(Forking(), lambda: "a")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(cached.read, torch.arange(4))
-        assert began.wait(5)
+        assert began.wait(HANGS)
         second = pool.submit(cached.read, torch.arange(4))
         try:
-            assert first.result(5)[0].equal(second.result(5)[0])
+            assert first.result(HANGS)[0].equal(second.result(HANGS)[0])
         finally:
             forked.kill()
             forked.join()

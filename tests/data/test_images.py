@@ -205,19 +205,22 @@ from longtail.data.decoding import images
 
 def pool(workers):
     print("torchvision.transforms.v2" in sys.modules)
-    raise SystemExit
+    raise InterruptedError
 
 images.ThreadPoolExecutor = pool
-next(images.decode_all([b""], {size}))
+for size in (None, 8):
+    try:
+        next(images.decode_all([b""], size))
+    except InterruptedError:
+        pass
 """
 
 
-@pytest.mark.parametrize(("size", "needed"), [(8, True), (None, False)])
-def test_threads_do_not_import(size: int | None, needed: bool) -> None:
+def test_threads_do_not_import() -> None:
     """What several import at once may be half of it to one of them, and its image be lost."""
-    words = [sys.executable, "-c", ALONE.format(size=size)]
+    words = [sys.executable, "-c", ALONE]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(needed)
+    assert done.stdout.split() == ["False", "True"]  # what resizes, before there is a thread
 
 
 def test_what_cannot_be_imported_is_no_fault_of_the_image(monkeypatch) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers import float64
 from longtail.core.config import MachineConfig
 from longtail.detection.data import batches, feeds
 from longtail.detection.data.batches import PreparedImages
@@ -113,24 +114,26 @@ def test_batches_are_the_same_streamed_and_resident(data):
 
 def test_detections_do_not_depend_on_the_other_images(data, monkeypatch):
     config = small_config("x", image_size=48, max_size=96, batch_size=5)
-    detector = build_detector(config, CATEGORIES, weights=False, canvas=(64, 96))
     fabric = launch(MachineConfig(device="cpu"))
+    with float64():
+        detector = build_detector(config, CATEGORIES, weights=False, canvas=(64, 96))
 
-    def found(images):
-        return list(predict(detector, config, data, fabric, images))
+        def found(images):
+            return list(predict(detector, config, data, fabric, images))
 
-    alone = [found([i])[0] for i in range(5)]
-    assert isinstance(source_of(detector, config, data.only([0]), fabric), ResidentFeed)
-    beside = found(range(5))
-    pair = found([0, 1])  # the second one is taller
-    monkeypatch.setattr(feeds, "HOST_BYTES", 0)
-    assert isinstance(source_of(detector, config, data.only([0]), fabric), StreamedFeed)
-    streamed = [found([i])[0] for i in range(5)]
-    for others in (beside, pair, streamed, found(range(5))):
+        alone = [found([i])[0] for i in range(5)]
+        assert isinstance(source_of(detector, config, data.only([0]), fabric), ResidentFeed)
+        beside = found(range(5))
+        pair = found([0, 1])  # the second one is taller
+        monkeypatch.setattr(feeds, "HOST_BYTES", 0)
+        assert isinstance(source_of(detector, config, data.only([0]), fabric), StreamedFeed)
+        streamed = [found([i])[0] for i in range(5)]
+        together = found(range(5))
+    for others in (beside, pair, streamed, together):
         for one, other in zip(alone, others, strict=False):
             assert one.image_id == other.image_id and len(one.scores) == 5
-            torch.testing.assert_close(one.scores, other.scores, rtol=1e-4, atol=1e-6)
-            torch.testing.assert_close(one.boxes, other.boxes, rtol=1e-4, atol=1e-3)
+            torch.testing.assert_close(one.scores, other.scores, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(one.boxes, other.boxes, rtol=1e-9, atol=1e-9)
             assert torch.equal(one.labels, other.labels)
 
 

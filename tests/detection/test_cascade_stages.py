@@ -7,6 +7,7 @@ import torch
 from loops import code, moved, overlap
 from torch.testing import assert_close
 
+from helpers import float64
 from longtail.detection.data.batches import DetectionBatch, rows_of
 from longtail.detection.network import cascade as cascades
 from longtail.detection.network.cascade import (
@@ -34,6 +35,13 @@ TRUTH = [
 LABELS = [[3, 1], [2, 0]]
 OFF = ([1.0, 0, 1, 0], [2.0, 2, 3, 1], [4.0, 2, 2, 5], [5.0, 3, 5, 4], [-9.0, 8, -7, 9])
 """How far proposals lie off a true box: from much overlap to too little."""
+
+
+@pytest.fixture(autouse=True)
+def exact():
+    """The loops and the package assign, sort and suppress alike, however they round."""
+    with float64():
+        yield
 
 
 @pytest.fixture
@@ -153,7 +161,7 @@ def test_what_the_stages_learn_is_what_a_loop_says(cascade, maps, proposed, batc
         expected, foreground = expected_losses(cascade, maps, proposed, batch)
         losses = cascade.losses(maps, proposed, batch)
     assert len(set(foreground)) == 3 and min(foreground) > 0  # the stages differ
-    assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(expected, rel=1e-4)
+    assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("tde", ["off", "plain", "background-exempt"])
@@ -177,13 +185,13 @@ def test_what_the_stages_find_is_what_a_loop_says(cascade, maps, proposed, batch
                 last[i, p] = torch.tensor(box)  # does not depend on how classes are scored
         boxes, scores, labels = select(last, mean, 12, 0.01)
         assert (labels > 0).any(1).all()
-        assert_close(found.boxes, boxes, rtol=1e-4, atol=1e-3)
-        assert_close(found.scores, scores, rtol=1e-4, atol=1e-5)
+        assert_close(found.boxes, boxes, rtol=1e-9, atol=1e-9)
+        assert_close(found.scores, scores, rtol=1e-9, atol=1e-12)
         assert torch.equal(found.labels, labels)
         for i, m in (labels > 0).nonzero().tolist():
             regions = pool(atlas_of(maps), boxes[i, m, None], torch.tensor([i]), 14, CANONICAL)
             each = [stage.mask(regions, labels[i, m, None]).sigmoid() for stage in cascade.each]
-            assert_close(found.masks[i, m], (sum(each) / 3)[0], rtol=1e-3, atol=1e-4)
+            assert_close(found.masks[i, m], (sum(each) / 3)[0], rtol=1e-9, atol=1e-12)
 
 
 def test_masks_of_an_image_are_its_first_and_their_number_is_round():
@@ -211,4 +219,4 @@ def test_only_the_first_masks_of_an_image_count(cascade, maps, batch):
             mask_error(stage, maps, boxes[i, r].tolist(), i, int(labels[i, r]), batch.masks[2 * i])
             for i, r in ((0, 0), (0, 2), (1, 3))  # not (0, 3)
         ]
-    assert found.item() == pytest.approx(sum(each) / 3, rel=1e-4)
+    assert found.item() == pytest.approx(sum(each) / 3, rel=1e-9)

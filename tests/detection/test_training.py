@@ -13,7 +13,7 @@ import longtail as lt
 from benchmarks.detection import DetectionRecipe
 from benchmarks.detection_rival import mask_rcnn
 from benchmarks.detection_speed import Workload, measure_speed, parts_table, table, workloads
-from helpers import holding, in_little_shared_memory
+from helpers import float64, holding, in_little_shared_memory
 from longtail.cli import parser as cli
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
@@ -255,7 +255,7 @@ def test_a_folder_with_a_broken_image_is_drawn_all_the_same(run, tmp_path, capsy
     assert "left out:" in (said := capsys.readouterr().err) and "broken.png cannot be read" in said
     assert "line.png is 300x2: with a longer side of at most 64" in said
     with pytest.raises(SystemExit) as stop:
-        cli.main([*words[:3], str(photos / "broken.png")])
+        cli.main([*words[:3], str(photos / "broken.png"), "--out", str(out)])
     assert stop.value.code == 2 and "none of these images" in capsys.readouterr().err
 
 
@@ -270,22 +270,24 @@ def test_a_judging_that_fails_leaves_the_model(place, data, tmp_path, monkeypatc
 
 
 def test_masks_are_pasted_a_few_at_a_time_and_only_if_seen(run, data, monkeypatch):
-    finished = OpenDetector(run.folder, data=data, machine=CPU)
-    config = finished.scored("off")
-    (whole,) = finished.detections(config, data[1], [0])
     pasted = []
 
     def paste(masks, *box):
         pasted.append(len(masks))
         return regions.paste(masks, *box)
 
-    monkeypatch.setattr(predicting, "paste", paste)
-    monkeypatch.setattr(predicting, "CHUNK", 2 * 64 * 64)
-    (parts,) = finished.detections(config, data[1], [0])
-    assert parts.masks == whole.masks and pasted == [2, 2, 1]
-    pasted.clear()
-    list(finished.compare(config, data[1], [0], whole.scores[2].item()))
-    assert pasted == [2]  # those above the third
+    with float64():
+        finished = OpenDetector(run.folder, data=data, machine=CPU)
+        config = finished.scored("off")
+        (whole,) = finished.detections(config, data[1], [0])
+        monkeypatch.setattr(predicting, "paste", paste)
+        monkeypatch.setattr(predicting, "CHUNK", 2 * 64 * 64)
+        (parts,) = finished.detections(config, data[1], [0])
+        assert parts.masks == whole.masks and pasted == [2, 2, 1]
+        pasted.clear()
+        between = whole.scores[1:3].mean().item()
+        list(finished.compare(config, data[1], [0], between))
+    assert pasted == [2]  # the second is better than that, the third worse
 
 
 def test_no_picture_waits_for_all_images(run, data, monkeypatch):
@@ -330,24 +332,24 @@ def test_data_that_is_gone_is_told(run, tmp_path, monkeypatch):
 
 
 def test_only_the_images_that_are_asked_for_are_read(run, data, monkeypatch):
-    finished = OpenDetector(run.folder, data=data, machine=CPU)
-    config, val = finished.config, data[1]
-    whole = list(finished.detections(config, val))
-    read = []
-    monkeypatch.setattr(
-        "longtail.detection.data.dataset.decode", lambda path: read.append(path) or decode(path)
-    )
-    chosen = [2, 0]
-    found = list(finished.detections(config, val, chosen))
+    read, chosen, val = [], [2, 0], data[1]
+    paths = [val.pictures[i].path for i in chosen]
+    with float64():
+        finished = OpenDetector(run.folder, data=data, machine=CPU)
+        config = finished.config
+        whole = list(finished.detections(config, val))
+        monkeypatch.setattr(
+            "longtail.detection.data.dataset.decode", lambda path: read.append(path) or decode(path)
+        )
+        found = list(finished.detections(config, val, chosen))
+        assert sorted(read) == sorted(paths)
+        read.clear()
+        assert len(list(finished.compare(config, val, chosen, 0.3))) == 2
+        assert sorted(read) == sorted(2 * paths)  # to detect in, without and with TDE; to draw on
+        assert list(finished.compare(config, val, [], 0.3)) == []
     for i, one in zip(chosen, found, strict=True):
         assert one.image_id == whole[i].image_id
         torch.testing.assert_close(one.boxes, whole[i].boxes)
-    paths = [val.pictures[i].path for i in chosen]
-    assert sorted(read) == sorted(paths)
-    read.clear()
-    assert len(list(finished.compare(config, val, chosen, 0.3))) == 2
-    assert sorted(read) == sorted(2 * paths)  # to detect in, without and with TDE; to draw on
-    assert list(finished.compare(config, val, [], 0.3)) == []
 
 
 def test_test_images_without_annotations_are_predicted(run, place, tmp_path, capsys):

@@ -1,12 +1,10 @@
 """A killed run that is resumed equals the uninterrupted one, bit for bit."""
 
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,16 +27,10 @@ TRAIN = [
 ]
 
 
-def command(out, *more: str) -> list[str]:
-    return [sys.executable, "-m", "longtail", *TRAIN, "--out", str(out), *more]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def longtail(out, *more: str) -> subprocess.CompletedProcess:
-    return subprocess.run(command(out, *more), env=environment(), capture_output=True, check=False)
+def longtail(*words: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
@@ -74,26 +66,31 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
     assert f"as --out {tmp_path}/several/cosine/s5" in capsys.readouterr().err
 
 
-def test_killed_and_resumed_equals_uninterrupted(tmp_path):
-    assert longtail(tmp_path / "whole").returncode == 0
-    process = subprocess.Popen(
-        command(tmp_path / "killed"), env=environment(), stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    rows = random.Random(os.getpid()).randrange(1, 5)
-    while rows:
-        rows -= "images/s" in process.stdout.readline()
-    time.sleep(random.random() * 0.05)  # somewhere inside the epoch that follows
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    killed = Run(tmp_path / "killed")
-    assert not killed.finished and 1 <= killed.load_checkpoint()["epoch"] < 6
-    process.stdout.close()
+KILLED = """
+import os, signal, sys
+from longtail.cli import parser as cli
+from longtail.cli.output import Console
 
-    refused = longtail(tmp_path / "killed")
-    assert refused.returncode == 2 and b"exists, unfinished" in refused.stderr
-    assert longtail(tmp_path / "killed", "--resume").returncode == 0
-    whole = Run(tmp_path / "whole")
+def step(console, done, steps, images):
+    if console._epoch == 3 and done == steps // 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Console.step = step
+cli.main(sys.argv[1:])
+"""
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, capsys):
+    """Another process dies in the middle of its fourth epoch, as out of memory or of power."""
+    out = ["--out", str(tmp_path / "killed")]
+    assert longtail("-c", KILLED, *TRAIN, *out).returncode == -signal.SIGKILL
+    whole, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
+    assert not killed.finished and killed.load_checkpoint()["epoch"] == 3
+    with pytest.raises(SystemExit):
+        cli.main([*TRAIN, *out])
+    assert "exists, unfinished" in capsys.readouterr().err
+    cli.main([*TRAIN, *out, "--resume"])
+    cli.main([*TRAIN, "--out", str(whole.folder)])
     assert same_tensors(whole, killed)
     assert without_clock(whole) == without_clock(killed)
 
@@ -110,8 +107,8 @@ class Rival:
 
     def epoch(self, record):
         if record["epoch"] == 0:
-            done = longtail(self.out, "--resume")
-            self.told = f"{done.returncode} {done.stderr.decode()}"
+            done = longtail("-m", "longtail", *TRAIN, "--out", str(self.out), "--resume")
+            self.told = f"{done.returncode} {done.stderr}"
             assert len(Run(self.out).metrics) == 1  # to read is free
 
 

@@ -122,12 +122,12 @@ def test_an_interrupted_group_goes_on_and_each_pays_its_own_share(tmp_path, monk
     from interrupted import Kill, KillAfter
 
     monkeypatch.setattr(pipeline, "_side_by_side", lambda *asked: True)
-    config, data = tiny_config(epochs=4), tiny_data()
+    config, data = tiny_config(epochs=2), tiny_data(counts=(8, 4, 4))
     names = ["baseline", "ldam-drw", "bbn"]
     config = config.with_options(backbone="resnet32-dual")
     jobs = plan(config, names, [0], tmp_path / "a")
     with pytest.raises(Kill):
-        run_jobs(jobs, data=data, progress=KillAfter(2))
+        run_jobs(jobs, data=data, progress=KillAfter(1))
     runs = run_jobs(plan(config, names, [0], tmp_path / "a"), data=data, resume=True)
     whole = run_jobs(plan(config, names, [0], tmp_path / "b"), data=data)
     for resumed, never in zip(runs, whole, strict=True):

@@ -59,6 +59,13 @@ def model(run, tmp_path_factory) -> lt.Predictor:
     return lt.load_model(lt.export(run, out=path))
 
 
+def alike(one: lt.Prediction, other: lt.Prediction) -> bool:
+    """Whether two predictions agree up to rounding, which depends on the rest of the batch."""
+    names, others = ([name for name, _ in p.top] for p in (one, other))
+    same = pytest.approx([p for _, p in other.top], rel=1e-4, abs=1e-6)
+    return names == others and [p for _, p in one.top] == same
+
+
 def test_it_predicts_files_as_the_run_judged_them(photos, run, model):
     for number, name in enumerate(COLOURS):
         files = sorted((photos / "test" / name).iterdir())
@@ -90,7 +97,7 @@ def test_a_file_its_bytes_its_image_and_its_pixels_are_the_same(photos, model):
         *(pixels, pixels.transpose(2, 0, 1), torch.from_numpy(pixels.copy())),
     ]
     found = model.predict(forms)
-    assert all(prediction == found[0] for prediction in found)
+    assert all(alike(prediction, found[0]) for prediction in found)
 
 
 def test_one_array_is_one_image_and_four_dimensions_are_a_batch(photos, model):
@@ -99,15 +106,14 @@ def test_one_array_is_one_image_and_four_dimensions_are_a_batch(photos, model):
     assert model.predict(pixels) == model.predict(torch.from_numpy(pixels.copy())) == [alone]
     assert model.predict(pixels.transpose(2, 0, 1)) == [alone]
     for prediction in model.predict(np.stack([pixels] * 2)):
-        assert prediction.name == alone.name
-        assert prediction.probability == pytest.approx(alone.probability, abs=1e-5)
+        assert alike(prediction, alone)
     assert len(model.predict(pixels[..., 0])) == 1  # grey
 
 
 def test_a_wrong_array_in_a_stream_leaves_its_reason_there(photos, model):
     file = photos / "test" / "leaf" / "2.png"
     first, wrong, last = model.stream([file, np.zeros((12, 12, 5), np.uint8), file])
-    assert first == last and "shape (12, 12, 5) is no image" in wrong
+    assert alike(first, last) and "shape (12, 12, 5) is no image" in wrong
 
 
 def test_a_model_of_grey_images_takes_colour(tmp_path):
@@ -182,7 +188,7 @@ def test_a_row_may_be_any_tensor_and_what_is_no_row_leaves_its_reason_there(vect
     ragged, text = [1.0, [2.0, 3.0], 4.0, 5.0, 6.0, 7.0], ["a"] * 6
     learnt = [torch.ones((), requires_grad=True)] * 6
     first, *wrong, last = of_vectors.stream([rows[0], ragged, text, [10**400] * 6, learnt, rows[3]])
-    assert (first, last) == (expected[0], expected[3])
+    assert alike(first, expected[0]) and alike(last, expected[3])
     assert all("it is no row of numbers" in reason for reason in wrong)
     pixels = torch.zeros(3, 12, 12, dtype=torch.bfloat16)
     floats, moving = model.stream([pixels, pixels.float().requires_grad_()])
@@ -274,13 +280,13 @@ class TestCommand:
         monkeypatch.chdir(tmp_path)
         cli.main(["export", str(run.folder)])
         (made,) = tmp_path.glob("*.safetensors")
-        before = made.stat().st_mtime_ns
+        made.write_text("mine")
         with pytest.raises(SystemExit):
             cli.main(["export", str(run.folder)])
         assert f"-o {made.name} replaces it" in capsys.readouterr().err
-        assert made.stat().st_mtime_ns == before
+        assert made.read_text() == "mine"
         cli.main(["export", str(run.folder), "-o", made.name])
-        assert made.stat().st_mtime_ns > before
+        assert lt.load_model(made).classes
 
     def test_export_writes_beside_its_card_and_says_so(self, run, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

@@ -58,7 +58,10 @@ class StreamedFeed:
         )
         for batch in arriving:
             if isinstance(batch, UserError):
-                raise batch
+                try:
+                    raise batch
+                finally:
+                    del batch  # the error refers to this frame: a cycle would keep the workers
             there = DetectionBatch(*(part.to(self.device, non_blocking=True) for part in batch))
             yield there._replace(masks=unpack(there.masks, there.images.shape[3]))
 
