@@ -275,7 +275,7 @@ class TestOLTR:
         labels = torch.tensor([1, 0, 1, 1])
         batch, decay = features[:4] + 1, torch.tensor(0.9, dtype=torch.float64)
         before = head.memory.clone()
-        with head.in_parts():
+        with head.accumulate_statistics():
             for part in (slice(0, 1), slice(1, 3), slice(3, 4)):
                 head.follow(batch[part], labels[part], decay)
                 assert torch.equal(head.memory, before)

@@ -81,7 +81,7 @@ class MemoryHead(Head):
         remembers: whether the memory is filled, as `_remember` does before the second stage.
     """
 
-    shown = ("dim", "classes", "tau", "reach")
+    repr_fields = ("dim", "classes", "tau", "reach")
     memory: Tensor
 
     def __init__(
@@ -118,7 +118,7 @@ class MemoryHead(Head):
         """Move the centroids of the classes in the batch, that of all ranks, toward their means."""
         member = F.one_hot(target, self.classes).to(features)  # (B, C)
         total = torch.cat([member.T @ features, member.sum(0)[:, None]], dim=1)
-        self._followed(total, partial(self._move, decay=decay))
+        self._update_statistics(total, partial(self._move, decay=decay))
 
     @torch.no_grad()
     def _move(self, total: Tensor, decay: Tensor) -> None:
