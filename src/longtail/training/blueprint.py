@@ -52,7 +52,7 @@ class Blueprint:
         kind = find_head(str(values.pop("kind")))
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to draw
             head, channels = kind(**values), self.shape[0]
-            if self.backbone.startswith(networks.THEIRS):
+            if self.backbone.startswith(networks.LIBRARY_PREFIXES):
                 return Model(networks.rebuild(self.backbone, head.classes, channels), head)
             return Model(backbones.build(self.backbone, channels), head)
 
