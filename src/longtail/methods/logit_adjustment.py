@@ -1,4 +1,4 @@
-"""The class prior taken out of the logits, while training or after it."""
+"""Methods that remove the class prior from the logits, during or after training."""
 
 from functools import partial
 
@@ -9,11 +9,11 @@ from longtail.nn import losses
 from longtail.nn.heads import AffineHead, Head
 
 STRENGTHS = tuple(i / 10 for i in range(21))
-"""0 to 2 in steps of 0.1: where the tau of logit adjustment is looked for."""
+"""Values that `auto` tries for tau: 0 to 2 in steps of 0.1."""
 
 
 def balanced_softmax(*, strength: float = 1.0) -> Method:
-    """Softmax over z + strength * log n in training, over z alone after it (Ren et al. 2020)."""
+    """Softmax over z + strength * log n in training, over z at test time (Ren et al. 2020)."""
     require(least=0, strength=strength)
     loss = partial(losses.balanced_softmax, strength=strength)
     paper = Paper("Ren et al.", 2020, "2007.10740")
@@ -21,7 +21,7 @@ def balanced_softmax(*, strength: float = 1.0) -> Method:
 
 
 def logit_adjustment(*, tau: Auto = 1.0) -> Method:
-    """Trained as the baseline, then z - tau * log of the class prior (Menon et al. 2021)."""
+    """Baseline, then z - tau * log of the class prior at test time (Menon et al. 2021)."""
     require(least=0, tau=tau)
     return Method(
         rule=None if tau == "auto" else partial(_subtract_prior, tau=tau),

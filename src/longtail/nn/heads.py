@@ -118,7 +118,7 @@ class DeconfoundHead(NormalisedHead):
     Raises:
         UserError: if an argument is out of range; the message names the value and the rule.
 
-    Example:
+    Examples:
         >>> import torch, longtail as lt
         >>> backbone = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU())
         >>> head = lt.DeconfoundHead(dim=64, classes=10)
@@ -175,7 +175,7 @@ def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int
     Raises:
         UserError: if the shapes differ, or `background` is not a class or is every class.
 
-    Example:
+    Examples:
         >>> import torch, longtail as lt
         >>> total = torch.tensor([2.0, 1.0, 1.0])
         >>> tde = torch.tensor([0.0, 0.0, 3.0])
