@@ -11,7 +11,7 @@ from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
-from longtail.evaluation.accuracy import RULES, describe_choice
+from longtail.evaluation.alpha import RULES, describe_choice
 from longtail.evaluation.slider import POSITIONS, Confusion
 from longtail.reporting.figures import style
 from longtail.reporting.template import source, template
