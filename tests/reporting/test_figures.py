@@ -527,15 +527,40 @@ class TestVerdicts:
             assert set(shown(method).split(" ± ")) <= self.page
 
 
-def test_a_method_looks_the_same_whatever_its_company_and_like_no_other():
-    from longtail import methods
+class TestStyle:
+    def test_the_papers_methods_look_the_same_in_every_figure(self):
+        others = [f"another-{number}" for number in range(20)]
+        names = list(style.METHODS)
+        assert style.styles([*others, *names])[20:] == list(style.METHODS.values())
+        assert {colour for colour, _ in style.METHODS.values()}.isdisjoint(style.PALETTE)
+        assert {dash for _, dash in style.METHODS.values()} <= set(style.DASHES)
+        assert tuple(style.SPLITS) == tables.SPLITS
 
-    assert set(methods.registry()) == set(style.METHODS)
-    assert style.styles(["bbn"])[0] == style.styles(["focal", "bbn"])[1]
-    looks = [*style.METHODS.values(), style.OTHER]
-    assert len(set(looks)) == len(looks) and {dash for _, dash in looks} <= set(style.DASHES)
-    assert len(set(style.styles(["bbn"] * 4))) == 4 and len(style.styles(["bbn"] * 9)) == 9
-    assert tuple(style.SPLITS) == tables.SPLITS
+    def test_a_method_unknown_to_this_module_gets_a_look_of_its_own(self):
+        alone = style.styles(["invented-today"])
+        assert alone == style.styles(["baseline", "invented-today", "deconfound-tde"])[1:2]
+        (colour, dash) = alone[0]
+        assert colour in style.PALETTE and dash == ""
+
+    def test_no_two_lines_of_a_figure_look_alike(self):
+        from longtail import methods
+
+        for names in (
+            list(methods.registry()),
+            [f"another-{number}" for number in range(40)],
+            ["baseline", *["another-0"] * 9, *["deconfound-tde"] * 9, "another-1"],
+        ):
+            assert len(set(style.styles(names))) == len(names)
+        assert len(style.styles(["another-0"] * 50)) == 50  # looks repeat then
+
+    def test_lines_of_one_method_share_its_colour(self):
+        names = ["another-0", "another-1", "another-0", "deconfound", "deconfound"]
+        looks = style.styles(names)
+        assert looks[0][0] == looks[2][0] != looks[1][0] and looks[3][0] == looks[4][0]
+
+    def test_ten_methods_have_ten_colours(self):
+        looks = style.styles(f"another-{number}" for number in range(10))
+        assert {colour for colour, _ in looks} == set(style.PALETTE)
 
 
 def contrast(one: list[float], other: list[float]) -> float:
@@ -561,6 +586,6 @@ def test_lines_stand_out_on_white_and_on_the_dark_page():
     )
     ground = parts_of(re.search(r"--paper: (#\w{6})", dark)[1])
     kept = int(re.search(r"--kept: (\d+)%", dark)[1]) / 100
-    for colour, _ in [*style.METHODS.values(), style.OTHER]:
+    for colour in [*(colour for colour, _ in style.METHODS.values()), *style.PALETTE]:
         assert contrast(parts_of(colour), [1, 1, 1]) >= 3
         assert contrast([kept * c + 1 - kept for c in parts_of(colour)], ground) >= 3
