@@ -1,4 +1,4 @@
-"""The report: what it is made from, what it refuses, and how it behaves in a real browser."""
+"""The report: its content, the input it refuses, and its behaviour in a real browser."""
 
 import json
 import random
@@ -70,7 +70,7 @@ class TestBadInput:
         assert "at least one run" in self.refused(tmp_path, [])
         assert "is not a run" in self.refused(tmp_path, [tmp_path])
 
-    def test_a_folder_of_runs_stands_for_them(self, tmp_path, runs, capsys):
+    def test_a_folder_stands_for_the_runs_in_it(self, tmp_path, runs, capsys):
         for run in runs:
             method = run.result["method"]
             shutil.copytree(run.folder, tmp_path / "several" / method / "s0")
@@ -102,8 +102,8 @@ class TestBadInput:
         assert ">unknown</pre>" in page
         for content, what in (("a,b\n1,2\n", "damaged"), (None, "missing")):
             names.unlink() if content is None else names.write_text(content)
-            told = f"{names} is {what}: copy it again, or delete {folder}/result.json"
-            assert told in self.refused(tmp_path, [folder])
+            message = f"{names} is {what}: copy it again, or delete {folder}/result.json"
+            assert message in self.refused(tmp_path, [folder])
             with pytest.raises(UserError, match=f"per_class.csv is {what}"):
                 lt.load_model(folder)
 
@@ -122,8 +122,8 @@ class TestBadInput:
         folder = self.copy(tmp_path, runs[1])
         result = {name: v for name, v in runs[1].result.items() if name != "capture_seconds"}
         (folder / "result.json").write_text(json.dumps(result))
-        said = self.refused(tmp_path, [folder])
-        assert "its result has no capture_seconds" in said and "--resume" in said
+        message = self.refused(tmp_path, [folder])
+        assert "its result has no capture_seconds" in message and "--resume" in message
 
     def test_the_way_out_of_an_older_version_works(self, tmp_path, data):
         (run,) = make_runs(tmp_path / "x", data, ["deconfound-tde"])
@@ -153,7 +153,7 @@ class TestBadInput:
         assert self.refused(tmp_path, [runs[0], *others]).endswith("differ in class names")
 
 
-def test_a_tau_that_nothing_could_choose_is_not_said_to_follow_a_cosine(tmp_path, data):
+def test_a_tau_without_held_out_data_is_not_described_as_label_free(tmp_path, data):
     made = make_runs(tmp_path, data, ["baseline"])
     result = made[0].result | {"tau": 0.0, "alpha_rule": "least"}
     (made[0].folder / "result.json").write_text(json.dumps(result))
@@ -235,9 +235,9 @@ class TestInBrowser:
             if alpha is not None:
                 chromium.run(move(alpha))
             at = lt.evaluate(made[1], alpha, data=skewed)
-            judged = [value for value in at.per_class if value is not None]
-            mean = sum(judged) / len(judged)
-            assert len(judged) == 5
+            present = [value for value in at.per_class if value is not None]
+            mean = sum(present) / len(present)
+            assert len(present) == 5
             shown = float(chromium.run("$('splits').tBodies[0].rows[1].cells[7].dataset.value"))
             assert shown == pytest.approx(mean, abs=1e-9)
             wanted = ["-" if value is None else f"{value:.1f}" for value in figures_of(at)]
@@ -310,7 +310,7 @@ class TestInBrowser:
         assert chromium.run(unnamed) == []
         assert chromium.complaints() == []
 
-    def test_two_groups_of_one_method_are_told_apart(self, chromium, tmp_path, data):
+    def test_two_groups_of_one_method_have_different_labels(self, chromium, tmp_path, data):
         weak, strong = (
             make_runs(tmp_path / str(alpha), data, ["deconfound-tde"], alpha=alpha)
             for alpha in (0.5, 2.5)

@@ -33,8 +33,9 @@ function update() {
   return summary;
 }
 
-/** Waits until the slider rests, so that a screen reader reads only its last position. */
 let timer = 0;
+
+/** Waits until the slider rests, so that a screen reader reads only its last position. */
 function announce(summary) {
   clearTimeout(timer);
   timer = setTimeout(() => { $("announcement").textContent = summary; }, 400);
