@@ -51,7 +51,7 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "result.json",
         "per_class.csv",
         "sweep.csv",
-        "intervals.json",
+        "slider.json",
     }
     result = run.result
     assert set(result) == set(Result.__dataclass_fields__)

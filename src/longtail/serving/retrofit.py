@@ -25,15 +25,8 @@ from longtail.data.base import Data, Split
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.data.prepare import hold_out
 from longtail.estimators.rows import HELD_OUT
-from longtail.evaluation.accuracy import (
-    Accuracy,
-    accuracy,
-    best,
-    cosines,
-    label_free_alpha,
-    score,
-    sweep,
-)
+from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
+from longtail.evaluation.alpha import best, cosines, label_free_alpha
 from longtail.methods import Model
 from longtail.nn import weights as networks
 from longtail.nn.backbones import Backbone, Identity
