@@ -20,7 +20,7 @@ from longtail.core.environment import environment
 from longtail.data.base import Data
 from longtail.runs.plan import resolve
 from longtail.training.cuda_graph import stepper
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from longtail.training.resident import ResidentBatches, sample_input
 from longtail.training.trainer import Trainer
 

@@ -34,7 +34,7 @@ from longtail.data.decoding.workers import receive
 from longtail.runs.plan import resolve
 from longtail.training.batches import can_decode, place, workers_of
 from longtail.training.cuda_graph import stepper
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from longtail.training.resident import ResidentBatches
 from longtail.training.trainer import Trainer
 

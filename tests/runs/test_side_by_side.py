@@ -6,7 +6,8 @@ import torch
 from helpers import tiny_config, tiny_data
 from longtail import methods
 from longtail.runs import fit as pipeline
-from longtail.training.loop import launch, train
+from longtail.training.launch import launch
+from longtail.training.loop import train
 from longtail.core.errors import UserError
 from longtail.training.cuda_graph import steps_of_epoch
 from longtail.runs.plan import plan, schedule

@@ -13,7 +13,8 @@ from longtail.nn import backbones
 from longtail.reporting.gradcam import grad_cam
 from longtail.runs.fit import fit_all
 from longtail.training.cuda_graph import stepper, steps_of_epoch
-from longtail.training.loop import launch, train
+from longtail.training.launch import launch
+from longtail.training.loop import train
 from longtail.training.resident import ResidentBatches
 from longtail.training.schedule import lay_out
 from longtail.training.trainer import Trainer

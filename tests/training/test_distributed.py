@@ -18,7 +18,7 @@ from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
-from longtail.training import loop as engine
+from longtail.training import launch
 
 NAMES = [
     "deconfound-tde",
@@ -167,7 +167,7 @@ def test_the_command_on_two_ranks_equals_one_and_one_rank_goes_on_after_two(tmp_
 def test_processes_are_counted_for_you(env, wanted, monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert engine._processes(MachineConfig()) == wanted
+    assert launch._count_processes(MachineConfig()) == wanted
 
 
 def test_one_process_of_several_speaks(monkeypatch, capsys):
@@ -181,4 +181,4 @@ def test_one_process_of_several_speaks(monkeypatch, capsys):
 
 def test_synchronised_statistics_need_cuda():
     with pytest.raises(UserError, match="--sync-batchnorm needs CUDA devices"):
-        engine.launch(MachineConfig(device="cpu", sync_batchnorm=True))
+        launch.launch(MachineConfig(device="cpu", sync_batchnorm=True))

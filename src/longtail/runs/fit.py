@@ -21,7 +21,8 @@ from longtail.data import load as data_sets
 from longtail.training.blueprint import Blueprint
 from longtail.core.config import Config
 from longtail.data.base import Data
-from longtail.training.loop import Progress, launch, explain_out_of_memory
+from longtail.training.launch import explain_out_of_memory, launch
+from longtail.training.loop import Progress
 from longtail.core.errors import UserError
 from longtail.nn.heads import Head, NormalisedHead
 from longtail.evaluation.intervals import intervals

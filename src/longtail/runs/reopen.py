@@ -13,7 +13,7 @@ from longtail.data import load as data_sets
 from longtail.evaluation import accuracy as measures, tables
 from longtail.core.config import MachineConfig
 from longtail.data.base import Data, Split
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from longtail.core.errors import UserError
 from longtail.training.features import extract
 from longtail.nn.heads import Head, NormalisedHead, check_alpha

@@ -41,7 +41,7 @@ class FinishedTraining:
         return {
             "training_id": job.training_id(replica.data),
             "seconds": self.clock.seconds + judging,
-            "capture_seconds": self.clock.away,
+            "capture_seconds": self.clock.paused_seconds,
             "replicas": len(self.replicas),
             "images": replica.images,
             "images_per_second": self.images_per_second,
@@ -80,7 +80,7 @@ def train_jobs(
                 continue
             job.run.append_metrics(record, epoch=epoch - 1)
             if due or epoch == replica.epochs:
-                own = Checkpoint(epoch, second * replica.images_in(0, epoch), clock.away)
+                own = Checkpoint(epoch, second * replica.images_in(0, epoch), clock.paused_seconds)
                 state = {"data": replica.data.identity, "replica": replica.state_dict()}
                 job.run.save_checkpoint({**own._asdict(), **state})
         if due:

@@ -42,7 +42,7 @@ from longtail.serving import write as exports
 from longtail.serving.model import About, ServedModel
 from longtail.training.blueprint import Blueprint
 from longtail.training.features import extract
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from longtail.training.resident import View
 
 Pixels = Literal["imagenet", "data"]
