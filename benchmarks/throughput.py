@@ -32,7 +32,7 @@ from longtail.data.base import Data, Split
 from longtail.data.decoding.host import cores
 from longtail.data.decoding.workers import receive
 from longtail.runs.plan import resolve
-from longtail.training.batches import can_decode, place, workers_of
+from longtail.training.batches import place, workers_of
 from longtail.training.cuda_graph import stepper
 from longtail.training.launch import launch
 from longtail.training.resident import ResidentBatches
@@ -42,7 +42,7 @@ WARM_UP = 5
 """Steps before the clock starts, where it does not run from the beginning."""
 INTERVAL = 2.0
 """Seconds between two looks at the host's memory."""
-NO_MATTER = ("decode", "replicas", "save_seconds", "workers")
+NO_MATTER = ("replicas", "save_seconds", "workers")
 """Of the machine, what no figure depends on; and the workers, which are each figure's own."""
 
 
@@ -83,8 +83,7 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
         raise UserError(f"--images {setting.images} are fewer than a batch: pass {batch} or more")
     paths = generate(setting.folder, setting.files, scale=setting.scale)
     fabric = launch(config.machine)
-    possible = [way for way in WAYS if way != "streaming-device" or can_decode(fabric.device)]
-    asked = only or possible  # what is asked for by name says itself why it is not possible
+    asked = only or WAYS
     about = _about(setting, paths)
     found = keep(about, workers_of(config.machine), out)
     replaced = modes(out) - set(found)
@@ -124,7 +123,6 @@ def _ways(
 ) -> dict[str, Callable[[], Throughput]]:
     """How each of `WAYS` is measured."""
     config = setting.config
-    by_workers, on_device = (config.with_options(decode=by) for by in ("workers", "device"))
 
     def data(stream: bool) -> Data:
         files = replace(config.files, stream=stream)
@@ -133,8 +131,7 @@ def _ways(
     return {
         "ceiling": lambda: _ceiling(setting, data(True), fabric),
         "resident": lambda: _epoch("resident", config, data(False), fabric),
-        "streaming": lambda: _epoch("streaming", by_workers, data(True), fabric),
-        "streaming-device": lambda: _epoch("streaming-device", on_device, data(True), fabric),
+        "streaming": lambda: _epoch("streaming", config, data(True), fabric),
         "dataloader": lambda: _dataloader(setting, data(True), paths, fabric),
     }
 

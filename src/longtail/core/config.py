@@ -110,9 +110,6 @@ class MachineConfig:
     """On several CUDA devices, batch statistics of the whole batch instead of each device's own."""
     workers: int | None = None
     """Processes that read streamed images; the cores of this host, shared out, by default."""
-    decode: Literal["workers", "device"] = "workers"
-    """Where streamed JPEGs are decoded: by those processes, or by torchvision on the device, which
-    is nvJPEG on CUDA and differs by a grey level here and there."""
     replicas: int = 8
     """Trainings (seeds, methods, data sets) side by side on one CUDA device; elsewhere they
     follow each other."""

@@ -5,18 +5,17 @@ Shapes: B images in a batch, stored (C, H, W).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from longtail.core.config import MachineConfig, TrainConfig
-from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.data.decoding.host import processes, share
 from longtail.data.decoding.images import Pixels
-from longtail.data.decoding.streamed import Encoded, StreamedImages
+from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import CHUNK, read_chunks
 from longtail.training.resident import ResidentBatches, View, augmentation
 
@@ -94,31 +93,17 @@ def stream_batches(
         feeds: such iterators that are read by turns, and share the workers.
     """
     places = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
-    on_device = machine.decode == "device" and isinstance(inputs, StreamedImages)
-    if on_device and not can_decode(device):
-        raise UserError(
-            f"this torchvision cannot decode JPEGs on {device}: leave --decode device out"
-        )
     wide = inputs.element_size() if isinstance(inputs, Tensor) else 1
     arriving = read_chunks(
-        _maker(inputs, encoded=on_device),
+        inputs.decoded if isinstance(inputs, StreamedImages) else partial(_taken, inputs),
         places,
         workers=workers_of(machine, feeds) if places else 0,
         chunk_bytes=CHUNK * math.prod(inputs.shape[1:]) * wide,
         loaders=feeds * processes(machine),
-        pin=device.type == "cuda" and not on_device,
+        pin=device.type == "cuda",
     )
     made = _joined(inputs, arriving, [len(batch) for batch in batches], device)
     return _early(made, device) if device.type == "cuda" else made
-
-
-def _maker(
-    inputs: Tensor | StreamedImages, *, encoded: bool
-) -> Callable[[list[int]], Pixels | Encoded]:
-    """What a worker does with a chunk of places."""
-    if isinstance(inputs, StreamedImages):
-        return inputs.encoded if encoded else inputs.decoded
-    return partial(_taken, inputs)
 
 
 def _taken(inputs: Tensor, index: list[int]) -> Pixels:
@@ -127,7 +112,7 @@ def _taken(inputs: Tensor, index: list[int]) -> Pixels:
 
 def _joined(
     inputs: Tensor | StreamedImages,
-    arriving: Iterator[Pixels | Encoded],
+    arriving: Iterator[Pixels],
     sizes: Sequence[int],
     device: torch.device,
 ) -> Iterator[Tensor]:
@@ -138,8 +123,6 @@ def _joined(
         filled = 0
         while filled < size:
             chunk = next(arriving)
-            if isinstance(chunk, Encoded):
-                chunk = _decoded(chunk, inputs.shape[-1], device)
             if chunk.broken:
                 assert isinstance(inputs, StreamedImages)
                 inputs.tell(chunk.broken)
@@ -173,29 +156,8 @@ def _early(batches: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
 
 @cache
 def _carrier(device: torch.device) -> torch.cuda.Stream:
-    """One for all, since each has a store of memory of its own.
-
-    Streams are given out by turns from a few: among those of high priority is none of `jpeg`'s.
-    """
+    """One for all, since each has a store of memory of its own."""
     return torch.cuda.Stream(device, priority=-1)
-
-
-def can_decode(device: torch.device) -> bool:
-    """Whether `--decode device` is possible there."""
-    from longtail.data.decoding.jpeg import usable  # torchvision is slow to import
-
-    return usable(device)
-
-
-def _decoded(chunk: Encoded, size: int, device: torch.device) -> Pixels:
-    """Decode what workers only read."""
-    from longtail.data.decoding.jpeg import decode_jpegs
-
-    made = decode_jpegs(chunk.blobs(), size, device)
-    black = torch.zeros(3, size, size, dtype=torch.uint8, device=device)
-    images = torch.stack([black if isinstance(image, str) else image for image in made])
-    rows = zip(chunk.rows, made, strict=True)
-    return Pixels(images, {row: reason for row, reason in rows if isinstance(reason, str)})
 
 
 def workers_of(machine: MachineConfig, feeds: int = 1) -> int:
