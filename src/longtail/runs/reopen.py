@@ -21,7 +21,8 @@ from longtail.runs.plan import Job
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
 from longtail.training.model import build_model, load_weights
-from longtail.training.resident import View
+from longtail.training.resident import build_preprocess
+from longtail.nn.preprocess import Preprocess
 from longtail.evaluation.result import COST, Evidence, Result, extract_parts, score_parts, label_free, make_result
 from longtail.runs.folder import Run
 
@@ -35,12 +36,12 @@ class OpenRun:
     """With nothing left open."""
     data: Data
     model: Model
-    view: View
+    preprocess: Preprocess
     fabric: Fabric
 
     def features(self, split: Split) -> Tensor:
         """Features (N, D) of any images of that kind, prepared as those it was trained on."""
-        return extract(self.model, split, self.view, self.fabric, self.job.config.machine)
+        return extract(self.model, split, self.preprocess, self.fabric, self.job.config.machine)
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -85,8 +86,8 @@ def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) ->
     model = build_model(config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = relaunch(run)
-    view = View.of(own, config.train, fabric.device)
-    return OpenRun(job, method, own, model.to(fabric.device).eval(), view, fabric)
+    preprocess = build_preprocess(own, config.train).to(fabric.device)
+    return OpenRun(job, method, own, model.to(fabric.device).eval(), preprocess, fabric)
 
 
 def relaunch(run: Run) -> Fabric:

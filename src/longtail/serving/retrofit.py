@@ -43,7 +43,7 @@ from longtail.serving.model import About, ServedModel
 from longtail.training.blueprint import Blueprint
 from longtail.training.features import extract
 from longtail.training.launch import launch
-from longtail.training.resident import View
+from longtail.training.resident import build_preprocess
 
 Pixels = Literal["imagenet", "data"]
 AS_IT_IS = TrainConfig(augment="none")
@@ -193,12 +193,12 @@ def _features(backbone: Backbone, layer: networks.Classifier, data: Data) -> dic
     """Features (N, D) of every part."""
     machine = MachineConfig()
     fabric = launch(machine)
-    view = View.of(data, AS_IT_IS, fabric.device)
+    preprocess = build_preprocess(data, AS_IT_IS).to(fabric.device)
     network = Model(backbone, AffineHead.of(layer.weight, layer.bias)).to(fabric.device)
     parts = {}
     for part in ("train", "val", "test"):
         if (split := getattr(data, part)) is not None:
-            found = extract(network, split, view, fabric, machine)
+            found = extract(network, split, preprocess, fabric, machine)
             parts[part] = Split(found.cpu(), split.labels)
     return parts
 

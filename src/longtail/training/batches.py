@@ -17,7 +17,8 @@ from longtail.data.decoding.host import processes, share
 from longtail.data.decoding.images import Pixels
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import CHUNK, read_chunks
-from longtail.training.resident import ResidentBatches, View, augmentation
+from longtail.nn.preprocess import to_channels_last
+from longtail.training.resident import ResidentBatches, augmentation, build_preprocess
 
 SHARE = 0.5
 """Of the device's memory that resident images may take; the rest is the network's."""
@@ -55,7 +56,7 @@ class StreamedBatches:
         self.inputs = data.train.inputs
         self.labels = data.train.labels.to(device)
         self.augmentation = augmentation(data, train)
-        self.view = View.of(data, train, device)
+        self.preprocess = build_preprocess(data, train).to(device)
         self.machine = machine
         self.device = device
         self._feeds: list[Iterator[Tensor]] = []
@@ -72,7 +73,7 @@ class StreamedBatches:
         """Network inputs of the sampler's next batch, which holds the rows in `index`."""
         source = self.augmentation.ready(next(self._feeds[sampler]))
         places = torch.arange(len(index), device=self.device)
-        return self.view.network_inputs(self.augmentation(source, places, drawn))
+        return to_channels_last(self.preprocess(self.augmentation(source, places, drawn)))
 
 
 def stream_batches(

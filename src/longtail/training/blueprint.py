@@ -15,7 +15,8 @@ from longtail.methods import Model
 from longtail.nn import backbones
 from longtail.nn import weights as networks
 from longtail.nn.heads import Head
-from longtail.training.resident import View, input_size
+from longtail.nn.preprocess import Preprocess
+from longtail.training.resident import input_size
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class Blueprint:
                 return Model(networks.rebuild(self.backbone, head.classes, channels), head)
             return Model(backbones.build(self.backbone, channels), head)
 
-    def view(self, device: torch.device) -> View:
-        """How it sees its inputs."""
+    def preprocess(self) -> Preprocess:
+        """Build what makes network inputs of stored ones."""
         size = None if self.embeddings else (self.seen[0], self.seen[1])
-        return View.on(device, self.mean, self.std, size)
+        return Preprocess(self.mean, self.std, size)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON that `from_json` reads back."""

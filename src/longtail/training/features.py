@@ -11,8 +11,8 @@ from longtail.core.progress import log_progress
 from longtail.data.base import Split
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.methods import Model
+from longtail.nn.preprocess import Preprocess, to_channels_last
 from longtail.training.batches import stream_batches
-from longtail.training.resident import View
 
 EVALUATION_BATCH = 1000
 EVALUATION_SIZE = 1000 * 3 * 96 * 96
@@ -21,7 +21,7 @@ EVALUATION_SIZE = 1000 * 3 * 96 * 96
 
 @torch.no_grad()
 def extract(
-    model: Model, split: Split, view: View, fabric: Fabric, machine: MachineConfig
+    model: Model, split: Split, preprocess: Preprocess, fabric: Fabric, machine: MachineConfig
 ) -> Tensor:
     """Features (N, D) of all of `split` in evaluation mode, float32.
 
@@ -41,7 +41,7 @@ def extract(
     for part, batch in log_progress("looked at", zip(parts, batches, strict=True), len(rows), size):
         with fabric.autocast():
             # forward itself: a compiled backbone would compile anew for these shapes
-            made = model.backbone.forward(view.network_inputs(batch)).float()
+            made = model.backbone.forward(to_channels_last(preprocess(batch))).float()
         features[part.to(fabric.device)] = made
     model.train(training)
     if fabric.world_size > 1:

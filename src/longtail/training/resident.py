@@ -11,9 +11,10 @@ from torch import Tensor
 
 from longtail.core.config import TrainConfig
 from longtail.core.errors import UserError
-from longtail.data.augment.crops import Augmentation, CropFlip, Plain, normalise
-from longtail.data.augment.photo import ResizedCrop, centre_crop
+from longtail.data.augment.crops import Augmentation, CropFlip, Plain
+from longtail.data.augment.photo import ResizedCrop
 from longtail.data.base import Data
+from longtail.nn.preprocess import Preprocess, to_channels_last
 
 
 def augmentation(data: Data, train: TrainConfig) -> Augmentation:
@@ -43,6 +44,11 @@ def stored_size(data: Data) -> tuple[int, int]:
     return data.train.inputs.shape[2], data.train.inputs.shape[3]
 
 
+def build_preprocess(data: Data, train: TrainConfig) -> Preprocess:
+    """Build the preprocessing of `data` that `train` asks for."""
+    return Preprocess(data.mean, data.std, None if data.embeddings else input_size(data, train))
+
+
 def sample_input(data: Data, train: TrainConfig) -> Tensor:
     """One input of the network, for those who ask what it makes of such."""
     if data.embeddings:
@@ -59,7 +65,7 @@ class ResidentBatches:
     labels: Tensor
     """(N,)."""
     augmentation: Augmentation
-    view: "View"
+    preprocess: Preprocess
 
     @staticmethod
     def place(data: Data, train: TrainConfig, device: torch.device) -> "ResidentBatches":
@@ -69,7 +75,7 @@ class ResidentBatches:
             source=augment.ready(data.train.in_memory).to(device),
             labels=data.train.labels.to(device),
             augmentation=augment,
-            view=View.of(data, train, device),
+            preprocess=build_preprocess(data, train).to(device),
         )
 
     captured = True
@@ -80,44 +86,4 @@ class ResidentBatches:
 
     def draw(self, index: Tensor, drawn: Tensor, sampler: int) -> Tensor:
         """Network inputs of the rows in `index`, augmented as their rows of `drawn` say."""
-        return self.view.network_inputs(self.augmentation(self.source, index, drawn))
-
-
-@dataclass(frozen=True)
-class View:
-    """How the network sees images: of which size, and on which scale."""
-
-    mean: Tensor
-    """(C, 1, 1) on the 0..1 scale."""
-    std: Tensor
-    size: tuple[int, int] | None
-    """(H, W); None for embeddings."""
-
-    @staticmethod
-    def of(data: Data, train: TrainConfig, device: torch.device) -> "View":
-        """The view of `data` that `train` asks for."""
-        size = None if data.embeddings else input_size(data, train)
-        return View.on(device, data.mean, data.std, size)
-
-    @staticmethod
-    def on(
-        device: torch.device,
-        mean: Sequence[float],
-        std: Sequence[float],
-        size: tuple[int, int] | None,
-    ) -> "View":
-        """A view of these values there."""
-        scale = [torch.tensor(values, device=device).view(-1, 1, 1) for values in (mean, std)]
-        return View(scale[0], scale[1], size)
-
-    def network_inputs(self, inputs: Tensor) -> Tensor:
-        """Network inputs of images, their middles where they are too large; embeddings pass."""
-        if self.size is None:
-            return inputs
-        images = normalise(self.cut(inputs), self.mean, self.std)
-        return images.contiguous(memory_format=torch.channels_last)
-
-    def cut(self, images: Tensor) -> Tensor:
-        """What is seen of stored images (B, C, H, W) when they are judged."""
-        assert self.size is not None, "embeddings are seen whole"
-        return images if images.shape[2:] == self.size else centre_crop(images, self.size)
+        return to_channels_last(self.preprocess(self.augmentation(self.source, index, drawn)))

@@ -199,7 +199,9 @@ class Trainer:
 
     def features(self, split: Split) -> Tensor:
         """Features (N, D) of `split` in evaluation mode."""
-        return extract(self.model, split, self.resident.view, self.fabric, self.config.machine)
+        return extract(
+            self.model, split, self.resident.preprocess, self.fabric, self.config.machine
+        )
 
     def tensors(self) -> Iterator[Tensor]:
         """Everything that a step changes."""

@@ -125,7 +125,7 @@ def gradcam(
         raise UserError(f"--images are rows of the test set, from 0 to {len(test) - 1}")
     shown = test.take(rows)
     maps = [maps_of_run(run, shown, layer) for run in opened]  # (B, h, w) each
-    views = [run.view.cut(shown.pixels()) for run in opened]  # (B, C, H, W) each, as it was seen
+    views = [run.preprocess.crop(shown.pixels()) for run in opened]  # (B, C, H, W) each
     figure = canvas.panels(len(rows), 1 + len(opened), size=(1.05, 1.2))
     axes = np.array(figure.axes).reshape(1 + len(opened), len(rows))
     for column, label in enumerate(shown.labels.tolist()):
