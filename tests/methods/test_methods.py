@@ -17,7 +17,7 @@ from longtail import methods
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
-from longtail.methods import Batch, Model
+from longtail.methods import Batch, Model, RuleInputs
 from longtail.methods import table as listing
 from longtail.methods.decouple import ScaledHead
 from longtail.methods.oltr import MemoryHead
@@ -51,7 +51,7 @@ def ruled(name: str, **options) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     before = head.weight.clone()
     rule = methods.build(name, options).rule
     assert rule is not None
-    logits = rule(head, features, labels, None, COUNTS)(features)
+    logits = rule(RuleInputs(head, features, labels, None, COUNTS))(features)
     assert torch.equal(head.weight, before) and not logits.requires_grad
     return head(features).detach(), logits, features
 

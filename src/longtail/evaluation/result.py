@@ -26,7 +26,7 @@ from longtail.evaluation.accuracy import (
     score,
     sweep,
 )
-from longtail.methods import Choice, HeldOut, Method, Model
+from longtail.methods import Choice, HeldOut, Method, Model, RuleInputs
 from longtail.nn.heads import Head, NormalisedHead
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,8 @@ def _ruled(method: Method, head: Head, features: Features, data: Data) -> Head:
     if not method.rule:
         return head
     labels = data.train.labels.to(features.train.device)
-    return method.rule(head, features.train, labels, features.held, data.counts)
+    inputs = RuleInputs(head, features.train, labels, features.held, data.counts)
+    return method.rule(inputs)
 
 
 def choose(

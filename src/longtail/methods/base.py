@@ -123,8 +123,22 @@ class HeldOut(NamedTuple):
     labels: Tensor
 
 
-Rule = Callable[[Head, Tensor, Tensor, HeldOut | None, ClassCounts], Head]
-"""Post-hoc: (head, features, labels, held_out, counts) -> head. Pure: leaves its head alone."""
+class RuleInputs(NamedTuple):
+    """Everything that a post-hoc rule may use."""
+
+    head: Head
+    """The trained head; a rule must not change it."""
+    features: Tensor
+    """(N, D) features of the training images."""
+    labels: Tensor
+    """(N,) their classes."""
+    held_out: HeldOut | None
+    """None if the data has no validation part."""
+    counts: ClassCounts
+
+
+Rule = Callable[[RuleInputs], Head]
+"""Returns a new head made from a trained one."""
 
 
 @dataclass(frozen=True)

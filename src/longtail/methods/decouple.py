@@ -15,10 +15,10 @@ from longtail.methods.base import (
     Auto,
     CausalReading,
     Choice,
-    HeldOut,
     Method,
     Model,
     Paper,
+    RuleInputs,
     Stage,
     centroids,
     head_only,
@@ -41,7 +41,7 @@ def decouple_joint() -> Method:
 
 def decouple_ncm() -> Method:
     """Nearest class mean of the baseline's features, by cosine (Kang et al. 2020)."""
-    return Method(rule=_nearest_mean, training="baseline", paper=KANG, reading=TWO_STAGE)
+    return Method(rule=_use_class_means, training="baseline", paper=KANG, reading=TWO_STAGE)
 
 
 def decouple_crt(*, share: float = 0.1) -> Method:
@@ -56,7 +56,7 @@ def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
     """The baseline's weights divided by |w|^tau (Kang et al. 2020)."""
     require(least=0, tau=tau)
     return Method(
-        rule=None if tau == "auto" else partial(_rescaled, tau=tau),
+        rule=None if tau == "auto" else partial(_normalise_weights, tau=tau),
         choice=Choice("tau", TAUS) if tau == "auto" else None,
         training="baseline",
         post_hoc=("tau",),
@@ -101,21 +101,13 @@ def _fresh_head(model: Model, features: Tensor, labels: Tensor, counts: ClassCou
     model.head.reset_parameters()
 
 
-def _nearest_mean(
-    head: Head, features: Tensor, labels: Tensor, held_out: HeldOut | None, counts: ClassCounts
-) -> Head:
-    """Unit class means: <w_i, x> ranks the classes as cos(w_i, x) does."""
-    return AffineHead.of(F.normalize(centroids(features, labels, len(counts))))
+def _use_class_means(inputs: RuleInputs) -> Head:
+    """Use unit class means as weights: <w_i, x> then ranks the classes as cos(w_i, x) does."""
+    means = centroids(inputs.features, inputs.labels, len(inputs.counts))
+    return AffineHead.of(F.normalize(means))
 
 
-def _rescaled(
-    head: Head,
-    features: Tensor,
-    labels: Tensor,
-    held_out: HeldOut | None,
-    counts: ClassCounts,
-    *,
-    tau: float,
-) -> Head:
-    norms = head.weight.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    return AffineHead.of(head.weight / norms**tau, tau=tau)
+def _normalise_weights(inputs: RuleInputs, *, tau: float) -> Head:
+    weight = inputs.head.weight
+    norms = weight.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return AffineHead.of(weight / norms**tau, tau=tau)
