@@ -15,7 +15,7 @@ from longtail import methods
 from longtail.core.config import DataConfig, TrainConfig
 from longtail.data.load import hold_out
 from longtail.core.errors import UserError
-from longtail.training.model import batch_of_rank, check_fits
+from longtail.training.probe import batch_of_rank, check_fits
 from longtail.runs.fit import fit_all
 from longtail.training.trainer import Trainer, build_optimizer
 from longtail.evaluation.result import Result

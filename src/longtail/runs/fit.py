@@ -18,7 +18,7 @@ import torch
 from lightning.fabric import Fabric
 
 from longtail.data import load as data_sets
-from longtail.training.blueprint import Blueprint
+from longtail.training.model import Blueprint
 from longtail.core.config import Config
 from longtail.data.base import Data
 from longtail.training.launch import explain_out_of_memory, launch
@@ -29,7 +29,7 @@ from longtail.evaluation.intervals import intervals
 from longtail.runs.plan import DataOf, Job, plan, schedule, waves
 from longtail.core.locks import hold_folders
 from longtail.methods import Method
-from longtail.training.model import NetworkProbe, check_fits
+from longtail.training.probe import NetworkProbe, check_fits
 from longtail.evaluation.result import (Features, choose, extract_parts, score_parts, label_free, make_result)
 from longtail.runs.folder import Run
 from longtail.runs.record import write_result

@@ -19,7 +19,7 @@ from longtail.evaluation import tables
 from longtail.methods import Model
 from longtail.nn.heads import NormalisedHead, check_alpha
 from longtail.runs.folder import Run
-from longtail.training.blueprint import Blueprint, head_values
+from longtail.training.model import Blueprint, describe_head
 
 FORMAT = 1
 
@@ -118,7 +118,7 @@ class ServedModel(nn.Module):
             return self
         alpha = check_alpha((self.about.alpha or 0.0) if alpha is None else alpha)
         head = self.head.folded(alpha)
-        blueprint = replace(self.about.blueprint, head=head_values(head))
+        blueprint = replace(self.about.blueprint, head=describe_head(head))
         metrics = _metrics_at(alpha, self.about.metrics)
         about = replace(self.about, blueprint=blueprint, alpha=alpha, dial=False, metrics=metrics)
         return ServedModel(Model(self.backbone, head), about)

@@ -40,9 +40,9 @@ from longtail.nn.backbones import Backbone, Identity
 from longtail.nn.heads import AffineHead, CosineHead, Head
 from longtail.serving import write as exports
 from longtail.serving.model import About, ServedModel
-from longtail.training.blueprint import Blueprint
 from longtail.training.features import extract
 from longtail.training.launch import launch
+from longtail.training.model import Blueprint
 from longtail.training.resident import build_preprocess
 
 Pixels = Literal["imagenet", "data"]

@@ -25,7 +25,8 @@ from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
 from longtail.training.batches import StreamedBatches
 from longtail.training.features import extract
-from longtail.training.model import batch_of_rank, build_model, load_weights, short_batch
+from longtail.training.model import build_model, load_weights
+from longtail.training.probe import batch_of_rank, short_batch
 from longtail.training.resident import ResidentBatches
 from longtail.training.schedule import Leg, lay_out, mean_decay, rate
 
