@@ -22,8 +22,8 @@ from longtail.data.base import Data
 from longtail.evaluation.accuracy import GRID, accuracy, score, sweep
 from longtail.runs.fit import TUNING_FRACTION
 from longtail.runs.plan import resolve
+from longtail.training.batches import ResidentBatches
 from longtail.training.launch import launch
-from longtail.training.resident import ResidentBatches
 from longtail.training.trainer import Trainer
 
 

@@ -19,9 +19,9 @@ from longtail.core.config import Config, MachineConfig
 from longtail.core.environment import environment
 from longtail.data.base import Data
 from longtail.runs.plan import resolve
+from longtail.training.batches import ResidentBatches, sample_input
 from longtail.training.cuda_graph import stepper
 from longtail.training.launch import launch
-from longtail.training.resident import ResidentBatches, sample_input
 from longtail.training.trainer import Trainer
 
 PASSES = 5

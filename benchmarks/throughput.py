@@ -32,10 +32,9 @@ from longtail.data.base import Data, Split
 from longtail.data.decoding.host import cores
 from longtail.data.decoding.workers import receive
 from longtail.runs.plan import resolve
-from longtail.training.batches import place, workers_of
+from longtail.training.batches import ResidentBatches, count_workers, place
 from longtail.training.cuda_graph import stepper
 from longtail.training.launch import launch
-from longtail.training.resident import ResidentBatches
 from longtail.training.trainer import Trainer
 
 WARM_UP = 5
@@ -85,7 +84,7 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
     fabric = launch(config.machine)
     asked = only or WAYS
     about = _about(setting, paths)
-    found = keep(about, workers_of(config.machine), out)
+    found = keep(about, count_workers(config.machine), out)
     replaced = modes(out) - set(found)
     failed: list[str] = []
     for mode, way in _ways(setting, paths, fabric).items():
@@ -182,7 +181,7 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
     config = setting.config
     size, batch = config.train.crop_size, config.train.batch_size
     assert size is not None
-    workers, pin = workers_of(config.machine), fabric.device.type == "cuda"
+    workers, pin = count_workers(config.machine), fabric.device.type == "cuda"
     loader = plain_loader(paths, data.train.labels.tolist(), size, batch, workers, pin=pin)
     replica = _replica(config, data, fabric)
     optimizer = replica.optimizer
@@ -216,7 +215,7 @@ def _replica(config: Config, data: Data, fabric: Fabric) -> Trainer:
     config, method = resolve(config)
     replica = Trainer(config, method, data, resident, fabric)
     replica.enter(0, resumed=False)
-    if resident.captured:
+    if resident.capturable:
         replica.begin_epoch(0)  # the graph is captured on what an epoch has drawn
     return replica
 
@@ -251,7 +250,7 @@ def _measured(
         mode=mode,
         fed_by=fed_by,
         images=images,
-        workers=0 if fed_by == "ResidentBatches" else workers_of(config.machine),
+        workers=0 if fed_by == "ResidentBatches" else count_workers(config.machine),
         images_per_second=images / seconds,
         device_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         host_bytes=tuple(host),

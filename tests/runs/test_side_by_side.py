@@ -13,7 +13,7 @@ from longtail.training.cuda_graph import steps_of_epoch
 from longtail.runs.plan import plan, schedule
 from longtail.runs.fit import run_jobs
 from longtail.training.trainer import Trainer
-from longtail.training.resident import ResidentBatches
+from longtail.training.batches import ResidentBatches
 from longtail.evaluation.result import own_seconds
 
 UNLIKE = (

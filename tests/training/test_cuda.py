@@ -12,10 +12,10 @@ from longtail.evaluation.result import Result
 from longtail.nn import backbones
 from longtail.reporting.gradcam import grad_cam
 from longtail.runs.fit import fit_all
+from longtail.training.batches import ResidentBatches
 from longtail.training.cuda_graph import stepper, steps_of_epoch
 from longtail.training.launch import launch
 from longtail.training.loop import train
-from longtail.training.resident import ResidentBatches
 from longtail.training.schedule import lay_out
 from longtail.training.trainer import Trainer
 
@@ -280,7 +280,7 @@ def test_streamed_and_resident_images_train_alike(tmp_path):
 
 
 def test_what_is_carried_is_not_read_before_it_is_there():
-    from longtail.training.batches import _early
+    from longtail.training.batches import _prefetch
 
     device = torch.device("cuda", 0)
 
@@ -290,11 +290,11 @@ def test_what_is_carried_is_not_read_before_it_is_there():
             torch.cuda._sleep(50_000_000)
             yield batch.fill_(value)
 
-    read = [batch.clone() for batch in _early(slow(), device)]
+    read = [batch.clone() for batch in _prefetch(slow(), device)]
     assert [part.unique().tolist() for part in read] == [[value] for value in range(8)]
 
 
-def test_what_is_carried_early_spoils_nothing_that_is_still_read():
+def test_what_is_carried_prefetch_spoils_nothing_that_is_still_read():
     from longtail.training.batches import stream_batches
 
     images = torch.arange(96, dtype=torch.uint8).view(-1, 1, 1, 1).expand(96, 3, 64, 64)

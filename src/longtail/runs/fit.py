@@ -33,7 +33,7 @@ from longtail.training.probe import NetworkProbe, check_fits
 from longtail.evaluation.result import (Features, choose, extract_parts, score_parts, label_free, make_result)
 from longtail.runs.folder import Run
 from longtail.runs.record import write_result
-from longtail.training.batches import streams
+from longtail.training.batches import must_stream
 from longtail.runs.train import on_cuda, train_jobs
 
 logger = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ def _side_by_side(sets: Iterable[Data], tried: Iterable[NetworkProbe], fabric: F
     A network with dropout draws from the device's one generator, and so is trained alone.
     """
     alone = on_cuda(fabric) and fabric.world_size == 1
-    streamed = any(streams(data, fabric.device) for data in sets)
+    streamed = any(must_stream(data, fabric.device) for data in sets)
     return alone and not streamed and not any(network.random for network in tried)
 
 

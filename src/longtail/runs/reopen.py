@@ -21,7 +21,7 @@ from longtail.runs.plan import Job
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
 from longtail.training.model import build_model, load_weights
-from longtail.training.resident import build_preprocess
+from longtail.training.batches import build_preprocess
 from longtail.nn.preprocess import Preprocess
 from longtail.evaluation.result import COST, Evidence, Result, extract_parts, score_parts, label_free, make_result
 from longtail.runs.folder import Run

@@ -14,9 +14,8 @@ from longtail.core.errors import UserError
 from longtail.runs.plan import DataOf, Job, find_start
 from longtail.core.environment import environment
 from longtail.training.trainer import Trainer
-from longtail.training.resident import ResidentBatches
 from longtail.evaluation.result import own_seconds
-from longtail.training.batches import StreamedBatches, place
+from longtail.training.batches import Batches, place
 
 
 def on_cuda(fabric: Fabric) -> bool:
@@ -125,7 +124,7 @@ def _take_up(
 
 def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Trainer]:
     """One for each job; those that see the same images alike share them on the device."""
-    placed: dict[Any, ResidentBatches | StreamedBatches] = {}
+    placed: dict[Any, Batches] = {}
     replicas = []
     for job in jobs:
         data, train = data_of(job), job.config.train

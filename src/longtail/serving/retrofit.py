@@ -40,10 +40,10 @@ from longtail.nn.backbones import Backbone, Identity
 from longtail.nn.heads import AffineHead, CosineHead, Head
 from longtail.serving import write as exports
 from longtail.serving.model import About, ServedModel
+from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
 from longtail.training.launch import launch
 from longtail.training.model import Blueprint
-from longtail.training.resident import build_preprocess
 
 Pixels = Literal["imagenet", "data"]
 AS_IT_IS = TrainConfig(augment="none")

@@ -31,7 +31,7 @@ def stepper(replicas: Sequence[Trainer]) -> Callable[[Sizes], None]:
     """
     fabric, machine = replicas[0].fabric, replicas[0].config.machine
     alone = fabric.device.type == "cuda" and fabric.world_size == 1
-    if not (machine.graph and alone and all(replica.resident.captured for replica in replicas)):
+    if not (machine.graph and alone and all(replica.resident.capturable for replica in replicas)):
         return lambda sizes: _step_all(replicas, sizes)
     graphs = {sizes: capture(replicas, sizes) for sizes in set(steps_of_epoch(replicas))}
     return lambda sizes: graphs[sizes].replay()

@@ -18,7 +18,7 @@ from longtail.nn import backbones
 from longtail.nn import weights as networks
 from longtail.nn.heads import Head
 from longtail.nn.preprocess import Preprocess
-from longtail.training.resident import input_size
+from longtail.training.batches import input_size
 
 
 def build_model(config: Config, method: Method, data: Data) -> Model:

@@ -11,8 +11,8 @@ from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.methods import Method
 from longtail.nn import backbones
+from longtail.training.batches import choose_augmentation, sample_input
 from longtail.training.model import check_backbone
-from longtail.training.resident import augmentation, sample_input
 
 
 class NetworkProbe(NamedTuple):
@@ -35,7 +35,7 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> Networ
         data: the data it trains on.
         world: number of ranks.
     """
-    augmentation(data, config.train)
+    choose_augmentation(data, config.train)  # raises if the sizes do not fit
     check_backbone(config, method, data)
     sample = sample_input(data, config.train)
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -23,11 +23,10 @@ from longtail.data.samplers import epoch_order, rank_order
 from longtail.methods import Batch, Method
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
-from longtail.training.batches import StreamedBatches
+from longtail.training.batches import Batches
 from longtail.training.features import extract
 from longtail.training.model import build_model, load_weights
 from longtail.training.probe import batch_of_rank, short_batch
-from longtail.training.resident import ResidentBatches
 from longtail.training.schedule import Leg, lay_out, mean_decay, rate
 
 
@@ -39,7 +38,7 @@ class Trainer:
         config: Config,
         method: Method,
         data: Data,
-        resident: ResidentBatches | StreamedBatches,
+        resident: Batches,
         fabric: Fabric,
     ):
         self.config = config
@@ -149,7 +148,7 @@ class Trainer:
             self.orders[i].copy_(order)
             self.drawn[i].copy_(drawn)
         parts = [size // self.parts for size in self.step_sizes for _ in range(self.parts)]
-        self.resident.begin([order for order, _ in shown], parts)
+        self.resident.begin_epoch([order for order, _ in shown], parts)
         self._train_mode()
         # layers with randomness of their own, such as dropout, draw from the global generators
         torch.manual_seed(stream(self.config.seed, "layers", epoch, rank))
