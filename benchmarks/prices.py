@@ -85,11 +85,11 @@ def price(config: Config, data: Data, fabric: Fabric, seconds: float) -> Price:
     method = methods.build(config.method)
     replica = _replica(config, data, fabric)
     times = []
-    for leg in replica.legs:
-        replica.enter(leg.start, resumed=False)
-        replica.begin_epoch(leg.start)
+    for stage in replica.stages:
+        replica.enter(stage.start, resumed=False)
+        replica.begin_epoch(stage.start)
         times.append(step_seconds([replica], seconds)[1])
-    epochs = tuple(leg.stop - leg.start for leg in replica.legs)
+    epochs = tuple(stage.stop - stage.start for stage in replica.stages)
     alone = Price(config.method, epochs, tuple(times), replica.steps, 0.0)
     tuning = (1 - TUNING_FRACTION) * alone.seconds if method.choice else 0.0
     return Price(config.method, epochs, tuple(times), replica.steps, tuning)

@@ -33,7 +33,7 @@ from longtail.data.decoding.host import cores
 from longtail.data.decoding.workers import receive
 from longtail.runs.plan import resolve
 from longtail.training.batches import ResidentBatches, count_workers, place
-from longtail.training.cuda_graph import stepper
+from longtail.training.cuda_graph import build_step
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
@@ -138,12 +138,12 @@ def _ways(
 def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
     """A whole epoch as the engine runs it, from its first draw on."""
     replica = _replica(config, data, fabric)
-    if mode == "resident" and not isinstance(replica.resident, ResidentBatches):
+    if mode == "resident" and not isinstance(replica.batches, ResidentBatches):
         raise UserError(
             f"{len(data.train):,} images do not fit the device, or neither memory nor disk, and "
             "would be streamed: pass a smaller --images to measure resident ones"
         )
-    advance = stepper([replica])
+    advance = build_step([replica])
     wait(fabric)
     with watch(used, INTERVAL) as host:
         began = time.perf_counter()
@@ -152,7 +152,7 @@ def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
             advance((size,))
         wait(fabric)
         seconds = time.perf_counter() - began
-    fed_by = type(replica.resident).__name__
+    fed_by = type(replica.batches).__name__
     return _measured(mode, fed_by, config, sum(replica.step_sizes), seconds, fabric, host)
 
 
@@ -165,14 +165,14 @@ def _ceiling(setting: Setting, data: Data, fabric: Fabric) -> Throughput:
     images = torch.randint(256, (count, 3, side, side), dtype=torch.uint8)
     data = replace(data, train=Split(images, data.train.labels[:count]))
     replica = _replica(config, data, fabric)
-    advance = stepper([replica])
+    advance = build_step([replica])
 
     def step() -> None:
         replica.cursor.zero_()
-        advance((replica.batch,))
+        advance((replica.full_batch,))
 
     seconds, host = _steady(step, WARM_UP, setting.steps, fabric)
-    seen = setting.steps * replica.batch
+    seen = setting.steps * replica.full_batch
     return _measured("ceiling", "ResidentBatches", config, seen, seconds, fabric, host)
 
 

@@ -1,4 +1,4 @@
-"""Two gloo processes equal one process on the joined batch, through the whole engine."""
+"""Two gloo processes equal one process on the joined batch, through the whole training."""
 
 import os
 import subprocess
@@ -77,7 +77,7 @@ def test_two_ranks_equal_one(tmp_path):
             assert one.result["mean_cos"] == pytest.approx(two.result["mean_cos"])
         if name == "oltr":
             assert weights[0]["head.memory"].abs().max() > 0
-    # all ranks judged one model: the saved one, with rank 0's batch statistics
+    # all ranks evaluated one model: the saved one, with rank 0's batch statistics
     bbn = Run(tmp_path / "two" / "bbn" / "s0")
     again = lt.evaluate(bbn, data=tiny_data())
     assert again.feature_norm == pytest.approx(bbn.result["feature_norm"], rel=1e-4)
@@ -170,7 +170,7 @@ def test_processes_are_counted_for_you(env, wanted, monkeypatch):
     assert launch._count_processes(MachineConfig()) == wanted
 
 
-def test_one_process_of_several_speaks(monkeypatch, capsys):
+def test_only_rank_0_prints(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     print_lines(["a"], [["b"]])
     assert capsys.readouterr().out == ""

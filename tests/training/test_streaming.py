@@ -300,7 +300,7 @@ def test_a_small_card_gets_the_same_model_in_parts(method, options, tmp_path: Pa
         fit_all(config.with_options(accumulate=3), ["cosine"], [0], out=tmp_path / "x", data=data)
 
 
-def test_out_of_memory_says_the_sizes_and_the_cure(tmp_path: Path, monkeypatch):
+def test_out_of_memory_errors_name_the_sizes_and_what_helps(tmp_path: Path, monkeypatch):
     from helpers import tiny_data
     from longtail.training.trainer import Trainer
 

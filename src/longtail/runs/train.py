@@ -116,7 +116,7 @@ def _take_up(
             replica.load_state_dict(saved["replica"])
         elif found := find_start(job, replica.data, others):
             reached = Checkpoint(found.epochs, reached.seconds + own_seconds(found.run.result))
-            replica.take_over(found.run.load_model(), f"{found.run.folder}/model.safetensors")
+            replica.start_from(found.run.load_model(), f"{found.run.folder}/model.safetensors")
             if fabric.global_rank == 0:
                 job.run.write_metrics(found.run.metrics)
     return reached

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.training.cuda_graph import stepper, steps_of_epoch
+from longtail.training.cuda_graph import build_step, list_steps
 from longtail.training.trainer import Trainer
 
 Record = dict[str, Any]
@@ -62,7 +62,7 @@ def train(
         for trainer in running:
             trainer.enter(first, resumed=first == start)
         with clock.pause():
-            advance, steps = stepper(running), steps_of_epoch(running)
+            advance, steps = build_step(running), list_steps(running)
         for epoch in range(first, last):
             began = time.perf_counter()
             images = running[0].images_in(epoch, epoch + 1)
@@ -88,7 +88,7 @@ def train(
 
 def _split_epochs(trainers: Sequence[Trainer], start: int) -> Iterator[tuple[int, int]]:
     """Split the epochs from `start` on wherever a trainer changes its stage or ends."""
-    edges = {leg.stop for trainer in trainers for leg in trainer.legs}
+    edges = {stage.stop for trainer in trainers for stage in trainer.stages}
     return pairwise([start, *sorted(edge for edge in edges if edge > start)])
 
 
@@ -99,7 +99,9 @@ def _record(trainer: Trainer, epoch: int, began: float) -> Record:
         losses = cast(Tensor, trainer.fabric.all_reduce(losses))
     losses = losses.cpu()
     config = trainer.config
-    check_finite(losses, trainer.finite(), epoch=epoch, seed=config.seed, lr=config.train.lr)
+    check_finite(
+        losses, trainer.has_finite_weights(), epoch=epoch, seed=config.seed, lr=config.train.lr
+    )
     seconds = time.perf_counter() - began
     return {
         "epoch": epoch,

@@ -81,7 +81,7 @@ def _is_random(layer: nn.Module) -> bool:
     return any(getattr(layer, name, 0.0) for name in ("p", "drop_prob"))
 
 
-def batch_of_rank(config: Config, images: int, world: int) -> int:
+def batch_per_rank(config: Config, images: int, world: int) -> int:
     """Images per step on each rank, a multiple of --accumulate; at most the training images."""
     size, parts = config.train.batch_size, config.machine.accumulate
     if size % (world * parts):
@@ -107,14 +107,14 @@ def short_batch(config: Config, images: int, world: int) -> int:
     """
     if not config.train.keep_short_batch:
         return 0
-    rest = images % (batch_of_rank(config, images, world) * world) // world
+    rest = images % (batch_per_rank(config, images, world) * world) // world
     return rest // config.machine.accumulate * config.machine.accumulate
 
 
 def _check_single_images(config: Config, shape: torch.Size, images: int, world: int) -> None:
     """Refuse parts of one image if the network normalises over several."""
     size, parts = config.train.batch_size, config.machine.accumulate
-    if batch_of_rank(config, images, world) == parts:
+    if batch_per_rank(config, images, world) == parts:
         where, larger = "every step", [f"a larger --batch-size (now {size})"]
         few = size >= 2 * world * parts  # too few images: a larger batch changes nothing
         ways = ([] if few else larger) + _fewer_parts(parts, world)
