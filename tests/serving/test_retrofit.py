@@ -348,7 +348,7 @@ def test_mistakes(made):
     for name, said in (
         ("nowhere.pt", "does not exist"),
         ("short.pt", "cut short"),
-        ("short.safetensors", "cut short"),
+        ("short.safetensors", "truncated"),
         ("empty.pt", "holds no weights"),
     ):
         with pytest.raises(UserError, match=said):
