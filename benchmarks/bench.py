@@ -25,7 +25,7 @@ from longtail.runs.fit import TUNING_FRACTION, run_jobs
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job, resolve
 from longtail.training.loop import Progress
-from longtail.training.schedule import lay_out
+from longtail.training.schedule import schedule_stages
 
 PAPER_ORDER = (
     *("focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),
@@ -172,8 +172,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         for recipe, seed in wanted:
             config = recipe.config
             method = methods.build(config.method, config.options)
-            legs = lay_out(method.stages, config.train.epochs)[1 if method.first else 0 :]
-            epochs = sum((leg.stop - leg.start) * len(leg.stage.samplers) for leg in legs)
+            stages = schedule_stages(method.stages, config.train.epochs)[1 if method.first else 0 :]
+            epochs = sum((s.stop - s.start) * len(s.stage.samplers) for s in stages)
             seen = frozenset(o for o in config.options.items() if o[0] not in method.post_hoc)
             key = (recipe.cell, method.training or config.method, seen, config.train, seed)
             trainings[key] = images.get(config.data, typical) * epochs * price

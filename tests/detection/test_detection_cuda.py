@@ -6,7 +6,7 @@ import torch
 from benchmarks.detection_speed import Workload, measure_speed
 from longtail.detection.data.masks import encode
 from longtail.detection.train import fit
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from small_detector import Interrupt, Stop, small_config, small_data
 
 pytestmark = pytest.mark.skipif(

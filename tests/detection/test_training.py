@@ -30,7 +30,7 @@ from longtail.detection.network.detector import build_detector
 from longtail.detection.reopen import OpenDetector
 from longtail.detection.run import DetectionRun
 from longtail.detection.train import batches_of, fit
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from small_detector import Interrupt, Stop, small_config, small_data
 
 ROOT = Path(__file__).parents[2]

@@ -9,13 +9,13 @@ import pytest
 
 import longtail as lt
 from helpers import photos, tiny_config, tiny_data
-from longtail.data.prepare import hold_out
-from longtail.serving import write as exports
-from longtail.reporting import figures
-from longtail.evaluation import tables
 from longtail.core.errors import UserError
+from longtail.data.prepare import hold_out
+from longtail.evaluation import tables
+from longtail.reporting import figures
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
+from longtail.serving import write as exports
 
 QUICK = dict(backbone="identity", epochs=2, batch_size=8, lr=0.1, warmup=0, device="cpu")
 

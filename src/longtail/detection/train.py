@@ -31,7 +31,8 @@ from longtail.detection.data.dataset import DetectionSet, Splits, load
 from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.predict import evaluate_detector, prepare_images, source_of
 from longtail.detection.run import DetectionRun, digest, make_result, training_id, write_result
-from longtail.training.loop import Progress, check_finite, launch
+from longtail.training.launch import launch
+from longtail.training.loop import Progress, check_finite
 from longtail.training.model import load_weights
 from longtail.training.schedule import rate
 

@@ -51,12 +51,12 @@ def embed(
     model = Model(shipped.backbone, shipped.head)
     # as in training, to the last bit
     model.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    view = shipped.about.blueprint.view(fabric.device)
+    preprocess = shipped.preprocess.to(fabric.device)
     arrays: dict[str, NDArray] = {}
     for part in ("train", "val", "test"):
         split = getattr(wanted, part)
         if split is not None:
-            arrays[f"x_{part}"] = _small(extract(model, split, view, fabric, machine))
+            arrays[f"x_{part}"] = _small(extract(model, split, preprocess, fabric, machine))
             arrays[f"y_{part}"] = split.labels.numpy()
     arrays["classes"] = np.array(wanted.classes, dtype=str)
     arrays["made_by"] = np.array(json.dumps(origin(run, wanted)))

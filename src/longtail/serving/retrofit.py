@@ -33,10 +33,10 @@ from longtail.nn.backbones import Backbone, Identity
 from longtail.nn.heads import AffineHead, CosineHead, Head
 from longtail.serving import write as exports
 from longtail.serving.model import About, ServedModel
-from longtail.training.blueprint import Blueprint
+from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
-from longtail.training.loop import launch
-from longtail.training.resident import View
+from longtail.training.launch import launch
+from longtail.training.model import Blueprint
 
 Pixels = Literal["imagenet", "data"]
 AS_IT_IS = TrainConfig(augment="none")
@@ -186,12 +186,12 @@ def _features(backbone: Backbone, layer: networks.LastLayer, data: Data) -> dict
     """Features (N, D) of every part."""
     machine = MachineConfig()
     fabric = launch(machine)
-    view = View.of(data, AS_IT_IS, fabric.device)
+    preprocess = build_preprocess(data, AS_IT_IS).to(fabric.device)
     network = Model(backbone, AffineHead.of(layer.weight, layer.bias)).to(fabric.device)
     parts = {}
     for part in ("train", "val", "test"):
         if (split := getattr(data, part)) is not None:
-            found = extract(network, split, view, fabric, machine)
+            found = extract(network, split, preprocess, fabric, machine)
             parts[part] = Split(found.cpu(), split.labels)
     return parts
 
