@@ -143,7 +143,7 @@ class TestOnnx:
 class TestTorchExport:
     @pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # of torch about itself
     @pytest.mark.parametrize("name", ["oltr", "deconfound-tde"])
-    def test_torch_runs_the_graph_and_we_read_the_weights(self, name, runs, tmp_path):
+    def test_torch_runs_the_graph(self, name, runs, tmp_path):
         run, dial = runs[name], name == "deconfound-tde"
         path = lt.export(run, "torch-export", tmp_path / "m.pt2", alpha_input=dial)
         extra = {"longtail.json": ""}
@@ -152,10 +152,6 @@ class TestTorchExport:
         inputs, expected = judged(run, 2.0)
         same(program(inputs, *[torch.tensor(2.0)] * dial), expected)
         same(program(inputs[:1], *[torch.tensor(2.0)] * dial), expected[:1])
-        model = lt.load_model(path)
-        if dial:
-            model.alpha = 2.0
-        same(model.logits(inputs), expected)
 
 
 def test_a_graph_that_says_something_else_is_not_written(vectors, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.model import About, ServedModel, no_dial
-from longtail.serving.read import read_archive, read_folder, read_onnx, read_safetensors
+from longtail.serving.read import read_folder, read_onnx, read_safetensors
 
 BATCH = 64
 Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor
@@ -215,7 +215,7 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
     Nothing in a file is ever run: pickles are refused unread.
 
     Args:
-        path: a run or its folder, a .safetensors, .onnx or .pt2 file, or a saved folder.
+        path: a run or its folder, a .safetensors or .onnx file, or a saved folder.
         device: auto, cpu or cuda; an ONNX file runs on the CPU.
     """
     path = path.folder if isinstance(path, Run) else Path(path)
@@ -229,11 +229,14 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
     elif path.suffix == ".safetensors":
         shipped = read_safetensors(path)
     elif path.suffix == ".pt2":
-        shipped = read_archive(path)
+        raise UserError(
+            f"{path} was not opened: .pt2 files are for torch.export.load. Pass the run folder, or "
+            "a .safetensors file of longtail export"
+        )
     else:
         raise UserError(
             f"{path} was not opened: pickles (.pt, .pth, .pkl, .ckpt) can run code when they are "
-            "read. Pass a run folder, a .safetensors, .onnx or .pt2 file of longtail export, or a "
+            "read. Pass a run folder, a .safetensors or .onnx file of longtail export, or a "
             "folder of save_pretrained"
         )
     return Predictor(shipped.about, TorchNetwork(shipped, device))

@@ -1,20 +1,14 @@
-"""Model files read without running anything that is in them.
+"""Read model files without running any code in them.
 
-safetensors and ONNX hold numbers and a graph. A torch.export archive may hold pickles, and its
-shapes are evaluated as Python when torch loads it: only its raw weights and our description are
-read here. Every other file, pickles above all, is refused unread.
+safetensors files hold only numbers, ONNX files numbers and a graph. `load_model` refuses all other
+files, pickles above all, without opening them.
 """
 
-import json
-import zipfile
-import zlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
-from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors
@@ -49,50 +43,6 @@ def read_safetensors(path: Path) -> ServedModel:
             "a file that longtail export wrote"
         )
     return ServedModel.build(About.from_json(text, source), source).take(tensors, source)
-
-
-UNREADABLE = (
-    *(KeyError, IndexError, ValueError, TypeError, AttributeError, OSError),
-    *(zipfile.BadZipFile, zlib.error, RuntimeError),  # the last: encrypted, or packed unheard-of
-)
-"""What reading a crafted archive may raise."""
-TYPES = {torch.int64: 5, torch.float32: 7}
-"""The numbers that torch.export has for the types of our weights."""
-
-
-def read_archive(path: Path) -> ServedModel:
-    """The model of a torch.export archive, rebuilt from its description and raw weights."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            root = archive.namelist()[0].split("/")[0]
-            text = archive.read(f"{root}/extra/{DESCRIPTION}.json").decode()
-            config = archive.read(f"{root}/data/weights/model_weights_config.json")
-            shipped = ServedModel.build(About.from_json(text, str(path)), str(path))
-            expected = shipped.state_dict()
-            weights = {
-                name: _raw(archive.read(f"{root}/data/weights/{entry['path_name']}"), entry, like)
-                for name, entry in json.loads(config)["config"].items()
-                if (like := expected.get(name)) is not None
-            }
-    except UserError:
-        raise
-    except UNREADABLE as error:
-        raise UserError(
-            f"{path} is no torch.export archive of longtail export, or was cut short "
-            f"({type(error).__name__}). Nothing of it was run"
-        ) from None
-    return shipped.take(weights, str(path))
-
-
-def _raw(content: bytes, entry: dict[str, Any], like: Tensor) -> Tensor:
-    """The bytes of one weight as a tensor of the shape and type of `like`."""
-    if entry["use_pickle"] or len(content) != like.nbytes:
-        raise ValueError("a pickle, or a weight of another size")
-    said = entry["tensor_meta"]
-    sizes, strides = ([axis["as_int"] for axis in said[name]] for name in ("sizes", "strides"))
-    if (said["dtype"], sizes, strides) != (TYPES[like.dtype], [*like.shape], [*like.stride()]):
-        raise ValueError("a weight of another type, or in another order")
-    return torch.frombuffer(bytearray(content), dtype=like.dtype).reshape(like.shape)
 
 
 def onnx_session(content: bytes) -> Any:
