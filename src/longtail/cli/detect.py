@@ -30,14 +30,18 @@ class DetectTrain:
     overwrite: bool = False
     """Replace the run that is in the folder."""
 
+    main_options = (
+        *("data", "method", "alpha", "backbone", "epochs"),
+        *("batch_size", "lr", "image_size", "out"),
+    )
     examples = """
       longtail detect train shapes-lvis
       longtail detect train shapes-lvis --method baseline --epochs 12 --out runs/shapes
       longtail detect train my/folder --backbone resnet50.tv_in1k --pretrained --norm frozen
       longtail detect train --recipe recipes/lvis/v0.5/deconfound-tde.yaml --root ~/data"""
 
-    def begun(self) -> DetectionConfig:
-        """The configuration of the run in --out."""
+    def load_config(self) -> DetectionConfig:
+        """Return the configuration of the run in --out."""
         from longtail.detection.run import DetectionRun
 
         assert self.out

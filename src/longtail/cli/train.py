@@ -27,6 +27,10 @@ class Train:
     overwrite: bool = False
     """Replace the run that is in the folder."""
 
+    main_options = (
+        *("data", "method", "backbone", "epochs", "batch_size"),
+        *("lr", "image_size", "val_fraction", "out"),
+    )
     examples = """
       longtail train letters-lt
       longtail train cifar100-lt:100 --root ~/data --method deconfound-tde --alpha 1.5 --seeds 3
@@ -35,8 +39,8 @@ class Train:
       longtail train letters-lt --method all --seeds 3
       longtail train --list train.txt --test-list test.txt --root images/ --image-size 224"""
 
-    def begun(self) -> Config:
-        """The configuration of the run in --out."""
+    def load_config(self) -> Config:
+        """Return the configuration of the run in --out."""
         from longtail.runs.folder import Run
 
         assert self.out
