@@ -158,8 +158,8 @@ def test_eval_and_sweep_agree(run, capsys):
 
 def test_eval_says_how_the_tau_of_a_rule_was_chosen(tmp_path, capsys):
     run = lt.fit("digits-lt", "decouple-tau-norm", out=tmp_path / "r", epochs=1, device="cpu")
-    told = longtail(capsys, "eval", str(run.folder)).splitlines()[-1]
-    assert told == f"tau {run.result['tau']:g}: held-out"
+    last = longtail(capsys, "eval", str(run.folder)).splitlines()[-1]
+    assert last == f"tau {run.result['tau']:g}: held-out"
 
 
 def test_report_is_one_file_without_network(run, tmp_path, capsys):
@@ -221,7 +221,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("sweep", "nowhere", "--alphas", "a:b"), "or numbers as 0,1,1.5, not 'a:b'"),
         (("methods", "decouple"), "unknown method 'decouple'"),
         (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
-        (("train", "digits-lt", "--seeds", "0"), "--seeds 0: at least one"),
+        (("train", "digits-lt", "--seeds", "0"), "--seeds 0: must be at least 1"),
         (("train", "digits-lt", "--alpha", "nan"), "--alpha takes float or auto, not 'nan'"),
         (("train", "digits-lt", "--heads", "inf"), "--heads takes int, not 'inf'"),
         (("sweep", "nowhere", "--alphas=-1:0:1"), "alpha -1 must be a number from 0 up"),

@@ -51,7 +51,7 @@ def test_a_file_that_was_cut_short_is_refused(kind, files, tmp_path):
     for part in range(20):
         path = tmp_path / f"{part}.{kind}"
         path.write_bytes(whole[: len(whole) * part // 20])
-        with pytest.raises(UserError, match=rf"{part}\.{kind} (is no|was not written)"):
+        with pytest.raises(UserError, match=rf"{part}\.{kind} (is no|is not an|was not written)"):
             lt.load_model(path)
 
 
@@ -82,7 +82,7 @@ def test_the_pickle_would_write_a_file(mark):
 def test_a_pickle_is_refused_under_any_name(suffix, save, mark, tmp_path):
     with (tmp_path / f"model.{suffix}").open("wb") as file:
         save(Evil(mark), file)
-    with pytest.raises(UserError, match=f"model.{suffix} (was not opened|is no)"):
+    with pytest.raises(UserError, match=f"model.{suffix} (was not opened|is no|is not an)"):
         lt.load_model(tmp_path / f"model.{suffix}")
     assert not mark.exists()
 
@@ -109,7 +109,7 @@ def test_a_torch_export_file_is_left_to_torch(tmp_path):
     [
         (lambda about: about.pop("classes"), "was not written by longtail export"),
         (lambda about: about.update(format=99), "has format 99, this version reads 1"),
-        (lambda about: about["classes"].append("d"), "names 4 classes and has 3"),
+        (lambda about: about["classes"].append("d"), "names 4 classes, but its head has 3"),
         (lambda about: about["blueprint"].update(backbone="hf-hub:a/resnet18"), "unknown backbone"),
         (lambda about: about["blueprint"].update(shape=[0]), "does not say which model"),
         (lambda about: about["blueprint"]["head"].update(kind="Popen"), "unknown kind of head"),
@@ -138,7 +138,7 @@ def test_what_is_no_model_of_ours_says_so(run, files, tmp_path):
     model = onnx.load(files["onnx"])
     model.metadata_props[0].value = model.metadata_props[0].value.replace('"a", ', "")
     onnx.save(model, tmp_path / "other.onnx")
-    with pytest.raises(UserError, match="names 2 classes, and its graph has others"):
+    with pytest.raises(UserError, match="names 2 classes, but its graph has others"):
         lt.load_model(tmp_path / "other.onnx")
     del model.metadata_props[:]
     onnx.save(model, tmp_path / "other.onnx")
