@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
-from longtail.detection.network.kernels.roi_align import align, in_order
 from longtail.detection.network.pyramid import LEVELS, group_norm
 
 BOX, MASK = 7, 14
@@ -21,7 +20,7 @@ class Atlas(NamedTuple):
     """The pyramid's levels on one map, one below the other, so that one call pools from all."""
 
     pixels: Tensor
-    """(B, V, H, W) float32."""
+    """(B, V, H, W) float32, contiguous: torchvision's RoIAlign has no bf16."""
     tops: Tensor
     """(L,) the row at which each level begins."""
 
@@ -36,7 +35,7 @@ def atlas_of(maps: dict[str, Tensor]) -> Atlas:
     framed = [F.pad(maps[name].float(), (1, 1, 1, 1), mode="replicate") for name in LEVELS]
     rows = [F.pad(level, (0, wide + 2 - level.shape[3])) for level in framed]
     tops = torch.tensor([0, *(level.shape[2] for level in rows[:-1])]).cumsum(0) + 1
-    return Atlas(in_order(torch.cat(rows, dim=2)), tops.to(rows[0], non_blocking=True))
+    return Atlas(torch.cat(rows, dim=2).contiguous(), tops.to(rows[0], non_blocking=True))
 
 
 def pool(atlas: Atlas, boxes: Tensor, image: Tensor, side: int, canonical: float) -> Tensor:
@@ -57,7 +56,7 @@ def pool(atlas: Atlas, boxes: Tensor, image: Tensor, side: int, canonical: float
     top = atlas.tops[level.long()]
     there = there + torch.stack([torch.ones_like(top), top] * 2, dim=1)  # 1: the frame
     regions = torch.cat([image[:, None].to(boxes), there], dim=1)
-    return align(atlas.pixels, regions, side)
+    return roi_align(atlas.pixels, regions, side, sampling_ratio=2, aligned=True)
 
 
 class BoxFeatures(nn.Sequential):
