@@ -19,8 +19,7 @@ from longtail.detection.config import Tde
 from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.data.sampling import uniform
 from longtail.detection.network import boxes as box
-from longtail.detection.network.losses import region_losses
-from longtail.detection.network.normaliser import per_rank
+from longtail.detection.network.losses import average_over_ranks, region_losses
 from longtail.detection.network.proposals import ProposalBatch
 from longtail.detection.network.regions import (
     BOX,
@@ -156,7 +155,7 @@ class Cascade(nn.Module):
             moves = stage.move(x).float().view(boxes.shape)
             labels = batch.labels.gather(1, which).masked_fill(~foreground, 0)
             aim = box.encode(stage.coder, box.take(batch.boxes, which), boxes)
-            count = per_rank(valid.sum())
+            count = average_over_ranks(valid.sum())
             losses[f"class{i}"] = stage.weight * self._class_loss(stage, x, labels, valid) / count
             losses[f"box{i}"] = stage.weight * box.move_loss(moves, aim, foreground, 1.0) / count
             rows = batch.rows.gather(1, which)
@@ -202,7 +201,7 @@ class Cascade(nn.Module):
         aim = mask_targets(true_masks, rows[image, place], boxes)
         wrong = F.binary_cross_entropy_with_logits(logits, aim, reduction="none").sum((1, 2))
         wrong = wrong.masked_fill(~there, 0.0).sum()
-        return wrong / (per_rank(there.sum()) * aim.shape[-1] ** 2)
+        return wrong / (average_over_ranks(there.sum()) * aim.shape[-1] ** 2)
 
     @torch.no_grad()
     def detect(

@@ -19,7 +19,7 @@ from torchvision.models.detection.rpn import RPNHead, permute_and_flatten
 from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.data.sampling import uniform
 from longtail.detection.network import boxes as box
-from longtail.detection.network.normaliser import per_rank
+from longtail.detection.network.losses import average_over_ranks
 
 ANCHORS = 256
 """Anchors of an image that the loss looks at, at most half of them foreground."""
@@ -102,7 +102,7 @@ class Proposals(nn.Module):
         chance = uniform(batch.keys, "anchors", len(anchors))
         index, drawn = box.sample(kind, chance, ANCHORS, 0.5)  # (B, ANCHORS)
         kind, which = kind.gather(1, index), which.gather(1, index)
-        count = per_rank(drawn.sum())
+        count = average_over_ranks(drawn.sum())
         right = F.binary_cross_entropy_with_logits(
             score.gather(1, index), (kind == 1).float(), drawn.float(), reduction="sum"
         )
