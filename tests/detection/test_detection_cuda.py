@@ -6,7 +6,7 @@ import torch
 from benchmarks.detection_speed import Workload, measure_speed
 from longtail.detection.data.masks import encode
 from longtail.detection.network.pyramid import LEVELS
-from longtail.detection.network.regions import atlas_of, pool
+from longtail.detection.network.regions import pool, stack_levels
 from longtail.detection.train import fit
 from longtail.training.loop import launch
 from small_detector import Interrupt, Stop, small_config, small_data
@@ -59,9 +59,9 @@ def test_regions_pooled_on_cuda_are_those_of_the_cpu():
     boxes = torch.cat([low, low + torch.rand(200, 2) * (256 - low)], dim=1)
     boxes[:4] = torch.tensor([[0.0, 0, 256, 256], [0, 0, 8, 8], [250, 250, 256, 256], [9, 9, 9, 9]])
     image = torch.randint(2, (200,))
-    expected = pool(atlas_of(maps), boxes, image, 7, 56.0)
+    expected = pool(stack_levels(maps), boxes, image, 7, 56.0)
     there = {name: level.cuda() for name, level in maps.items()}
-    found = pool(atlas_of(there), boxes.cuda(), image.cuda(), 7, 56.0)
+    found = pool(stack_levels(there), boxes.cuda(), image.cuda(), 7, 56.0)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -75,9 +75,9 @@ def test_bf16_maps_are_pooled_and_get_gradients_under_autocast():
     boxes = torch.stack([torch.zeros_like(sides)] * 2 + [sides] * 2, dim=1)
     image = torch.tensor([0, 1, 0, 1], device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
-        found = pool(atlas_of(maps), boxes, image, 7, 56.0)
+        found = pool(stack_levels(maps), boxes, image, 7, 56.0)
     exact = {name: level.detach().float() for name, level in maps.items()}
-    torch.testing.assert_close(found, pool(atlas_of(exact), boxes, image, 7, 56.0))
+    torch.testing.assert_close(found, pool(stack_levels(exact), boxes, image, 7, 56.0))
     found.sum().backward()
     for name, level in maps.items():
         assert level.grad is not None and level.grad.abs().sum() > 0, name

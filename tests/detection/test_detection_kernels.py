@@ -29,7 +29,7 @@ for channels, groups in ((32, 32), (64, 32), (64, 4)):
     ours = [x.clone().requires_grad_(), *(torch.randn(channels).requires_grad_() for _ in "wb")]
     theirs = [part.detach().clone().requires_grad_() for part in ours]
     gradient = torch.randn(3, channels, 5, 7)
-    found = grouped._Grouped.apply(*ours, groups, 1e-5)
+    found = grouped._GroupNormFunction.apply(*ours, groups, 1e-5)
     wanted = F.group_norm(theirs[0], groups, *theirs[1:], 1e-5)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     found.backward(gradient)

@@ -84,7 +84,7 @@ def predict(
 
     Without a `source` of `data` only those images are read.
     """
-    detector.score_by(config).eval()
+    detector.set_scoring(config).eval()
     chosen = list(range(len(data)) if images is None else images)
     if not chosen:  # no canvas fits no image
         return

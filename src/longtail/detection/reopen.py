@@ -199,7 +199,7 @@ class OpenDetector:
         order = source.data.order(range(len(data)), self.config.train.batch_size)
         for numbers, batch in zip(order, source.batches(order), strict=True):
             scored = (
-                detect(self.detector.score_by(way).eval(), batch, self.fabric) for way in asked
+                detect(self.detector.set_scoring(way).eval(), batch, self.fabric) for way in asked
             )
             found = [list(in_pixels(each, batch, data, numbers)) for each in scored]
             yield from zip(*found, strict=True)

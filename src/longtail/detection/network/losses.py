@@ -42,7 +42,7 @@ def eql(z: Tensor, y: Tensor, rare: Tensor) -> Tensor:
     return equalise(z, 1 - left_out.to(z)).gather(1, y[:, None])[:, 0]
 
 
-def rare_classes(images: tuple[int, ...], at_most: float) -> Tensor:
+def find_rare_classes(images: tuple[int, ...], at_most: float) -> Tensor:
     """Return (C + 1,), true for classes of at most this many images; the background never is."""
     return torch.tensor([False, *(n <= at_most for n in images)])
 
