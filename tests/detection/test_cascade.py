@@ -6,7 +6,7 @@ from loops import overlap
 from torch.testing import assert_close
 
 import longtail as lt
-from longtail.detection.data.batches import Sample, collate, flip_sample
+from longtail.detection.data.batches import Sample, collate, flip_batch
 from longtail.detection.data.dataset import Categories
 from longtail.detection.network.cascade import CascadeStage, compute_scores, select
 from longtail.detection.network.detector import build_detector
@@ -133,7 +133,7 @@ def test_every_weight_gets_a_gradient_and_losses_are_numbers(detector, monkeypat
     detector.zero_grad(set_to_none=True)
     monkeypatch.setattr(detector.cascade, "rois", 500)  # so many that padding is among them
     detector.train()
-    losses = detector(flip_sample(batch(*objects)))
+    losses = detector(flip_batch(batch(*objects)))
     names = ["class", "box", "mask"]
     assert set(losses) == {"objectness", "proposal_box"} | {
         f"{n}{i}" for n in names for i in range(3)
@@ -199,8 +199,8 @@ def test_eql_spares_the_classes_of_few_images():
 def test_a_mirrored_batch_is_mirrored_wholly():
     made = collate([sample(2), sample(1, 64, 50, seed=1), sample(0)])
     made = made._replace(keys=torch.tensor([3, 1, 2]))
-    turned = flip_sample(made)
-    again = flip_sample(turned)
+    turned = flip_batch(made)
+    again = flip_batch(turned)
     for part in ("images", "boxes", "masks", "labels"):
         assert torch.equal(getattr(again, part), getattr(made, part)), part
     moved = (turned.boxes != made.boxes).any(-1).any(-1)

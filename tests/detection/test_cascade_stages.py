@@ -8,7 +8,7 @@ from loops import code, moved, overlap
 from torch.testing import assert_close
 
 from helpers import float64
-from longtail.detection.data.batches import DetectionBatch, rows_of
+from longtail.detection.data.batches import DetectionBatch, number_masks
 from longtail.detection.network import cascade as cascades
 from longtail.detection.network.cascade import (
     MASK_MULTIPLE,
@@ -81,7 +81,7 @@ def batch():
         boxes=torch.tensor(TRUTH),
         labels=torch.tensor(LABELS),
         masks=masks.byte(),  # noise: every mask another one
-        rows=rows_of([2, 1]),
+        rows=number_masks([2, 1]),
         keys=torch.tensor([5, 6]),
     )
 

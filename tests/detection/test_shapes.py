@@ -27,15 +27,15 @@ def folder(tmp_path_factory):
 
 
 def test_frequencies_of_the_whole_set():
-    counts = shapes._train_counts(shapes.ShapesRecipe())
+    counts = shapes._count_train_images(shapes.ShapesRecipe())
     assert (counts.max(), counts.min(), len(counts)) == (960, 4, 80)
     groups = [sum(counts > 100), sum((counts > 10) & (counts <= 100)), sum(counts <= 10)]
     assert groups == [20, 36, 24]
-    assert shapes._val_counts(counts, shapes.ShapesRecipe()).min() == 16
+    assert shapes._count_val_images(counts, shapes.ShapesRecipe()).min() == 16
 
 
 def test_each_shape_is_frequent_in_one_texture_and_rare_in_another():
-    ranked = shapes._ranked(shapes.ShapesRecipe())
+    ranked = shapes._rank_categories(shapes.ShapesRecipe())
     assert sorted(ranked) == list(shapes.CATEGORIES)
     for first in range(0, 80, 16):
         assert {name.split()[1] for name in ranked[first : first + 16]} == set(OUTLINES)
@@ -46,12 +46,12 @@ def test_categories_keep_company():
     """Of two that are at home in one scene, an image with the first has the second more often."""
     recipe = shapes.ShapesRecipe()
     counts = np.full(80, 200)
-    contents = list(shapes._contents(counts, 2000, recipe, np.random.RandomState(0)))
+    contents = list(shapes._draw_contents(counts, 2000, recipe, np.random.RandomState(0)))
     present = np.zeros((2000, 80))
     for image, ranks in enumerate(contents):
         present[image, ranks] = 1
     assert (present.sum(axis=0) == 200).all()
-    homes = shapes._random(recipe, "homes").randint(recipe.scenes, size=80)
+    homes = shapes._make_random(recipe, "homes").randint(recipe.scenes, size=80)
     together = present.T @ present
     same = (homes[:, None] == homes) & ~np.eye(80, dtype=bool)
     assert together[same].mean() > 1.5 * together[homes[:, None] != homes].mean()

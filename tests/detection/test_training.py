@@ -88,7 +88,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(half.folder, elsewhere)
     fit(config, out=half.folder, data=data, resume=True)
-    fewer = (data[0], data[1].only([0, 1]))
+    fewer = (data[0], data[1].select([0, 1]))
     for changed in ((others, data[1]), fewer):
         with pytest.raises(UserError, match="trained or judged on other images"):
             fit(config, out=half.folder, data=changed, resume=True)
@@ -395,8 +395,8 @@ def test_streamed_batches_equal_resident_ones(data):
     device = torch.device("cpu")
     order = [[4, 1], [2, 3]]
     pairs = zip(
-        feeds.ResidentFeed(prepared, device, 1).batches(order),
-        feeds.StreamedFeed(prepared, device, 0).batches(order),
+        feeds.ResidentFeed(prepared, device, 1).read(order),
+        feeds.StreamedFeed(prepared, device, 0).read(order),
         strict=True,
     )
     for resident, streamed in pairs:
@@ -467,24 +467,24 @@ def test_a_broken_image_is_told_in_its_own_words(data, tmp_path, workers):
     broken.write_bytes(picture.path.read_bytes()[:400])
     pictures = (data[0].pictures[0], replace(picture, path=broken))
     prepared = batches.PreparedImages(DetectionSet(pictures, data[0].categories, {}), 64, 64)
-    streamed = feeds.StreamedFeed(prepared, torch.device("cpu"), workers).batches([[0], [0, 1]])
+    streamed = feeds.StreamedFeed(prepared, torch.device("cpu"), workers).read([[0], [0, 1]])
     assert next(streamed).images.shape == (1, 3, 64, 64)
-    with pytest.raises(UserError, match=r"broken.jpg cannot be read .*: mend or replace it") as e:
+    with pytest.raises(UserError, match=r"broken.jpg cannot be read .*: repair or replace it") as e:
         next(streamed)
     assert "Traceback" not in str(e.value)
 
 
 def test_workers_send_masks_packed(data):
     samples = [batches.PreparedImages(data[0], 64, 64)[i] for i in (0, 1)]
-    sent, whole = batches.collate_packed(samples).masks, batches.collate(samples).masks
+    sent, whole = batches.collate_and_pack(samples).masks, batches.collate(samples).masks
     assert 8 * sent.nbytes == whole.nbytes > 0
 
 
 def test_workers_are_told_what_their_largest_batch_takes(data):
     streamed = feeds.StreamedFeed(batches.PreparedImages(data[0], 64, 64), torch.device("cpu"), 0)
     for images in ([0], [0, 1, 2]):
-        sent = streamed._made(images)
-        assert 0 <= streamed._bytes(images) - sent.images.nbytes - sent.masks.nbytes < 64 * 64
+        sent = streamed._make_batch(images)
+        assert 0 <= streamed._count_bytes(images) - sent.images.nbytes - sent.masks.nbytes < 64 * 64
 
 
 STREAM = """
@@ -493,7 +493,7 @@ import torch
 from longtail.detection.data import batches, feeds
 from longtail.detection.data import dataset as data
 prepared = batches.PreparedImages(data.load(sys.argv[1])[0], 64, 64)
-list(feeds.StreamedFeed(prepared, torch.device("cpu"), 1).batches([[0, 1, 2, 3, 4, 5]]))
+list(feeds.StreamedFeed(prepared, torch.device("cpu"), 1).read([[0, 1, 2, 3, 4, 5]]))
 """
 
 
@@ -567,7 +567,9 @@ def test_an_image_that_resizing_leaves_nothing_of_is_refused(place, data, tmp_pa
     line = replace(first, width=300, height=2)
     splits = list(data)
     splits[split] = DetectionSet((line, *rest), data[split].categories, {})
-    with pytest.raises(UserError, match=rf"{first.path.name} is 300x2: .*nothing is left"):
+    with pytest.raises(
+        UserError, match=rf"{first.path.name} is 300x2: .*its shorter side has none left"
+    ):
         fit(small_config(place), out=tmp_path / "x", data=tuple(splits))
     assert not (tmp_path / "x").exists()
 

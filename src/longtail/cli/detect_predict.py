@@ -136,9 +136,9 @@ class DetectPredict:
             folder = self.image_folder or self.annotations.parent / "images"
             data = read(self.annotations, folder, categories=categories, annotated=False)
             if not self.lvis_json:  # the others are not drawn
-                data = data.only(range(min(self.count, len(data))))
-            numbers = _usable(finished, range(len(data)), lambda i: data.only([i]))
-            return data.only(numbers), len(numbers) == len(data)
+                data = data.select(range(min(self.count, len(data))))
+            numbers = _usable(finished, range(len(data)), lambda i: data.select([i]))
+            return data.select(numbers), len(numbers) == len(data)
         if self.images:
             files = [Path(name) for name in list_images(self.images)]
             paths = _usable(finished, files, lambda path: of_files([path], categories))

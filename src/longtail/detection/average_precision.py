@@ -18,7 +18,7 @@ from torch import Tensor
 from longtail.core.errors import UserError
 from longtail.detection.data.annotations import Instance, Picture
 from longtail.detection.data.dataset import DetectionSet
-from longtail.detection.data.masks import coco
+from longtail.detection.data.masks import import_coco
 
 MOST_DETECTIONS = 300
 """Of one image, by LVIS."""
@@ -210,7 +210,7 @@ def _evaluated(
     data: DetectionSet, labels: range, objects: list[Entry], found: list[Entry], kind: str
 ) -> NDArray[np.float64]:
     """Precision (10 IoUs, 101 recalls, classes) of the classes `labels`."""
-    library = coco()
+    library = import_coco()
     images = {each["image_id"] for each in (*objects, *found)}
     truth = library.COCO(
         {

@@ -12,9 +12,9 @@ from longtail.core.progress import log_progress
 from longtail.data.decoding.host import processes
 from longtail.detection.average_precision import Detections, measure
 from longtail.detection.config import DetectionConfig
-from longtail.detection.data.batches import NO_LEAST, Canvas, DetectionBatch, PreparedImages
+from longtail.detection.data.batches import NO_CANVAS, CanvasSize, DetectionBatch, PreparedImages
 from longtail.detection.data.dataset import DetectionSet
-from longtail.detection.data.feeds import ResidentFeed, StreamedFeed, place
+from longtail.detection.data.feeds import ResidentFeed, StreamedFeed, choose_feed
 from longtail.detection.data.masks import encode
 from longtail.detection.network.cascade import CascadeOutput
 from longtail.detection.network.detector import Detector
@@ -30,7 +30,7 @@ CHUNK = 1 << 26
 
 
 def prepare_images(
-    config: DetectionConfig, data: DetectionSet, least: Canvas = NO_LEAST
+    config: DetectionConfig, data: DetectionSet, least: CanvasSize = NO_CANVAS
 ) -> PreparedImages:
     """Images of the size that `config` asks for."""
     return PreparedImages(data, config.model.image_size, config.model.max_size, least)
@@ -42,7 +42,7 @@ def source_of(
     """Batches of `data` as the detector wants them."""
     height, width = detector.canvas.tolist()
     machine, images = config.machine, prepare_images(config, data, (height, width))
-    return place(images, fabric.device, machine.workers, processes(machine.general()))
+    return choose_feed(images, fabric.device, machine.workers, processes(machine.general()))
 
 
 def evaluate_detector(
@@ -89,10 +89,10 @@ def predict(
     if not chosen:  # no canvas fits no image
         return
     if source is None:
-        data, chosen = data.only(chosen), list(range(len(chosen)))
+        data, chosen = data.select(chosen), list(range(len(chosen)))
         source = source_of(detector, config, data, fabric)
-    order = source.data.order(chosen, max(1, config.train.batch_size // fabric.world_size))
-    for numbers, batch in zip(order, source.batches(order), strict=True):
+    order = source.data.split_batches(chosen, max(1, config.train.batch_size // fabric.world_size))
+    for numbers, batch in zip(order, source.read(order), strict=True):
         yield from in_pixels(detect(detector, batch, fabric), batch, data, numbers)
 
 

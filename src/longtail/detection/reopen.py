@@ -145,7 +145,7 @@ class OpenDetector:
         def fault(image: T) -> str | None:
             try:
                 alone = opened(image)
-                prepare_images(self.config, alone).size(0)
+                prepare_images(self.config, alone).compute_size(0)
                 alone[0]
             except UserError as error:
                 return str(error)
@@ -169,7 +169,7 @@ class OpenDetector:
             raise UserError(f"--least-score {least_score:g} must be from 0 to 1, as scores are")
         if not images:
             return
-        data = data.only(images)
+        data = data.select(images)
         ways = {self.config.training: self.scored("off")}
         if config.tde != "off":
             ways[f"{config.method}, alpha {config.inference.alpha:g}"] = config
@@ -196,8 +196,8 @@ class OpenDetector:
         source = source_of(self.detector, self.config, data, self.fabric)
         least = max(least_score, self.config.inference.score_threshold)
         asked = [way.with_options(score_threshold=least) for way in ways]
-        order = source.data.order(range(len(data)), self.config.train.batch_size)
-        for numbers, batch in zip(order, source.batches(order), strict=True):
+        order = source.data.split_batches(range(len(data)), self.config.train.batch_size)
+        for numbers, batch in zip(order, source.read(order), strict=True):
             scored = (
                 detect(self.detector.set_scoring(way).eval(), batch, self.fabric) for way in asked
             )

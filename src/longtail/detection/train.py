@@ -25,9 +25,9 @@ from longtail.core.seeding import stream
 from longtail.data.samplers import rank_order
 from longtail.detection.average_precision import repeat_factors
 from longtail.detection.config import DetectionConfig
-from longtail.detection.data import sampling as chance
-from longtail.detection.data.batches import DetectionBatch, flip_sample
+from longtail.detection.data.batches import DetectionBatch, flip_batch
 from longtail.detection.data.dataset import DetectionSet, Splits, load
+from longtail.detection.data.sampling import make_keys
 from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.predict import evaluate_detector, prepare_images, source_of
 from longtail.detection.run import DetectionRun, digest, make_result, training_id, write_result
@@ -68,7 +68,7 @@ def fit(
     fabric = launch(config.machine.general())
     batches_of(config, train, 0, fabric.global_rank, fabric.world_size)  # refused before it begins
     fresh = overwrite or not (run.folder / "last.pt").exists()
-    canvas = prepare_images(config, train).canvas(range(len(train)))
+    canvas = prepare_images(config, train).fit_canvas(range(len(train)))
     detector = build_detector(
         config, train.categories, weights=fresh, images=len(train), canvas=canvas
     )
@@ -128,7 +128,7 @@ def check_data(config: DetectionConfig, train: DetectionSet, val: DetectionSet) 
                 f"no {name} image of {config.data} has an object with a mask that is no crowd: "
                 "boxes alone are not enough, each needs a segmentation, as polygons or run lengths"
             )
-        prepare_images(config, split).canvas(range(len(split)))  # refuses what cannot be resized
+        prepare_images(config, split).fit_canvas(range(len(split)))  # checks the sizes
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class Loop:
         order = batches_of(self.config, self.data, epoch, rank, world)
         self.detector.train()
         parts: list[Tensor] = []
-        for i, batch in enumerate(self.source.batches(order)):
+        for i, batch in enumerate(self.source.read(order)):
             now = epoch * len(order) + i
             for group in self.optimizer.param_groups:
                 group["lr"] = rate(train, now, (0, train.epochs * len(order)))
@@ -250,7 +250,7 @@ class Loop:
 
     def step(self, batch: DetectionBatch) -> dict[str, Tensor]:
         """From a batch to new weights; gives the losses by name."""
-        losses = self.wrapped(flip_sample(batch) if self.config.train.flip else batch)
+        losses = self.wrapped(flip_batch(batch) if self.config.train.flip else batch)
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(torch.stack(list(losses.values())).sum())
         moving = [p for p in self.detector.parameters() if p.grad is not None]
@@ -260,7 +260,7 @@ class Loop:
 
     def _keys(self, step: int, images: Sequence[int]) -> Tensor:
         ids = [self.data.pictures[image].id for image in images]
-        return chance.keys(self.config.seed, step, ids, self.fabric.device)
+        return make_keys(self.config.seed, step, ids, self.fabric.device)
 
 
 def batches_of(

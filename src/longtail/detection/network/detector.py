@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from longtail.core.seeding import stream
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.detection.config import DetectionConfig
-from longtail.detection.data.batches import NO_LEAST, Canvas, DetectionBatch
+from longtail.detection.data.batches import NO_CANVAS, CanvasSize, DetectionBatch
 from longtail.detection.data.dataset import Categories
 from longtail.detection.network.cascade import Cascade, CascadeOutput
 from longtail.detection.network.losses import find_rare_classes
@@ -31,7 +31,7 @@ class Detector(nn.Module):
         pyramid: Pyramid,
         proposals: Proposals,
         cascade: Cascade,
-        canvas: Canvas = NO_LEAST,
+        canvas: CanvasSize = NO_CANVAS,
     ) -> None:
         super().__init__()
         self.pyramid, self.proposals, self.cascade = pyramid, proposals, cascade
@@ -72,7 +72,7 @@ def build_detector(
     *,
     weights: bool,
     images: int = 0,
-    canvas: Canvas = NO_LEAST,
+    canvas: CanvasSize = NO_CANVAS,
 ) -> Detector:
     """Build the detector of a run on the CPU; its initial weights depend only on the seed.
 
@@ -108,8 +108,8 @@ def build_detector(
             focal_gamma=config.head.focal_gamma,
         )
     # padding enters the statistics of group normalisation, so it must always be the same
-    least = canvas if group_norm else NO_LEAST
-    detector = Detector(pyramid, proposals, cascade, least).set_scoring(config)
+    min_canvas = canvas if group_norm else NO_CANVAS
+    detector = Detector(pyramid, proposals, cascade, min_canvas).set_scoring(config)
     return detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
