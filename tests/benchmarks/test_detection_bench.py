@@ -93,7 +93,7 @@ def test_a_bench_that_could_not_begin_writes_no_table(tmp_path, capsys, monkeypa
     with pytest.raises(SystemExit):
         bench_command(["lvis", "--only", "v1/", *words])
     said = capsys.readouterr()
-    assert "lvis-v1 was not looked for" in said.err and "written to" not in said.out
+    assert "lvis-v1 cannot be found" in said.err and "written to" not in said.out
     assert not (tmp_path / "results").exists()
 
 
@@ -206,7 +206,7 @@ def test_an_alpha_that_nothing_uses_makes_no_other_result(bench, place, places, 
 
 def test_results_of_other_images_are_not_joined(bench, data):
     train, val = data
-    for splits in ((train.only(range(1, len(train))), val), (train, val.only(range(1, len(val))))):
+    for splits in ((train.select(range(1, len(train))), val), (train, val.select(range(1, len(val))))):
         with pytest.raises(UserError, match="are of other images than .* holds now"):
             bench.run(bench.missing(2), root=None, machine=CPU, data=splits)
 

@@ -235,7 +235,7 @@ def _find_folder(name: str, root: Path | None) -> Path:
     place = data_root(DataConfig(root=root))
     if place is None:
         raise UserError(
-            f"{name} has no folder, since neither --root nor $LONGTAIL_DATA is set: pass "
+            f"{name} cannot be found, since neither --root nor $LONGTAIL_DATA is set: pass "
             f"--root FOLDER, where FOLDER/{name}/ has {_list_files(name)}"
         )
     return place / name
