@@ -14,8 +14,8 @@ from longtail.detection.data.batches import PreparedImages
 from longtail.detection.data.dataset import Categories
 from longtail.detection.data.feeds import ResidentFeed, StreamedFeed, choose_feed
 from longtail.detection.network.detector import build_detector
-from longtail.detection.predict import predict, source_of
-from longtail.detection.reopen import OpenDetector, of_files
+from longtail.detection.predict import open_feed, predict
+from longtail.detection.reopen import OpenDetector, open_files
 from longtail.detection.train import fit
 from longtail.training.loop import launch
 from small_detector import small_config, small_data
@@ -33,7 +33,7 @@ def data(tmp_path_factory):
     paths = [folder / f"{i}.png" for i in range(len(SIZES))]
     for path, size in zip(paths, SIZES, strict=True):
         Image.fromarray(random.randint(0, 255, (*size, 3), np.uint8)).save(path)
-    return of_files(paths, CATEGORIES)
+    return open_files(paths, CATEGORIES)
 
 
 def as_they_are(data, least=(0, 0)) -> PreparedImages:
@@ -122,11 +122,11 @@ def test_detections_do_not_depend_on_the_other_images(data, monkeypatch):
             return list(predict(detector, config, data, fabric, images))
 
         alone = [found([i])[0] for i in range(5)]
-        assert isinstance(source_of(detector, config, data.select([0]), fabric), ResidentFeed)
+        assert isinstance(open_feed(detector, config, data.select([0]), fabric), ResidentFeed)
         beside = found(range(5))
         pair = found([0, 1])  # the second one is taller
         monkeypatch.setattr(feeds, "HOST_BYTES", 0)
-        assert isinstance(source_of(detector, config, data.select([0]), fabric), StreamedFeed)
+        assert isinstance(open_feed(detector, config, data.select([0]), fabric), StreamedFeed)
         streamed = [found([i])[0] for i in range(5)]
         together = found(range(5))
     for others in (beside, pair, streamed, together):

@@ -14,7 +14,7 @@ from longtail.detection.data.dataset import load
 from longtail.detection.data.shapes import generate as shapes
 from longtail.detection.data.shapes.objects import OUTLINES, TEXTURES
 from longtail.detection.data.shapes.scenes import Style
-from longtail.detection.pictures import draw, side_by_side, truth
+from longtail.detection.pictures import draw, join_pictures, truth
 
 TINY = shapes.ShapesRecipe(train=24, val=8)
 
@@ -159,7 +159,7 @@ def test_a_picture_shows_what_is_sure_enough(folder):
     inside = target["masks"].amax(dim=0).bool().repeat_interleave(4, 0).repeat_interleave(4, 1)
     assert changed[inside.numpy()].mean() > 0.95
     assert changed[~inside.numpy()].mean() < 0.35  # boxes, names, smooth edges
-    row = side_by_side([plain, plain], ["before", "after"])
+    row = join_pictures([plain, plain], ["before", "after"])
     assert row.width == 1286 and row.height > 640
 
 

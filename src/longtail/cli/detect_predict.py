@@ -84,7 +84,7 @@ class DetectPredict:
         if self.count < 1:
             raise UserError(f"--count {self.count}: at least one image must be drawn")
         finished = OpenDetector(self.folder, machine=MachineConfig(device=self.device))
-        config = finished.scored(self.tde, self.alpha)
+        config = finished.change_scoring(self.tde, self.alpha)
         if self.lvis_json:
             whole = self._write(finished, config, self.lvis_json)
         else:
@@ -101,7 +101,7 @@ class DetectPredict:
             raise UserError(f"{out} is a folder: --lvis-json is the file to be written")
         _writable(out.parent)
         data, whole = self._data(finished)
-        seen = finished.detections(config, data)
+        seen = finished.predict(config, data)
         found = lvis_json(data, seen, named=bool(self.images))
         with replace_atomically(out) as path:
             path.write_text(json.dumps(found))
@@ -129,7 +129,7 @@ class DetectPredict:
     def _data(self, finished: "OpenDetector") -> tuple["DetectionSet", bool]:
         """The images that can be looked at, and whether these are all that were asked for."""
         from longtail.detection.data.dataset import read
-        from longtail.detection.reopen import of_files
+        from longtail.detection.reopen import open_files
 
         categories = finished.categories
         if self.annotations:
@@ -141,8 +141,8 @@ class DetectPredict:
             return data.select(numbers), len(numbers) == len(data)
         if self.images:
             files = [Path(name) for name in list_images(self.images)]
-            paths = _usable(finished, files, lambda path: of_files([path], categories))
-            return of_files(paths, categories), len(paths) == len(files)
+            paths = _usable(finished, files, lambda path: open_files([path], categories))
+            return open_files(paths, categories), len(paths) == len(files)
         return finished.val, True
 
 
@@ -161,8 +161,8 @@ def _writable(folder: Path) -> None:
 def _usable(
     finished: "OpenDetector", images: Sequence[T], opened: Callable[[T], "DetectionSet"]
 ) -> list[T]:
-    """Those that can be looked at, as `OpenDetector.faults` says; the others are told."""
-    faults = finished.faults(images, opened)
+    """Those that can be looked at, as `OpenDetector.find_faults` says; the others are told."""
+    faults = finished.find_faults(images, opened)
     reasons = [each for each in faults if each]
     if images and len(reasons) == len(images):
         raise UserError(f"none of these images can be read, as {reasons[0]}")
