@@ -229,10 +229,10 @@ def test_the_test_server_is_no_bench(capsys):
 
 def test_options_of_the_machine_reach_the_training():
     asked = MachineConfig(device="cpu", devices=2, nodes=3, precision="bf16", save_seconds=5.0)
-    found = DetectionMachineConfig.of(asked)
+    found = DetectionMachineConfig.from_machine(asked)
     assert (found.devices, found.nodes, found.precision, found.save_seconds) == (2, 3, "bf16", 5.0)
     assert found.workers == DetectionMachineConfig.workers
-    assert DetectionMachineConfig.of(MachineConfig(workers=3)).workers == 3
+    assert DetectionMachineConfig.from_machine(MachineConfig(workers=3)).workers == 3
 
 
 ROOT = Path(__file__).parents[2]

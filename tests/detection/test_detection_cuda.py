@@ -91,6 +91,6 @@ def test_masks_are_encoded_on_the_device():
 def test_speed_is_measured_on_the_device(tmp_path):
     config = small_config(tmp_path, device="cuda")
     found = measure_speed(
-        Workload("tiny", config, classes=3, batch=2), launch(config.machine.general()), 1, 1
+        Workload("tiny", config, classes=3, batch=2), launch(config.machine.to_machine()), 1, 1
     )
     assert min(found.inference.values()) > 0

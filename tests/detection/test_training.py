@@ -628,7 +628,7 @@ def test_every_recipe_is_readable_and_states_itself():
 
 
 def test_speed_is_measured(place):
-    fabric = launch(small_config(place).machine.general())
+    fabric = launch(small_config(place).machine.to_machine())
     workload = Workload("tiny", small_config(place), classes=3, batch=2)
     found = measure_speed(workload, fabric, rounds=1, calls=1)
     ours = {"off", "plain", "background-exempt", "off, again"}

@@ -158,14 +158,14 @@ class DetectionMachineConfig:
     epoch."""
 
     @staticmethod
-    def of(machine: MachineConfig) -> "DetectionMachineConfig":
+    def from_machine(machine: MachineConfig) -> "DetectionMachineConfig":
         """Take the options that a classifier's machine has in common with a detector's."""
         shared = {item.name: getattr(machine, item.name) for item in fields(DetectionMachineConfig)}
         if machine.workers is None:
             del shared["workers"]
         return DetectionMachineConfig(**shared)
 
-    def general(self) -> MachineConfig:
+    def to_machine(self) -> MachineConfig:
         """Return the options that launch the engine."""
         return MachineConfig(
             device=self.device, devices=self.devices, nodes=self.nodes, precision=self.precision

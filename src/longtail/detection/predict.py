@@ -41,7 +41,7 @@ def open_feed(
     """Open a feed of `data` for the detector."""
     height, width = detector.canvas.tolist()
     machine, images = config.machine, prepare_images(config, data, (height, width))
-    return choose_feed(images, fabric.device, machine.workers, processes(machine.general()))
+    return choose_feed(images, fabric.device, machine.workers, processes(machine.to_machine()))
 
 
 def evaluate_detector(

@@ -65,7 +65,7 @@ def fit(
     run.check(config, resume=resume, overwrite=overwrite)
     train, val = data or load(config.data, config.files.root)
     check_data(config, train, val)
-    fabric = launch(config.machine.general())
+    fabric = launch(config.machine.to_machine())
     draw_batches(config, train, 0, fabric.global_rank, fabric.world_size)  # checks the batch size
     fresh = overwrite or not (run.folder / "last.pt").exists()
     canvas = prepare_images(config, train).fit_canvas(range(len(train)))
