@@ -19,7 +19,8 @@ from longtail import methods
 from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.data.base import Data
-from longtail.evaluation.accuracy import GRID, accuracy, score, sweep
+from longtail.evaluation.accuracy import accuracy, score, sweep
+from longtail.evaluation.alpha import GRID
 from longtail.runs.fit import TUNING_FRACTION
 from longtail.runs.plan import resolve
 from longtail.training.loop import launch

@@ -49,7 +49,7 @@ class Recurrent(nn.Module):
 
 
 def test_a_network_whose_layer_gives_more_than_one_tensor_is_tried_out(monkeypatch):
-    monkeypatch.setitem(backbones.OURS, "recurrent", Recurrent)
+    monkeypatch.setitem(backbones.BUILT_IN, "recurrent", Recurrent)
     tried = models._tried("recurrent", torch.Size((3, 8, 8)))
     assert tried.dim == 5 and tried.activations == 8 * 5 + 5
 

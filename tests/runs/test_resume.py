@@ -207,7 +207,7 @@ class Full:
 def test_no_space_left_loses_nothing(tmp_path):
     run = interrupted(tmp_path)
     before = (run.folder / "last.pt").read_bytes()
-    with pytest.raises(UserError, match=r"no space left for .*last\.pt.*go on with --resume"):
+    with pytest.raises(UserError, match=r"no space left for .*last\.pt.*continue with --resume"):
         resume(run, progress=Full(run, "last.pt"))
     assert (run.folder / "last.pt").read_bytes() == before
     assert not list(run.folder.glob(".last*"))

@@ -24,12 +24,12 @@ from longtail.data.base import Data
 from longtail.training.loop import Progress, launch, explain_out_of_memory
 from longtail.core.errors import UserError
 from longtail.nn.heads import Head, NormalisedHead
-from longtail.evaluation.intervals import intervals
 from longtail.runs.plan import DataOf, Job, plan, schedule, waves
 from longtail.core.locks import hold_folders
 from longtail.methods import Method
 from longtail.training.model import NetworkProbe, check_fits
 from longtail.evaluation.result import (Features, choose, extract_parts, score_parts, label_free, make_result)
+from longtail.evaluation.slider import count_for_slider
 from longtail.runs.folder import Run
 from longtail.runs.record import write_result
 from longtail.training.batches import streams
@@ -280,8 +280,8 @@ def _fit_together(
                     job.run.save_model(evidence.head.state_dict(), "head.safetensors")
                 blueprint = Blueprint.of(job.config, evidence.head, data)
                 job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
-                where_right = intervals(evidence.scores, data.counts, alpha)
-                write_result(job.run, result, where_right, data)
+                slider = count_for_slider(evidence.scores, data.counts, alpha)
+                write_result(job.run, result, slider, data)
             yield job
     fabric.barrier()
     for error in training.failed.values():

@@ -1,7 +1,7 @@
 """A run leaves a self-explaining folder, and no file in it is ever half written.
 
 config.yaml env.json metrics.jsonl last.pt model.safetensors model.json result.json per_class.csv
-sweep.csv intervals.json, and head.safetensors where a post-hoc rule made another head
+sweep.csv slider.json, and head.safetensors where a post-hoc rule made another head
 """
 
 import csv
@@ -28,7 +28,7 @@ from longtail.core.options import Settings
 
 CHECKPOINT_FORMAT = 1
 FILES = (
-    *("result.json", "per_class.csv", "sweep.csv", "intervals.json", "report.html"),
+    *("result.json", "per_class.csv", "sweep.csv", "slider.json", "report.html"),
     *("model.safetensors", "model.json", "head.safetensors"),
     *("last.pt", "metrics.jsonl", "config.yaml", "env.json"),
 )

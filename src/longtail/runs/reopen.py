@@ -11,6 +11,7 @@ from torch import Tensor
 
 from longtail.data import load as data_sets
 from longtail.evaluation import accuracy as measures, tables
+from longtail.evaluation.alpha import GRID, choose_alpha
 from longtail.core.config import MachineConfig
 from longtail.data.base import Data, Split
 from longtail.training.loop import launch
@@ -170,13 +171,13 @@ def _alpha(
     if stored["alpha_rule"] == "held-out":  # it was chosen then, perhaps by a tuning run
         return stored["alpha"], "held-out"
     if evidence.held_out is not None and data.test is not None:
-        return measures.choose_alpha(evidence.held_out, data.counts), "held-out"
+        return choose_alpha(evidence.held_out, data.counts), "held-out"
     assert isinstance(evidence.head, NormalisedHead)
     return label_free(evidence.head, evidence.features.train)
 
 
 def sweep(
-    run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Own = None
+    run: Run | Path | str, alphas: Sequence[float] = GRID, *, data: Own = None
 ) -> dict[float, measures.Accuracy]:
     """Accuracy of a finished run at each alpha, from one pass over the images."""
     alphas = [check_alpha(alpha) for alpha in alphas]

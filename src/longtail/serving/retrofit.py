@@ -25,15 +25,8 @@ from longtail.data.base import Data, Split
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.data.prepare import hold_out
 from longtail.estimators.rows import HELD_OUT
-from longtail.evaluation.accuracy import (
-    Accuracy,
-    accuracy,
-    best,
-    cosines,
-    label_free_alpha,
-    score,
-    sweep,
-)
+from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
+from longtail.evaluation.alpha import best, cosines, label_free_alpha
 from longtail.methods import Model
 from longtail.nn import weights as networks
 from longtail.nn.backbones import Backbone, Identity
@@ -68,7 +61,7 @@ class Retrofit:
     before: Accuracy
     """Of the original layer, on the part that is judged."""
     after: Accuracy
-    state: networks.State
+    state: networks.StateDict
     """The checkpoint with the folded weights in its last layer: the same network, used as ever."""
 
     @property
@@ -177,19 +170,19 @@ def retrofit(
 
 
 def _network(
-    state: networks.State, data: Data, name: str
-) -> tuple[Identity | networks.Penultimate, networks.Classifier]:
+    state: networks.StateDict, data: Data, name: str
+) -> tuple[Identity | networks.HeadlessNetwork, networks.LastLayer]:
     """What gives the features, and the layer that they go into."""
     classes, sample = len(data.classes), data.train.take(torch.arange(2)).pixels()
     if data.embeddings:
         dim = sample.shape[1]
-        return Identity(dim), networks.classifier_in(state, classes, dim)
+        return Identity(dim), networks.find_last_layer(state, classes, dim)
     if not name:
         raise UserError("which network? Pass its name in timm or torchvision as --model")
     return networks.build(name, state, classes, sample / 255)
 
 
-def _features(backbone: Backbone, layer: networks.Classifier, data: Data) -> dict[str, Split]:
+def _features(backbone: Backbone, layer: networks.LastLayer, data: Data) -> dict[str, Split]:
     """Features (N, D) of every part."""
     machine = MachineConfig()
     fabric = launch(machine)
@@ -205,7 +198,7 @@ def _features(backbone: Backbone, layer: networks.Classifier, data: Data) -> dic
 
 @torch.no_grad()
 def _measured(
-    parts: Mapping[str, Split], layer: networks.Classifier, data: Data, state: networks.State
+    parts: Mapping[str, Split], layer: networks.LastLayer, data: Data, state: networks.StateDict
 ) -> Retrofit:
     """Direction, alpha, and the two heads judged."""
     train, held, chosen_on = parts["train"], parts.get("val"), "val"
@@ -237,12 +230,12 @@ def _measured(
         before=_judge(AffineHead.of(layer.weight, layer.bias), judged, data),
         after=_judge(folded, judged, data),
         # without the normalised feature, logits keep their size where features are of usual length
-        state=layer.replaced(state, folded.weight / usual),
+        state=layer.replace_in(state, folded.weight / usual),
     )
 
 
 def _shipped(
-    made: Retrofit, backbone: Identity | networks.Penultimate, data: Data, checkpoint: str
+    made: Retrofit, backbone: Identity | networks.HeadlessNetwork, data: Data, checkpoint: str
 ) -> ServedModel:
     """The network with the new head, its dial at the chosen alpha."""
     name = "identity" if isinstance(backbone, Identity) else backbone.name

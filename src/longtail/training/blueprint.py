@@ -49,12 +49,10 @@ class Blueprint:
     def build(self) -> Model:
         """The model, its weights still those of a fresh one."""
         values = dict(self.head)
-        kind, known = values.pop("kind"), head_kinds()
-        if kind not in known:
-            raise unknown("kind of head", str(kind), known, "is its method's file installed?")
+        kind = find_head(str(values.pop("kind")))
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to draw
-            head, channels = known[kind](**values), self.shape[0]
-            if self.backbone.startswith(networks.THEIRS):
+            head, channels = kind(**values), self.shape[0]
+            if self.backbone.startswith(networks.LIBRARY_PREFIXES):
                 return Model(networks.rebuild(self.backbone, head.classes, channels), head)
             return Model(backbones.build(self.backbone, channels), head)
 
@@ -95,9 +93,17 @@ def head_values(head: Head) -> dict[str, Any]:
     return {"kind": type(head).__name__, **numbers}
 
 
-def head_kinds() -> dict[str, type[Head]]:
-    """Every complete class of heads by its name; a method's file may bring its own."""
-    methods.registry()
+def find_head(name: str) -> type[Head]:
+    """Find the head class called `name`; import the files of the methods only if none is known."""
+    if name not in _head_classes():
+        methods.registry()
+    if name not in (known := _head_classes()):
+        raise unknown("kind of head", name, known, "is its method's file installed?")
+    return known[name]
+
+
+def _head_classes() -> dict[str, type[Head]]:
+    """Return every concrete head class defined so far, by its name."""
     found: dict[str, type[Head]] = {}
     pending: list[type[Head]] = [Head]
     while pending:

@@ -190,7 +190,7 @@ class Trainer:
     def _accumulated(self, size: int) -> Tensor:
         """The same in parts of `size` images; ranks exchange gradients at the last one."""
         total = torch.zeros_like(self.state.lr)
-        with self.model.head.in_parts():
+        with self.model.head.accumulate_statistics():
             for part in range(self.parts):
                 waits = self.fabric.world_size > 1 and part < self.parts - 1
                 with self.fabric.no_backward_sync(self.wrapped) if waits else nullcontext():  # type: ignore[arg-type]
