@@ -173,7 +173,7 @@ def _detection(asked: "BenchCommand") -> None:
         return
     try:
         with Console() as console:
-            machine = DetectionMachineConfig.of(asked.machine)
+            machine = DetectionMachineConfig.from_machine(asked.machine)
             opened.run(wanted, root=asked.root, machine=machine, progress=console)
     finally:
         if is_first_process() and opened.begun:
