@@ -91,18 +91,15 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
 
     def differing(self, recipe: ClassifierRecipe, found: Mapping[str, Any]) -> list[str]:
         """Fields of the result `found` that `recipe`, as it is now, would not have made."""
-        train = recipe.config.train
         wanted = {
             "method": recipe.config.method,
             **recipe_fields(recipe.config),
-            **{name: getattr(train, name) for name in ("epochs", "batch_size", "momentum", "lr")},
         }
         if found["alpha_rule"] == "fixed" and "alpha" in recipe.config.options:
             wanted["alpha"] = recipe.config.options["alpha"]
         if recipe.config.files.evaluate_on == "val":
             wanted["evaluated_on"] = "val"
-        # early files do not tell all
-        return [n for n, value in wanted.items() if n in found and found[n] != round_floats(value)]
+        return [n for n, value in wanted.items() if found[n] != round_floats(value)]
 
     def run(
         self,
@@ -162,14 +159,13 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
 
     def expected_seconds(self, wanted: Sequence[tuple[ClassifierRecipe, int]]) -> float | None:
         """What `wanted` should take, from the price of an image in the results that are there."""
-        known = [result for recipe in self.recipes for result in self.found(recipe)]
+        results = [result for recipe in self.recipes for result in self.found(recipe)]
+        known = [result for result in results if result["images"] is not None]
         if not known:
             return None
         images = {tables.data_name(r): sum(r["counts"]) for r in known}
         typical = sum(images.values()) / len(images)
-        price = statistics.fmean(
-            own_seconds(r) / (r.get("images") or r["epochs"] * sum(r["counts"])) for r in known
-        )
+        price = statistics.fmean(own_seconds(r) / r["images"] for r in known)
         trainings: dict[tuple, float] = {}
         for recipe, seed in wanted:
             config = recipe.config

@@ -82,7 +82,7 @@ def measure(run: Run) -> dict[str, Any]:
     opened = reopen(run)
     result = run.result
     return {
-        **{name: result[name] for name in SAME if name in result},  # early ones do not tell all
+        **{name: result[name] for name in SAME},
         **asdict(gradcam.measure(opened)),
         "evaluated_on": opened.data.evaluated_on,
         **environment(cuda=opened.fabric.device.type == "cuda"),

@@ -21,7 +21,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from benchmarks.detection_parts import ALL, parts_of
 from benchmarks.detection_rival import as_lists, mask_rcnn
-from benchmarks.files import figure, read_all, write_json, write_page
+from benchmarks.files import read_all, write_json, write_page
 from benchmarks.speed import wait
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
@@ -207,9 +207,9 @@ def table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]
         [
             *(s["workload"], f"{s['classes']:,}", str(s["batch"])),
             *(f"{s['training'][whose]:,.0f}" for whose in ("ours", "torchvision")),
-            figure([_against_itself(s["training"])], digits=3),
+            f"{s['training']['ours'] / s['training'][OURS_AGAIN]:.3f}",
             *(f"{s['inference'][whose]:,.0f}" for whose in ("off", "torchvision")),
-            *(figure([s["tde_over_off"].get(way)], digits=3) for way in (*TDE[1:], AGAIN)),
+            *(f"{s['tde_over_off'][way]:.3f}" for way in (*TDE[1:], AGAIN)),
             *(s["device"], s["git"]),
         ]
         for s in found
@@ -227,11 +227,6 @@ def parts_table(
         for part in (*parts, ALL)
     ]
     return ["part", *milliseconds], rows
-
-
-def _against_itself(training: Mapping[str, float]) -> float | None:
-    """Seconds of the second measurement over those of the first; early files have one."""
-    return training["ours"] / training[OURS_AGAIN] if OURS_AGAIN in training else None
 
 
 def _categories(classes: int) -> Categories:

@@ -24,7 +24,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def check_features(sha256: str, made: Iterable[Path]) -> None:
     """Refuse results in the files `made` that are of other features than those of `sha256`."""
     for path in made:
-        if json.loads(path.read_text()).get("subset_sha256", sha256) != sha256:
+        if json.loads(path.read_text())["subset_sha256"] != sha256:
             raise UserError(f"{path} was measured on other features than there are now: delete it")
 
 

@@ -71,7 +71,7 @@ def bench_prices(config: Config, data: Data, out: Path, seconds: float = 0.5) ->
     about = {
         **environment(cuda=fabric.device.type == "cuda"),
         "data": data.full_name,
-        "judging": asdict(judge_price(config, data, fabric)),
+        "evaluation": asdict(price_evaluation(config, data, fabric)),
     }
     found: list[Price] = []
     for name in methods.registry():
@@ -96,7 +96,7 @@ def price(config: Config, data: Data, fabric: Fabric, seconds: float) -> Price:
     return Price(config.method, epochs, tuple(times), replica.steps, tuning)
 
 
-def judge_price(config: Config, data: Data, fabric: Fabric) -> EvaluationPrice:
+def price_evaluation(config: Config, data: Data, fabric: Fabric) -> EvaluationPrice:
     """Judge a model, at one alpha and at all."""
     replica = _replica(config.with_options(method="deconfound"), data, fabric)
     replica.model.head.mean_feature.fill_(1.0)  # type: ignore[operator]

@@ -154,7 +154,7 @@ def measure(pool: Pool, seed: int) -> dict[str, Any]:
         "seed": seed,
         "classes": int(y.max()) + 1,
         "dim": X.shape[1],
-        "judged_rows": len(pool.tested),
+        "evaluated_rows": len(pool.tested),
         "subset_sha256": digest(pool.stream),
         "piece_counts": [np.bincount(y[p], minlength=y.max() + 1).tolist() for p in order],
         "threads": torch.get_num_threads(),

@@ -97,7 +97,7 @@ def test_a_method_with_a_network_of_its_own_is_priced_with_it():
 def test_judging_is_priced_at_one_alpha_and_at_all():
     config = Config.preset("digits-lt").with_options(device="cpu")
     data = load("digits-lt")
-    found = prices.judge_price(config, data, launch(config.machine))
+    found = prices.price_evaluation(config, data, launch(config.machine))
     assert found.images == len(data.test) and found.alphas == 13
     assert found.one_alpha > 0 and found.sweep > 0
 
@@ -110,7 +110,7 @@ def test_prices_are_written_as_the_committed_ones_are(tmp_path, monkeypatch):
     stored = json.loads((tmp_path / "prices.json").read_text())
     committed = json.loads((ROOT / "results/speed/prices.json").read_text())
     assert list(stored) == list(committed)
-    assert list(stored["judging"]) == list(committed["judging"])
+    assert list(stored["evaluation"]) == list(committed["evaluation"])
     assert list(stored["prices"][0]) == list(committed["prices"][0])
 
 

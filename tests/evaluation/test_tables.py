@@ -14,6 +14,7 @@ from longtail.cli import parser as cli
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.accuracy import accuracy
+from longtail.evaluation.result import recipe_fields
 
 LABELS = (0, 0, 0, 0, 0, 0, 1, 1, 3)  # class 2 is absent
 PREDICTED = (0, 0, 0, 0, 0, 1, 1, 0, 0)
@@ -59,16 +60,6 @@ def test_a_table_has_a_class_mean_only_if_it_differs_from_overall():
     assert tables.columns(uneven=True) == ("overall", "many", "medium", "few", "class mean")
 
 
-def test_a_file_that_does_not_tell_its_classes_has_none():
-    early = result()
-    del early["per_class"]
-    assert not tables.is_uneven([early])
-    (row,) = tables.rows([early, result(seed=1)])  # the mean is of the one that tells
-    mean = f"{by_hand(LABELS, PREDICTED):.1f}"
-    assert row.cells(tables.columns(uneven=True))[-1] == mean
-    assert tables.row([early]).cells(tables.columns(uneven=True))[-1] == "-"
-
-
 def test_a_bench_page_has_the_class_mean_for_skewed_test_sets(tmp_path):
     folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}
     for data in ("even", "skewed"):
@@ -81,7 +72,7 @@ def test_a_bench_page_has_the_class_mean_for_skewed_test_sets(tmp_path):
         file = result_path(bench.results, recipe, 0)
         file.parent.mkdir(parents=True)
         fields = {"method": "baseline", "device": "a CPU", "subset_sha256": "of both"}
-        file.write_text(json.dumps(one | fields))
+        file.write_text(json.dumps(one | fields | recipe_fields(recipe.config)))
     header, _, *rows = benches.markdown(bench).splitlines()
     assert header.endswith("| few | class mean |")
     last = {row.split(" | ")[0]: row.split(" | ")[-1] for row in rows}

@@ -339,7 +339,7 @@ class TestRefused:
 
     def test_what_a_figure_cannot_be_made_of(self, tmp_path, runs, data):
         assert "no alpha in baseline" in self.refused("alpha", committed("baseline"))
-        assert "have no lr" in self.refused("momentum", committed("baseline"))
+        assert "needs results at 0.98" in self.refused("momentum", committed("baseline"))
         assert "needs results at 0.98" in self.refused("momentum", momentum_files(tmp_path)[:1])
         assert "runs of one method" in self.refused("momentum", runs)
         assert "has no cos(x, d)" in self.refused("cosine-by-class", committed("baseline"))

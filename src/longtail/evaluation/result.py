@@ -157,8 +157,8 @@ class Result:
     """Spent on compiling and capturing the step; next to nothing where it runs eagerly."""
     replicas: int
     """Trainings that shared the device during these seconds."""
-    images: int | None
-    """That this training saw, over all samplers and stages; None in files that do not tell."""
+    images: int
+    """Images that this training saw, over all samplers and stages."""
     images_per_second: float
     """Of training, over all replicas."""
     device: str
@@ -186,7 +186,7 @@ COST = (
 
 def own_seconds(result: Mapping[str, Any]) -> float:
     """A training's share, by its images, of the seconds that several had together."""
-    if result.get("images") is None:  # files from when all side by side were alike
+    if result["images"] is None:  # unknown in some committed files: all trainings had equal shares
         return result["seconds"] / result["replicas"]
     return result["images"] / result["images_per_second"]
 

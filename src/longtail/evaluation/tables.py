@@ -67,18 +67,15 @@ class SeedGroup:
 def group_seeds(results: Iterable[Mapping[str, Any]]) -> list[SeedGroup]:
     """Group results that differ only in their seed, in order of first appearance.
 
-    No group has a seed twice. An early file lacks some fields: it joins the first group that it
-    does not contradict.
+    No group has a seed twice: a result whose seed is already in its group starts another one.
     """
     results = list(results)
-    options = {name for result in results for name in result.get("options", {})}
+    options = {name for result in results for name in result["options"]}
     groups: list[tuple[dict[str, Any], list[Mapping[str, Any]]]] = []
     for result in results:
         settings = _row_settings(result, options)
         for known, members in groups:
-            agree = all(known[name] == settings[name] for name in known.keys() & settings.keys())
-            if agree and all(other["seed"] != result["seed"] for other in members):
-                known.update(settings)
+            if known == settings and all(other["seed"] != result["seed"] for other in members):
                 members.append(result)
                 break
         else:
@@ -97,8 +94,8 @@ def _row_settings(result: Mapping[str, Any], options: Iterable[str]) -> dict[str
     parts = ("train", "files", "inference")  # only classifiers have files, only detectors inference
     settings = {name: value for part in parts for name, value in result.get(part, {}).items()}
     settings.pop("evaluate_on", None)  # same as evaluated_on
-    if "options" in result:  # a result's own field takes precedence over an option
-        settings |= {n: result["options"].get(n, "default") for n in options if n not in result}
+    # a result's own field takes precedence over an option
+    settings |= {n: result["options"].get(n, "default") for n in options if n not in result}
     return settings | fields
 
 
@@ -156,7 +153,7 @@ def row(results: Sequence[Mapping[str, Any]]) -> Row:
         seeds=len(results),
         figures={
             **{split: spread([r[split] for r in results]) for split in SPLITS},
-            CLASS_MEAN: spread([class_mean(r.get("per_class", ())) for r in results]),
+            CLASS_MEAN: spread([class_mean(r["per_class"]) for r in results]),
         },
     )
 
@@ -172,7 +169,7 @@ def is_uneven(results: Iterable[Mapping[str, Any]]) -> bool:
 
     It does if the evaluated part has more images of some classes than of others.
     """
-    pairs = ((r["overall"], class_mean(r.get("per_class", ()))) for r in results)
+    pairs = ((r["overall"], class_mean(r["per_class"])) for r in results)
     return any(mean is not None and abs(mean - overall) > ROUNDING for overall, mean in pairs)
 
 

@@ -119,7 +119,7 @@ def _describe_data(run: EvaluatedRun) -> dict[str, Any]:
         "images": f"{sum(result['counts']):,}",
         "most": max(result["counts"]),
         "least": min(result["counts"]),
-        "held_out": result.get("held_out", 0),
+        "held_out": result["held_out"],
         "test_images": f"{sum(run.slider.seen):,}",
         "evaluated_on": tables.PARTS[result["evaluated_on"]],
         "subset": result["subset_sha256"],

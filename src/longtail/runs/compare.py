@@ -14,8 +14,9 @@ Source = Run | Path | str
 """A finished run, its folder, or a result file such as those under results/."""
 
 FIELDS = (
-    *("method", "data", "ratio", "backbone", "seed", "alpha", "momentum", "training_id"),
-    *("subset_sha256", "evaluated_on", "counts", "per_class", "sweep", "feature_norm", "weight_norm"),
+    *("method", "data", "ratio", "backbone", "seed", "alpha", "momentum", "lr", "training_id"),
+    *("subset_sha256", "evaluated_on", "evaluated_sha256", "counts", "per_class", "sweep"),
+    *("feature_norm", "weight_norm"),
 )
 """What a result must have to be drawn."""
 
@@ -83,9 +84,9 @@ def check_same_data(found: Sequence[StoredResult]) -> None:
             "training images of each class": tuple(item.result["counts"] for item in pair),
             "training subset": tuple(item.result["subset_sha256"][:12] for item in pair),
             "judged on": tuple(item.result["evaluated_on"] for item in pair),
-            "judged images": tuple(item.result.get("evaluated_sha256", "")[:12] for item in pair),
+            "judged images": tuple(item.result["evaluated_sha256"][:12] for item in pair),
         }
-        if not all(compared["judged images"]):  # early results do not tell
+        if not all(compared["judged images"]):  # the hash of one is unknown
             del compared["judged images"]
         check_equal((str(found[0].source), str(other.source)), compared)
 

@@ -201,7 +201,6 @@ def read_run(run: Run | Path | str) -> ServedModel:
                 "subset_sha256",
                 "held_out",
             )
-            if name in result  # older results lack some
         },
         version=versions()["longtail"],
     )
@@ -225,6 +224,5 @@ def _metrics_at(alpha: float, metrics: Mapping[str, Any]) -> dict[str, Any]:
     point = metrics.get("sweep", {}).get(f"{alpha:g}") if alpha != metrics.get("alpha") else None
     figures = dict(metrics)
     if point:
-        figures.pop("class_mean", None)  # older sweeps have none
         figures |= {**point, "alpha": alpha}
     return {name: value for name, value in figures.items() if name != "sweep"}

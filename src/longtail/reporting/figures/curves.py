@@ -113,8 +113,6 @@ def fixed_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
         raise UserError(
             f"momentum compares runs of one method, but these are of {', '.join(methods)}"
         )
-    if any("lr" not in result for result in results):
-        raise UserError("these results have no lr: make them with python -m benchmarks momentum")
     settings = {
         "lr {:g} fixed": lambda r: r["lr"],
         "lr / (1 - mu) = {:g} fixed": lambda r: r["lr"] / (1 - r["momentum"]),
