@@ -1,1 +1,1 @@
-"""Everything that makes the tables and figures of results/; outside the wheel."""
+"""Programs that make the tables and figures of results/. They are not part of the wheel."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: run what is missing of a benchmark, then write its table."""
+"""`python -m benchmarks NAME` runs the missing parts of a benchmark, then writes its table."""
 
 from benchmarks.command import main
 

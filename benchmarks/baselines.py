@@ -1,8 +1,7 @@
-"""What the classifiers on embeddings are measured against, under one name each.
+"""Classifiers that the embeddings benchmark compares, by name.
 
-Ours are at their defaults, and so is what they have to beat, but for the number of iterations that
-logistic regression may take. Nothing is tuned on test data; `alpha="auto"` chooses inside the
-training data.
+All of them, ours and the others, run with their defaults, except that logistic regression may take
+more iterations. Nothing is tuned on test data; `alpha="auto"` chooses within the training data.
 """
 
 from collections.abc import Callable
@@ -27,14 +26,14 @@ from longtail.estimators.tde import (
 from longtail.nn.heads import Head
 
 ITERATIONS = 1000
-"""That logistic regression may take; whether it needed more is in the result."""
+"""Most iterations of logistic regression. The result says whether it converged."""
 
 
 class BalancedSoftmaxClassifier(LinearSoftmaxClassifier):
-    """The linear classifier trained on z + log n, asked for z alone (Ren et al. 2020)."""
+    """Linear classifier that trains on z + log n and predicts from z (Ren et al. 2020)."""
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train from nothing; the counts of the classes are part of the loss."""
+        """Train from scratch; the loss uses the class counts."""
         self._counts = np.unique(np.asarray(y), return_counts=True)[1]
         return super().fit(X, y)
 
@@ -43,7 +42,7 @@ class BalancedSoftmaxClassifier(LinearSoftmaxClassifier):
 
 
 class PriorHead(Head):
-    """<w_i, x>, and while training log n_i beside it."""
+    """Linear head <w_i, x> that adds log n_i during training."""
 
     prior: Tensor
 
@@ -58,16 +57,16 @@ class PriorHead(Head):
         return logits + self.prior if self.training else logits
 
 
-def oversample(seed: int) -> BaseEstimator:
-    """Rows of small classes drawn again until all are equal, then logistic regression."""
+def build_oversampled_logistic(seed: int) -> BaseEstimator:
+    """Build logistic regression on rows resampled until all classes are equally frequent."""
     from imblearn.over_sampling import RandomOverSampler
     from imblearn.pipeline import make_pipeline
 
-    return make_pipeline(RandomOverSampler(random_state=seed), logistic())
+    return make_pipeline(RandomOverSampler(random_state=seed), build_logistic())
 
 
-def logistic(**options: Any) -> LogisticRegression:
-    """Scikit-learn's, with iterations enough to converge on most data."""
+def build_logistic(**options: Any) -> LogisticRegression:
+    """Build scikit-learn's logistic regression with enough iterations for most data."""
     return LogisticRegression(max_iter=ITERATIONS, **options)
 
 
@@ -85,13 +84,13 @@ CLASSIFIERS: dict[str, Callable[[int, str], BaseEstimator]] = {
     "balanced-softmax": lambda seed, device: BalancedSoftmaxClassifier(
         random_state=seed, device=device
     ),
-    "logistic": lambda seed, device: logistic(),
-    "logistic-balanced": lambda seed, device: logistic(class_weight="balanced"),
-    "oversampled-logistic": lambda seed, device: oversample(seed),
+    "logistic": lambda seed, device: build_logistic(),
+    "logistic-balanced": lambda seed, device: build_logistic(class_weight="balanced"),
+    "oversampled-logistic": lambda seed, device: build_oversampled_logistic(seed),
     "nearest-mean": lambda seed, device: make_pipeline(Normalizer(), NearestCentroid()),
 }
-"""Name to (seed, device) -> an untrained classifier."""
+"""Functions (seed, device) -> untrained classifier, by name."""
 IMBALANCED_LEARN = "oversampled-logistic"
-"""The one that needs imbalanced-learn."""
+"""Name of the classifier that needs imbalanced-learn."""
 UNSEEDED = ("logistic", "logistic-balanced", "nearest-mean")
-"""Those that have no randomness: one seed says it all."""
+"""Classifiers without randomness: one seed is enough."""

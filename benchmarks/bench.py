@@ -1,7 +1,7 @@
-"""Benchmarks: recipes in, committed result files out, and the Markdown table made from those.
+"""Benchmarks of classifiers: they read recipes and write result files and a Markdown table.
 
-A benchmark is a folder of recipes. What has a result file is done; what is missing is run, and its
-file is written the moment it exists, so that a bench can be stopped and gone on with at any time.
+A benchmark is a folder of recipes. It runs each recipe and seed that has no result file yet, and
+writes that file as soon as the run ends, so that it can be stopped and resumed at any time.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recipes import RecipeBench, about, read_recipe, recipe_paths, result_path
+from benchmarks.recipes import RecipeBench, read_about, read_recipe, recipe_paths, result_path
 from longtail import methods
 from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError
@@ -33,40 +33,40 @@ PAPER_ORDER = (
     *("eql", "baseline", "cosine", "capsule", "deconfound"),
     *("cosine-tde", "capsule-tde", "deconfound-tde", "balanced-softmax", "logit-adjustment"),
 )
-"""Methods as the paper's tables list them, then those it does not have."""
+"""Methods in the order of the paper's tables, followed by methods that are not in the paper."""
 
 
 @dataclass(frozen=True)
 class ClassifierRecipe:
-    """A row of the paper: its configuration and the figure the paper gives."""
+    """A row of a table of the paper: its configuration and the paper's figure."""
 
     path: Path
     config: Config
     paper: float | None
-    """Overall accuracy in the paper's table, if it has this cell."""
+    """Overall accuracy in the paper's table; None if the paper has no such cell."""
     seeds: int
 
     @staticmethod
     def read(path: Path) -> "ClassifierRecipe":
-        """Read a recipe file: options of `Config`, and `paper` and `seeds` beside them."""
+        """Read a recipe file, which holds options of `Config` and the keys `paper` and `seeds`."""
         config, paper, seeds = read_recipe(path, Config, lambda c: resolve(c)[0], seeds=3)
         return ClassifierRecipe(path, config, convert(paper, float | None, f"{path}: paper"), seeds)
 
     @property
     def cell(self) -> Path:
-        """DATA-RATIO/BACKBONE, where the recipe's results go; below the bench, wherever DATA is."""
+        """DATA-RATIO/BACKBONE, the folder of the results within the benchmark's own folder."""
         data = Path(self.config.data.replace(":", "-"))
         below = [part for part in data.parts if part not in (data.anchor, "..")]
         return Path(*below, self.config.backbone)
 
     @property
     def name(self) -> str:
-        """METHOD, or METHOD+VARIANT where a method is there with several options."""
+        """METHOD, or METHOD+VARIANT if a method occurs with several options."""
         return self.path.stem
 
     @property
     def place(self) -> Path:
-        """CELL/NAME, to which results add their seed."""
+        """CELL/NAME, the path of a result without its seed."""
         return self.cell / self.name
 
 
@@ -75,7 +75,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
 
     @staticmethod
     def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "ClassifierBench":
-        """The bench called `name`, from RECIPES/NAME."""
+        """Read the recipes of the benchmark `name` from RECIPES/NAME."""
         read = sorted(map(ClassifierRecipe.read, recipe_paths(recipes / name)), key=_in_paper_order)
         places: dict[Path, ClassifierRecipe] = {}
         for recipe in read:
@@ -86,11 +86,11 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
                     f"{recipe.place}: name one METHOD+VARIANT.yaml"
                 )
         return ClassifierBench(
-            name, tuple(read), results / name, runs / name, about(recipes / name)
+            name, tuple(read), results / name, runs / name, read_about(recipes / name)
         )
 
-    def differing(self, recipe: ClassifierRecipe, found: Mapping[str, Any]) -> list[str]:
-        """Fields of the result `found` that `recipe`, as it is now, would not have made."""
+    def find_changes(self, recipe: ClassifierRecipe, found: Mapping[str, Any]) -> list[str]:
+        """Return the fields of the result `found` that differ from the present `recipe`."""
         wanted = {
             "method": recipe.config.method,
             **recipe_fields(recipe.config),
@@ -109,7 +109,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         machine: MachineConfig,
         progress: Progress | None = None,
     ) -> None:
-        """Run what is `wanted`, keeping each result as it comes."""
+        """Run the `wanted` recipes and seeds, and copy each result as soon as it exists."""
         if not wanted:
             return
         jobs = [self.job(recipe, seed, root, machine) for recipe, seed in wanted]
@@ -121,45 +121,45 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         targets = dict(zip((job.run for job in jobs), paths, strict=True))
         for job in jobs:
             _check_same_recipe(job)
-            if job.run.finished:  # a bench that was stopped before it could keep the result
-                keep(job.run, targets[job.run])
+            if job.run.finished:  # the benchmark was stopped before it copied the result
+                copy_result(job.run, targets[job.run])
         run_jobs(
             jobs,
             on_data=self._check_data,
             resume=True,
             progress=progress,
             others=others,
-            on_result=lambda job: keep(job.run, targets[job.run]),
+            on_result=lambda job: copy_result(job.run, targets[job.run]),
         )
 
     def _check_data(self, job: Job, data: Data) -> None:
-        """Refuse other images than recipes on the same data have results of."""
-        asked = recipe_fields(job.config)["files"]
+        """Raise if recipes on the same data have results of other images."""
+        wanted = recipe_fields(job.config)["files"]
         for recipe in self.recipes:
             files = recipe_fields(recipe.config)["files"]
-            if (recipe.config.data, files) == (job.config.data, asked):
+            if (recipe.config.data, files) == (job.config.data, wanted):
                 self.check_images(recipe, data.subset_sha256, job.config.data)
 
     def job(
         self, recipe: ClassifierRecipe, seed: int, root: Path | None, machine: MachineConfig
     ) -> Job:
-        """What is to be trained for `recipe` and `seed`."""
+        """Return the job that trains `recipe` with `seed`."""
         config = replace(recipe.config, seed=seed, machine=machine)
         if root is not None:
             config = config.with_options(root=root)
         return Job.of(config, Run(self.runs / f"{recipe.place}-s{seed}"))
 
     def body(self) -> str:
-        """The table, and the cells where we lose."""
+        """Return the table, followed by the cells where we are below the paper."""
         table = markdown(self)
         several = len({recipe.config.data for recipe in self.recipes}) > 1
         short = f"Overall accuracy, ours / the paper's:\n\n{overview(self)}\n" if several else ""
         note = f"\n{SHARES}\n" if "seconds a run" in table else ""
-        return f"{short}{table}{note}{_below(self)}"
+        return f"{short}{table}{note}{_list_losses(self)}"
 
     def expected_seconds(self, wanted: Sequence[tuple[ClassifierRecipe, int]]) -> float | None:
-        """What `wanted` should take, from the price of an image in the results that are there."""
-        results = [result for recipe in self.recipes for result in self.found(recipe)]
+        """Estimate the seconds of `wanted` from the seconds per image of the existing results."""
+        results = [result for recipe in self.recipes for result in self.read_results(recipe)]
         known = [result for result in results if result["images"] is not None]
         if not known:
             return None
@@ -181,7 +181,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
 
 
 def _in_paper_order(recipe: ClassifierRecipe) -> tuple[Any, ...]:
-    """By data set, from the most imbalanced on, and methods as the paper lists them."""
+    """Sort key: data set, most imbalanced first, then methods in the order of the paper."""
     data, _, ratio = recipe.config.data.partition(":")
     return (
         (data, -float(ratio or 0), recipe.config.backbone),
@@ -193,42 +193,44 @@ def _in_paper_order(recipe: ClassifierRecipe) -> tuple[Any, ...]:
 
 
 def _check_same_recipe(job: Job) -> None:
-    """Refuse a run folder from when the recipe was another one."""
+    """Raise if the recipe has changed since the run folder was written."""
     if (job.run.folder / "config.yaml").exists():
         before, now = recipe_fields(job.run.config), recipe_fields(job.config)
         if before != now:
             raise UserError(
-                f"{job.run.folder} was trained by another recipe than its own is now: delete that "
-                "folder to train anew, or bring the recipe back"
+                f"{job.run.folder} was trained by another recipe than its present one: delete that "
+                "folder to train again, or restore the recipe"
             )
 
 
-def keep(run: Run, path: Path) -> None:
+def copy_result(run: Run, path: Path) -> None:
     """Copy the result of a finished run to `path`."""
     with replace_atomically(path) as temporary:
         temporary.write_text(json.dumps(run.result) + "\n")
 
 
 def markdown(bench: ClassifierBench) -> str:
-    """The table of a bench from its result files; a cell that was not run says so."""
-    rows = [_cells(recipe, bench.found(recipe)) for recipe in bench.recipes]
-    # the paper has not every bench, most test sets are even, seconds of a CPU are nobody else's,
-    # a linear head has no alpha
+    """Return the table of a benchmark, made from its result files; missing cells say "not run"."""
+    rows = [_cells(recipe, bench.read_results(recipe)) for recipe in bench.recipes]
+    # drop empty columns: not every benchmark is in the paper, most test sets are balanced, seconds
+    # of a CPU are not shown, and a linear head has no alpha
     columns = [c for c in rows[0] if any(row[c] not in ("", "-") for row in rows)]
     return tables.markdown(columns, ([row[c] for c in columns] for row in rows))
 
 
 README_ROWS = ("baseline", "ldam-drw", "bbn", "balanced-softmax", "deconfound", "deconfound-tde")
-"""The methods that README's overview shows; results/NAME.md has them all."""
+"""Methods in the overview of the README; results/NAME.md has all of them."""
 
 
 def overview(bench: ClassifierBench, only: Sequence[str] = ()) -> str:
-    """Table with a row per method and backbone, a column per data set: ours / the paper's, overall.
+    """Return a table of overall accuracy, ours / the paper's: methods by data sets.
 
     `only` limits it to these rows.
     """
     columns = list(dict.fromkeys(recipe.config.data for recipe in bench.recipes))
-    cells = {(_row(r), r.config.data): _overview_cell(r, bench.found(r)) for r in bench.recipes}
+    cells = {
+        (_row(r), r.config.data): _overview_cell(r, bench.read_results(r)) for r in bench.recipes
+    }
     rows = sorted({_row(r): _in_paper_order(r)[1] for r in bench.recipes}.items(), key=_by_value)
     lines = [
         [row, *(cells.get((row, data), "") for data in columns)]
@@ -255,12 +257,12 @@ def _overview_cell(recipe: ClassifierRecipe, results: Sequence[Mapping[str, Any]
 
 
 def _link(recipe: ClassifierRecipe) -> str:
-    """From the folder of results."""
+    """Path of the recipe relative to the results folder."""
     return str(recipe.path if recipe.path.is_absolute() else Path("..") / recipe.path)
 
 
 def _cells(recipe: ClassifierRecipe, results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """One row, by column; empty where there is nothing to say."""
+    """Return one row as column name to text; the text is empty if there is no value."""
     config, paper = recipe.config, recipe.paper
     row = tables.row(results) if results else None
     overall = row.figures["overall"] if row else None
@@ -285,16 +287,17 @@ def _cells(recipe: ClassifierRecipe, results: Sequence[Mapping[str, Any]]) -> di
 
 
 BELOW = 1.3
-"""Points under the paper's figure from which a cell is named: the bar set before any was run."""
-SHARES = """Seconds a run are its share, by images, of those of all trained beside it: rows are not
-to be compared by them. `python -m benchmarks prices` measures methods one at a time."""
+"""Cells that are more points below the paper are listed. It was fixed before any run."""
+SHARES = """Several trainings share the device. The seconds of a run are its share by number of
+images, so do not compare rows by them: `python -m benchmarks prices` measures methods one at a
+time."""
 
 
-def _below(bench: ClassifierBench) -> str:
-    """The cells where we lose, if there are any."""
+def _list_losses(bench: ClassifierBench) -> str:
+    """List the cells where we are below the paper, if there are any."""
     lost = []
     for recipe in bench.recipes:
-        results = bench.found(recipe)
+        results = bench.read_results(recipe)
         overall = tables.row(results).figures["overall"] if results else None
         if overall and recipe.paper is not None and overall[0] < recipe.paper - BELOW:
             apart = overall[0] - recipe.paper
@@ -303,7 +306,7 @@ def _below(bench: ClassifierBench) -> str:
 
 
 def write_table(bench: ClassifierBench, readme: Path | None) -> Path:
-    """Write RESULTS/NAME.md; README gets it, or its overview, between NAME's markers."""
+    """Write RESULTS/NAME.md, and its table or overview between the README's markers for NAME."""
     table = markdown(bench)
     one_set = len({r.config.data for r in bench.recipes}) == 1
     short = table if one_set else overview(bench, README_ROWS)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: the command that measures, and makes the tables."""
+"""The command `python -m benchmarks NAME`, which runs benchmarks and writes their tables."""
 
 import sys
 from collections.abc import Sequence
@@ -8,41 +8,41 @@ from typing import Annotated
 
 import tyro
 
-from benchmarks.measured import MEASURED, check_options
+from benchmarks.registry import BENCHMARKS, check_options
 from longtail.cli.output import is_first_process
 from longtail.cli.parser import parse_alone, user_errors
 from longtail.core.config import MachineConfig
 from longtail.core.errors import unknown
 
-NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(MEASURED)}."
+NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(BENCHMARKS)}."
 
 
 @dataclass(frozen=True)
 class BenchCommand:
-    """Reproduce a table of the paper: run what is missing, then write the table."""
+    """Run the missing parts of a benchmark, then write its table."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help=NAMES)]
     seeds: int | None = None
-    """Seeds of every cell; each recipe's own number by default."""
+    """Number of seeds of every cell; by default the number in each recipe."""
     only: tuple[str, ...] = ()
-    """Run only recipes whose path holds one of these words; of embeddings, FILE/CLASSIFIER, of
-    detection-speed, a part of shapes-lvis, shapes-lvis-1203, shapes-lvis-1203-masks or lvis-v1; of
-    images, the names of ways: ceiling, resident, streaming, dataloader."""
+    """Run only recipes whose path contains one of these words. For embeddings: words of
+    FILE/CLASSIFIER. For detection-speed: words of shapes-lvis, shapes-lvis-1203,
+    shapes-lvis-1203-masks, lvis-v1. For images: ceiling, resident, streaming, dataloader."""
     root: Path | None = None
-    """Folder of the data sets; else $LONGTAIL_DATA. For embeddings and stream, of .npz files."""
+    """Folder of data sets, by default $LONGTAIL_DATA; of .npz files for embeddings and stream."""
     recipes: Path = Path("recipes")
-    """Where the recipes are."""
+    """Folder of the recipes."""
     results: Path = Path("results")
-    """Where result files are kept and looked for."""
+    """Folder of the result files."""
     runs: Path = Path("runs")
-    """Where the runs themselves go."""
+    """Folder for the runs."""
     machine: MachineConfig = field(default_factory=MachineConfig)
     images: int = 115_846
-    """Rows of the generated set that `bench images` is measured on; ImageNet-LT has as many."""
+    """For images: number of generated images, by default that of ImageNet-LT."""
     rows: int = 1_000_000
-    """Of the array that scale makes and fits on."""
+    """For scale: number of generated rows."""
     dry_run: bool = False
-    """List the runs and the expected time, and stop."""
+    """List the runs and the expected time, then stop."""
 
     examples = """
       python -m benchmarks cifar-lt --root ~/data --dry-run
@@ -56,34 +56,34 @@ class BenchCommand:
       python -m benchmarks shapes-lvis --seeds 1"""
 
     def run(self) -> None:
-        """Run and print the table."""
+        """Run the benchmark and write its table."""
         from benchmarks import bench
 
         check_options(self)
-        if self.name in MEASURED:
-            return MEASURED[self.name].run(self)
+        if self.name in BENCHMARKS:
+            return BENCHMARKS[self.name].run(self)
         known = {folder.name for folder in self.recipes.glob("*/")}
         if known and self.name not in known:
-            raise unknown("bench", self.name, known | set(MEASURED), NAMES)
-        opened = bench.ClassifierBench.open(
+            raise unknown("bench", self.name, known | set(BENCHMARKS), NAMES)
+        recipe_bench = bench.ClassifierBench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
-        wanted = opened.missing(self.seeds, self.only)
+        wanted = recipe_bench.missing(self.seeds, self.only)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
-        print(opened.ahead(f"{len(wanted)} runs to do", wanted))
+        print(recipe_bench.describe_work(f"{len(wanted)} runs to do", wanted))
         if self.dry_run:
             return
         from longtail.cli.output import Console
 
-        # README shows what is committed: figures kept elsewhere are not
+        # the README shows committed figures only
         readme = Path("README.md") if self.results == BenchCommand.results else None
         try:
             with Console() as console:
-                opened.run(wanted, root=self.root, machine=self.machine, progress=console)
+                recipe_bench.run(wanted, root=self.root, machine=self.machine, progress=console)
         finally:
-            if is_first_process() and opened.begun:
-                print(f"written to {bench.write_table(opened, readme)}")
+            if is_first_process() and recipe_bench.started:
+                print(f"written to {bench.write_table(recipe_bench, readme)}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -93,6 +93,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: list[str]) -> BenchCommand:
-    """The benchmark that `arguments` ask for."""
+    """Parse the command line."""
     command: BenchCommand = parse_alone(BenchCommand, "python -m benchmarks", arguments)
     return command

@@ -1,9 +1,9 @@
-"""The paper's claim for its Figure 5, measured: are the maps of TDE more compact?
+"""Compactness of Grad-CAM maps: does TDE make them more compact, as Figure 5 of the paper claims?
 
-Trains the methods of that figure in the CIFAR bench, or takes its runs where they are finished, and
-measures Grad-CAM's compactness over the whole test set. Decouple-LWS has the features of the
-baseline and scales the weight of each class, so that its maps are the baseline's, scaled: equal
-compactness is what must come out.
+The benchmark trains the methods of that figure with the recipes of cifar-lt, or reuses its finished
+runs, and measures the compactness over the whole test set. Decouple-LWS uses the features of the
+baseline and scales the weights of each class. Its maps are therefore scaled maps of the baseline,
+so both must have the same compactness.
 """
 
 import json
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
-from benchmarks.files import read_all, write_json, write_page
 from benchmarks.recipes import result_path
+from benchmarks.result_files import read_all, write_json, write_page
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
 from longtail.evaluation import tables
@@ -27,22 +27,22 @@ from longtail.training.loop import Progress
 BENCH = "cifar-lt"
 ONLY = ("cifar100-lt-100/resnet32-dual",)
 METHODS = ("baseline", "decouple-lws", "deconfound", "deconfound-tde")
-"""The three of Figure 5, and the training of the last at alpha 0: what is due to alpha."""
-NOTE = """Percent of a Grad-CAM map's mass that lies in its top tenth, 10 for a level map: mean over
-the test images of each split, by their true class, ± deviation over seeds. Empty maps, in which
-nothing speaks for the class, are left out and counted. [docs/figures.md](../docs/figures.md) says
-what follows."""
+"""The three methods of Figure 5, and the last one at alpha 0 to isolate the effect of alpha."""
+NOTE = """Percent of the mass of a Grad-CAM map in its top tenth; a uniform map has 10. Values are
+means over the test images of each split, by true class, ± standard deviation over seeds. Empty
+maps, without evidence for the class, are excluded; the last column gives their share.
+[docs/figures.md](../docs/figures.md) discusses the results."""
 SAME = (
     *("method", "data", "ratio", "backbone", "seed", "alpha", "alpha_rule"),
     *("training_id", "subset_sha256", "options", "files", "train"),
 )
-"""What a measurement takes over from its run's result."""
+"""Fields that a measurement copies from the result of its run."""
 
 
 def cells(
     bench: ClassifierBench, only: Sequence[str], seeds: int
 ) -> list[tuple[ClassifierRecipe, int]]:
-    """The recipes of those methods whose path holds one of the words of `only`, by seed."""
+    """Recipes of `METHODS` whose path contains a word of `only`, each with its seeds."""
     return [
         (recipe, seed)
         for recipe in bench.recipes
@@ -59,7 +59,7 @@ def bench_compactness(
     machine: MachineConfig,
     progress: Progress | None = None,
 ) -> list[Mapping[str, Any]]:
-    """Measure every wanted cell that has no file yet; gives the content of all their files."""
+    """Measure every wanted cell that has no file yet; return the contents of all their files."""
     folder = bench.results.with_name("compactness")
     paths = [result_path(folder, recipe, seed) for recipe, seed in wanted]
     missing = [
@@ -78,7 +78,7 @@ def bench_compactness(
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """Compactness of a finished run's maps, with what tells where it comes from."""
+    """Measure the compactness of the maps of a finished run, with its provenance."""
     opened = reopen(run)
     result = run.result
     return {
@@ -90,9 +90,9 @@ def measure(run: Run) -> dict[str, Any]:
 
 
 def table(measured: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Percent of a map's mass in its top tenth, mean and deviation over seeds.
+    """Return header and rows: percent of mass in the top tenth, mean and deviation over seeds.
 
-    The mean of a seed is over the images that have a map; the last column says how many have none.
+    The mean of a seed excludes empty maps; the last column is their percentage.
     """
     rows = [
         [
@@ -112,7 +112,7 @@ def table(measured: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[s
 
 
 def write_table(results: Path) -> Path:
-    """RESULTS/compactness.md from the files under RESULTS/compactness."""
+    """Write RESULTS/compactness.md from the files under RESULTS/compactness."""
     measured = read_all(results / "compactness")
     measured.sort(key=lambda item: METHODS.index(item["method"]))
     return write_page(results, "compactness", [NOTE, tables.markdown(*table(measured))])

@@ -1,9 +1,9 @@
-"""What a head costs at prediction: folded TDE beside a plain cosine head and `nn.Linear`.
+"""Prediction time of a head: folded TDE against a plain cosine head and `nn.Linear`.
 
-Folding makes TDE a change of weights, so that the folded head should cost what a cosine head costs
-whose weights are normalised once. All heads of a cell take turns, many times and in changing order,
-and the best turn of each counts: other work on the machine can only make a turn longer. On the CPU
-it is one thread's processor time, which does not run while others have the core.
+Folding turns TDE into a change of weights, so a folded head should take as long as a cosine head
+whose weights are normalised once. The heads of a cell take turns, many times and in random order.
+The fastest turn of each counts, because other work on the machine can only slow a turn down. On the
+CPU the clock is the processor time of one thread, which excludes other processes.
 Shapes: B rows, C classes, D features, K heads.
 """
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.files import read_all, write_json, write_page
+from benchmarks.result_files import read_all, write_json, write_page
 from longtail.core.environment import environment
 from longtail.evaluation import tables
 from longtail.nn.heads import CosineHead, DeconfoundHead
@@ -29,9 +29,9 @@ BATCHES = (1, 16, 256, 4096)
 CLASSES = (100, 1_000, 10_000, 100_000)
 DIMS = (128, 512, 2048)
 MOST_ON_CPU = 10**10
-"""Multiplications of a call above which a cell is left to the GPU."""
+"""Cells with more multiplications per call are measured on the GPU only."""
 TURN_SECONDS = 0.002
-"""A turn repeats a short call for this long, so that the clock is fine enough."""
+"""A turn repeats a short call for this long, because the clock is coarse."""
 LEAST_TURNS, MOST_TURNS = 10, 300
 ALPHA = 1.5
 UNFOLDED = "unfolded K=2"
@@ -44,11 +44,11 @@ RATIOS = {
     "unfolded/folded, K=2": (UNFOLDED, "folded K=2"),
 }
 BAR = 1.02
-"""What folded/cosine may be at most."""
+"""Largest acceptable folded/cosine ratio."""
 
 
 class PlainCosine(nn.Module):
-    """The textbook's cosine head of K groups, its weights normalised and scaled beforehand."""
+    """Textbook cosine head of K groups whose weights are already normalised and scaled."""
 
     def __init__(self, weight: nn.Parameter, heads: int):
         super().__init__()
@@ -62,12 +62,11 @@ class PlainCosine(nn.Module):
         return F.linear(units, self.weight)
 
 
-def heads_of(classes: int, dim: int, device: str) -> dict[str, nn.Module]:
-    """All that is measured, with a mean feature as post-ReLU features have it.
+def build_heads(classes: int, dim: int, device: str) -> dict[str, nn.Module]:
+    """Build all heads to measure; their mean feature is positive, as after a ReLU.
 
-    Heads that are compared hold one and the same weight: where a tensor happens to lie in memory
-    can matter more than what is done with it. The folded heads are there twice: how far a head
-    seems to be from itself is what a ratio cannot tell.
+    Compared heads share one weight tensor, because its place in memory can matter more than the
+    arithmetic. Each folded head occurs twice: the ratio of a head to itself is the noise.
     """
     with torch.device(device):
         cosine, deconfound = CosineHead(dim, classes), DeconfoundHead(dim, classes, alpha=ALPHA)
@@ -92,10 +91,10 @@ def heads_of(classes: int, dim: int, device: str) -> dict[str, nn.Module]:
 def measure(
     batch: int, classes: int, dim: int, *, device: str, seconds: float = 2.5
 ) -> dict[str, Any]:
-    """Microseconds of a call of each head in its best turn, and the ratios of these."""
+    """Measure the microseconds per call of each head in its fastest turn, and their ratios."""
     x = torch.rand(batch, dim, device=device)
-    heads = heads_of(classes, dim, device)
-    turns = {name: _turn(head, x) for name, head in heads.items()}
+    heads = build_heads(classes, dim, device)
+    turns = {name: _make_turn(head, x) for name, head in heads.items()}
     best = {name: turn() for name, turn in turns.items()}
     once = sum(max(taken, TURN_SECONDS) for taken in best.values())
     repeats = max(LEAST_TURNS, min(MOST_TURNS, int(seconds / once)))
@@ -110,8 +109,8 @@ def measure(
     }
 
 
-def _turn(head: nn.Module, x: Tensor) -> Callable[[], float]:
-    """A function that gives the seconds of one call, over as many as fill a turn."""
+def _make_turn(head: nn.Module, x: Tensor) -> Callable[[], float]:
+    """Return a function that measures the seconds per call over one turn."""
     clock = time.perf_counter if x.is_cuda else time.process_time
 
     def run(calls: int) -> float:
@@ -128,14 +127,14 @@ def _turn(head: nn.Module, x: Tensor) -> Callable[[], float]:
 
 
 def cells(device: str) -> Iterator[tuple[int, int, int]]:
-    """(batch, classes, dim) that are measured on `device`."""
+    """Yield the (batch, classes, dim) to measure on `device`."""
     for dim, classes, batch in product(DIMS, CLASSES, BATCHES):
         if device != "cpu" or batch * classes * dim <= MOST_ON_CPU:
             yield batch, classes, dim
 
 
 def bench_cost(results: Path, device: str) -> Path:
-    """Measure every cell, writing RESULTS/cost/DEVICE.json anew after each, then the table."""
+    """Measure every cell, rewriting RESULTS/cost/DEVICE.json after each, then write the table."""
     content: dict[str, Any] = {
         **environment(cuda=device == "cuda"),
         "timed": "wall clock" if device == "cuda" else "processor time of one thread",
@@ -154,7 +153,7 @@ def bench_cost(results: Path, device: str) -> Path:
 
 
 def write_table(results: Path) -> Path:
-    """RESULTS/cost.md from the files that are there."""
+    """Write RESULTS/cost.md from the result files."""
     parts = []
     for found in read_all(results / "cost"):
         parts.append(f"## {found['device']}, {found['dtype']}, {found['timed']}")
@@ -165,7 +164,7 @@ def write_table(results: Path) -> Path:
 
 
 def rows(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: microseconds of a call, then ratios."""
+    """Return header and rows: microseconds per call, then ratios."""
     names, ratios = list(found[0]["microseconds"]), list(found[0]["ratios"])
     header = ["batch", "classes", "D", *(f"{name}, us" for name in names), *ratios]
     lines = [
@@ -180,21 +179,21 @@ def rows(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]
 
 
 def summary(found: Sequence[Mapping[str, Any]]) -> str:
-    """The worst ratios beside the bar, and beside what a head seems to cost against itself."""
-    told = []
+    """Describe the worst ratios, including those of a head to itself."""
+    sentences = []
     for ratio in (name for name in list(RATIOS)[:4] if name in found[0]["ratios"]):
         worst = max(found, key=lambda cell: cell["ratios"][ratio])
         over = sum(cell["ratios"][ratio] > BAR for cell in found)
-        told.append(
-            f"{ratio} is {worst['ratios'][ratio]:.3f} at worst (batch {worst['batch']:,}, "
+        sentences.append(
+            f"The largest {ratio} is {worst['ratios'][ratio]:.3f} (batch {worst['batch']:,}, "
             f"{worst['classes']:,} classes, D {worst['dim']:,}); {over} of {len(found)} cells are "
             f"above {BAR}."
         )
-    return " ".join([*told, "The folded head's time grows with C and D as follows."])
+    return " ".join([*sentences, "The time of the folded head grows with C and D as follows."])
 
 
 def growth(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """For each batch the p and q of time ~ C^p D^q, fitted to all its C and D, and the misfit."""
+    """Return header and rows: p and q of time ~ C^p D^q, fitted per batch size, and the misfit."""
     lines = []
     for batch in sorted({cell["batch"] for cell in found}):
         mine = [cell for cell in found if cell["batch"] == batch]

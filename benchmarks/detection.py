@@ -1,7 +1,7 @@
-"""Benchmarks of detectors: recipes in, committed result files out, and the table made from those.
+"""Benchmarks of detectors: they read recipes and write result files and a Markdown table.
 
-One training serves every recipe that differs in scoring alone. What has a result file is done; what
-is missing is run, and its file is written the moment it exists.
+Recipes that differ only in scoring share one training. The benchmark runs each recipe and seed that
+has no result file yet, and writes that file as soon as it can.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recipes import RecipeBench, about, read_recipe, recipe_paths, result_path
+from benchmarks.recipes import RecipeBench, read_about, read_recipe, recipe_paths, result_path
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.core.options import convert
@@ -33,25 +33,25 @@ from longtail.training.loop import Progress
 
 @dataclass(frozen=True)
 class DetectionRecipe:
-    """A row of the paper's table."""
+    """A row of a table of the paper: its configuration and the paper's figures."""
 
     path: Path
     place: Path
-    """Its folder and name under the bench's own folder."""
+    """Path of the recipe within the benchmark's folder, without suffix."""
     config: DetectionConfig
     paper: Mapping[str, float]
-    """The paper's figures on LVIS, by the names of `FIGURES`."""
+    """Figures of the paper on LVIS, by name as in `FIGURES`."""
     seeds: int
 
     @staticmethod
     def read(path: Path, folder: Path) -> "DetectionRecipe":
-        """Read a recipe file: options of `DetectionConfig`, and `paper` and `seeds` beside them."""
-        config, paper, seeds = read_recipe(path, DetectionConfig, _checked, seeds=2)
+        """Read a recipe file: options of `DetectionConfig` and the keys `paper` and `seeds`."""
+        config, paper, seeds = read_recipe(path, DetectionConfig, _check, seeds=2)
         place = path.relative_to(folder).with_suffix("")
         return DetectionRecipe(path, place, config, _figures(paper, f"{path}: paper"), seeds)
 
     def order(self) -> tuple[Any, ...]:
-        """As tab:3 lists them, folder by folder; plain TDE before the exempted."""
+        """Sort key: folder, then the order of tab:3, plain TDE before background-exempt."""
         tde = self.config.inference.tde
         return self.place.parent, METHODS.index(self.config.method), tde != "plain"
 
@@ -61,17 +61,17 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
 
     @staticmethod
     def open(name: str, *, recipes: Path, results: Path, runs: Path) -> "DetectionBench":
-        """The bench called `name`, from RECIPES/NAME."""
+        """Read the recipes of the benchmark `name` from RECIPES/NAME."""
         folder = recipes / name
         read = [DetectionRecipe.read(path, folder) for path in recipe_paths(folder)]
         read.sort(key=DetectionRecipe.order)
         _check_shared(read)
-        return DetectionBench(name, tuple(read), results / name, runs / name, about(folder))
+        return DetectionBench(name, tuple(read), results / name, runs / name, read_about(folder))
 
-    def differing(self, recipe: DetectionRecipe, found: Mapping[str, Any]) -> list[str]:
-        """Fields of the result `found` that `recipe`, as it is now, would not have made."""
+    def find_changes(self, recipe: DetectionRecipe, found: Mapping[str, Any]) -> list[str]:
+        """Return the fields of the result `found` that differ from the present `recipe`."""
         wanted = round_floats(recipe_fields_of(recipe.config))
-        return [name for name in wanted if found.get(name) != wanted[name]]
+        return [name for name in wanted if found[name] != wanted[name]]
 
     def run(
         self,
@@ -82,10 +82,10 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         data: Splits | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Train what is `wanted`, once for all that share it, and keep each result."""
+        """Train the `wanted` recipes and seeds, shared trainings once, and write the results."""
         loaded: dict[str, Splits] = {}
         for folder, rows in self.trainings(wanted).items():
-            config = _trained(*rows[0], root, machine)
+            config = _training_config(*rows[0], root, machine)
             if config.data not in loaded:
                 loaded = {config.data: data or load(config.data, root)}
                 for recipe in self.recipes:
@@ -93,12 +93,14 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
                         self.check_images(recipe, digest(loaded[config.data]), config.data)
             splits = loaded[config.data]
             run = fit(config, out=folder, data=splits, resume=True, progress=progress)
-            self._keep(rows, OpenDetector(run.folder, data=splits, machine=machine.to_machine()))
+            self._write_results(
+                rows, OpenDetector(run.folder, data=splits, machine=machine.to_machine())
+            )
 
     def trainings(
         self, wanted: Sequence[tuple[DetectionRecipe, int]]
     ) -> dict[Path, list[tuple[DetectionRecipe, int]]]:
-        """The run folder of each training, and what of `wanted` it serves."""
+        """Map the run folder of each training to the part of `wanted` that shares it."""
         found: dict[Path, list[tuple[DetectionRecipe, int]]] = {}
         for recipe, seed in wanted:
             name = f"{recipe.config.training}-s{seed}"
@@ -106,22 +108,24 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         return found
 
     def expected_seconds(self, wanted: Sequence[tuple[DetectionRecipe, int]]) -> float | None:
-        """What the trainings of `wanted` should take, each as those of its folder that were run."""
+        """Estimate the seconds of `wanted` from the finished trainings of the same folders."""
         took: dict[Path, dict[str, float]] = {}
         for recipe in self.recipes:
-            known = {r["training_id"]: r["seconds"] for r in self.found(recipe)}
+            known = {r["training_id"]: r["seconds"] for r in self.read_results(recipe)}
             took.setdefault(recipe.place.parent, {}).update(known)
-        asked = [rows[0][0].place.parent for rows in self.trainings(wanted).values()]
-        each = [took[place].values() for place in asked]
+        folders = [rows[0][0].place.parent for rows in self.trainings(wanted).values()]
+        each = [took[place].values() for place in folders]
         return sum(map(statistics.fmean, each)) if all(each) else None
 
-    def _keep(self, rows: Sequence[tuple[DetectionRecipe, int]], finished: OpenDetector) -> None:
-        """Write the results of all recipes that share a run; every rank judges its share."""
+    def _write_results(
+        self, rows: Sequence[tuple[DetectionRecipe, int]], finished: OpenDetector
+    ) -> None:
+        """Write the results of all recipes that share a run; every rank evaluates its share."""
         for recipe, seed in rows:
-            asked = recipe.config
-            config = replace(finished.config, method=asked.method, inference=asked.inference)
+            wanted = recipe.config
+            config = replace(finished.config, method=wanted.method, inference=wanted.inference)
             content = finished.stored
-            if self.differing(recipe, content):
+            if self.find_changes(recipe, content):
                 result = finished.evaluate_as(config)
                 content = result.to_json() if result else {}
             if finished.fabric.global_rank == 0:
@@ -129,35 +133,35 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
                     path.write_text(json.dumps(content) + "\n")
 
     def body(self) -> str:
-        """The table; a cell that was not run says so."""
+        """Return the table; missing cells say "not run"."""
         header = [
             *("data", "method", "TDE", "alpha", "seeds"),
             *FIGURES,
             "the paper on LVIS: " + ", ".join(FIGURES),
             "seconds a run",
         ]
-        return tables.markdown(header, (_cells(r, self.found(r)) for r in self.recipes))
+        return tables.markdown(header, (_cells(r, self.read_results(r)) for r in self.recipes))
 
 
-def _checked(config: DetectionConfig) -> DetectionConfig:
+def _check(config: DetectionConfig) -> DetectionConfig:
     config.check()
     return config
 
 
 def _figures(paper: Any, name: str) -> dict[str, float]:
-    """What a recipe says under `paper`, if anything."""
+    """Convert the `paper` entry of a recipe, which may be missing."""
     if not isinstance(paper, dict | None):
-        raise UserError(f"{name} holds figures, like '{{AP: 28.4}}', not {paper!r}")
+        raise UserError(f"{name} must be figures, like '{{AP: 28.4}}', not {paper!r}")
     return {
         figure: convert(value, float, f"{name}: {figure}")
         for figure, value in (paper or {}).items()
     }
 
 
-def _trained(
+def _training_config(
     recipe: DetectionRecipe, seed: int, root: Path | None, machine: DetectionMachineConfig
 ) -> DetectionConfig:
-    """What is trained for a recipe: its method without TDE."""
+    """Return the configuration to train for a recipe: its method without TDE."""
     config = replace(
         recipe.config,
         method=recipe.config.training,
@@ -169,7 +173,7 @@ def _trained(
 
 
 def _check_shared(recipes: Sequence[DetectionRecipe]) -> None:
-    """Refuse recipes that would share a training and ask for different ones."""
+    """Raise if recipes that share a training have different training options."""
     first: dict[tuple[Path, str], DetectionRecipe] = {}
     for recipe in recipes:
         config = recipe.config

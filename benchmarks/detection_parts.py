@@ -1,7 +1,7 @@
-"""Where the time of a detector goes: its own calls are watched while it runs.
+"""Time of the parts of a detector, measured by wrapping its own methods.
 
-Every part is waited for, which by itself takes time. Some hold others: the masks of inference hold
-their pooling.
+The clock waits for the device after every part, which itself takes time. Some parts contain others:
+the masks of inference contain their pooling.
 """
 
 import statistics
@@ -17,22 +17,22 @@ from longtail.detection.network import cascade as cascades
 from longtail.detection.network.detector import Detector
 
 ALL = "all"
-"""What a whole batch is called among its parts."""
+"""Name of the whole batch among its parts."""
 
 
-def parts_of(
+def time_parts(
     detector: Detector,
     works: Mapping[str, Callable[[], Any]],
     wait: Callable[[], None],
     rounds: int,
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds of the parts of each work, by its name.
+    """Measure the milliseconds of the parts of each work, by the name of the work.
 
     Args:
-        detector: what is watched.
-        works: each runs the detector on a batch.
-        wait: until the device has done all it was told.
-        rounds: the median of so many counts.
+        detector: the detector whose parts are timed.
+        works: functions that run the detector on a batch, by name.
+        wait: blocks until the device is idle.
+        rounds: number of rounds, of which the median counts.
     """
     cascade, stages = detector.cascade, detector.cascade.each
     places: dict[str, list[tuple[Any, str]]] = {
@@ -51,19 +51,19 @@ def parts_of(
         "mask losses": [(cascade, "_mask_loss")],
         "backward": [(Tensor, "backward")],
     }
-    return {name: _spent(places, work, wait, rounds) for name, work in works.items()}
+    return {name: _time_work(places, work, wait, rounds) for name, work in works.items()}
 
 
-def _spent(
+def _time_work(
     places: Mapping[str, list[tuple[Any, str]]],
     work: Callable[[], Any],
     wait: Callable[[], None],
     rounds: int,
 ) -> dict[str, float]:
-    """Milliseconds of one work in each of the `places`, where an owner's callable is watched."""
+    """Measure the milliseconds that one work spends in each of `places`: (owner, method name)."""
     spent: dict[str, list[float]] = {}
 
-    def watched(label: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def time_call(label: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **options: Any) -> Any:
             wait()
             began = time.perf_counter()
@@ -78,9 +78,10 @@ def _spent(
     with ExitStack() as stack:
         for label, owners in places.items():
             for owner, name in owners:
-                stack.enter_context(patch.object(owner, name, watched(label, getattr(owner, name))))
+                timed = time_call(label, getattr(owner, name))
+                stack.enter_context(patch.object(owner, name, timed))
         for _ in range(rounds):
-            watched(ALL, work)()
+            time_call(ALL, work)()
             for each in spent.values():
                 each.append(0.0)
     return {label: statistics.median(each[:-1]) for label, each in spent.items()}

@@ -1,4 +1,4 @@
-"""torchvision's own Mask R-CNN with our backbone, heads and sizes: what our speed stands beside."""
+"""Mask R-CNN of torchvision with our backbone, heads and sizes, to compare speeds with."""
 
 from torch import Tensor
 from torchvision.models.detection import MaskRCNN
@@ -13,13 +13,13 @@ from longtail.detection.network.pyramid import Pyramid, build_group_norm
 from longtail.detection.network.regions import BOX
 
 
-def mask_rcnn(config: DetectionConfig, classes: int) -> MaskRCNN:
-    """The Mask R-CNN of torchvision with our backbone, heads, sizes and numbers of regions.
+def build_mask_rcnn(config: DetectionConfig, classes: int) -> MaskRCNN:
+    """Build torchvision's Mask R-CNN with our backbone, heads, sizes and numbers of regions.
 
-    It has a box and a mask for each class, for it knows no others. Its detections stay on the
-    canvas, as ours do here: pasting masks is no part of the network.
+    It predicts a box and a mask for each class; torchvision has no shared ones. Its detections stay
+    on the canvas, as ours do here: pasting masks is not part of the network.
     """
-    model, asked = config.model, config.inference
+    model, inference = config.model, config.inference
     pyramid = Pyramid(config.backbone, norm=model.norm, width=model.width, pretrained=False)
     pyramid.out_channels = model.width  # type: ignore[assignment]
     norm = build_group_norm if model.norm == "group" else None
@@ -38,15 +38,15 @@ def mask_rcnn(config: DetectionConfig, classes: int) -> MaskRCNN:
         rpn_post_nms_top_n_train=model.proposals,
         rpn_post_nms_top_n_test=model.proposals,
         box_batch_size_per_image=model.rois,
-        box_detections_per_img=asked.detections,
-        box_score_thresh=asked.score_threshold,
+        box_detections_per_img=inference.detections,
+        box_score_thresh=inference.score_threshold,
     )
     detector.transform.postprocess = lambda found, *_: found
     return detector
 
 
-def as_lists(batch: DetectionBatch) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-    """The batch as torchvision takes it."""
+def split_batch(batch: DetectionBatch) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    """Convert a batch to the lists of images and targets that torchvision takes."""
     masks = batch.masks.view(*batch.labels.shape, *batch.masks.shape[1:])
     parts = zip(batch.boxes, batch.labels, masks, strict=True)
     targets = [{"boxes": b, "labels": n, "masks": m} for b, n, m in parts]

@@ -1,9 +1,9 @@
-"""Images per second beside torchvision's own Mask R-CNN, the price of TDE, and where time goes.
+"""Speed of our detector against torchvision's Mask R-CNN, the price of TDE, and times of the parts.
 
-Both detectors get the same backbone, heads, sizes, batch, precision and optimiser, and random
-images that lie on the device already. Neither learns while the clock runs, so that the foreground
-of both is the true boxes alone: fewer masks are trained than late in a real training, in both
-alike. Variants are measured in turn, round by round, and the median counts.
+Both detectors use the same backbone, heads, sizes, batch, precision and optimiser, and random
+images that are already on the device. Neither learns while the clock runs, so the foreground of
+both consists of the true boxes only: both train on fewer masks than late in a real training.
+Variants take turns, round by round, and the median counts.
 """
 
 import statistics
@@ -19,9 +19,9 @@ from lightning.fabric import Fabric
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from benchmarks.detection_parts import ALL, parts_of
-from benchmarks.detection_rival import as_lists, mask_rcnn
-from benchmarks.files import read_all, write_json, write_page
+from benchmarks.detection_parts import ALL, time_parts
+from benchmarks.detection_rival import build_mask_rcnn, split_batch
+from benchmarks.result_files import read_all, write_json, write_page
 from benchmarks.speed import wait
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
@@ -36,25 +36,25 @@ from longtail.training.launch import launch
 
 NAME = "detection-speed"
 NOTE = (
-    "Images per second of ours, a cascade of three stages, beside torchvision's Mask R-CNN of one, "
-    "with the same backbone and pyramid, heads of the same widths, the same sizes, batch and "
-    "precision. Ours has one box for all classes and torchvision's one for each. Torchvision's "
-    "makes the masks of all classes; ours has one mask for all in shapes-lvis and "
-    "shapes-lvis-1203, and elsewhere makes that of the asked class alone. In inference weights are "
-    "random, so that nearly every score is above the threshold, and suppression has more to do "
-    "than after training. Ratios are of seconds: of inference with TDE over without, and of "
-    "training and of inference without TDE over themselves, which is what is noise."
+    "Images per second of our cascade of three stages and of torchvision's Mask R-CNN of one. "
+    "Both have the same backbone and pyramid, heads of the same widths, and the same sizes, batch "
+    "and precision. Ours predicts one box for all classes, torchvision's one for each class. "
+    "Torchvision's computes the masks of all classes; ours has one mask for all classes in "
+    "shapes-lvis and shapes-lvis-1203, and otherwise computes that of the predicted class only. "
+    "Inference uses random weights: nearly every score is above the threshold, so suppression has "
+    "more to do than after training. Ratios are ratios of seconds: inference with TDE to inference "
+    "without, and, as a measure of noise, training and inference without TDE to themselves."
 )
 OBJECTS = 8
-"""In each random image."""
+"""Objects in each random image."""
 TDE: tuple[Tde, ...] = ("off", "plain", "background-exempt")
 AGAIN, OURS_AGAIN = "off, again", "ours, again"
-"""What is as fast as `off` and `ours`, but for noise."""
+"""Second measurements of `off` and `ours`, which show the noise."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is measured."""
+    """A configuration to measure."""
 
     name: str
     config: DetectionConfig
@@ -64,7 +64,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class DetectionSpeed:
-    """One workload's figures."""
+    """Figures of one workload."""
 
     workload: str
     backbone: str
@@ -72,20 +72,20 @@ class DetectionSpeed:
     image_size: int
     batch: int
     training: Mapping[str, float]
-    """Images per second of ours, twice, and of torchvision's Mask R-CNN."""
+    """Images per second of ours, measured twice, and of torchvision's Mask R-CNN."""
     inference: Mapping[str, float]
     """The same, ours with TDE off, plain and background-exempt."""
     tde_over_off: Mapping[str, float]
-    """Seconds with TDE over seconds without, and of these over themselves: the median of the
-    rounds' own ratios."""
+    """Ratios of seconds with TDE to seconds without, and of these to themselves: medians over
+    rounds."""
     milliseconds: Mapping[str, Mapping[str, float]]
-    """Of the parts of one batch's training and inference, each waited for."""
+    """Milliseconds of the parts of training and inference on one batch."""
 
 
 def workloads(only: Sequence[str] = ()) -> list[Workload]:
-    """Small images as in shapes-lvis, and LVIS's sizes and 1,203 classes.
+    """Return workloads with small images, as in shapes-lvis, and with the sizes of LVIS.
 
-    Those whose names hold a word of `only`, if it has any.
+    `only` limits them to those whose names contain one of its words.
     """
     small = DetectionConfig.preset("shapes-lvis")
     large = DetectionConfig.preset("lvis-v1").with_options(backbone="resnet50", pretrained=False)
@@ -107,13 +107,13 @@ def workloads(only: Sequence[str] = ()) -> list[Workload]:
     return found
 
 
-def bench_speed(
-    results: Path, asked: Sequence[Workload], device: Literal["auto", "cpu", "cuda"] = "auto"
+def bench_detection_speed(
+    results: Path, wanted: Sequence[Workload], device: Literal["auto", "cpu", "cuda"] = "auto"
 ) -> list[dict[str, Any]]:
     """Measure each workload into its own file, RESULTS/detection-speed/NAME.json."""
     fabric = launch(MachineConfig(device=device))
     found = []
-    for workload in asked:
+    for workload in wanted:
         speed = asdict(measure_speed(workload, fabric))
         found.append({**environment(cuda=fabric.device.type == "cuda"), **speed})
         write_json(results / NAME / f"{workload.name}.json", found[-1])
@@ -121,12 +121,12 @@ def bench_speed(
 
 
 def write_table(results: Path) -> Path:
-    """RESULTS/detection-speed.md from the files that are there."""
+    """Write RESULTS/detection-speed.md from the result files."""
     found = sorted(read_all(results / NAME), key=lambda s: (s["image_size"], s["classes"]))
     parts = [NOTE, tables.markdown(*table(found))]
     for speed in found:
         parts.append(
-            f"Milliseconds of the parts of a batch of {speed['workload']}, each waited for:"
+            f"Milliseconds of the parts of a batch of {speed['workload']}, waiting for each to end:"
         )
         parts.append(tables.markdown(*parts_table(speed["milliseconds"])))
     return write_page(results, NAME, parts)
@@ -135,30 +135,30 @@ def write_table(results: Path) -> Path:
 def measure_speed(
     workload: Workload, fabric: Fabric, rounds: int = 15, calls: int = 4
 ) -> DetectionSpeed:
-    """Time ours and torchvision's in turn, `rounds` times `calls` batches of each."""
+    """Time our detector and torchvision's in turns: `rounds` rounds of `calls` batches each."""
     config = workload.config.with_options(method="deconfound-tde")
     ours = build_detector(config, _categories(workload.classes), weights=False).to(fabric.device)
-    theirs = mask_rcnn(config, workload.classes).to(fabric.device)
+    theirs = build_mask_rcnn(config, workload.classes).to(fabric.device)
     theirs = theirs.to(memory_format=torch.channels_last)
     batch = random_batch(config, workload.classes, workload.batch, fabric.device)
-    images, targets = as_lists(batch)
+    images, targets = split_batch(batch)
     ready = partial(wait, fabric)
     works = {
         "ours": _trainer(ours, lambda: ours(batch), config, fabric),
         "torchvision": _trainer(theirs, lambda: theirs(images, targets), config, fabric),
     }
-    training = _in_turn(works | {OURS_AGAIN: works["ours"]}, ready, rounds, calls)
+    training = _time_rounds(works | {OURS_AGAIN: works["ours"]}, ready, rounds, calls)
     ours.eval()
     theirs.eval()
     with torch.no_grad(), fabric.autocast():
         ways = {tde: _scorer(ours, batch, tde) for tde in TDE}
         again = {AGAIN: _scorer(ours, batch, "off")}
-        scored = _in_turn(ways | again, ready, 2 * rounds, calls)
-        # its suppression loops over images and classes: seconds a batch
-        other = _in_turn({"torchvision": lambda: theirs(images)}, ready, min(rounds, 3), 1)
+        scored = _time_rounds(ways | again, ready, 2 * rounds, calls)
+        # slow: its suppression loops over images and classes
+        other = _time_rounds({"torchvision": lambda: theirs(images)}, ready, min(rounds, 3), 1)
         named = {f"inference, TDE {tde}": way for tde, way in ways.items()}
-        parts = parts_of(ours, named, ready, rounds)
-    parts = parts_of(ours, {"training": works["ours"]}, ready, rounds) | parts
+        parts = time_parts(ours, named, ready, rounds)
+    parts = time_parts(ours, {"training": works["ours"]}, ready, rounds) | parts
     size = workload.batch
     return DetectionSpeed(
         workload=workload.name,
@@ -176,7 +176,7 @@ def measure_speed(
 def random_batch(
     config: DetectionConfig, classes: int, images: int, device: torch.device
 ) -> DetectionBatch:
-    """Noise with boxes of all sizes on it, filled as masks."""
+    """Make a batch of noise images with boxes of all sizes; masks are the filled boxes."""
     side = config.model.image_size
     generator = torch.Generator().manual_seed(0)
     shape = (images, OBJECTS)
@@ -199,7 +199,7 @@ def random_batch(
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: images per second, and the price of TDE."""
+    """Return header and rows: images per second, and the price of TDE."""
     header = ["workload", "classes", "batch", "training", "torchvision", "training / training"]
     header += ["inference", "torchvision", "plain / off", "exempt / off", "off / off"]
     header += ["device", "commit"]
@@ -220,7 +220,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]
 def parts_table(
     milliseconds: Mapping[str, Mapping[str, float]],
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: a part of the step in each row, a work in each column."""
+    """Return header and rows: a row for each part of the step, a column for each work."""
     parts = dict.fromkeys(part for spent in milliseconds.values() for part in spent if part != ALL)
     rows = [
         [part, *(f"{spent[part]:.1f}" if part in spent else "-" for spent in milliseconds.values())]
@@ -237,7 +237,7 @@ def _categories(classes: int) -> Categories:
 def _trainer(
     model: nn.Module, losses: Callable[[], Any], config: DetectionConfig, fabric: Fabric
 ) -> Callable[[], None]:
-    # a rate of nothing: random targets must not drive the weights astray while the clock runs
+    # learning rate 0: random targets must not change the weights while the clock runs
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=config.train.momentum)
 
     def step() -> None:
@@ -261,10 +261,10 @@ def _scorer(detector: Detector, batch: DetectionBatch, tde: Tde) -> Callable[[],
     return detect
 
 
-def _in_turn(
+def _time_rounds(
     works: Mapping[str, Callable[[], Any]], wait: Callable[[], None], rounds: int, calls: int
 ) -> dict[str, list[float]]:
-    """Seconds of each round of each work, after a round that does not count."""
+    """Measure the seconds of each round of each work, after one warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds + 1):
         for name, work in works.items():

@@ -1,18 +1,19 @@
-"""Golden results: what this machine computes today, to compare after every change of structure.
+"""Golden results: record what this machine computes now, and compare after a refactoring.
 
-    python -m benchmarks.golden record /tmp/golden.json
-    python -m benchmarks.golden compare /tmp/golden.json
+    python -m benchmarks.golden record golden.json
+    python -m benchmarks.golden compare golden.json
 
-Only the command line and public names are used, so that one script serves trees of any layout.
-Figures depend on the CPU: record and compare on the same machine, at the same number of threads.
+It uses only the command line and public names, so one script works for any layout of the code.
+Figures depend on the CPU: record and compare on the same machine.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ FIGURES = (
     *("mean_cos", "class_cos", "feature_norm", "weight_norm", "counts", "subset_sha256"),
     *("training_id", "ap", "ap_rare", "ap_common", "ap_frequent"),
 )
-"""Fields of a result that a change of structure must leave as they are, to the last digit."""
+"""Fields of a result that a refactoring must not change by a bit."""
 
 PHOTOS = """
 import sys, numpy as np
@@ -61,7 +62,7 @@ print(json.dumps(model.logits(images).tolist()))
 
 
 def python(*words: str, cwd: Path) -> str:
-    """Run this Python with `words`; return what it printed."""
+    """Run this Python with `words`; return its output."""
     own = {"OMP_NUM_THREADS": "1", "LONGTAIL_CACHE": str(cwd / "cache")}
     done = subprocess.run(
         [sys.executable, *words],
@@ -77,7 +78,7 @@ def python(*words: str, cwd: Path) -> str:
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """The figures of every run below `folder`, by the run's place in it."""
+    """Read the figures of every run below `folder`, by its path."""
     found = {}
     for path in sorted(folder.rglob("result.json")):
         result = json.loads(path.read_text())
@@ -86,8 +87,8 @@ def results(folder: Path) -> dict[str, Any]:
     return found
 
 
-def embedded(data: str) -> Callable[[Path], Any]:
-    """Every method on an embedded data set, two seeds."""
+def train_all(data: str) -> Callable[[Path], Any]:
+    """Return a function that trains every method on a bundled data set with two seeds."""
 
     def train(folder: Path) -> Any:
         words = ("train", data, "--method", "all", "--seeds", "2", "--device", "cpu")
@@ -97,8 +98,8 @@ def embedded(data: str) -> Callable[[Path], Any]:
     return train
 
 
-def streamed(folder: Path) -> Any:
-    """A folder of images, streamed; its model exported to ONNX and asked for logits."""
+def train_streamed(folder: Path) -> Any:
+    """Train on a streamed folder of images; export to ONNX and compute logits."""
     python("-c", PHOTOS, "photos", cwd=folder)
     words: tuple[str, ...] = ("photos", "--method", "deconfound-tde", "--alpha", "auto", "--stream")
     words += ("--image-size", "16", "--augment", "resized-crop", "--backbone", "conv4")
@@ -109,8 +110,8 @@ def streamed(folder: Path) -> Any:
     return {"result": results(folder / "runs"), "onnx": json.loads(logits)}
 
 
-def detector(folder: Path) -> Any:
-    """A tiny detector on a few photographs' worth of generated boxes."""
+def train_detector(folder: Path) -> Any:
+    """Train a tiny detector on a few generated images."""
     code = "import json, sys; from pathlib import Path\n" + BOXES
     python("-c", code, "boxes", cwd=folder)
     words: tuple[str, ...] = (
@@ -160,52 +161,81 @@ for split, count in (("train", 6), ("val", 3)):
 """
 
 
-def estimators(folder: Path) -> Any:
-    """Probabilities of the three scikit-learn classifiers."""
+def fit_estimators(folder: Path) -> Any:
+    """Fit the three scikit-learn classifiers; return their probabilities."""
     return json.loads(python("-c", ESTIMATORS, cwd=folder))
 
 
-def commands(folder: Path) -> Any:
-    """The commands that help lists."""
+def list_commands(folder: Path) -> Any:
+    """List the commands of `longtail --help`."""
     lines = python("-m", "longtail", "--help", cwd=folder).splitlines()
     return [line.split("  ")[1] for line in lines if line.startswith("  longtail ")]
 
 
 PIECES: dict[str, Callable[[Path], Any]] = {
-    "commands": commands,
-    "estimators": estimators,
-    "detector": detector,
-    "streamed": streamed,
-    "digits-lt": embedded("digits-lt"),
-    "letters-lt": embedded("letters-lt"),
+    "commands": list_commands,
+    "estimators": fit_estimators,
+    "detector": train_detector,
+    "streamed": train_streamed,
+    "digits-lt": train_all("digits-lt"),
+    "letters-lt": train_all("letters-lt"),
 }
 
 
-def differences(before: Any, after: Any, place: str = "") -> list[str]:
-    """Where two trees of plain values differ."""
+def list_differences(before: Any, after: Any, place: str = "") -> list[str]:
+    """List the places where two trees of plain values differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         names = dict.fromkeys([*before, *after])
         pairs = [(f"{place}/{name}", before.get(name), after.get(name)) for name in names]
-        return [line for name, a, b in pairs for line in differences(a, b, name)]
+        return [line for name, a, b in pairs for line in list_differences(a, b, name)]
     return [] if before == after else [f"{place}: {str(before)[:100]} -> {str(after)[:100]}"]
 
 
-def main(action: str, file: str, *pieces: str) -> None:
-    """Record the golden results in `file`, or compare with it; of some `pieces`, or of all."""
-    path = Path(file)
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.golden",
+        description="Record golden results in FILE, or compare the present code with them.",
+    )
+    parser.add_argument("action", choices=("record", "compare"))
+    parser.add_argument("file", metavar="FILE", type=Path)
+    names = f"of {', '.join(PIECES)}; by default all"
+    parser.add_argument("pieces", metavar="PIECE", nargs="*", help=names)
+    command = parser.parse_args(argv)
+    for name in command.pieces:
+        if name not in PIECES:
+            parser.error(f"unknown piece {name!r}: choose from {', '.join(PIECES)}")
+    if command.action == "compare":
+        if not command.file.exists():
+            parser.error(f"{command.file} does not exist: make it with record {command.file}")
+        known = json.loads(command.file.read_text())
+        missing = [name for name in command.pieces or PIECES if name not in known]
+        if missing:
+            parser.error(
+                f"{command.file} has no {', '.join(missing)}: "
+                f"record {command.file} {' '.join(missing)}"
+            )
+    return command
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Record golden results or compare with them; exit with the differences, if there are any."""
+    command = parse(argv)
+    path: Path = command.file
     known = json.loads(path.read_text()) if path.exists() else {}
-    wrong = []
-    for name in pieces or PIECES:
+    changes: list[str] = []
+    for name in command.pieces or PIECES:
         with tempfile.TemporaryDirectory() as folder:
             found = json.loads(json.dumps(PIECES[name](Path(folder))))
-        if action == "record":
+        if command.action == "record":
             known[name] = found
             path.write_text(json.dumps(known, indent=1))
         else:
-            wrong += differences(known[name], found, name)
-        print(f"{name}: {action}ed" if action == "record" else f"{name}: compared", flush=True)
-    sys.exit("\n".join(wrong))
+            changes += list_differences(known[name], found, name)
+        print(f"{name}: {'recorded' if command.action == 'record' else 'compared'}", flush=True)
+    if changes:
+        sys.exit("\n".join(changes))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,4 +1,4 @@
-"""Memory of the host while something is measured: two ways to look, one way to keep looking."""
+"""Host memory of processes, and a thread that samples it during a measurement."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,9 +10,10 @@ PROC = Path("/proc")
 
 
 def used(process: int | None = None) -> int | None:
-    """Bytes of a process (this one) and its children that are theirs alone or shared among them.
+    """Return the bytes of a process (by default this one) and its children, without file cache.
 
-    None where the kernel does not tell. It looks at every mapped page, which takes a while.
+    Memory that they share counts once. None if the kernel does not report it. Slow: the kernel
+    walks every mapped page.
     """
     top = process or os.getpid()
     own, *others = (
@@ -23,9 +24,9 @@ def used(process: int | None = None) -> int | None:
 
 
 def anonymous() -> int | None:
-    """Bytes of this process alone that are no file's; None where the kernel does not tell.
+    """Return the anonymous bytes of this process; None if the kernel does not report them.
 
-    Told at once, so that one can look often.
+    Fast enough to sample often.
     """
     found = _kilobytes(PROC / "self" / "status", "RssAnon:")
     return None if found is None else 1024 * found
@@ -33,17 +34,17 @@ def anonymous() -> int | None:
 
 @contextmanager
 def watch(look: Callable[[], int | None], every: float) -> Iterator[list[int | None]]:
-    """What `look` gives before, `every` so many seconds, and after, in a list that grows.
+    """Yield a growing list of samples of `look`: before, `every` so many seconds, and after.
 
-    A thread does it, so that what is measured does not wait for it.
+    A thread takes them, so that the measured code does not wait.
     """
     found, done = [look()], Event()
 
-    def watch() -> None:
+    def sample() -> None:
         while not done.wait(every):
             found.append(look())
 
-    thread = Thread(target=watch, daemon=True)
+    thread = Thread(target=sample, daemon=True)
     thread.start()
     try:
         yield found
@@ -54,7 +55,7 @@ def watch(look: Callable[[], int | None], every: float) -> Iterator[list[int | N
 
 
 def _kilobytes(file: Path, *names: str) -> int | None:
-    """The sum of the lines of these names; None without any."""
+    """Sum the values of the lines with these names; None without any."""
     try:
         lines = file.read_text().splitlines()
     except OSError:  # not Linux, or the process has ended
@@ -64,11 +65,11 @@ def _kilobytes(file: Path, *names: str) -> int | None:
 
 
 def _children(process: int) -> list[int]:
-    """Those of `process`, and theirs: not every kernel lists them under their parent."""
+    """Return all descendants of `process`; not every kernel lists them under their parent."""
     parents: dict[int, int] = {}
     for file in PROC.glob("[0-9]*/stat"):
         try:
-            # a name may hold anything, half a character too
+            # a name may hold any bytes
             after_name = file.read_text(errors="replace").rpartition(")")[2]
         except OSError:  # it has ended
             continue

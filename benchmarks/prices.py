@@ -1,8 +1,8 @@
-"""What a run of each method costs, and what judging it costs: one at a time on a quiet device.
+"""Seconds of a training run and of an evaluation for each method, one at a time on an idle device.
 
-A stage's price is its steps times the seconds of one, measured as the engine runs it. A method that
-is another one's training judged otherwise has that one's price; one whose option is chosen by a
-tuning run pays for that too.
+The price of a stage is its number of steps times the seconds of a step, measured in the engine. A
+method that only evaluates the training of another method differently has the price of that one. A
+method that chooses an option with a tuning run pays for the tuning too.
 """
 
 import time
@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from lightning.fabric import Fabric
 
-from benchmarks.files import write_json
-from benchmarks.speed import step_seconds, wait
+from benchmarks.result_files import write_json
+from benchmarks.speed import time_step, wait
 from longtail import methods
 from longtail.core.config import Config
 from longtail.core.environment import environment
@@ -30,43 +30,43 @@ from longtail.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class Price:
-    """Of one method."""
+    """Training time of one method."""
 
     method: str
     epochs: tuple[int, ...]
-    """Of each stage."""
+    """Epochs of each stage."""
     step_seconds: tuple[float, ...]
-    """Of a step in each stage."""
+    """Seconds of a step in each stage."""
     steps: int
-    """In an epoch."""
+    """Steps per epoch."""
     tuning: float
-    """Seconds of a tuning run, if an option is left open."""
+    """Seconds of the tuning run; 0 if no option is left open."""
 
     @property
     def seconds(self) -> float:
-        """Of a whole training."""
+        """Seconds of a whole training run, with tuning."""
         pairs = zip(self.epochs, self.step_seconds, strict=True)
         return self.steps * sum(epochs * step for epochs, step in pairs) + self.tuning
 
 
 @dataclass(frozen=True)
 class EvaluationPrice:
-    """Seconds of judging the test part.
+    """Seconds of an evaluation on the test part.
 
-    Of an untrained head whose mean feature is filled with ones: a fresh head has zeros there, and
-    TDE would subtract nothing. The work is that of a trained head; its accuracies mean nothing.
+    The head is untrained and its mean feature is filled with ones, because with zeros TDE would
+    subtract nothing. It does the work of a trained head; its accuracies mean nothing.
     """
 
     images: int
     one_alpha: float
-    """From images to accuracies at one alpha."""
+    """Seconds from images to accuracies at one alpha."""
     sweep: float
-    """The same at each alpha of the grid."""
+    """Seconds from images to accuracies at every alpha of the grid."""
     alphas: int = len(GRID)
 
 
 def bench_prices(config: Config, data: Data, out: Path, seconds: float = 0.5) -> list[Price]:
-    """Measure every method on `data`, writing `out` anew after each."""
+    """Measure every method on `data`, rewriting `out` after each."""
     fabric = launch(config.machine)
     about = {
         **environment(cuda=fabric.device.type == "cuda"),
@@ -75,21 +75,21 @@ def bench_prices(config: Config, data: Data, out: Path, seconds: float = 0.5) ->
     }
     found: list[Price] = []
     for name in methods.registry():
-        found.append(price(config.with_options(method=name), data, fabric, seconds))
+        found.append(price_training(config.with_options(method=name), data, fabric, seconds))
         figures = [{**asdict(p), "seconds": p.seconds} for p in found]
         write_json(out, {**about, "prices": figures})
     return found
 
 
-def price(config: Config, data: Data, fabric: Fabric, seconds: float) -> Price:
+def price_training(config: Config, data: Data, fabric: Fabric, seconds: float) -> Price:
     """Measure the step of every stage of the method of `config`."""
     method = methods.build(config.method)
-    replica = _replica(config, data, fabric)
+    replica = _build_trainer(config, data, fabric)
     times = []
     for stage in replica.stages:
         replica.enter(stage.start, resumed=False)
         replica.begin_epoch(stage.start)
-        times.append(step_seconds([replica], seconds)[1])
+        times.append(time_step([replica], seconds)[1])
     epochs = tuple(stage.stop - stage.start for stage in replica.stages)
     alone = Price(config.method, epochs, tuple(times), replica.steps, 0.0)
     tuning = (1 - TUNING_FRACTION) * alone.seconds if method.choice else 0.0
@@ -97,23 +97,23 @@ def price(config: Config, data: Data, fabric: Fabric, seconds: float) -> Price:
 
 
 def price_evaluation(config: Config, data: Data, fabric: Fabric) -> EvaluationPrice:
-    """Judge a model, at one alpha and at all."""
-    replica = _replica(config.with_options(method="deconfound"), data, fabric)
+    """Measure an evaluation at one alpha and at all alphas."""
+    replica = _build_trainer(config.with_options(method="deconfound"), data, fabric)
     replica.model.head.mean_feature.fill_(1.0)  # type: ignore[operator]
     test = data.test if data.test is not None else data.train
     counts = data.counts
 
-    def one() -> None:
+    def evaluate() -> None:
         scores = score(replica.model.head, replica.features(test), test.labels)
         accuracy(scores.at(1.5), scores.labels, counts)
 
-    def all_() -> None:
+    def evaluate_grid() -> None:
         sweep(score(replica.model.head, replica.features(test), test.labels), counts)
 
-    return EvaluationPrice(len(test), _best(one, fabric), _best(all_, fabric))
+    return EvaluationPrice(len(test), _time(evaluate, fabric), _time(evaluate_grid, fabric))
 
 
-def _best(call: Callable[[], None], fabric: Fabric, repeats: int = 5) -> float:
+def _time(call: Callable[[], None], fabric: Fabric, repeats: int = 5) -> float:
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -123,7 +123,7 @@ def _best(call: Callable[[], None], fabric: Fabric, repeats: int = 5) -> float:
     return min(times)
 
 
-def _replica(config: Config, data: Data, fabric: Fabric) -> Trainer:
+def _build_trainer(config: Config, data: Data, fabric: Fabric) -> Trainer:
     resident = ResidentBatches.place(data, config.train, fabric.device)
     if fabric.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -132,7 +132,7 @@ def _replica(config: Config, data: Data, fabric: Fabric) -> Trainer:
 
 
 def table(found: Sequence[Price]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, the cheapest first; beside De-confound-TDE's price where that is known."""
+    """Return header and rows, cheapest first, with the ratio to De-confound-TDE if known."""
     ours = next((p.seconds for p in found if p.method == "deconfound-tde"), None)
     rows = [
         [

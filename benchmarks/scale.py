@@ -1,8 +1,8 @@
-"""A million rows from a memory-mapped file: memory that stays bounded, and the time it takes.
+"""Memory and time of fitting a million rows from a memory-mapped file.
 
-Each classifier fits in a process of its own, so that its memory is its own. What counts is
-anonymous memory: pages of the mapped file are the kernel's to give up. The two of scikit-learn get
-a bounded number of passes over all rows, and the result says so; on a sample one may converge.
+Each classifier fits in its own process, so that its memory can be measured. Only anonymous memory
+counts, because the kernel can evict pages of the mapped file. The two classifiers of scikit-learn
+get a limited number of passes over all rows; on a sample, logistic regression may converge.
 Shapes: N rows, D features, C classes.
 """
 
@@ -24,8 +24,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.metrics import balanced_accuracy_score
 
-from benchmarks.files import read_all, write_json, write_page
 from benchmarks.memory import anonymous, watch
+from benchmarks.result_files import read_all, write_json, write_page
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.estimators.tde import DeconfoundTDEClassifier
@@ -36,20 +36,20 @@ ROWS, DIM, CLASSES, TEST_ROWS = 1_000_000, 768, 100, 20_000
 CHUNK = 20_000
 PASSES, ITERATIONS, SAMPLE = 2, 10, 20_000
 SPREAD = 0.1
-"""Of the class centres, beside noise of 1: hard enough that not all is right."""
+"""Standard deviation of the class centres; that of the noise is 1, so that the task is hard."""
 INTERVAL = 0.02
-"""Seconds between two looks at the memory, whose peak may be short."""
+"""Seconds between two samples of the memory, whose peak may be short."""
 
 
 @dataclass(frozen=True)
 class ScaleContestant:
-    """A classifier, and what it is given to fit on."""
+    """A classifier and its budget."""
 
     make: Callable[[], BaseEstimator]
     given: str
-    """In words, for the table."""
+    """Description of the budget, for the table."""
     rows: int | None = None
-    """At most this many rows, drawn at random."""
+    """Most rows to fit on, drawn at random; None for all."""
 
 
 CONTESTANTS = {
@@ -74,9 +74,9 @@ CONTESTANTS = {
 
 
 def bench_scale(results: Path, rows: int = ROWS, dim: int = DIM, classes: int = CLASSES) -> Path:
-    """Make the rows, fit every contestant on them, write RESULTS/scale/ROWS.json, then the table.
+    """Generate rows, fit every contestant, write RESULTS/scale/ROWS.json, then the table.
 
-    The file of features is deleted at the end, whatever happens.
+    The file of features is always deleted at the end.
     """
     with tempfile.TemporaryDirectory(prefix="longtail-scale-") as name:
         folder = Path(name)
@@ -91,13 +91,13 @@ def bench_scale(results: Path, rows: int = ROWS, dim: int = DIM, classes: int = 
             "fits": [],
         }
         for contestant in CONTESTANTS:
-            content["fits"].append(apart(contestant, folder))
+            content["fits"].append(measure_in_process(contestant, folder))
             write_json(results / NAME / f"{rows}.json", content)
     return write_table(results)
 
 
 def make(folder: Path, rows: int, dim: int, classes: int, seed: int = 0) -> None:
-    """Write x.npy (N, D) float32, y.npy (N,), x_test.npy, y_test.npy: post-ReLU, with a tail."""
+    """Write x.npy (N, D) float32, y.npy (N,), x_test.npy, y_test.npy: post-ReLU, long-tailed."""
     needed, free = rows * dim * 4, shutil.disk_usage(folder).free
     if needed > 0.9 * free:
         raise UserError(
@@ -121,8 +121,8 @@ def make(folder: Path, rows: int, dim: int, classes: int, seed: int = 0) -> None
         np.save(folder / f"y{name}.npy", labels)
 
 
-def apart(contestant: str, folder: Path) -> dict[str, Any]:
-    """`measured` in a fresh process."""
+def measure_in_process(contestant: str, folder: Path) -> dict[str, Any]:
+    """Run `measure_rows` in a fresh process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         return pool.submit(measure_rows, contestant, folder).result()
@@ -132,13 +132,13 @@ def measure_rows(contestant: str, folder: Path) -> dict[str, Any]:
     """Fit on the memory-mapped rows: seconds, memory, and accuracy on the test rows."""
     features = np.load(folder / "x.npy", mmap_mode="r")
     labels = np.load(folder / "y.npy")
-    asked = CONTESTANTS[contestant]
-    classifier = asked.make()
-    with watch(anonymous, INTERVAL) as held, warnings.catch_warnings(record=True) as said:
+    budget = CONTESTANTS[contestant]
+    classifier = budget.make()
+    with watch(anonymous, INTERVAL) as held, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         began = time.perf_counter()
-        if asked.rows is not None and asked.rows < len(labels):
-            drawn = np.random.default_rng(0).choice(len(labels), asked.rows, replace=False)
+        if budget.rows is not None and budget.rows < len(labels):
+            drawn = np.random.default_rng(0).choice(len(labels), budget.rows, replace=False)
             features, labels = features[np.sort(drawn)], labels[np.sort(drawn)]
         classifier.fit(features, labels)
         seconds = time.perf_counter() - began
@@ -146,8 +146,8 @@ def measure_rows(contestant: str, folder: Path) -> dict[str, Any]:
     found = classifier.predict(np.load(folder / "x_test.npy", mmap_mode="r"))
     return {
         "classifier": contestant,
-        "given": asked.given,
-        "converged": not any(issubclass(w.category, ConvergenceWarning) for w in said),
+        "given": budget.given,
+        "converged": not any(issubclass(w.category, ConvergenceWarning) for w in caught),
         "fit_seconds": seconds,
         "memory_bytes": max(known) - known[0] if known else None,
         "balanced": 100 * balanced_accuracy_score(np.load(folder / "y_test.npy"), found),
@@ -156,21 +156,21 @@ def measure_rows(contestant: str, folder: Path) -> dict[str, Any]:
 
 
 def write_table(results: Path) -> Path:
-    """RESULTS/scale.md from the files that are there."""
+    """Write RESULTS/scale.md from the result files."""
     parts = []
     for found in read_all(results / NAME):
         parts += [
             f"## {found['rows']:,} x {found['dim']}, {found['classes']} classes",
-            f"{found['array_bytes'] / 2**30:.2f} GiB of float32, memory-mapped; made up, "
-            f"post-ReLU, class i as frequent as 1/i, test part balanced. {found['device']}, "
-            f"{found['threads']} threads.",
-            tables.markdown(*rows_of(found["fits"])),
+            f"{found['array_bytes'] / 2**30:.2f} GiB of memory-mapped float32. The rows are "
+            "generated and post-ReLU; class i is as frequent as 1/i, and the test part is "
+            f"balanced. {found['device']}, {found['threads']} threads.",
+            tables.markdown(*fit_rows(found["fits"])),
         ]
     return write_page(results, NAME, parts)
 
 
-def rows_of(fits: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows."""
+def fit_rows(fits: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows."""
     header = ["classifier", "given", "fit, s", "memory, MiB", "balanced accuracy"]
     lines = [
         [

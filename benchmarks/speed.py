@@ -1,4 +1,4 @@
-"""Where the time goes: images per second of the training step, beside the memory roofline.
+"""Images per second of the training step, compared with the memory roofline.
 
 The roofline counts the fewest bytes a step must move. Every convolution's output is written and
 read once in the forward pass, its gradient is written and read once in the backward pass, and it
@@ -14,7 +14,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from benchmarks.files import write_json
+from benchmarks.result_files import write_json
 from longtail.core.config import Config, MachineConfig
 from longtail.core.environment import environment
 from longtail.data.base import Data
@@ -29,24 +29,24 @@ PASSES = 5
 
 @dataclass(frozen=True)
 class Speed:
-    """One way of running the step."""
+    """Speed of one way to run the step."""
 
     mode: str
-    """eager, graph, or compiled (and captured)."""
+    """eager, graph, or compiled (and captured as a graph)."""
     precision: str
     backbone: str
     batch_size: int
     replicas: int
     images_per_second: float
-    """Over all replicas."""
+    """Images per second over all replicas."""
     capture_seconds: float
-    """From the first call to the first replay; not in `images_per_second`."""
+    """Seconds from the first call to the first replay; `images_per_second` excludes them."""
     roofline: float
     """Images per second at which the counted bytes fill the measured bandwidth."""
 
 
 def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: float) -> Speed:
-    """Images per second of the step as the engine runs it, over about `seconds`."""
+    """Measure the images per second of the engine's step over about `seconds`."""
     resident = ResidentBatches.place(data, config.train, fabric.device)
     config, method = resolve(config)
     trained = [
@@ -56,11 +56,11 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
     for replica in trained:
         replica.enter(0, resumed=False)
         replica.begin_epoch(0)
-    captured, step = step_seconds(trained, seconds)
+    captured, step = time_step(trained, seconds)
     size = trained[0].full_batch
     bytes_per_image = (
         PASSES
-        * _activations(trained[0].model, sample_input(data, config.train))
+        * _count_activations(trained[0].model, sample_input(data, config.train))
         * (2 if fabric.device.type == "cuda" and config.machine.precision != "32" else 4)
     )
     return Speed(
@@ -71,12 +71,12 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
         replicas=replicas,
         images_per_second=size * replicas / step,
         capture_seconds=captured,
-        roofline=copy_bandwidth(fabric) / bytes_per_image,
+        roofline=measure_bandwidth(fabric) / bytes_per_image,
     )
 
 
-def step_seconds(trained: Sequence[Trainer], seconds: float) -> tuple[float, float]:
-    """Seconds until the first replay, and of a step after it, measured over about `seconds`."""
+def time_step(trained: Sequence[Trainer], seconds: float) -> tuple[float, float]:
+    """Return the seconds until the first replay and of a later step, over about `seconds`."""
     fabric, sizes = trained[0].fabric, tuple(replica.full_batch for replica in trained)
     began = time.perf_counter()
     advance = build_step(trained)
@@ -104,8 +104,8 @@ def _mode(machine: MachineConfig) -> str:
     return "graph" if machine.graph else "eager"
 
 
-def copy_bandwidth(fabric: Fabric, megabytes: int = 1024) -> float:
-    """Bytes per second of a large copy on the device, read plus written."""
+def measure_bandwidth(fabric: Fabric, megabytes: int = 1024) -> float:
+    """Measure the bytes per second, read plus written, of a large copy on the device."""
     megabytes = megabytes if fabric.device.type == "cuda" else 64
     source = torch.randint(255, (megabytes << 20,), dtype=torch.uint8, device=fabric.device)
     target = torch.empty_like(source)
@@ -119,7 +119,7 @@ def copy_bandwidth(fabric: Fabric, megabytes: int = 1024) -> float:
 
 
 def variants(config: Config, cuda: bool) -> Iterator[tuple[Config, int]]:
-    """What `python -m benchmarks speed` measures: (configuration, replicas)."""
+    """Yield the (configuration, replicas) that `python -m benchmarks speed` measures."""
     for backbone in ("resnet32", "resnet32-dual"):
         for precision in ("32", "bf16") if cuda else ("32",):
             base = replace(config, backbone=backbone).with_options(precision=precision)
@@ -134,7 +134,7 @@ def variants(config: Config, cuda: bool) -> Iterator[tuple[Config, int]]:
 
 
 def bench_speed(config: Config, data: Data, out: Path, seconds: float = 1.0) -> list[Speed]:
-    """Measure every variant, writing `out` anew after each."""
+    """Measure every variant, rewriting `out` after each."""
     cuda = torch.cuda.is_available() and config.machine.device != "cpu"
     found: list[Speed] = []
     for variant, replicas in variants(config, cuda):
@@ -145,7 +145,7 @@ def bench_speed(config: Config, data: Data, out: Path, seconds: float = 1.0) -> 
 
 
 def table(found: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, for a terminal."""
+    """Return header and rows for a terminal."""
     header = ["mode", "precision", "backbone", "replicas", "images/s", "of roofline", "capture s"]
     rows = [
         [
@@ -157,8 +157,8 @@ def table(found: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def _activations(model: nn.Module, image: torch.Tensor) -> int:
-    """Elements of all convolution outputs for one image."""
+def _count_activations(model: nn.Module, image: torch.Tensor) -> int:
+    """Count the elements of all convolution outputs for one image."""
     elements = 0
 
     def count(module: nn.Module, args: object, output: torch.Tensor) -> None:
@@ -178,6 +178,6 @@ def _activations(model: nn.Module, image: torch.Tensor) -> int:
 
 
 def wait(fabric: Fabric) -> None:
-    """Until the device has done all that it was told."""
+    """Block until the device is idle."""
     if fabric.device.type == "cuda":
         torch.cuda.synchronize()

@@ -1,9 +1,9 @@
-"""A stream whose class frequencies drift: learning each row once beside fitting anew.
+"""A stream with drifting class frequencies: learning each row once against refitting.
 
 Rows of class i arrive at times u in -1..1 with density ~ exp(k s_i u), where s_i goes from -1 for
-the first class to 1 for the last: the frequent classes of the beginning are the rare ones of the
-end, and each row comes once. Where embeddings of a trained network are streamed, they are those of
-its test images, which it has not seen; half of each class is kept for judging.
+the first class to 1 for the last: classes that are frequent at the beginning are rare at the end,
+and each row arrives once. Embeddings of a trained network are those of its test images, which it
+has not seen; half of each class is held out for evaluation.
 """
 
 import time
@@ -20,8 +20,8 @@ from sklearn.base import BaseEstimator
 from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import accuracy_score, recall_score
 
-from benchmarks.baselines import logistic
-from benchmarks.files import check_features, figure, read_all, write_json, write_page
+from benchmarks.baselines import build_logistic
+from benchmarks.result_files import check_features, format_spread, read_all, write_json, write_page
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.data.base import Split, digest
@@ -32,22 +32,22 @@ from longtail.evaluation import tables
 NAME = "stream"
 PIECES = 20
 DRIFT = 2.0
-"""k: a class of the ends is e^4 = 55 times as frequent in the beginning as in the end, or the
-other way round."""
+"""k of the density: from the beginning to the end, the first class gets e^4 = 55 times rarer, and
+the last class as much more frequent."""
 SHOWN = (0.25, 0.5, 0.75, 1.0)
-"""Parts of the stream after which the table tells the accuracy."""
+"""Fractions of the stream after which the table shows the accuracy."""
 SMALL_BATCH = 16
-"""Rows a step in the stream: few rows must make many steps."""
+"""Rows per step in the stream: few rows must make many steps."""
 
 
 @dataclass(frozen=True)
 class StreamContestant:
-    """A classifier, and how it meets the next piece."""
+    """A classifier and how it learns the next piece."""
 
     make: Callable[[int], BaseEstimator]
-    """From a seed."""
+    """Makes the classifier from a seed."""
     streams: bool
-    """Learns the piece alone; otherwise it is fitted anew on all that has come."""
+    """Whether it learns only the new piece; otherwise it is refitted on all rows so far."""
 
 
 CONTESTANTS = {
@@ -60,13 +60,13 @@ CONTESTANTS = {
     "SGDClassifier, stream": StreamContestant(
         lambda seed: SGDClassifier(loss="log_loss", random_state=seed), True
     ),
-    "LogisticRegression, anew": StreamContestant(lambda seed: logistic(), False),
+    "LogisticRegression, anew": StreamContestant(lambda seed: build_logistic(), False),
 }
 
 
 @dataclass(frozen=True)
 class Pool:
-    """What is streamed, and what is judged on."""
+    """Rows to stream and held-out rows."""
 
     name: str
     stream: Split
@@ -74,31 +74,31 @@ class Pool:
 
     @staticmethod
     def digits() -> "Pool":
-        """Scikit-learn's digits, for want of embeddings."""
+        """Load scikit-learn's digits, for use without embeddings."""
         from sklearn.datasets import load_digits
 
         X, y = load_digits(return_X_y=True)
-        return Pool._halved("digits", Split(torch.tensor(X).float(), torch.tensor(y)))
+        return Pool._halve("digits", Split(torch.tensor(X).float(), torch.tensor(y)))
 
     @staticmethod
-    def of(file: Path) -> "Pool":
-        """The test part of an `.npz` of embeddings."""
+    def read(file: Path) -> "Pool":
+        """Read the test part of an `.npz` of embeddings."""
         data = load(str(file))
         if data.test is None or not data.embeddings:
             raise UserError(f"{file} has no test part of embeddings to stream")
-        return Pool._halved(file.stem, data.test)
+        return Pool._halve(file.stem, data.test)
 
     @staticmethod
-    def _halved(name: str, whole: Split) -> "Pool":
-        stream, judged = hold_out(whole, 0.5)
-        return Pool(name, stream, judged)
+    def _halve(name: str, whole: Split) -> "Pool":
+        stream, tested = hold_out(whole, 0.5)
+        return Pool(name, stream, tested)
 
 
 def pieces(labels: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
-    """Row numbers of each piece, in the order of their arrival."""
+    """Return the row numbers of each piece, in order of arrival."""
     random = np.random.RandomState(seed)
     slope = DRIFT * np.linspace(-1, 1, labels.max() + 1)[labels]
-    slope = np.where(np.abs(slope) < 1e-6, 1e-6, slope)  # the middle class comes evenly
+    slope = np.where(np.abs(slope) < 1e-6, 1e-6, slope)  # the middle class arrives evenly
     share = random.uniform(size=len(labels))
     # the inverse of the distribution function of exp(k s u) on -1..1
     arrival = np.log(np.exp(-slope) + share * 2 * np.sinh(slope)) / slope
@@ -106,7 +106,7 @@ def pieces(labels: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
 
 
 def bench_stream(pools: Sequence[Pool], seeds: int, results: Path) -> Iterator[Path]:
-    """Stream every pool under every seed that has no file yet; gives each file that is written."""
+    """Stream every pool with every seed that has no file yet; yield each file written."""
     for pool in pools:
         for seed in range(seeds):
             path = results / NAME / f"{pool.name}-s{seed}.json"
@@ -118,7 +118,7 @@ def bench_stream(pools: Sequence[Pool], seeds: int, results: Path) -> Iterator[P
 
 
 def measure(pool: Pool, seed: int) -> dict[str, Any]:
-    """Accuracy and cost of every contestant after every piece."""
+    """Measure accuracy and time of every contestant after every piece."""
     X, y = pool.stream.in_memory.numpy(), pool.stream.labels.numpy()
     order = pieces(y, seed)
     points = []
@@ -129,16 +129,16 @@ def measure(pool: Pool, seed: int) -> dict[str, Any]:
             seen = np.concatenate([seen, piece])
             began = time.perf_counter()
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # on convergence, of pieces that are small at first
+                warnings.simplefilter("ignore")  # about convergence: the first pieces are small
                 if contestant.streams:
                     classifier.partial_fit(X[piece], y[piece], classes=np.unique(y))
                 else:
                     classifier = contestant.make(seed).fit(X[seen], y[seen])
             seconds = time.perf_counter() - began
-            judged = pool.tested.labels.numpy()
+            truth = pool.tested.labels.numpy()
             found = classifier.predict(pool.tested.in_memory.numpy())
-            # balanced accuracy, silent on predicted classes of which no row is judged
-            recall = recall_score(judged, found, labels=np.unique(judged), average="macro")
+            # balanced accuracy, without a warning about predicted classes that have no held-out row
+            recall = recall_score(truth, found, labels=np.unique(truth), average="macro")
             points.append(
                 {
                     "contestant": name,
@@ -164,11 +164,11 @@ def measure(pool: Pool, seed: int) -> dict[str, Any]:
 
 
 def write_table(results: Path) -> Path:
-    """RESULTS/stream.md from the files that are there."""
+    """Write RESULTS/stream.md from the result files."""
     found = read_all(results / NAME)
     parts = [
-        "Balanced accuracy on held-back rows after a part of the stream; accuracy on the next "
-        "piece before it was learned; seconds of all learning together."
+        "Balanced accuracy on held-out rows after a part of the stream, accuracy on the next piece "
+        "before learning it, and total seconds of learning."
     ]
     for data in dict.fromkeys(one["data"] for one in found):
         mine = [one for one in found if one["data"] == data]
@@ -188,12 +188,13 @@ def _table(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]
     for name in CONTESTANTS:
         runs = [[p for p in one["points"] if p["contestant"] == name] for one in found]
         after = [
-            figure(run[round(part * PIECES) - 1]["balanced"] for run in runs) for part in SHOWN
+            format_spread(run[round(part * PIECES) - 1]["balanced"] for run in runs)
+            for part in SHOWN
         ]
-        met = figure(
+        met = format_spread(
             float(np.mean([p["met"] for p in run if p["met"] is not None])) for run in runs
         )
-        seconds = figure((sum(p["seconds"] for p in run) for run in runs), digits=2)
+        seconds = format_spread((sum(p["seconds"] for p in run) for run in runs), digits=2)
         lines.append([name, *after, met, seconds])
     header = ["learner", *(f"after {part:.0%}" for part in SHOWN), "next piece", "seconds"]
     return header, lines

@@ -1,10 +1,10 @@
-"""Photographs at full size: images per second from where they are to the new weights.
+"""Training throughput on full-size photographs, from their source to the updated weights.
 
-The same network is fed in several ways: from data already on the device and ready (the ceiling),
-from resident images, from a stream of files, and from files by a plain torchvision DataLoader. Ours
-are measured over an epoch with its start; the ceiling and the DataLoader once they have warmed up.
-What a way does before its clock starts, such as decoding resident images and bringing them to the
-device, is timed apart.
+The same network is fed in four ways: from prepared data on the device (the ceiling), from resident
+images, from a stream of files, and from files through a plain torchvision DataLoader. Resident
+images and the stream are timed over an epoch including its start; the ceiling and the DataLoader
+after a warm-up. Preparation, such as decoding resident images and copying them to the device, is
+timed separately.
 """
 
 import gc
@@ -20,10 +20,10 @@ from lightning.fabric import Fabric
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.generated import generate, generate_file
+from benchmarks.dataloader import build_loader
+from benchmarks.jpegs import generate, make_data
 from benchmarks.memory import used, watch
-from benchmarks.plain import plain_loader
-from benchmarks.rates import WAYS, Throughput, in_order, keep, modes, put_aside, save
+from benchmarks.rates import WAYS, Throughput, read_modes, read_valid, save, set_aside, sort_ways
 from benchmarks.speed import wait
 from longtail.core.config import Config
 from longtail.core.environment import environment
@@ -38,94 +38,95 @@ from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
 WARM_UP = 5
-"""Steps before the clock starts, where it does not run from the beginning."""
+"""Warm-up steps of the ceiling."""
 INTERVAL = 2.0
-"""Seconds between two looks at the host's memory."""
-NO_MATTER = ("replicas", "save_seconds", "workers")
-"""Of the machine, what no figure depends on; and the workers, which are each figure's own."""
+"""Seconds between two samples of the host memory."""
+IGNORED = ("replicas", "save_seconds", "workers")
+"""Machine options that the figures do not depend on, and `workers`, which each figure records."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What is measured."""
+class ThroughputSetting:
+    """Configuration and images to measure."""
 
     config: Config
     folder: Path
-    """Where the generated images are."""
+    """Folder of the generated images."""
     images: int
     """Rows of the data set."""
     files: int
-    """Different ones among them."""
+    """Number of different image files."""
     scale: float = 1.0
-    """Sides of the images as parts of ImageNet's."""
+    """Factor of the sides of the images; 1 gives the sizes of ImageNet."""
     steps: int = 96
-    """That the ceiling and the DataLoader are measured over; the latter a whole number of times
-    its workers, for they bring their batches in bursts."""
+    """Timed steps of the ceiling and the DataLoader; for the latter rounded up to a multiple of its
+    workers, because they deliver batches in bursts."""
 
 
-def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[Throughput]:
-    """Measure those ways of `only` (of all) that `out` has not, writing it anew after each.
+def bench_images(
+    setting: ThroughputSetting, out: Path, only: Sequence[str] = ()
+) -> list[Throughput]:
+    """Measure the ways of `only`, by default all, that are not in `out`; rewrite it after each.
 
-    What `out` has of another setting, device, version, commit or number of workers is measured
-    again, and its file is kept beside it as NAME-before-1.json, or with the next number that is
-    free. A way that is not possible here keeps none of the others from being measured, and is told
-    at the end.
+    Figures in `out` of another setting, device, version, commit or number of workers are measured
+    again; the old file is renamed to NAME-before-N.json with the first free N. If a way fails, the
+    others are still measured, and the error is raised at the end.
 
     Returns:
-        All that `out` has then.
+        All figures that are then in `out`.
     """
     config, batch = setting.config, setting.config.train.batch_size
     for name in only:
         if name not in WAYS:
             raise unknown("way", name, WAYS, f"they are {', '.join(WAYS)}")
     if setting.images < batch:
-        raise UserError(f"--images {setting.images} are fewer than a batch: pass {batch} or more")
+        raise UserError(f"--images {setting.images}: must be at least a batch of {batch}")
     paths = generate(setting.folder, setting.files, scale=setting.scale)
     fabric = launch(config.machine)
-    asked = only or WAYS
+    wanted = only or WAYS
     about = _about(setting, paths)
-    found = keep(about, count_workers(config.machine), out)
-    replaced = modes(out) - set(found)
+    found = read_valid(about, count_workers(config.machine), out)
+    replaced = read_modes(out) - set(found)
     failed: list[str] = []
     for mode, way in _ways(setting, paths, fabric).items():
-        if mode in found or mode not in asked:
+        if mode in found or mode not in wanted:
             continue
         try:
-            found[mode] = _apart(way, fabric)
+            found[mode] = _measure_alone(way, fabric)
         except UserError as error:
-            failed.append(f"{mode}: {error}")  # its text alone: its frames hold device memory
+            failed.append(f"{mode}: {error}")  # only its text: its frames hold device memory
         else:
             if replaced:
-                put_aside(out)
+                set_aside(out)
                 replaced.clear()
-            save(in_order(found), about, out)
+            save(sort_ways(found), about, out)
     if failed:
         others = [f"The other ways are in {out}."] if found else []
         raise UserError("\n".join([*failed, *others]))
-    return in_order(found)
+    return sort_ways(found)
 
 
-def _apart(way: Callable[[], Throughput], fabric: Fabric) -> Throughput:
-    """What `way` measures, without what an earlier one left on the device, and all its seconds."""
-    gc.collect()  # a dead cycle may hold a graph, and capturing does not collect it
+def _measure_alone(way: Callable[[], Throughput], fabric: Fabric) -> Throughput:
+    """Measure `way` after freeing the device, and add its preparation time."""
+    gc.collect()  # a dead reference cycle may hold a graph, and capturing does not collect it
     if fabric.device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    measured = way()
+    throughput = way()
     seconds = time.perf_counter() - began
-    return replace(measured, preparing_seconds=seconds - measured.seconds)
+    return replace(throughput, preparing_seconds=seconds - throughput.seconds)
 
 
 def _ways(
-    setting: Setting, paths: Sequence[Path], fabric: Fabric
+    setting: ThroughputSetting, paths: Sequence[Path], fabric: Fabric
 ) -> dict[str, Callable[[], Throughput]]:
-    """How each of `WAYS` is measured."""
+    """Map each of `WAYS` to the function that measures it."""
     config = setting.config
 
     def data(stream: bool) -> Data:
         files = replace(config.files, stream=stream)
-        return generate_file(setting.folder, paths, setting.images, files)
+        return make_data(setting.folder, paths, setting.images, files)
 
     return {
         "ceiling": lambda: _ceiling(setting, data(True), fabric),
@@ -136,11 +137,11 @@ def _ways(
 
 
 def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
-    """A whole epoch as the engine runs it, from its first draw on."""
-    replica = _replica(config, data, fabric)
+    """Measure a whole epoch of the engine, including its start."""
+    replica = _build_trainer(config, data, fabric)
     if mode == "resident" and not isinstance(replica.batches, ResidentBatches):
         raise UserError(
-            f"{len(data.train):,} images do not fit the device, or neither memory nor disk, and "
+            f"{len(data.train):,} images do not fit on the device, or in memory and on disk, and "
             "would be streamed: pass a smaller --images to measure resident ones"
         )
     advance = build_step([replica])
@@ -153,37 +154,39 @@ def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
         wait(fabric)
         seconds = time.perf_counter() - began
     fed_by = type(replica.batches).__name__
-    return _measured(mode, fed_by, config, sum(replica.step_sizes), seconds, fabric, host)
+    return _make_throughput(mode, fed_by, config, sum(replica.step_sizes), seconds, fabric, host)
 
 
-def _ceiling(setting: Setting, data: Data, fabric: Fabric) -> Throughput:
-    """Images on the device that need nothing done to them."""
+def _ceiling(setting: ThroughputSetting, data: Data, fabric: Fabric) -> Throughput:
+    """Measure images that are on the device and need no preparation."""
     config = setting.config.with_options(augment="none")
     side = setting.config.train.crop_size
     assert side is not None
     count = min(len(data.train), 4 * config.train.batch_size)
     images = torch.randint(256, (count, 3, side, side), dtype=torch.uint8)
     data = replace(data, train=Split(images, data.train.labels[:count]))
-    replica = _replica(config, data, fabric)
+    replica = _build_trainer(config, data, fabric)
     advance = build_step([replica])
 
     def step() -> None:
         replica.cursor.zero_()
         advance((replica.full_batch,))
 
-    seconds, host = _steady(step, WARM_UP, setting.steps, fabric)
+    seconds, host = _time_steps(step, WARM_UP, setting.steps, fabric)
     seen = setting.steps * replica.full_batch
-    return _measured("ceiling", "ResidentBatches", config, seen, seconds, fabric, host)
+    return _make_throughput("ceiling", "ResidentBatches", config, seen, seconds, fabric, host)
 
 
-def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fabric) -> Throughput:
-    """The pipeline that everybody writes."""
+def _dataloader(
+    setting: ThroughputSetting, data: Data, paths: Sequence[Path], fabric: Fabric
+) -> Throughput:
+    """Measure the common pipeline with a DataLoader."""
     config = setting.config
     size, batch = config.train.crop_size, config.train.batch_size
     assert size is not None
     workers, pin = count_workers(config.machine), fabric.device.type == "cuda"
-    loader = plain_loader(paths, data.train.labels.tolist(), size, batch, workers, pin=pin)
-    replica = _replica(config, data, fabric)
+    loader = build_loader(paths, data.train.labels.tolist(), size, batch, workers, pin=pin)
+    replica = _build_trainer(config, data, fabric)
     optimizer = replica.optimizer
     assert optimizer is not None
     replica.state.lr.fill_(config.train.lr)
@@ -205,25 +208,28 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
     replica.model.train()
     turn = max(1, workers)
     steps = math.ceil(setting.steps / turn) * turn
-    seconds, host = _steady(step, 2 * turn, steps, fabric)  # what workers had ready is no rate
-    return _measured("dataloader", "DataLoader", config, steps * batch, seconds, fabric, host)
+    # the warm-up uses up the batches that workers had ready
+    seconds, host = _time_steps(step, 2 * turn, steps, fabric)
+    return _make_throughput(
+        "dataloader", "DataLoader", config, steps * batch, seconds, fabric, host
+    )
 
 
-def _replica(config: Config, data: Data, fabric: Fabric) -> Trainer:
-    """A training at its first epoch."""
+def _build_trainer(config: Config, data: Data, fabric: Fabric) -> Trainer:
+    """Build a trainer at its first epoch."""
     resident = place(data, config.train, config.machine, fabric.device)
     config, method = resolve(config)
     replica = Trainer(config, method, data, resident, fabric)
     replica.enter(0, resumed=False)
     if resident.capturable:
-        replica.begin_epoch(0)  # the graph is captured on what an epoch has drawn
+        replica.begin_epoch(0)  # capture needs the draws of an epoch
     return replica
 
 
-def _steady(
+def _time_steps(
     step: Callable[[], None], warm_up: int, timed: int, fabric: Fabric
 ) -> tuple[float, list[int | None]]:
-    """Seconds of `timed` steps after those of the warm-up, and the host's memory meanwhile."""
+    """Return the seconds of `timed` steps after the warm-up, and samples of the host memory."""
     for _ in range(warm_up):
         step()
     wait(fabric)
@@ -236,7 +242,7 @@ def _steady(
     return seconds, host
 
 
-def _measured(
+def _make_throughput(
     mode: str,
     fed_by: str,
     config: Config,
@@ -257,14 +263,14 @@ def _measured(
     )
 
 
-def _about(setting: Setting, paths: Sequence[Path]) -> dict[str, Any]:
-    """All that the figures depend on, but for the workers."""
+def _about(setting: ThroughputSetting, paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the conditions that all figures depend on, except the workers."""
     config = setting.config
     kilobytes = sum(path.stat().st_size for path in paths) / len(paths) / 1000
     return {
         **environment(cuda=torch.cuda.is_available() and config.machine.device != "cpu"),
         "cores": cores(),
-        "machine": {k: v for k, v in asdict(config.machine).items() if k not in NO_MATTER},
+        "machine": {k: v for k, v in asdict(config.machine).items() if k not in IGNORED},
         "backbone": config.backbone,
         "batch_size": config.train.batch_size,
         "rows": setting.images,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.command import parse as parse_bench
-from benchmarks.measured import MEASURED, check_options
+from benchmarks.registry import BENCHMARKS, check_options
 from longtail import methods
 from longtail.cli.parser import COMMANDS, parse
 from longtail.core.errors import UserError
@@ -80,7 +80,7 @@ def check_command(words: list[str]) -> None:
         parse(rest)
         return
     asked = parse_bench(rest)
-    assert asked.name in MEASURED or (ROOT / "recipes" / asked.name).is_dir()
+    assert asked.name in BENCHMARKS or (ROOT / "recipes" / asked.name).is_dir()
     check_options(asked)
 
 

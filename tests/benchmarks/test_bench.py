@@ -1,4 +1,4 @@
-"""A bench runs what is missing, keeps results as they come, and makes its table from files."""
+"""A benchmark runs what is missing, keeps each result, and makes its table from the files."""
 
 import json
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_dry_run_lists_and_does_nothing(bench, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "runs").exists() and not (tmp_path / "results").exists()
 
 
-def test_recipes_of_one_method_are_told_apart_by_their_names(bench, tmp_path):
+def test_recipes_of_one_method_are_distinguished_by_their_names(bench, tmp_path):
     """As the momentum bench has them: the same method at other rates."""
     folder = tmp_path / "recipes" / "toy" / "digits"
     (folder / "deconfound-mu0.5.yaml").write_text(
@@ -109,7 +109,7 @@ def test_recipes_of_one_method_are_told_apart_by_their_names(bench, tmp_path):
     assert [path.name for path in kept] == ["deconfound-mu0.5-s0.json", "deconfound-s0.json"]
     other, plain = (json.loads(path.read_text()) for path in kept)
     assert (other["momentum"], other["lr"]) == (0.5, 0.4) and plain["momentum"] == 0.9
-    assert [len(bench.found(recipe)) for recipe in bench.recipes] == [1, 1, 0]
+    assert [len(bench.read_results(recipe)) for recipe in bench.recipes] == [1, 1, 0]
     table = benches.markdown(bench)
     assert "[deconfound-mu0.5](" in table and "[deconfound](" in table
     one, two = (
@@ -222,7 +222,7 @@ def test_two_recipes_for_one_result_are_refused(bench, tmp_path):
 
 
 def test_words_that_no_recipe_has_are_refused(bench):
-    with pytest.raises(UserError, match="no recipe has nonsense in its path. There are:"):
+    with pytest.raises(UserError, match="no recipe has nonsense in its path. The recipes are:"):
         bench.missing(1, ["nonsense"])
 
 
@@ -260,14 +260,14 @@ def test_seeds_that_nobody_asked_for_are_not_averaged_with_another_recipes(bench
 def test_results_of_other_images_are_not_mixed(bench, tmp_path):
     run(bench, bench.missing(1))
     (kept,) = (tmp_path / "results").rglob("deconfound-s0.json")
-    told = json.loads(kept.read_text())
-    kept.write_text(json.dumps({**told, "subset_sha256": "of other images"}))
+    content = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**content, "subset_sha256": "of other images"}))
     before = set((tmp_path / "runs").rglob("*"))
     with pytest.raises(UserError, match="are of other images than digits-lt"):
         run(bench, bench.missing(2))
     assert set((tmp_path / "runs").rglob("*")) == before
     other = kept.with_name("deconfound-s1.json")
-    other.write_text(json.dumps({**told, "seed": 1}))
+    other.write_text(json.dumps({**content, "seed": 1}))
     with pytest.raises(UserError, match="s0.json, deconfound-s1.json in .* of different images"):
         benches.markdown(bench)
 
@@ -312,7 +312,7 @@ def test_the_price_counts_samplers_second_stages_and_tuning(bench, tmp_path):
     [
         ("tiny-imagenet-lt", {}, True),
         ("imagenet-lt", {}, True),
-        ("inaturalist18", {}, False),  # whose validation part is what is judged
+        ("inaturalist18", {}, False),  # evaluated on its validation part
         ("cifar100-lt:100", {}, False),
         ("cifar100-lt:100", {"val_fraction": 0.2}, True),
         ("tiny-imagenet-lt", {"evaluate_on": "val"}, False),
@@ -380,7 +380,7 @@ def test_variants_of_a_method_are_rows_of_their_own_and_share_what_they_can(benc
     assert "[deconfound-tde+weak]" in table and "[deconfound-tde]" in table
 
 
-def test_a_recipe_judged_on_validation_does_not_read_the_test_set(tmp_path):
+def test_a_recipe_evaluated_on_validation_does_not_read_the_test_set(tmp_path):
     import numpy as np
 
     from longtail.data.load import load
@@ -404,8 +404,8 @@ def test_a_recipe_judged_on_validation_does_not_read_the_test_set(tmp_path):
         ("train: {optimizer: sdg}", "unknown --optimizer 'sdg'. Did you mean 'sgd'"),
         ("train: {schedule: cosin}", "unknown --schedule 'cosin'. Did you mean 'cosine'"),
         ("train: {augment: crop-flop}", "unknown --augment 'crop-flop'. Did you mean 'crop-flip'"),
-        ("seeds: 0", "seeds 0: it must be at least 1"),
-        ("seeds: -1", "seeds -1: it must be at least 1"),
+        ("seeds: 0", "seeds 0: must be at least 1"),
+        ("seeds: -1", "seeds -1: must be at least 1"),
         ("seeds: three", "seeds takes a whole number, not 'three'"),
         ("options: {haeds: 4}", "unknown option of deconfound 'haeds'. Did you mean 'heads'"),
     ],

@@ -1,4 +1,4 @@
-"""Benches without recipes: what they measure, the files they leave, going on after a stop."""
+"""Benchmarks without recipes measure, write their files, and resume after a stop."""
 
 import json
 import math
@@ -13,10 +13,10 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks import compactness, cost, detection_speed, embedded, scale, stream
+from benchmarks import compactness, cost, detection_speed, embeddings, scale, stream
 from benchmarks.baselines import CLASSIFIERS, UNSEEDED, BalancedSoftmaxClassifier
 from benchmarks.command import main as bench_command
-from benchmarks.files import read_all
+from benchmarks.result_files import read_all
 from helpers import numbers_in
 from longtail.core.errors import UserError
 from longtail.data.base import Split
@@ -48,14 +48,14 @@ def features(tmp_path):
 @pytest.mark.filterwarnings("ignore:mean cos")
 def test_embeddings_run_what_is_missing_and_make_one_table(features, tmp_path, capsys, monkeypatch):
     pytest.importorskip("imblearn", reason="imbalanced-learn is not installed")
-    monkeypatch.setattr(embedded, "PREDICT_SECONDS", 0.0)
+    monkeypatch.setattr(embeddings, "PREDICT_SECONDS", 0.0)
     results = tmp_path / "results"
     words = ("embeddings", "--root", str(features), "--results", str(results))
     bench_command([*words, "--seeds", "1", "--only", "nearest-mean", "deconfound-tde"])
     assert "4 fits to do" in capsys.readouterr().out
     path = results / "embeddings" / "toy-s0" / "deconfound-tde-s0.json"
     kept = path.read_text()
-    left = embedded.missing(features, results, seeds=2)
+    left = embeddings.missing(features, results, seeds=2)
     seeded = len(CLASSIFIERS) - len(UNSEEDED)
     assert len(left) == 2 * (2 * seeded + len(UNSEEDED)) - 4
     bench_command([*words, "--seeds", "1"])
@@ -67,23 +67,23 @@ def test_embeddings_run_what_is_missing_and_make_one_table(features, tmp_path, c
     assert table.count("| deconfound-tde |") == 2 and table.count("**") >= 8
     short, whole = (line for line in table.splitlines() if line.startswith("| deconfound-tde |"))
     assert short.split("|")[2] == whole.split("|")[4]  # the class mean
-    assert "features of unknown making" in table
+    assert "features of unknown origin" in table
 
 
 def test_results_of_other_features_are_not_taken_for_these(features, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "PREDICT_SECONDS", 0.0)
-    cells = embedded.missing(features, tmp_path, 1, ["toy-s0/nearest"])
-    assert [cell.classifier for cell in embedded.bench_embeddings(cells, tmp_path, "cpu")]
-    assert embedded.missing(features, tmp_path, 1, ["toy-s0/nearest"]) == []
+    monkeypatch.setattr(embeddings, "PREDICT_SECONDS", 0.0)
+    cells = embeddings.missing(features, tmp_path, 1, ["toy-s0/nearest"])
+    assert [cell.classifier for cell in embeddings.bench_embeddings(cells, tmp_path, "cpu")]
+    assert embeddings.missing(features, tmp_path, 1, ["toy-s0/nearest"]) == []
     shutil.copy(features / "toy-s1.npz", features / "toy-s0.npz")
-    with pytest.raises(UserError, match="was measured on other features than there are now"):
-        embedded.missing(features, tmp_path, 1, ["toy-s0/nearest"])
+    with pytest.raises(UserError, match="was measured on other features than the present ones"):
+        embeddings.missing(features, tmp_path, 1, ["toy-s0/nearest"])
 
 
 def test_networks_and_seeds_of_a_classifier_are_not_one_deviation():
     rows = [{"file": f, "x": x} for f, x in (("a", 1.0), ("a", 3.0), ("b", 5.0), ("b", 9.0))]
-    assert embedded._over_networks(rows, "x") == [2.0, 7.0]
-    assert embedded._over_networks(rows[:2], "x") == [1.0, 3.0]
+    assert embeddings._average_seeds(rows, "x") == [2.0, 7.0]
+    assert embeddings._average_seeds(rows[:2], "x") == [1.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_networks_and_seeds_of_a_classifier_are_not_one_deviation():
 def test_an_option_that_would_be_ignored_is_refused(words, capsys):
     with pytest.raises(SystemExit):
         bench_command([*words])
-    assert f"bench {words[0]} has no {words[1]}" in capsys.readouterr().err
+    assert f"{words[0]} has no {words[1]}" in capsys.readouterr().err
 
 
 def test_accuracy_is_that_of_the_predictions(features):
@@ -106,7 +106,7 @@ def test_accuracy_is_that_of_the_predictions(features):
 
     file = features / "toy-s0.npz"
     data = load(str(file))
-    found = embedded.measure(embedded.Cell(file, "nearest-mean", 0), data, "cpu")
+    found = embeddings.measure(embeddings.EmbeddingCell(file, "nearest-mean", 0), data, "cpu")
     x, y = data.train.inputs.numpy(), data.train.labels.numpy()
     x = x / np.linalg.norm(x, axis=1, keepdims=True)
     means = [x[y == c].mean(0) for c in range(3)]
@@ -135,9 +135,9 @@ def test_balanced_softmax_adds_the_prior_while_training_only():
     assert (balanced.predict(test[tail]) == 2).mean() > (plain.predict(test[tail]) == 2).mean()
 
 
-def test_no_features_is_told(tmp_path, capsys):
+def test_a_folder_without_features_is_an_error(tmp_path, capsys):
     with pytest.raises(UserError, match="make some with longtail embed"):
-        embedded.missing(tmp_path, tmp_path, 1)
+        embeddings.missing(tmp_path, tmp_path, 1)
     with pytest.raises(SystemExit):
         bench_command(["embeddings"])
     assert "needs --root" in capsys.readouterr().err
@@ -160,12 +160,12 @@ def test_stream_is_measured_after_every_piece(tmp_path, monkeypatch):
     monkeypatch.setattr(stream, "PIECES", 4)
     X, y = rows((40,) * 3, 0)
     whole = Split(torch.tensor(X).float(), torch.tensor(y))
-    pool = stream.Pool._halved("toy", whole)
+    pool = stream.Pool._halve("toy", whole)
     assert len(pool.stream) == len(pool.tested) == 60
     written = list(stream.bench_stream([pool], 1, tmp_path))
     assert written == [tmp_path / "stream" / "toy-s0.json"]
     assert list(stream.bench_stream([pool], 1, tmp_path)) == []
-    other = stream.Pool._halved("toy", Split(whole.inputs + 1, whole.labels))
+    other = stream.Pool._halve("toy", Split(whole.inputs + 1, whole.labels))
     with pytest.raises(UserError, match="was measured on other features"):
         list(stream.bench_stream([other], 1, tmp_path))
     found = json.loads(written[0].read_text())
@@ -175,18 +175,18 @@ def test_stream_is_measured_after_every_piece(tmp_path, monkeypatch):
     assert "| deconfound-tde, stream |" in table and "after 100%" in table
 
 
-def test_a_class_that_is_not_judged_is_no_reason_to_warn(monkeypatch):
+def test_a_class_without_held_out_rows_gives_no_warning(monkeypatch):
     """Its rows may be predicted all the same; warnings fail this suite."""
     monkeypatch.setattr(stream, "PIECES", 2)
     X, y = rows((40,) * 3, 0)
     whole = Split(torch.tensor(X).float(), torch.tensor(y))
-    judged = Split(whole.inputs[y < 2], whole.labels[y < 2] * 0)  # all called 0, so half is wrong
-    points = stream.measure(stream.Pool("toy", whole, judged), 0)["points"]
+    held_out = Split(whole.inputs[y < 2], whole.labels[y < 2] * 0)  # all called 0, so half is wrong
+    points = stream.measure(stream.Pool("toy", whole, held_out), 0)["points"]
     assert all(0 <= point["balanced"] < 90 for point in points)
 
 
 def test_embeddings_stream_their_test_part(features):
-    pool = stream.Pool.of(features / "toy-s0.npz")
+    pool = stream.Pool.read(features / "toy-s0.npz")
     assert len(pool.stream) == len(pool.tested) == 45
     assert not set(map(tuple, pool.stream.inputs.tolist())) & set(
         map(tuple, pool.tested.inputs.tolist())
@@ -197,7 +197,7 @@ def test_embeddings_stream_their_test_part(features):
 
 
 def test_what_is_timed_is_one_and_the_same_classifier():
-    heads = cost.heads_of(classes=5, dim=8, device="cpu")
+    heads = cost.build_heads(classes=5, dim=8, device="cpu")
     x = torch.rand(3, 8)
     torch.testing.assert_close(heads["folded K=2"](x), heads["unfolded K=2"](x))
     for groups in (1, 2):  # folded, TDE is a cosine head with other weights
@@ -219,7 +219,7 @@ class Counted(TorchDispatchMode):
 @pytest.mark.parametrize("groups", [1, 2])
 @torch.no_grad()
 def test_folded_takes_no_more_operations_than_a_cosine_head(groups):
-    heads, taken = cost.heads_of(classes=5, dim=8, device="cpu"), {}
+    heads, taken = cost.build_heads(classes=5, dim=8, device="cpu"), {}
     for name in (f"folded K={groups}", f"cosine K={groups}", "unfolded K=2"):
         with Counted() as counted:
             heads[name](torch.rand(3, 8))
@@ -228,7 +228,7 @@ def test_folded_takes_no_more_operations_than_a_cosine_head(groups):
     assert 0 < folded <= cosine < unfolded
 
 
-def test_cost_is_measured_and_told(tmp_path, monkeypatch):
+def test_cost_is_measured_and_written(tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "cells", lambda device: [(1, 10, 8), (1, 20, 8), (1, 20, 16)])
     monkeypatch.setattr(cost, "measure", partial(cost.measure, seconds=0))
     page = cost.bench_cost(tmp_path, "cpu").read_text()
@@ -260,7 +260,7 @@ def test_every_head_gets_as_many_turns(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(cost, "_turn", turn)
+    monkeypatch.setattr(cost, "_make_turn", turn)
     found = cost.measure(1, 10, 8, device="cpu", seconds=0)
     assert set(taken.values()) == {1 + cost.LEAST_TURNS}
     assert len(taken) == len(found["microseconds"]) == 8
@@ -287,7 +287,7 @@ def test_scale_fits_all_from_one_file_and_deletes_it(tmp_path, monkeypatch):
 
     few = replace(scale.CONTESTANTS["LogisticRegression on a sample"], rows=300)
     monkeypatch.setitem(scale.CONTESTANTS, "LogisticRegression on a sample", few)
-    monkeypatch.setattr(scale, "apart", here)  # a process of its own costs seconds
+    monkeypatch.setattr(scale, "measure_in_process", here)  # a process of its own costs seconds
     page = scale.bench_scale(tmp_path, rows=1000, dim=16, classes=3).read_text()
     found = json.loads((tmp_path / "scale" / "1000.json").read_text())
     assert [fit["classifier"] for fit in found["fits"]] == list(scale.CONTESTANTS)
@@ -301,7 +301,7 @@ def test_too_many_rows_are_refused_before_they_are_written(tmp_path, capsys):
         scale.make(tmp_path, 10**12, 768, 100)
     with pytest.raises(SystemExit):
         bench_command(["scale", "--rows", "10"])
-    assert "begins at 1,000 rows" in capsys.readouterr().err
+    assert "must be at least 1,000" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------- the pages
@@ -309,7 +309,7 @@ def test_too_many_rows_are_refused_before_they_are_written(tmp_path, capsys):
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("bench", [compactness, cost, detection_speed, embedded, scale, stream])
+@pytest.mark.parametrize("bench", [compactness, cost, detection_speed, embeddings, scale, stream])
 def test_committed_pages_are_those_of_the_committed_files(bench, tmp_path):
     name = getattr(bench, "NAME", bench.__name__.rpartition(".")[2])
     page = ROOT / "results" / f"{name}.md"
@@ -322,7 +322,7 @@ def test_committed_pages_are_those_of_the_committed_files(bench, tmp_path):
 def test_what_the_docs_say_of_embeddings_is_what_was_measured():
     found = read_all(ROOT / "results/embeddings")
     docs = (ROOT / "docs/embeddings.md").read_text()
-    assert tables.markdown(*embedded.summary(found)) in docs
+    assert tables.markdown(*embeddings.summary(found)) in docs
     overall = {
         f"{np.mean([r['overall'] for r in found if _is(r, name, 'coco-boxes')]):.1f}"
         for name in ("deconfound", "deconfound-tde", "logistic")

@@ -1,4 +1,4 @@
-"""Benches of detectors: one training for all that share it, and nothing of two kinds in a table."""
+"""Benchmarks of detectors share trainings and never mix different results in a table."""
 
 import json
 import statistics
@@ -18,7 +18,7 @@ from longtail.detection.config import DetectionMachineConfig
 from small_detector import small_config, small_data
 
 LR = 0.01234567
-"""Of more digits than result files keep."""
+"""A value with more digits than result files keep."""
 CPU = DetectionMachineConfig(device="cpu", workers=1)
 ROWS = (
     ("deconfound", "deconfound", {}),
@@ -83,7 +83,7 @@ def test_a_bench_trains_once_for_all_that_share_it(bench, places, capsys):
     expected = f"3 results to make, from 1 trainings, about {took:.0f} s"
     assert expected in capsys.readouterr().out
     bench_command(["shapes-lvis", "--dry-run", *words])
-    assert f"all is done: {places['results']}" in capsys.readouterr().out
+    assert f"nothing to do: all results are in {places['results']}" in capsys.readouterr().out
 
 
 def test_a_bench_that_could_not_begin_writes_no_table(tmp_path, capsys, monkeypatch):
@@ -97,14 +97,14 @@ def test_a_bench_that_could_not_begin_writes_no_table(tmp_path, capsys, monkeypa
     assert not (tmp_path / "results").exists()
 
 
-MEASURED = {"AP": 0.0, "AP_f": 0.0, "AP_c": 0.0, "AP_r": 0.0, "per_class": ()}
+BENCHMARKS = {"AP": 0.0, "AP_f": 0.0, "AP_c": 0.0, "AP_r": 0.0, "per_class": ()}
 
 
-def test_each_recipe_is_judged_by_its_own_inference(bench, data, monkeypatch):
+def test_each_recipe_is_evaluated_by_its_own_inference(bench, data, monkeypatch):
     asked = []
     monkeypatch.setattr(
         "longtail.detection.reopen.evaluate_detector",
-        lambda detector, config, *_: asked.append(config.inference) or MEASURED,
+        lambda detector, config, *_: asked.append(config.inference) or BENCHMARKS,
     )
     path = result_path(bench.results, bench.recipes[2], 0)
     text = path.read_text()
@@ -124,11 +124,11 @@ def test_what_is_kept_is_taken_for_done(bench, place, tmp_path, data, monkeypatc
     asked = []
     monkeypatch.setattr(
         "longtail.detection.reopen.evaluate_detector",
-        lambda detector, config, *_: asked.append(config.method) or MEASURED,
+        lambda detector, config, *_: asked.append(config.method) or BENCHMARKS,
     )
     (tmp_path / "odd").mkdir()
     for method in ("deconfound", "deconfound-tde"):
-        scoring = {"tde": "off", "detections": 300}  # as the training was judged
+        scoring = {"tde": "off", "detections": 300}  # as the training was evaluated
         config = small_config(place / "set", method=method, lr=LR, **scoring)
         (tmp_path / "odd" / f"{method}.yaml").write_text(config.to_yaml())
     odd = DetectionBench.open("odd", recipes=tmp_path, results=tmp_path, runs=tmp_path)
@@ -144,8 +144,8 @@ def test_what_is_kept_is_taken_for_done(bench, place, tmp_path, data, monkeypatc
         ("head: [", " is not readable YAML"),
         ("- deconfound", " must be a mapping of options"),
         ("seeds: three", ": seeds takes a whole number, not 'three'"),
-        ("seeds: 0", ": seeds 0: it must be at least 1"),
-        ("paper: 3", ": paper holds figures, like '{AP: 28.4}', not 3"),
+        ("seeds: 0", ": seeds 0: must be at least 1"),
+        ("paper: 3", ": paper must be figures, like '{AP: 28.4}', not 3"),
         ("paper: {AP: best}", ": paper: AP takes a number, not 'best'"),
         ("train: {lr: -1}", ": --lr -1.0: it must be above 0"),
     ],
@@ -194,14 +194,14 @@ def test_the_table_has_the_alpha_that_was_measured(bench, place, places, tmp_pat
 
 def test_a_recipe_has_no_result_of_one_whose_name_begins_alike(bench, tmp_path):
     (tmp_path / "deconfound-smooth-s0.json").write_text("{}")
-    assert replace(bench, results=tmp_path).found(bench.recipes[0]) == []
+    assert replace(bench, results=tmp_path).read_results(bench.recipes[0]) == []
 
 
 def test_an_alpha_that_nothing_uses_makes_no_other_result(bench, place, places, tmp_path):
     write_recipes(tmp_path, place / "set", alpha=3.0)
     opened = DetectionBench.open("shapes-lvis", **{**places, "recipes": tmp_path})
-    (kept,) = bench.found(bench.recipes[0])
-    assert opened.differing(opened.recipes[0], kept) == []
+    (kept,) = bench.read_results(bench.recipes[0])
+    assert opened.find_changes(opened.recipes[0], kept) == []
 
 
 def test_results_of_other_images_are_not_joined(bench, data):
@@ -288,7 +288,7 @@ def test_what_the_docs_say_is_what_was_measured():
     assert {f"{ways[0]['all']:.0f}", f"{ways[0]['masks']:.0f}"} <= page
 
 
-def test_the_docs_tell_of_photographs_what_the_files_tell():
+def test_the_docs_quote_the_results_on_photographs():
     kept = ROOT / "results/coco-small/deconfound-tde-s0"
     lines = Path(f"{kept}.metrics.jsonl").read_text().splitlines()
     first, last = (json.loads(line)["loss"] for line in (lines[0], lines[-1]))

@@ -1,4 +1,4 @@
-"""The recipes of ImageNet-LT are the rows of the paper's tables, and say what they run."""
+"""The recipes of ImageNet-LT are the rows of the paper's tables, and their headers are right."""
 
 from pathlib import Path
 

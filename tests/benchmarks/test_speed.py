@@ -1,4 +1,4 @@
-"""What a sweep computes, and what `python -m benchmarks speed` writes."""
+"""The cost of a sweep, and the files of `python -m benchmarks speed` and `prices`."""
 
 import json
 from dataclasses import asdict
@@ -54,7 +54,8 @@ def test_activations_are_counted_by_convolution():
 
     model = build_model(config, methods.build("baseline"), data)
     assert (
-        speed._activations(model, torch.zeros(1, 1, 8, 8)) == 16 * 64 + 32 * 16 + 64 * 4 + 128 * 4
+        speed._count_activations(model, torch.zeros(1, 1, 8, 8))
+        == 16 * 64 + 32 * 16 + 64 * 4 + 128 * 4
     )
     assert data.train.inputs.shape[2:] == (8, 8)
 
@@ -75,7 +76,7 @@ def test_every_stage_has_its_price_and_tuning_is_paid_for():
     config = Config.preset("digits-lt").with_options(device="cpu", epochs=10, batch_size=16)
     data, fabric = load("digits-lt"), launch(config.machine)
     found = {
-        name: prices.price(config.with_options(method=name), data, fabric, 0.02)
+        name: prices.price_training(config.with_options(method=name), data, fabric, 0.02)
         for name in ("baseline", "decouple-crt", "decouple-tau-norm")
     }
     assert found["decouple-crt"].epochs == (10, 1)
@@ -90,11 +91,11 @@ def test_every_stage_has_its_price_and_tuning_is_paid_for():
 def test_a_method_with_a_network_of_its_own_is_priced_with_it():
     small = {"device": "cpu", "epochs": 1, "method": "bbn", "batch_size": 4}
     config = Config.preset("digits-lt").with_options(**small)
-    found = prices.price(config, load("digits-lt"), launch(config.machine), 0.01)
+    found = prices.price_training(config, load("digits-lt"), launch(config.machine), 0.01)
     assert found.seconds > 0
 
 
-def test_judging_is_priced_at_one_alpha_and_at_all():
+def test_evaluation_is_priced_at_one_alpha_and_at_all():
     config = Config.preset("digits-lt").with_options(device="cpu")
     data = load("digits-lt")
     found = prices.price_evaluation(config, data, launch(config.machine))
@@ -120,7 +121,7 @@ def test_the_tables_in_the_docs_are_the_measured_ones():
     assert tables.markdown(*speed.table([speed.Speed(**line) for line in measured])) in docs
     found = []
     for line in json.loads((ROOT / "results/speed/prices.json").read_text())["prices"]:
-        told = line.pop("seconds")
+        seconds = line.pop("seconds")
         found.append(prices.Price(**line))
-        assert found[-1].seconds == pytest.approx(told)
+        assert found[-1].seconds == pytest.approx(seconds)
     assert tables.markdown(*prices.table(found)) in docs

@@ -25,7 +25,7 @@ def opened(name: str) -> ClassifierBench:
 @cache
 def found() -> dict[str, list[dict[str, Any]]]:
     bench = opened("tiny-imagenet-lt")
-    results = {recipe.name: bench.found(recipe) for recipe in bench.recipes}
+    results = {recipe.name: bench.read_results(recipe) for recipe in bench.recipes}
     return {name: sorted(each, key=lambda r: r["seed"]) for name, each in results.items()}
 
 
@@ -50,7 +50,7 @@ def row(name: str, seeds: int, in_paper: str) -> str:
 
 def test_the_tuning():
     tuning = opened("tiny-imagenet-lt-tuning")
-    results = {recipe.name: r for recipe in tuning.recipes for r in tuning.found(recipe)}
+    results = {recipe.name: r for recipe in tuning.recipes for r in tuning.read_results(recipe)}
     assert all(result["evaluated_on"] == "val" for result in results.values())
     tried = {
         variant: statistics.fmean(

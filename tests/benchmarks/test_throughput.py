@@ -1,4 +1,4 @@
-"""The bench of photographs in small: every way is measured and written down."""
+"""The benchmark of photographs in small: it measures every way and writes the figures."""
 
 import gc
 import json
@@ -16,13 +16,13 @@ import pytest
 import torch
 from PIL import Image
 
+from benchmarks import dataloader, rates, throughput
 from benchmarks import memory as host_memory
-from benchmarks import plain, rates, throughput
 from benchmarks.command import main as bench_command
-from benchmarks.generated import SIZES, generate, generate_file
+from benchmarks.jpegs import SIZES, generate, make_data
 from benchmarks.memory import anonymous, used, watch
 from benchmarks.rates import EPOCHS, IMAGES, Throughput
-from benchmarks.throughput import Setting, bench_images
+from benchmarks.throughput import ThroughputSetting, bench_images
 from helpers import numbers_in
 from longtail.core import environment as provenance
 from longtail.core.config import Config, DataConfig, MachineConfig
@@ -35,13 +35,13 @@ WAY = Throughput("ceiling", "ResidentBatches", 1024, 0, 2500.0, 2**31, (2**30,))
 
 
 @pytest.fixture
-def setting(tmp_path, monkeypatch) -> Setting:
+def setting(tmp_path, monkeypatch) -> ThroughputSetting:
     monkeypatch.setattr(provenance, "commit", lambda: "c0ffee")  # code is as it was committed
     config = Config.preset("imagenet-lt").with_options(
         **{"method": "deconfound", "backbone": "conv4", "device": "cpu", "workers": 2},
         **{"image_size": 20, "crop_size": 16, "batch_size": 4},
     )
-    return Setting(config, tmp_path / "images", images=17, files=6, scale=0.06, steps=3)
+    return ThroughputSetting(config, tmp_path / "images", images=17, files=6, scale=0.06, steps=3)
 
 
 MODES = ["ceiling", "resident", "streaming", "dataloader"]
@@ -243,7 +243,7 @@ def test_nothing_of_a_way_is_left_for_the_next(setting, tmp_path, monkeypatch):
 
 
 def test_fewer_images_than_a_batch_are_refused(setting, tmp_path):
-    with pytest.raises(UserError, match="--images 3 are fewer than a batch: pass 4 or more"):
+    with pytest.raises(UserError, match="--images 3: must be at least a batch of 4"):
         bench_images(replace(setting, images=3), tmp_path / "images.json")
 
 
@@ -255,18 +255,18 @@ def test_streaming_is_never_taken_for_resident(setting, tmp_path, monkeypatch):
         bench_images(setting, tmp_path / "images.json")
 
 
-def test_a_dataloader_without_room_is_told_how_much_it_needs(monkeypatch):
+def test_a_dataloader_without_shared_memory_raises_with_the_size_it_needs(monkeypatch):
     batch = 4 * 3 * 16 * 16 * 4  # bytes of floats
     need = 2 * batch + 2 * batch  # a worker's each, one that is used, and the next as it comes
     for free, fits in ((need - 1, 1), (3 * batch, 1), (batch, 0)):
-        monkeypatch.setattr(plain, "shared_room", lambda free=free: free)
+        monkeypatch.setattr(dataloader, "shared_room", lambda free=free: free)
         with pytest.raises(UserError) as caught:
-            plain.plain_loader([], [0] * 9, 16, 4, 2, pin=False)
+            dataloader.build_loader([], [0] * 9, 16, 4, 2, pin=False)
         assert str(caught.value) == (
             f"the DataLoader's 2 workers need {need:,} bytes of shared memory and {free:,} are "
             f"free: give the container --shm-size 1g, or pass --workers {fits}"
         )
-        plain.plain_loader([], [0] * 9, 16, 4, fits, pin=False)
+        dataloader.build_loader([], [0] * 9, 16, 4, fits, pin=False)
 
 
 def test_a_way_that_fails_leaves_the_others_to_be_measured(setting, tmp_path, monkeypatch):
@@ -296,7 +296,7 @@ def test_memory_stays_flat_while_images_stream(tmp_path):
     """Were they kept, 3,000 images of 12 kB would take 37 MB."""
     paths = generate(tmp_path, 20, scale=0.13)
     config = DataConfig(image_size=64, stream=True)
-    inputs = generate_file(tmp_path, paths, 3000, config).train.inputs
+    inputs = make_data(tmp_path, paths, 3000, config).train.inputs
     order = list(torch.arange(3000).split(50))
     before = set(active_children())
     arriving = stream_batches(inputs, order, MachineConfig(workers=1), HERE)
@@ -325,13 +325,13 @@ def test_memory_is_watched_all_along(look):
 
 
 def test_children_are_found_by_their_parents(tmp_path, monkeypatch):
-    """As on a kernel that has no task/*/children, and on one that tells no memory at all."""
+    """Covers kernels without task/*/children, and kernels that report no memory at all."""
     parents = {10: 1, 11: 10, 12: 11, 13: 1, 14: 10}
     for process, parent in parents.items():
         (tmp_path / str(process)).mkdir()
         (tmp_path / str(process) / "stat").write_text(f"{process} (a) b ( c)) S {parent} 1 2 3\n")
-        told = f"Rss: 9 kB\nPss_Anon: {process} kB\nPss_File: 9 kB\nPss_Shmem: 1 kB\n"
-        (tmp_path / str(process) / "smaps_rollup").write_text(told)
+        text = f"Rss: 9 kB\nPss_Anon: {process} kB\nPss_File: 9 kB\nPss_Shmem: 1 kB\n"
+        (tmp_path / str(process) / "smaps_rollup").write_text(text)
     monkeypatch.setattr(host_memory, "PROC", tmp_path)
     assert used(10) == 1024 * (11 + 12 + 13 + 15)  # those below 10, and 1 kB shared each
     (tmp_path / "14" / "smaps_rollup").unlink()  # it has just ended
@@ -340,7 +340,7 @@ def test_children_are_found_by_their_parents(tmp_path, monkeypatch):
     assert used(10) is None and anonymous() is None
 
 
-def test_whether_memory_grew_is_told(tmp_path):
+def test_the_growth_of_memory_is_reported(tmp_path):
     def grown(*host: int | None) -> float | None:
         way = replace(WAY, host_bytes=host)
         rates.save([way], {}, tmp_path / "a.json")
@@ -384,7 +384,7 @@ def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
     words = ["images", "--images", "600", "--results", str(tmp_path), "--workers", "3"]
     with pytest.raises(SystemExit):
         bench_command([*words, "--device", "cpu"])
-    assert "bench images measures a CUDA device" in capsys.readouterr().err and not asked
+    assert "images needs a CUDA device" in capsys.readouterr().err and not asked
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     bench_command([*words, "--only", "ceiling", "resident"])
     ((setting, out, only),) = asked
@@ -407,7 +407,7 @@ def measured(folder: str) -> tuple[dict[str, dict], str]:
     return {way["mode"]: way for way in kept["throughputs"]}, page
 
 
-def test_the_docs_tell_what_was_measured():
+def test_the_docs_quote_the_measured_rates():
     ways, page = measured("images")
     ways = {mode: ways[mode] for mode in MODES}
     assert {ways[mode]["workers"] for mode in MODES[2:]} == {16}
@@ -422,36 +422,36 @@ def test_the_docs_tell_what_was_measured():
         ) in page
     assert shares["resident"] >= 0.9 and shares["streaming"] >= 0.9
     assert 2 * rate["dataloader"] > rate["ceiling"]
-    told = {f"{100 * shares[mode]:.0f}" for mode in ("resident", "streaming")}
-    assert told | {f"{rate['streaming'] / rate['dataloader']:.2f}"} <= numbers_in(page)
+    quoted = {f"{100 * shares[mode]:.0f}" for mode in ("resident", "streaming")}
+    assert quoted | {f"{rate['streaming'] / rate['dataloader']:.2f}"} <= numbers_in(page)
 
 
-def test_the_docs_tell_how_flat_memory_was():
+def test_the_docs_quote_the_memory():
     ways, page = measured("images")
     looks = ways["streaming"]["host_bytes"]
     flat = looks[2:-1]
     assert max(flat) < 1.02 * min(flat) and looks[1] < 0.9 * min(flat)
     left = looks[-1] - looks[0]
-    told = {f"{size / 2**30:.1f}" for size in (min(flat), max(flat), left)}
+    quoted = {f"{size / 2**30:.1f}" for size in (min(flat), max(flat), left)}
     growth = f"{ways['streaming']['host_growth']:.3f}"
-    assert told | {f"{len(looks)}", growth} <= numbers_in(page)
+    assert quoted | {f"{len(looks)}", growth} <= numbers_in(page)
     assert ways["streaming-device"]["host_bytes"][0] > 0.99 * looks[-1]  # the way that came next
 
 
-def test_the_docs_tell_what_few_workers_bring():
+def test_the_docs_quote_the_rates_of_few_workers():
     few, page = measured("images-4-workers/images")
     assert {way["workers"] for way in few.values()} == {4}
     streaming, loader = (few[mode]["images_per_second"] for mode in MODES[2:])
-    told = {f"{streaming:,.0f}", f"{loader:,.0f}", f"{streaming / loader:.2f}"}
-    assert told <= numbers_in(page)
+    quoted = {f"{streaming:,.0f}", f"{loader:,.0f}", f"{streaming / loader:.2f}"}
+    assert quoted <= numbers_in(page)
 
 
-def test_the_docs_tell_what_decoding_on_the_device_brought():
+def test_the_docs_quote_the_rates_of_decoding_on_the_device():
     many, page = measured("images")
     few, _ = measured("images-4-workers/images")
     before, after = (
         [ways[mode]["images_per_second"] for mode in ("streaming", "streaming-device")]
         for ways in (few, many)
     )
-    told = {f"{rate:,.0f}" for rate in (*before, *after)} | {f"{after[1] / after[0]:.2f}"}
-    assert told <= numbers_in(page) and before[0] < before[1] < after[1] < after[0]
+    quoted = {f"{rate:,.0f}" for rate in (*before, *after)} | {f"{after[1] / after[0]:.2f}"}
+    assert quoted <= numbers_in(page) and before[0] < before[1] < after[1] < after[0]

@@ -265,13 +265,13 @@ def test_two_devices_with_synchronised_statistics_equal_one(tmp_path):
 
 
 def test_streamed_and_resident_images_train_alike(tmp_path):
-    from benchmarks.generated import generate, generate_file
+    from benchmarks.jpegs import generate, make_data
     from longtail.core.config import DataConfig
 
     paths = generate(tmp_path, 24, scale=0.2)
     config = cuda_config(backbone="conv4", augment="resized-crop", crop_size=32, lr=0.01)
     kept, streamed = (
-        generate_file(tmp_path, paths, 48, DataConfig(image_size=40, stream=stream))
+        make_data(tmp_path, paths, 48, DataConfig(image_size=40, stream=stream))
         for stream in (False, True)
     )
     (resident,) = losses([config.with_options(graph=False)], kept, steps=3)

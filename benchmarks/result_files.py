@@ -1,7 +1,7 @@
-"""Benches that measure something other than the accuracies of recipes, one file each.
+"""JSON result files and Markdown pages of the benchmarks.
 
-Each writes its figures as JSON the moment they exist, and makes its Markdown table, if it has one,
-from the files alone, so that a table never holds a figure that no file has.
+A benchmark writes its figures as JSON as soon as it has them, and makes its page from these files
+only, so that every figure of a page is in a file.
 """
 
 import json
@@ -16,25 +16,27 @@ from longtail.evaluation.result import round_floats
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content` whole or not at all, rounded as all results are."""
+    """Write `content` atomically, rounded like all results."""
     with replace_atomically(path) as temporary:
         temporary.write_text(json.dumps(round_floats(dict(content)), indent=1) + "\n")
 
 
-def check_features(sha256: str, made: Iterable[Path]) -> None:
-    """Refuse results in the files `made` that are of other features than those of `sha256`."""
-    for path in made:
+def check_features(sha256: str, paths: Iterable[Path]) -> None:
+    """Raise if a result file in `paths` was measured on features with another hash."""
+    for path in paths:
         if json.loads(path.read_text())["subset_sha256"] != sha256:
-            raise UserError(f"{path} was measured on other features than there are now: delete it")
+            raise UserError(
+                f"{path} was measured on other features than the present ones: delete it"
+            )
 
 
 def read_all(folder: Path) -> list[dict[str, Any]]:
-    """Every JSON file under `folder`, in the order of their names."""
+    """Read every JSON file under `folder`, in the order of their names."""
     return [json.loads(path.read_text()) for path in sorted(folder.rglob("*.json"))]
 
 
 def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:
-    """RESULTS/NAME.md: paragraphs and tables under the command that made them."""
+    """Write RESULTS/NAME.md: the command that makes it, then paragraphs and tables."""
     out = results / f"{name}.md"
     with replace_atomically(out) as path:
         head = f"# {name}\n\nMade by `python -m benchmarks {name}`."
@@ -42,6 +44,6 @@ def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:
     return out
 
 
-def figure(values: Iterable[float | None], digits: int = 1) -> str:
-    """Mean and deviation of what is there, as in 71.9 ± 0.3; a dash for nothing."""
+def format_spread(values: Iterable[float | None], digits: int = 1) -> str:
+    """Format mean and deviation of the known values, as in 71.9 ± 0.3; a dash without any."""
     return tables.format_figure(tables.spread(list(values)), digits)

@@ -1,7 +1,7 @@
-"""Classifiers on real embeddings: accuracy by split, time to fit, rows predicted a second.
+"""Classifiers on real embeddings: accuracy by split, time to fit, rows predicted per second.
 
-A data set is an `.npz` of `longtail embed`. Files NAME-s0.npz, NAME-s1.npz are features of
-networks that differ in their seed: their rows of the table are one.
+A data set is an `.npz` of `longtail embed`. Files NAME-s0.npz, NAME-s1.npz hold features of
+networks that differ only in their seed: the table averages over them.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from benchmarks.baselines import CLASSIFIERS, IMBALANCED_LEARN, UNSEEDED
-from benchmarks.files import check_features, figure, read_all, write_json, write_page
+from benchmarks.result_files import check_features, format_spread, read_all, write_json, write_page
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.data.base import Data
@@ -30,31 +30,33 @@ from longtail.serving.embeddings import read_origin
 
 NAME = "embeddings"
 PREDICT_SECONDS = 0.5
-"""Predicting is repeated for this long."""
+"""Prediction is repeated for this long."""
 ACCURACIES = ("class_mean", *tables.SPLITS)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One classifier on one file under one seed."""
+class EmbeddingCell:
+    """One classifier on one file with one seed."""
 
     file: Path
     classifier: str
     seed: int
 
     def result_path(self, results: Path) -> Path:
-        """Where its figures are kept."""
+        """Path of the result file."""
         return results / NAME / self.file.stem / f"{self.classifier}-s{self.seed}.json"
 
 
-def missing(folder: Path, results: Path, seeds: int, only: Sequence[str] = ()) -> list[Cell]:
-    """What has no result yet: every `.npz` of `folder` with every classifier and seed."""
+def missing(
+    folder: Path, results: Path, seeds: int, only: Sequence[str] = ()
+) -> list[EmbeddingCell]:
+    """List files, classifiers and seeds without a result; files are every `.npz` of `folder`."""
     files = sorted(folder.glob("*.npz"))
     if not files:
         raise UserError(f"no .npz in {folder}: make some with longtail embed RUN -o FILE.npz")
     names = [name for name in CLASSIFIERS if name != IMBALANCED_LEARN or has_imbalanced_learn()]
     cells = [
-        Cell(file, name, seed)
+        EmbeddingCell(file, name, seed)
         for file in files
         for name in names
         for seed in range(1 if name in UNSEEDED else seeds)
@@ -73,12 +75,14 @@ def missing(folder: Path, results: Path, seeds: int, only: Sequence[str] = ()) -
 
 
 def has_imbalanced_learn() -> bool:
-    """Whether oversampling can be measured here."""
+    """Whether imbalanced-learn, which oversampling needs, is installed."""
     return importlib.util.find_spec("imblearn") is not None
 
 
-def bench_embeddings(cells: Sequence[Cell], results: Path, device: str) -> Iterator[Cell]:
-    """Measure `cells`, keeping the figures of each as they come; gives each that is done."""
+def bench_embeddings(
+    cells: Sequence[EmbeddingCell], results: Path, device: str
+) -> Iterator[EmbeddingCell]:
+    """Measure `cells`; write the result of each, then yield the cell."""
     data: Data | None = None
     for cell in cells:
         if data is None or data.name != str(cell.file):
@@ -87,21 +91,21 @@ def bench_embeddings(cells: Sequence[Cell], results: Path, device: str) -> Itera
         yield cell
 
 
-def measure(cell: Cell, data: Data, device: str) -> dict[str, Any]:
-    """Fit one classifier on the training part and judge it on the test part."""
+def measure(cell: EmbeddingCell, data: Data, device: str) -> dict[str, Any]:
+    """Fit one classifier on the training part and evaluate it on the test part."""
     if data.test is None:
-        raise UserError(f"{data.name} has no test part, so nothing could be judged")
+        raise UserError(f"{data.name} has no test part to evaluate on: embed data that has one")
     X, y = data.train.in_memory.numpy(), data.train.labels.numpy()
     classifier = CLASSIFIERS[cell.classifier](cell.seed, device)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         began = time.perf_counter()
         classifier.fit(X, y)
         seconds = time.perf_counter() - began
     test = data.test.in_memory.numpy()
-    predicted, rate = _timed_prediction(classifier, test)
+    predicted, rate = _time_prediction(classifier, test)
     logits = torch.nn.functional.one_hot(torch.from_numpy(predicted), len(data.classes))
-    judged = accuracy(logits, data.test.labels, data.counts)
+    measured = accuracy(logits, data.test.labels, data.counts)
     ours = device if hasattr(classifier, "device") else "cpu"
     return {
         "data": re.sub(r"-s\d+$", "", cell.file.stem),
@@ -113,11 +117,11 @@ def measure(cell: Cell, data: Data, device: str) -> dict[str, Any]:
         "dim": X.shape[1],
         "classes": len(data.classes),
         "subset_sha256": data.subset_sha256,
-        "class_mean": judged.class_mean,
-        **judged.splits(),
+        "class_mean": measured.class_mean,
+        **measured.splits(),
         "alpha": getattr(classifier, "alpha_", None),
         "alpha_rule": getattr(classifier, "alpha_rule_", None),
-        "converged": not any(issubclass(w.category, ConvergenceWarning) for w in said),
+        "converged": not any(issubclass(w.category, ConvergenceWarning) for w in caught),
         "fit_seconds": seconds,
         "predict_rows_per_second": rate,
         "threads": torch.get_num_threads(),
@@ -126,9 +130,9 @@ def measure(cell: Cell, data: Data, device: str) -> dict[str, Any]:
     }
 
 
-def _timed_prediction(classifier: BaseEstimator, rows: np.ndarray) -> tuple[np.ndarray, float]:
-    """Predicted classes (N,), and rows a second at the best of some passes over all rows."""
-    predicted = classifier.predict(rows)  # the first pass warms up
+def _time_prediction(classifier: BaseEstimator, rows: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the predicted classes (N,) and the rows per second of the fastest pass."""
+    predicted = classifier.predict(rows)  # warm-up
     taken: list[float] = []
     while not taken or sum(taken) < PREDICT_SECONDS:
         began = time.perf_counter()
@@ -138,9 +142,9 @@ def _timed_prediction(classifier: BaseEstimator, rows: np.ndarray) -> tuple[np.n
 
 
 def write_table(results: Path) -> Path:
-    """RESULTS/embeddings.md: a table of all data sets and one for each, the best in bold."""
+    """Write RESULTS/embeddings.md: a table of all data sets, then one for each, best in bold."""
     found = read_all(results / NAME)
-    parts = ["Mean of the classes' accuracies (%):", tables.markdown(*summary(found))]
+    parts = ["Mean of the class accuracies (%):", tables.markdown(*summary(found))]
     for data in dict.fromkeys(row["data"] for row in found):
         mine = [row for row in found if row["data"] == data]
         parts += [f"## {data}", _about(mine), tables.markdown(*_table(mine))]
@@ -148,7 +152,7 @@ def write_table(results: Path) -> Path:
 
 
 def summary(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: the class mean of each classifier on each data set."""
+    """Return header and rows: the class mean of each classifier on each data set."""
     columns = {}
     for data in dict.fromkeys(row["data"] for row in found):
         header, lines = _table([row for row in found if row["data"] == data])
@@ -162,16 +166,16 @@ def _about(found: Sequence[dict[str, Any]]) -> str:
     first = found[0]
     made, files = first["made_by"], sorted({row["file"] for row in found})
     network = (
-        f"features of a {made['network']} trained on {made['trained_on']} "
-        f"({made['method']}, {made['epochs']} epochs), of the images of {made['images']}"
+        f"features of the images of {made['images']} from a {made['network']} trained on "
+        f"{made['trained_on']} ({made['method']}, {made['epochs']} epochs)"
         if made
-        else "features of unknown making"
+        else "features of unknown origin"
     )
     where = ", ".join(dict.fromkeys(f"{r['device']}, {r['threads']} threads" for r in found))
     return (
         f"{first['rows']:,} rows, {first['classes']} classes, D {first['dim']}: {network}; "
-        f"files: {', '.join(files)}. Deviations are over networks, of a single one over the "
-        f"classifier's seeds. Times: {where}."
+        f"files: {', '.join(files)}. Standard deviations are over networks, or over the seeds of "
+        f"the classifier if there is only one network. Times: {where}."
     )
 
 
@@ -190,16 +194,16 @@ def _table(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]
         alphas = sorted({row["alpha"] for row in rows if row["alpha"] is not None})
         cells = []
         for column in ACCURACIES:
-            text = figure(_over_networks(rows, column))
+            text = format_spread(_average_seeds(rows, column))
             cells.append(f"**{text}**" if _mean(rows, column) == best[column] else text)
-        rate = tables.spread(_over_networks(rows, "predict_rows_per_second"))
+        rate = tables.spread(_average_seeds(rows, "predict_rows_per_second"))
         networks = len({row["file"] for row in rows})
         lines.append(
             [
                 *(name + stuck, ", ".join(f"{a:.3g}" for a in alphas) or "-"),
                 f"{networks} x {len(rows) // networks}",
                 *cells,
-                figure(_over_networks(rows, "fit_seconds")),
+                format_spread(_average_seeds(rows, "fit_seconds")),
                 f"{rate[0]:,.0f}" if rate else "-",
             ]
         )
@@ -209,12 +213,12 @@ def _table(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]
 
 
 def _mean(rows: Sequence[dict[str, Any]], column: str) -> float | None:
-    spread = tables.spread(_over_networks(rows, column))
+    spread = tables.spread(_average_seeds(rows, column))
     return None if spread is None else spread[0]
 
 
-def _over_networks(rows: Sequence[dict[str, Any]], column: str) -> list[float | None]:
-    """A figure for each network, the mean of its classifier's seeds; of one network, each seed."""
+def _average_seeds(rows: Sequence[dict[str, Any]], column: str) -> list[float | None]:
+    """Average each network over its classifier's seeds; for one network, return each seed."""
     files = sorted({row["file"] for row in rows})
     if len(files) == 1:
         return [row[column] for row in rows]

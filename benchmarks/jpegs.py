@@ -1,8 +1,8 @@
-"""JPEGs of the sizes and weights of ImageNet's, drawn on the spot: for measuring speed only.
+"""Generated JPEGs with the sizes of ImageNet's, for measuring speed only.
 
-Most of ImageNet's photographs have a long side of 500 pixels, lying three times as often as
-standing, and take about 110 kB. Ours hold noise of all scales, whose spectrum falls with frequency
-as that of photographs does, so that decoding them takes as long.
+Most photographs of ImageNet have a long side of 500 pixels, are landscape three times as often as
+portrait, and take about 110 kB. Ours hold noise at all scales, whose spectrum falls with frequency
+like that of photographs, so they take as long to decode.
 """
 
 from collections.abc import Sequence
@@ -31,18 +31,18 @@ SIZES: Sequence[tuple[tuple[int, int], float]] = (
     ((300, 250), 0.03),
     ((1600, 1200), 0.01),
 )
-"""(width, height) and how often: an approximation of ImageNet's, mean 471 x 402."""
+"""(width, height) and its frequency, approximately as in ImageNet; the mean is 471 x 402."""
 QUALITY = 92
 CLASSES = 1000
 
 
 def generate(folder: Path, files: int, *, scale: float = 1.0) -> list[Path]:
-    """Write `files` different JPEGs below `folder`, those that are not there yet.
+    """Write `files` different JPEGs to `folder`, except those that already exist.
 
     Args:
-        folder: where.
-        files: how many.
-        scale: of their sides; 1 is ImageNet's size.
+        folder: target folder.
+        files: number of files.
+        scale: factor of their sides; 1 gives the sizes of ImageNet.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{number:06d}.jpg" for number in range(files)]
@@ -65,7 +65,7 @@ def _write(path: Path, seed: int, scale: float) -> None:
 
 
 def _pixels(width: int, height: int, random: np.random.RandomState) -> NDArray[np.uint8]:
-    """Noise (height, width, 3) at every scale, the finest weakest."""
+    """Make noise (height, width, 3) at every scale, weakest at the finest."""
     total = np.zeros((height, width, 3), np.float32)
     for octave in range(9):
         side = 2 ** (octave + 1)
@@ -75,12 +75,12 @@ def _pixels(width: int, height: int, random: np.random.RandomState) -> NDArray[n
     return (127.5 + 0.5 * total).clip(0, 255).astype(np.uint8)
 
 
-def generate_file(folder: Path, paths: Sequence[Path], images: int, config: DataConfig) -> Data:
-    """A data set of `images` rows over the files of `paths`, each as often as needed."""
+def make_data(folder: Path, paths: Sequence[Path], images: int, config: DataConfig) -> Data:
+    """Make a data set of `images` rows that cycles through the files of `paths`."""
     lines = [f"{paths[i % len(paths)].name} {i % min(CLASSES, images)}" for i in range(images)]
     train = folder / f"{images}.txt"
     train.write_text("\n".join(lines) + "\n")
     source = lists.source(train, root=folder, config=config)
-    # as if it were published: neither its statistics nor its hash are worth reading all of it
+    # marked as published, to skip reading all images for statistics and hashes
     source = replace(source, mean=IMAGENET_MEAN, std=IMAGENET_STD, published=True)
     return prepare(source, name="generated", ratio=None, config=config)

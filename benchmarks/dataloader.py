@@ -1,4 +1,4 @@
-"""The pipeline that everybody writes: PIL images, torchvision's transforms, a DataLoader."""
+"""The common input pipeline: PIL images, transforms of torchvision, a DataLoader."""
 
 import math
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from longtail.data.decoding.workers import HELD, prefetch_depth, shared_room
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 
 
-def plain_loader(
+def build_loader(
     paths: Sequence[Path], labels: Sequence[int], size: int, batch: int, workers: int, *, pin: bool
 ) -> DataLoader[Any]:
-    """Batches of images (B, 3, size, size) and labels, in pinned memory with `pin`."""
+    """Build a loader of images (B, 3, size, size) and labels, in pinned memory with `pin`."""
     batch_bytes = batch * 3 * size**2 * 4
     _check_shared_memory(workers, batch_bytes)
     return DataLoader(
@@ -33,7 +33,7 @@ def plain_loader(
 
 
 def _check_shared_memory(workers: int, size: int) -> None:
-    """Workers hand over whole batches of floats, `size` bytes each: one each at least."""
+    """Raise if shared memory cannot hold one batch of `size` bytes for each worker."""
     needed, free = (workers + HELD) * size, shared_room()
     if workers and free is not None and free < needed:
         raise UserError(
@@ -44,7 +44,7 @@ def _check_shared_memory(workers: int, size: int) -> None:
 
 
 class PlainImages(Dataset[tuple[Tensor, int]]):
-    """What a plain DataLoader reads: one image at a time through torchvision, (3, size, size)."""
+    """Data set that reads one image (3, size, size) at a time through torchvision."""
 
     def __init__(self, paths: Sequence[Path], labels: Sequence[int], size: int):
         from torchvision import transforms  # slow to import, and only needed here

@@ -1,0 +1,222 @@
+"""Benchmarks other than recipes of classifiers, by the name that users type."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from longtail.cli.output import is_first_process, print_lines
+from longtail.core.config import Config
+from longtail.core.errors import UserError
+
+if TYPE_CHECKING:
+    from benchmarks.command import BenchCommand
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark that has no recipes, or recipes of detectors."""
+
+    run: Callable[["BenchCommand"], None]
+    takes: tuple[str, ...] = ()
+    """The `OPTIONS` that it reads."""
+
+
+OPTIONS = ("seeds", "only", "images", "rows")
+"""Options of `python -m benchmarks` that only some benchmarks read."""
+RECIPE_OPTIONS = ("seeds", "only")
+"""The `OPTIONS` that a folder of recipes reads."""
+
+
+def check_options(command: "BenchCommand") -> None:
+    """Raise if the benchmark would ignore an option, or if there are no seeds."""
+    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else RECIPE_OPTIONS
+    for option in OPTIONS:
+        if option not in takes and getattr(command, option) != getattr(type(command), option):
+            raise UserError(f"{command.name} has no --{option}: leave it out")
+    if command.seeds is not None and command.seeds < 1:
+        raise UserError(f"--seeds {command.seeds}: must be at least 1")
+
+
+def _speed(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import speed
+    from longtail.data.load import load
+
+    config = Config.preset("cifar100-lt:100").with_options(
+        method="deconfound", device=command.machine.device
+    )
+    data = load("cifar100-lt:100", root=command.root)
+    found = speed.bench_speed(config, data, command.results / "speed" / "speed.json")
+    header, rows = speed.table(found)
+    print_lines(header, rows)
+
+
+def _prices(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import prices
+    from longtail.data.load import load
+
+    config = replace(Config.preset("cifar100-lt:100"), machine=command.machine)
+    data = load("cifar100-lt:100", root=command.root)
+    found = prices.bench_prices(config, data, command.results / "speed" / "prices.json")
+    print_lines(*prices.table(found))
+
+
+def _compactness(command: "BenchCommand") -> None:
+    from benchmarks import bench, compactness
+    from longtail.cli.output import Console
+
+    recipe_bench = bench.ClassifierBench.open(
+        compactness.BENCH, recipes=command.recipes, results=command.results, runs=command.runs
+    )
+    cells = compactness.cells(recipe_bench, command.only or compactness.ONLY, command.seeds or 1)
+    for recipe, seed in cells:
+        print(f"{recipe.cell}  {recipe.name}  seed {seed}")
+    if command.dry_run:
+        return
+    with Console() as console:
+        measured = compactness.bench_compactness(
+            recipe_bench, cells, root=command.root, machine=command.machine, progress=console
+        )
+    print_lines(*compactness.table(measured))
+    print(f"written to {compactness.write_table(command.results)}")
+
+
+def _images(command: "BenchCommand") -> None:
+    if command.dry_run:
+        raise UserError(
+            "images runs for about five minutes and has nothing to list: leave --dry-run out"
+        )
+    import torch
+
+    from benchmarks import rates, throughput
+
+    if command.machine.device == "cpu" or not torch.cuda.is_available():
+        raise UserError(
+            "images needs a CUDA device: steps of 512 images of 224 pixels are too large for a "
+            "CPU. Run it without --device cpu on a machine that has one"
+        )
+    config = Config.preset("imagenet-lt").with_options(method="deconfound")
+    setting = throughput.ThroughputSetting(
+        config=replace(config, machine=command.machine),
+        folder=command.runs / "images",
+        images=command.images,
+        files=min(command.images, 4096),
+    )
+    out = command.results / "images" / "images.json"
+    print_lines(*rates.table(throughput.bench_images(setting, out, command.only)))
+
+
+def _embeddings(command: "BenchCommand") -> None:
+    from benchmarks import embeddings
+
+    if command.root is None:
+        raise UserError("bench embeddings needs --root, a folder of .npz files of longtail embed")
+    cells = embeddings.missing(command.root, command.results, command.seeds or 3, command.only)
+    if not embeddings.has_imbalanced_learn():
+        print("imbalanced-learn is not installed: skipping oversampling")
+    print(f"{len(cells)} fits to do")
+    if command.dry_run:
+        return
+    device = "cuda" if command.machine.device == "cuda" else "cpu"  # comparable times by default
+    for cell in embeddings.bench_embeddings(cells, command.results, device):
+        print(f"{cell.file.stem}  {cell.classifier}  seed {cell.seed}")
+    print(f"written to {embeddings.write_table(command.results)}")
+
+
+def _stream(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import stream
+
+    files = sorted(command.root.glob("*.npz")) if command.root else []
+    pools = [stream.Pool.read(file) for file in files] or [stream.Pool.digits()]
+    for path in stream.bench_stream(pools, command.seeds or 3, command.results):
+        print(path)
+    print(f"written to {stream.write_table(command.results)}")
+
+
+def _cost(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import cost
+    from longtail.training.launch import launch
+
+    device = launch(command.machine).device.type
+    print(f"written to {cost.bench_cost(command.results, device)}")
+
+
+def _scale(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import scale
+
+    if command.rows < 1000:
+        raise UserError(f"--rows {command.rows}: must be at least 1,000")
+    print(f"written to {scale.bench_scale(command.results, command.rows)}")
+
+
+def _refuse_dry_run(command: "BenchCommand") -> None:
+    if command.dry_run:
+        raise UserError(
+            f"{command.name} runs for some minutes and has nothing to list: leave --dry-run out"
+        )
+
+
+def _detection(command: "BenchCommand") -> None:
+    from benchmarks.detection import DetectionBench
+    from longtail.cli.output import Console
+    from longtail.detection.config import DetectionMachineConfig
+
+    recipe_bench = DetectionBench.open(
+        command.name, recipes=command.recipes, results=command.results, runs=command.runs
+    )
+    wanted = recipe_bench.missing(command.seeds, command.only)
+    for recipe, seed in wanted:
+        print(f"{recipe.place}  seed {seed}")
+    trainings = len(recipe_bench.trainings(wanted))
+    work = f"{len(wanted)} results to make, from {trainings} trainings"
+    print(recipe_bench.describe_work(work, wanted))
+    if command.dry_run:
+        return
+    try:
+        with Console() as console:
+            machine = DetectionMachineConfig.from_machine(command.machine)
+            recipe_bench.run(wanted, root=command.root, machine=machine, progress=console)
+    finally:
+        if is_first_process() and recipe_bench.started:
+            print(f"written to {recipe_bench.write_page()}")
+
+
+def _refuse_test_server(command: "BenchCommand") -> None:
+    raise UserError(
+        "lvis-test is evaluated by the LVIS server, which has the annotations: train with "
+        f"longtail detect train --recipe {command.recipes}/lvis-test/..., then write the file for "
+        "the server with longtail detect predict RUN --lvis-json FILE --annotations "
+        "lvis_v0.5_image_info_test.json"
+    )
+
+
+def _detection_speed(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import detection_speed
+
+    found = detection_speed.bench_detection_speed(
+        command.results, detection_speed.workloads(command.only), command.machine.device
+    )
+    print_lines(*detection_speed.table(found))
+    print(f"written to {detection_speed.write_table(command.results)}")
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "speed": Benchmark(_speed),
+    "prices": Benchmark(_prices),
+    "images": Benchmark(_images, takes=("images", "only")),
+    "compactness": Benchmark(_compactness, takes=RECIPE_OPTIONS),
+    "embeddings": Benchmark(_embeddings, takes=("seeds", "only")),
+    "stream": Benchmark(_stream, takes=("seeds",)),
+    "cost": Benchmark(_cost),
+    "scale": Benchmark(_scale, takes=("rows",)),
+    "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
+    "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
+    "lvis-test": Benchmark(_refuse_test_server),
+    "detection-speed": Benchmark(_detection_speed, takes=("only",)),
+}
+"""Benchmarks by name."""
