@@ -200,7 +200,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("action", choices=("record", "compare"))
     parser.add_argument("file", metavar="FILE", type=Path)
     names = f"of {', '.join(PIECES)}; by default all"
-    parser.add_argument("pieces", metavar="PIECE", nargs="*", help=names)
+    parser.add_argument("pieces", metavar="PIECE", nargs="*", default=[], help=names)
     command = parser.parse_args(argv)
     for name in command.pieces:
         if name not in PIECES:
