@@ -16,7 +16,7 @@ from PIL import Image
 
 from longtail.core.config import DataConfig
 from longtail.data.base import Data
-from longtail.data.decoding.host import cores
+from longtail.data.decoding.host import count_cores
 from longtail.data.formats import lists
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.data.prepare import prepare
@@ -46,7 +46,7 @@ def generate(folder: Path, files: int, *, scale: float = 1.0) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{number:06d}.jpg" for number in range(files)]
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(count_cores()) as pool:
         list(pool.map(lambda item: _write(item[1], item[0], scale), enumerate(paths)))
     return paths
 

@@ -51,7 +51,7 @@ def started(monkeypatch) -> list[int]:
         return read_chunks(make, places, **options)
 
     monkeypatch.setattr(image_store, "read_chunks", heard)
-    monkeypatch.setattr(image_store, "cores", lambda: 2)
+    monkeypatch.setattr(image_store, "count_cores", lambda: 2)
     monkeypatch.setattr(image_store, "CHUNK", 3)
     monkeypatch.setattr(image_store, "MANY", 10)
     return found

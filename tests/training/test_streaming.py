@@ -17,9 +17,9 @@ import helpers
 from helpers import tiny_config
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
+from longtail.data import reader
 from longtail.data.base import Split
-from longtail.data.decoding import cache, image_store, memory
-from longtail.data.decoding import host as cores
+from longtail.data.decoding import cache, host, image_store
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import prefetch_depth
 from longtail.data.load import load
@@ -104,8 +104,8 @@ def test_the_statistics_are_those_of_the_images(photos: Path):
 
 
 def test_what_does_not_fit_into_memory_is_streamed(photos: Path, monkeypatch, caplog):
-    monkeypatch.setattr(memory, "free", lambda: 10)
-    monkeypatch.setattr(memory, "free_room", lambda: 22 * 300)
+    monkeypatch.setattr(reader, "free_memory", lambda: 10)
+    monkeypatch.setattr(reader, "free_room", lambda: 22 * 300)
     with caplog.at_level(logging.WARNING):
         data = load(str(photos), image_size=10)
     assert isinstance(data.train.inputs, StreamedImages)
@@ -115,9 +115,9 @@ def test_what_does_not_fit_into_memory_is_streamed(photos: Path, monkeypatch, ca
 
 
 def test_what_is_kept_on_disk_need_not_fit_into_memory(photos: Path, monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda: 10)
+    monkeypatch.setattr(reader, "free_memory", lambda: 10)
     assert isinstance(load(str(photos), image_size=10).train.inputs, torch.Tensor)
-    monkeypatch.setattr(memory, "free_room", lambda: 0)  # it is there already
+    monkeypatch.setattr(reader, "free_room", lambda: 0)  # it is there already
     assert isinstance(load(str(photos), image_size=10).train.inputs, torch.Tensor)
     held = load(str(photos), image_size=10, val_fraction=0.3)  # what is held out is copied
     assert isinstance(held.train.inputs, StreamedImages)
@@ -211,7 +211,7 @@ def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "cpu.max").write_text("max 100000\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
-    monkeypatch.setattr(cores, "CONTAINER", tmp_path)
+    monkeypatch.setattr(host, "CONTAINER", tmp_path)
     machine = MachineConfig()
     assert workers_of(machine) == 32 and workers_of(machine, feeds=2) == 16
     assert workers_of(MachineConfig(devices=8)) == 4

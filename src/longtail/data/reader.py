@@ -10,13 +10,15 @@ from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Split, digest
 from longtail.data.checks import drop_small
-from longtail.data.decoding.cache import CachedStore, ends, is_probed
+from longtail.data.decoding.cache import CachedStore, ends, free_room, is_probed
+from longtail.data.decoding.host import free_memory
 from longtail.data.decoding.image_store import Images
-from longtail.data.decoding.memory import shortage
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.sources import Part, Source
 
 log = logging.getLogger(__name__)
+
+GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def read(source: Source, config: DataConfig, *, copies: int) -> Read:
     Raises:
         UserError: if it neither fits into memory nor can be streamed.
     """
-    lacking = "" if config.stream else shortage(source, copies=copies)
+    lacking = "" if config.stream else _explain_shortage(source, copies)
     if config.stream or lacking:
         return _streamed(source, config, lacking)
     files = {
@@ -51,6 +53,42 @@ def read(source: Source, config: DataConfig, *, copies: int) -> Read:
     return Read(
         left, parts, {n: files[n] if n in whole else digest(part) for n, part in parts.items()}
     )
+
+
+def _explain_shortage(source: Source, copies: int) -> str:
+    """Explain why memory is too small for `source`, and which images would fit; empty if it fits.
+
+    Decoded images on disk are memory-mapped and need no memory.
+
+    Args:
+        source: the unread parts.
+        copies: how often the training part is in memory at the worst moment.
+    """
+    free = free_memory()
+    if free is None:
+        return ""
+    parts = source.parts.values()
+    read = 0 if _fits_on_disk(source) else sum(map(len, parts))
+    rows = read + (copies - 1) * len(source.train)
+    each = max(part.store.row_bytes() for part in parts)
+    if rows * each <= free:
+        return ""
+    side = int((free / rows / 3) ** 0.5)
+    return (
+        f"{rows:,.0f} images of {each:,} bytes would take {rows * each / GIB:.1f} GiB of memory "
+        f"and {free / GIB:.1f} GiB are free: pass --image-size {max(side, 1)} or less, cut the "
+        "data (DATA:ratio), or use a machine with more memory"
+    )
+
+
+def _fits_on_disk(source: Source) -> bool:
+    """Whether the cache has all decoded images already, or room for them."""
+    unwritten = 0
+    for part in source.parts.values():
+        if not isinstance(part.store, CachedStore):
+            return False
+        unwritten += part.store.unwritten(part.rows)
+    return not unwritten or unwritten < free_room()
 
 
 def _streamed(source: Source, config: DataConfig, lacking: str) -> Read:

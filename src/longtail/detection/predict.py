@@ -9,7 +9,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, distributed
 
 from longtail.core.progress import log_progress
-from longtail.data.decoding.host import processes
+from longtail.data.decoding.host import count_processes
 from longtail.detection.average_precision import Detections, measure
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data.batches import NO_LEAST, Canvas, DetectionBatch, PreparedImages
@@ -42,7 +42,7 @@ def source_of(
     """Batches of `data` as the detector wants them."""
     height, width = detector.canvas.tolist()
     machine, images = config.machine, prepare_images(config, data, (height, width))
-    return place(images, fabric.device, machine.workers, processes(machine.general()))
+    return place(images, fabric.device, machine.workers, count_processes(machine.general()))
 
 
 def evaluate_detector(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from longtail.core.config import MachineConfig, TrainConfig
 from longtail.data.base import Data
-from longtail.data.decoding.host import processes, share
+from longtail.data.decoding.host import cores_per_process, count_processes
 from longtail.data.decoding.images import Pixels
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import CHUNK, read_chunks
@@ -99,7 +99,7 @@ def stream_batches(
         places,
         workers=workers_of(machine, feeds) if places else 0,
         chunk_bytes=CHUNK * math.prod(inputs.shape[1:]) * wide,
-        loaders=feeds * processes(machine),
+        loaders=feeds * count_processes(machine),
         pin=device.type == "cuda",
     )
     made = _joined(inputs, arriving, [len(batch) for batch in batches], device)
@@ -164,4 +164,4 @@ def workers_of(machine: MachineConfig, feeds: int = 1) -> int:
     """For each of `feeds`: as many as asked for, else the cores for this process, shared out."""
     if machine.workers == 0:
         return 0
-    return max(1, (machine.workers or share(machine)) // feeds)
+    return max(1, (machine.workers or cores_per_process(machine)) // feeds)

@@ -19,7 +19,7 @@ from torch import Tensor
 from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Data
-from longtail.data.decoding.host import processes
+from longtail.data.decoding.host import count_processes
 from longtail.training.cuda_graph import stepper, steps_of_epoch
 from longtail.training.resident import sample_input
 from longtail.training.trainer import Trainer
@@ -74,7 +74,7 @@ def launch(machine: MachineConfig) -> Fabric:
 
 def _processes(machine: MachineConfig) -> tuple[int, int]:
     """Processes on each host, and hosts: torchrun's, SLURM's, or those of the options."""
-    per_host, env = processes(machine), os.environ
+    per_host, env = count_processes(machine), os.environ
     if "LOCAL_WORLD_SIZE" in env:
         return per_host, int(env["WORLD_SIZE"]) // per_host
     if int(env.get("SLURM_NTASKS", 1)) > 1:

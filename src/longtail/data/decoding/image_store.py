@@ -14,7 +14,7 @@ from torch import Tensor
 
 from longtail.core.errors import UserError, some
 from longtail.core.progress import log_progress
-from longtail.data.decoding.host import cores
+from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.images import (
     MOST,
     Allocate,
@@ -99,7 +99,7 @@ class Images:
         if self.image_size is None or self.name is None or len(rows) < MANY or not can_fork():
             return
         chunk_bytes = CHUNK * self.row_bytes()
-        if (workers := count_fitting_workers(min(MOST, cores()), chunk_bytes)) < 2:
+        if (workers := count_fitting_workers(min(MOST, count_cores()), chunk_bytes)) < 2:
             return
         places = [chunk.tolist() for chunk in torch.arange(len(rows)).split(CHUNK)]
         made = read_chunks(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from longtail.data.decoding.host import cores
+from longtail.data.decoding.host import count_cores
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ def decode_all(blobs: Iterable[Blob], size: int | tuple[int, int] | None) -> Ite
     if size is not None:
         import torchvision.transforms.v2  # noqa: F401  threads that import at once see half of it
     stream = iter(blobs)
-    with ThreadPoolExecutor(min(MOST, cores())) as pool:
+    with ThreadPoolExecutor(min(MOST, count_cores())) as pool:
         while window := list(islice(stream, WINDOW)):
             batches = [window[i : i + BATCH] for i in range(0, len(window), BATCH)]
             for results in pool.map(attempts, batches):
