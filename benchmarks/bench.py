@@ -177,7 +177,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
             seen = frozenset(o for o in config.options.items() if o[0] not in method.post_hoc)
             key = (recipe.cell, method.training or config.method, seen, config.train, seed)
             trainings[key] = images.get(config.data, typical) * epochs * price
-            if method.choice and not data_sets.can_choose(config.data, config.files):
+            if method.choice and not data_sets.has_validation(config.data, config.files):
                 trainings[(*key, method.choice.option)] = trainings[key] * (1 - TUNING_FRACTION)
         return sum(trainings.values())
 

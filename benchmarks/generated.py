@@ -80,7 +80,7 @@ def generate_file(folder: Path, paths: Sequence[Path], images: int, config: Data
     lines = [f"{paths[i % len(paths)].name} {i % min(CLASSES, images)}" for i in range(images)]
     train = folder / f"{images}.txt"
     train.write_text("\n".join(lines) + "\n")
-    source = lists.source(train, root=folder, config=config)
+    source = lists.open_source(train, root=folder, config=config)
     # as if it were published: neither its statistics nor its hash are worth reading all of it
     source = replace(source, mean=IMAGENET_MEAN, std=IMAGENET_STD, published=True)
     return prepare(source, name="generated", ratio=None, config=config)

@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.files import figure, write_json
-from longtail.data.formats.imagenet_lt import LISTED
+from longtail.data.catalogue import LISTED
 
 UNAIDED = ("ceiling", "resident")
 """Ways that have no workers."""

@@ -25,7 +25,8 @@ from benchmarks.files import check_features, figure, read_all, write_json, write
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.data.base import Split, digest
-from longtail.data.load import hold_out, load
+from longtail.data.load import load
+from longtail.data.prepare import hold_out
 from longtail.estimators.tde import DeconfoundTDEClassifier
 from longtail.evaluation import tables
 

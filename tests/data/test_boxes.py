@@ -123,11 +123,11 @@ def test_a_photograph_of_another_size_is_unreadable(root, caplog):
 
 def test_the_natural_tail_of_coco(shared: Path):
     from longtail.core.config import DataConfig
-    from longtail.data.formats.coco_crops import source
+    from longtail.data.formats.coco_crops import open_source
 
     if not (shared / "coco-small").is_dir():
         pytest.skip(f"no coco-small in {shared}")
-    found = source(shared / "coco-small", config=DataConfig(image_size=64))
+    found = open_source(shared / "coco-small", config=DataConfig(image_size=64))
     counts = found.counts()
     assert len(found.classes) == 80 and (int(counts.max()), int(counts.min())) == (1049, 3)
     assert len(found.train) == 4191 and len(found.parts["test"]) == 1398

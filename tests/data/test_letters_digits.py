@@ -59,7 +59,7 @@ def test_glyphs_are_whole_and_differ() -> None:
 
 def test_a_still_letter_is_its_glyph() -> None:
     still = letters_module.Wobble(turn=0, shear=0, scale=0, shift=0, noise=0)
-    part = letters_module.source(wobble=still).parts["test"]
+    part = letters_module.open_source(wobble=still).parts["test"]
     images = part.read().inputs.float() / 255
     glyphs = letters_module._glyphs(("q",))[0]
     small = torch.nn.functional.avg_pool2d(glyphs, 4)  # (fonts, 16, 16)

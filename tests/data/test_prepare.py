@@ -14,7 +14,8 @@ from longtail.core.errors import UserError
 from longtail.data import reader
 from longtail.data.base import Split
 from longtail.data.decoding import host
-from longtail.data.load import hold_out, load
+from longtail.data.load import load
+from longtail.data.prepare import hold_out
 
 
 def split(*counts: int) -> Split:

@@ -62,7 +62,7 @@ class TestLoadedBeforehand:
     @pytest.mark.parametrize("option", [{"val_fraction": 0.2}, {"evaluate_on": "val"}, {"min_count": 5}])
     def test_options_of_load_come_too_late(self, option, tmp_path):
         loaded, (name,) = lt.load(write(tmp_path / "e.npz")), option
-        said = f"{name} is decided when data is loaded, and this is already: pass it to load"
+        said = f"{name} takes effect when data is loaded, and this data is loaded already: pass it"
         with pytest.raises(UserError, match=said):
             lt.fit(loaded, "cosine", out=tmp_path / "a", **QUICK, **option)
         assert not (tmp_path / "a").exists()

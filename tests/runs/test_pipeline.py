@@ -13,7 +13,7 @@ import longtail as lt
 from helpers import files_in, tiny_config, tiny_data
 from longtail import methods
 from longtail.core.config import DataConfig, TrainConfig
-from longtail.data.load import hold_out
+from longtail.data.prepare import hold_out
 from longtail.core.errors import UserError
 from longtail.training.model import batch_of_rank, check_fits
 from longtail.runs.fit import fit_all

@@ -21,6 +21,7 @@ from longtail.data import load as data_sets
 from longtail.training.blueprint import Blueprint
 from longtail.core.config import Config
 from longtail.data.base import Data
+from longtail.data.prepare import hold_out
 from longtail.training.loop import Progress, launch, explain_out_of_memory
 from longtail.core.errors import UserError
 from longtail.nn.heads import Head, NormalisedHead
@@ -300,7 +301,7 @@ def _settled(
     if choice is None:
         return job.method, "" if job.method.alpha is None else "fixed"
     if features.held is None or data.test is None:
-        rest, held = data_sets.hold_out(data.train, TUNING_FRACTION)
+        rest, held = hold_out(data.train, TUNING_FRACTION)
         if not len(held):
             value, rule = choice.grid[0], "least"
             if isinstance(head, NormalisedHead):

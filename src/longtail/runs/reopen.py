@@ -101,7 +101,7 @@ def own_data(run: Run, data: Own = None, root: Path | None = None) -> Data:
     if isinstance(data, Path | str):
         called = data
     if not isinstance(data, Data):
-        name, files = data_sets.relocated(config.data, config.files, run.reached)
+        name, files = data_sets.relocate(config.data, config.files, run.reached)
         files = files if root is None else replace(files, root=root)
         try:
             loaded = data_sets.load(name if data is None else data, files)

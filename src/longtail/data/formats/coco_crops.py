@@ -22,7 +22,7 @@ from longtail.data.sources import Part, Source
 TRAIN, TEST = "instances_train.json", "instances_val.json"
 
 
-def source(root: Path, *, config: DataConfig) -> Source:
+def open_source(root: Path, *, config: DataConfig) -> Source:
     """The boxes of the annotation files in `root`, photographs in `root`/images.
 
     COCO's val is what methods are judged on, and so it is the test part here; alpha and the like

@@ -11,7 +11,7 @@ TRAIN_EACH = 130
 DEFAULT_RATIO = 20.0
 
 
-def source() -> Source:
+def open_source() -> Source:
     """The ten digits: 130 training and 44 test images of each, before the cut."""
     from sklearn.datasets import load_digits  # slow to import, and only needed here
 

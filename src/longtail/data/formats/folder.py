@@ -30,7 +30,7 @@ PARTS = {
 log = logging.getLogger(__name__)
 
 
-def source(root: Path, *, config: DataConfig) -> Source:
+def open_source(root: Path, *, config: DataConfig) -> Source:
     """The data set under `root`; a class is named as its folder, in alphabetical order.
 
     Raises:

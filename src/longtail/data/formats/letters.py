@@ -57,7 +57,7 @@ class Wobble:
 WOBBLE = Wobble()
 
 
-def source(*, wobble: Wobble = WOBBLE) -> Source:
+def open_source(*, wobble: Wobble = WOBBLE) -> Source:
     """26 classes of grey 16x16 letters: 3,000 as in a text, and a balanced test set.
 
     Args:

@@ -21,7 +21,7 @@ Check = Callable[[str, list[int]], None]
 """(part, its labels): refuses what is not expected."""
 
 
-def source(
+def open_source(
     train: Path, *, root: Path, config: DataConfig, check: Check = lambda part, labels: None
 ) -> Source:
     """The data set of the `train` list and of `config.val_list` and `config.test_list`.

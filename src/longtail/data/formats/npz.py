@@ -21,7 +21,7 @@ Array = NDArray[np.generic]
 PARTS = {"train": "_train", "val": "_val", "test": "_test"}
 
 
-def source(path: Path) -> Source:
+def open_source(path: Path) -> Source:
     """The data set of an `.npz` file.
 
     Raises:

@@ -24,7 +24,7 @@ from longtail.data.decoding.images import Stored
 from longtail.data.sources import Part, Source
 
 
-def source(folder: Path, *, config: DataConfig) -> Source:
+def open_source(folder: Path, *, config: DataConfig) -> Source:
     """The data set of `folder`; validation and test are optional.
 
     A cut of it takes the first rows of each class: such files are written shuffled, and a

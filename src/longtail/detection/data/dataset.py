@@ -19,9 +19,9 @@ from torch.utils.data import Dataset
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, unknown
+from longtail.data.catalogue import data_root
 from longtail.data.checks import check_categories
 from longtail.data.decoding.images import decode
-from longtail.data.formats.cifar import data_root
 from longtail.detection.data import masks
 from longtail.detection.data.annotations import Annotations, Picture, parse
 from longtail.detection.data.shapes import generate as shapes
