@@ -32,10 +32,9 @@ from longtail.data.base import Data, Split
 from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.workers import receive
 from longtail.runs.plan import resolve
-from longtail.training.batches import place, workers_of
-from longtail.training.cuda_graph import stepper
-from longtail.training.loop import launch
-from longtail.training.resident import ResidentBatches
+from longtail.training.batches import ResidentBatches, count_workers, place
+from longtail.training.cuda_graph import build_step
+from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
 WARM_UP = 5
@@ -85,7 +84,7 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
     fabric = launch(config.machine)
     asked = only or WAYS
     about = _about(setting, paths)
-    found = keep(about, workers_of(config.machine), out)
+    found = keep(about, count_workers(config.machine), out)
     replaced = modes(out) - set(found)
     failed: list[str] = []
     for mode, way in _ways(setting, paths, fabric).items():
@@ -139,12 +138,12 @@ def _ways(
 def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
     """A whole epoch as the engine runs it, from its first draw on."""
     replica = _replica(config, data, fabric)
-    if mode == "resident" and not isinstance(replica.resident, ResidentBatches):
+    if mode == "resident" and not isinstance(replica.batches, ResidentBatches):
         raise UserError(
             f"{len(data.train):,} images do not fit the device, or neither memory nor disk, and "
             "would be streamed: pass a smaller --images to measure resident ones"
         )
-    advance = stepper([replica])
+    advance = build_step([replica])
     wait(fabric)
     with watch(used, INTERVAL) as host:
         began = time.perf_counter()
@@ -153,7 +152,7 @@ def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
             advance((size,))
         wait(fabric)
         seconds = time.perf_counter() - began
-    fed_by = type(replica.resident).__name__
+    fed_by = type(replica.batches).__name__
     return _measured(mode, fed_by, config, sum(replica.step_sizes), seconds, fabric, host)
 
 
@@ -166,14 +165,14 @@ def _ceiling(setting: Setting, data: Data, fabric: Fabric) -> Throughput:
     images = torch.randint(256, (count, 3, side, side), dtype=torch.uint8)
     data = replace(data, train=Split(images, data.train.labels[:count]))
     replica = _replica(config, data, fabric)
-    advance = stepper([replica])
+    advance = build_step([replica])
 
     def step() -> None:
         replica.cursor.zero_()
-        advance((replica.batch,))
+        advance((replica.full_batch,))
 
     seconds, host = _steady(step, WARM_UP, setting.steps, fabric)
-    seen = setting.steps * replica.batch
+    seen = setting.steps * replica.full_batch
     return _measured("ceiling", "ResidentBatches", config, seen, seconds, fabric, host)
 
 
@@ -182,7 +181,7 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
     config = setting.config
     size, batch = config.train.crop_size, config.train.batch_size
     assert size is not None
-    workers, pin = workers_of(config.machine), fabric.device.type == "cuda"
+    workers, pin = count_workers(config.machine), fabric.device.type == "cuda"
     loader = plain_loader(paths, data.train.labels.tolist(), size, batch, workers, pin=pin)
     replica = _replica(config, data, fabric)
     optimizer = replica.optimizer
@@ -216,7 +215,7 @@ def _replica(config: Config, data: Data, fabric: Fabric) -> Trainer:
     config, method = resolve(config)
     replica = Trainer(config, method, data, resident, fabric)
     replica.enter(0, resumed=False)
-    if resident.captured:
+    if resident.capturable:
         replica.begin_epoch(0)  # the graph is captured on what an epoch has drawn
     return replica
 
@@ -251,7 +250,7 @@ def _measured(
         mode=mode,
         fed_by=fed_by,
         images=images,
-        workers=0 if fed_by == "ResidentBatches" else workers_of(config.machine),
+        workers=0 if fed_by == "ResidentBatches" else count_workers(config.machine),
         images_per_second=images / seconds,
         device_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         host_bytes=tuple(host),

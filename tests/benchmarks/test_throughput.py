@@ -155,7 +155,7 @@ def test_figures_of_other_code_are_measured_again(setting, tmp_path, monkeypatch
 
 def test_no_figure_is_ever_lost(setting, tmp_path, monkeypatch):
     instead(monkeypatch, figures)
-    monkeypatch.setattr(throughput, "workers_of", lambda machine: machine.workers)
+    monkeypatch.setattr(throughput, "count_workers", lambda machine: machine.workers)
 
     def run(only: list[str], at: str, workers: int) -> None:
         monkeypatch.setattr(provenance, "commit", lambda: at)

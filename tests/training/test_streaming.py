@@ -25,8 +25,8 @@ from longtail.data.decoding.workers import prefetch_depth
 from longtail.data.load import load
 from longtail.runs.fit import fit_all
 from longtail.runs.reopen import evaluate
-from longtail.training import batches as streaming
-from longtail.training.batches import stream_batches, workers_of
+from longtail.training import batches
+from longtail.training.batches import count_workers, stream_batches
 
 HERE = torch.device("cpu")
 
@@ -62,7 +62,7 @@ def test_streamed_and_resident_images_train_the_same_model(photos, tmp_path: Pat
 
 
 def test_batches_come_in_their_order_and_sizes(photos: Path, monkeypatch):
-    monkeypatch.setattr(streaming, "CHUNK", 3)
+    monkeypatch.setattr(batches, "CHUNK", 3)
     whole = load(str(photos), image_size=10).train.in_memory
     inputs = load(str(photos), image_size=10, stream=True).train.inputs
     assert isinstance(inputs, StreamedImages) and inputs.shape == whole.shape and inputs.ndim == 4
@@ -213,22 +213,22 @@ def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
     monkeypatch.setattr(host, "CONTAINER", tmp_path)
     machine = MachineConfig()
-    assert workers_of(machine) == 32 and workers_of(machine, feeds=2) == 16
-    assert workers_of(MachineConfig(devices=8)) == 4
-    assert workers_of(MachineConfig(workers=6), feeds=2) == 3
-    assert workers_of(MachineConfig(workers=0), feeds=2) == 0
+    assert count_workers(machine) == 32 and count_workers(machine, streams=2) == 16
+    assert count_workers(MachineConfig(devices=8)) == 4
+    assert count_workers(MachineConfig(workers=6), streams=2) == 3
+    assert count_workers(MachineConfig(workers=0), streams=2) == 0
     (tmp_path / "cpu.max").write_text("1650000 100000\n")
-    assert workers_of(machine) == 16
+    assert count_workers(machine) == 16
     (tmp_path / "cpu.max").unlink()
     monkeypatch.setenv("SLURM_NTASKS", "16")
     monkeypatch.setenv("SLURM_NNODES", "2")
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "32")
-    assert workers_of(machine) == 4
+    assert count_workers(machine) == 4
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "256")  # the 32 are this task's own
-    assert workers_of(machine) == 32
+    assert count_workers(machine) == 32
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
     monkeypatch.delenv("SLURM_CPUS_ON_NODE")
-    assert workers_of(machine) == 2
+    assert count_workers(machine) == 2
 
 
 STREAM = """
@@ -300,7 +300,7 @@ def test_a_small_card_gets_the_same_model_in_parts(method, options, tmp_path: Pa
         fit_all(config.with_options(accumulate=3), ["cosine"], [0], out=tmp_path / "x", data=data)
 
 
-def test_out_of_memory_says_the_sizes_and_the_cure(tmp_path: Path, monkeypatch):
+def test_out_of_memory_errors_name_the_sizes_and_what_helps(tmp_path: Path, monkeypatch):
     from helpers import tiny_data
     from longtail.training.trainer import Trainer
 

@@ -1,4 +1,4 @@
-"""Images that are two images."""
+"""Training on mixtures of two images."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from longtail.nn.losses import State
 
 
 def mixup(*, concentration: float = 1.0) -> Method:
-    """Mixed images with mixed targets, their parts from Beta(c, c) (Zhang et al. 2018)."""
+    """Mixed images and targets, weights drawn from Beta(c, c) (Zhang et al. 2018)."""
     require(above=0, concentration=concentration)
     mix = partial(_mix, concentration=concentration)
     return Method(stages=(Stage(mix=mix),), paper=Paper("Zhang et al.", 2018, "1710.09412"))
