@@ -91,14 +91,14 @@ def measure(cell: Cell, data: Data, device: str) -> dict[str, Any]:
     """Fit one classifier on the training part and judge it on the test part."""
     if data.test is None:
         raise UserError(f"{data.name} has no test part, so nothing could be judged")
-    X, y = data.train.in_memory.numpy(), data.train.labels.numpy()
+    X, y = data.train.input_tensor.numpy(), data.train.labels.numpy()
     classifier = CLASSIFIERS[cell.classifier](cell.seed, device)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         began = time.perf_counter()
         classifier.fit(X, y)
         seconds = time.perf_counter() - began
-    test = data.test.in_memory.numpy()
+    test = data.test.input_tensor.numpy()
     predicted, rate = _timed_prediction(classifier, test)
     logits = torch.nn.functional.one_hot(torch.from_numpy(predicted), len(data.classes))
     judged = accuracy(logits, data.test.labels, data.counts)

@@ -120,7 +120,7 @@ def bench_stream(pools: Sequence[Pool], seeds: int, results: Path) -> Iterator[P
 
 def measure(pool: Pool, seed: int) -> dict[str, Any]:
     """Accuracy and cost of every contestant after every piece."""
-    X, y = pool.stream.in_memory.numpy(), pool.stream.labels.numpy()
+    X, y = pool.stream.input_tensor.numpy(), pool.stream.labels.numpy()
     order = pieces(y, seed)
     points = []
     for name, contestant in CONTESTANTS.items():
@@ -137,7 +137,7 @@ def measure(pool: Pool, seed: int) -> dict[str, Any]:
                     classifier = contestant.make(seed).fit(X[seen], y[seen])
             seconds = time.perf_counter() - began
             judged = pool.tested.labels.numpy()
-            found = classifier.predict(pool.tested.in_memory.numpy())
+            found = classifier.predict(pool.tested.input_tensor.numpy())
             # balanced accuracy, silent on predicted classes of which no row is judged
             recall = recall_score(judged, found, labels=np.unique(judged), average="macro")
             points.append(

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from helpers import HANGS
 from longtail.data.decoding import cache
-from longtail.data.decoding.cache import CachedStore, cache_folder, files_hash
+from longtail.data.decoding.cache import CachedStore, cache_folder, hash_files
 
 
 class Counting:
@@ -91,39 +91,39 @@ def test_another_decoder_reads_anew(monkeypatch):
     assert store.reads == 2
 
 
-def test_files_are_known_wherever_they_lie_and_told_apart_by_what_is_in_them(tmp_path):
+def test_the_hash_of_files_depends_on_their_content_and_not_their_folder(tmp_path):
     def write(folder, content):
         (tmp_path / folder).mkdir()
         for name in ("1.ppm", "2.ppm"):
             (tmp_path / folder / name).write_bytes(content)
             os.utime(tmp_path / folder / name, (0, 0))  # as out of an archive
-        return files_hash(tmp_path / folder, ["1.ppm", "2.ppm"])
+        return hash_files(tmp_path / folder, ["1.ppm", "2.ppm"])
 
     first = write("here", b"pixels")
     assert write("elsewhere", b"pixels") == first
     assert write("others", b"PIXELS") != first
     os.utime(tmp_path / "here" / "2.ppm", (0, 1))
-    assert files_hash(tmp_path / "here", ["1.ppm", "2.ppm"]) != first
+    assert hash_files(tmp_path / "here", ["1.ppm", "2.ppm"]) != first
 
 
 def test_what_is_on_disk_or_on_its_way_there_needs_no_more_room():
     class Asking(Counting):
         def read(self, rows, allocate):
             pixels = allocate((len(rows), 1, 1, 1))
-            assert cached.unwritten(rows) == 0
+            assert cached.bytes_to_write(rows) == 0
             return torch.from_numpy(pixels), torch.arange(len(rows))
 
     cached = CachedStore(Asking(), lambda: "a")
-    assert cached.unwritten(torch.arange(4)) == 4
+    assert cached.bytes_to_write(torch.arange(4)) == 4
     cached.read(torch.arange(4))
-    assert cached.unwritten(torch.arange(4)) == 0
+    assert cached.bytes_to_write(torch.arange(4)) == 0
 
 
 def test_a_folder_that_cannot_be_written_has_no_room(tmp_path, monkeypatch):
-    assert cache.free_room() > 0
+    assert cache.free_disk_space() > 0
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "file"))
-    assert cache.free_room() == 0
+    assert cache.free_disk_space() == 0
 
 
 def test_rows_that_cannot_be_read_are_never_kept():
@@ -143,7 +143,7 @@ def test_a_damaged_file_is_made_anew(caplog):
     with caplog.at_level(logging.WARNING):
         inputs, _ = cached.read(torch.arange(4))
     assert inputs.flatten().tolist() == [0, 1, 2, 3] and store.reads == 2
-    assert "damaged and made anew" in caplog.text
+    assert "damaged and is written again" in caplog.text
     cached.read(torch.arange(4))
     assert store.reads == 2
 
@@ -237,7 +237,7 @@ def test_a_file_system_without_locks_costs_only_time(caplog, monkeypatch):
     inputs, _ = CachedStore(Counting(), lambda: "a").read(torch.arange(4))
     assert inputs.flatten().tolist() == [0, 1, 2, 3] and "not kept" in caplog.text
     CachedStore(Counting(), lambda: "a").read(torch.arange(8, 10))  # one of which cannot be read
-    assert "kept for the next start" not in caplog.text
+    assert "the next start decodes" not in caplog.text
 
 
 def test_writing_to_what_was_read_does_not_change_the_file():

@@ -1,4 +1,4 @@
-"""The published long-tailed lists: what is missing is said, and what is there is checked."""
+"""The published long-tailed lists: errors name missing files, and lists are checked."""
 
 import json
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_the_real_class_counts_split_as_published(shared: Path):
     assert tuple(map(len, splits.values())) == LISTED["imagenet-lt"].splits == (385, 479, 136)
 
 
-def test_without_a_root_the_layout_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_without_a_root_the_error_explains_the_layout(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("LONGTAIL_DATA", raising=False)
     with pytest.raises(UserError, match=r"--root FOLDER.*Put into FOLDER/imagenet-lt: the publ"):
         load("imagenet-lt")

@@ -82,8 +82,8 @@ def test_a_fraction_that_holds_out_nothing() -> None:
 def test_min_count_drops_and_renumbers(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         data = load("digits-lt", min_count=20)
-    said = "--min-count 20 leaves out '6', '7', '8' and 1 more: "
-    assert f"{said}44 train images, 176 test images" in caplog.text
+    message = "--min-count 20 leaves out '6', '7', '8' and 1 more: "
+    assert f"{message}44 train images, 176 test images" in caplog.text
     assert data.classes == tuple("012345")
     assert data.counts.images == (130, 93, 66, 47, 34, 24)
     assert data.test is not None

@@ -218,7 +218,7 @@ ALONE = "resnet18 cannot be trained on one image alone"
 def test_one_image_alone_is_refused_for_a_network_that_cannot_take_it(images, options, said):
     """resnet18 makes a single place of 16x16 pixels, of which no variance can be taken."""
     data = tiny_data(counts=(images - 2, 1, 1))
-    wide = data.train.in_memory.repeat(1, 1, 2, 2)
+    wide = data.train.input_tensor.repeat(1, 1, 2, 2)
     data = replace(data, train=replace(data.train, inputs=wide))
     config = tiny_config(**{"backbone": "resnet18", **options})
     random = torch.get_rng_state()

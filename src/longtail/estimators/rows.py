@@ -139,4 +139,4 @@ def split_rows(target: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64],
     """Row numbers that stay and that are held out, a fifth of each class."""
     whole = Split(torch.arange(len(target)), torch.from_numpy(target))
     rest, held = hold_out(whole, HELD_OUT, seed=seed)
-    return rest.in_memory.numpy(), held.in_memory.numpy()
+    return rest.input_tensor.numpy(), held.input_tensor.numpy()

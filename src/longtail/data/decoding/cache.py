@@ -1,9 +1,9 @@
 """Decoded images on disk, so that a set is decoded once and not at every start.
 
-A file's name is the hash of what went into it: the encoded images, the rows, the size and the
-decoder. Changed data has another name, and nothing is ever out of date. It may be deleted at any
-time. It is memory-mapped, so that several processes share one copy, only what is looked at is read,
-and it takes no memory that the system could not have back.
+The name of a file is the hash of what went into it: the encoded images, the rows, the size and the
+decoder. Changed data has another name, so a file is never out of date, and it may be deleted at any
+time. Files are memory-mapped: processes share one copy and read only what they need, and the
+system can take the memory back.
 """
 
 import hashlib
@@ -23,27 +23,27 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longtail.data.decoding.images import Allocate, in_memory
+from longtail.data.decoding.images import Allocate, allocate_in_memory
 from longtail.data.sources import Store
 
 log = logging.getLogger(__name__)
 
 DECODER = 2
-"""Counts the changes to what `images.decode` makes of an image."""
+"""Version of `images.decode`; it counts up whenever the pixels change."""
 PROBES = 256
-"""Files of a set that are looked into."""
+"""Files of a set whose content is hashed."""
 PROBE = 4096
-"""Bytes at either end of such a file."""
+"""Bytes that are hashed at either end of such a file."""
 
 
 def cache_folder() -> Path:
-    """$LONGTAIL_CACHE, else `longtail` in the user's cache folder."""
+    """The cache: $LONGTAIL_CACHE, else `longtail` in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("LONGTAIL_CACHE") or Path(home) / "longtail")
 
 
-def free_room() -> int:
-    """Bytes that may be written there; 0 where nothing can be."""
+def free_disk_space() -> int:
+    """Free bytes in the cache folder; 0 if it cannot be written to."""
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)
         return shutil.disk_usage(cache_folder()).free if os.access(cache_folder(), os.W_OK) else 0
@@ -59,7 +59,7 @@ class CachedStore:
     content: Callable[[], str]
     """Returns a text that changes whenever the decoded rows would."""
 
-    def read(self, rows: Tensor, allocate: Allocate = in_memory) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> tuple[Tensor, Tensor]:
         """Return the rows from disk, or decode them from the store and keep them.
 
         Nothing is kept if a row is unreadable, so that every start reports it.
@@ -75,26 +75,24 @@ class CachedStore:
             if len(places) == len(rows) and part and _size(part):
                 return _publish(part, path), places
             if part and len(places) < len(rows):
-                log.warning("decoded images are kept for the next start once all can be read")
+                log.warning("the next start decodes these images again, as some cannot be read")
         return inputs, places
 
-    def unwritten(self, rows: Tensor) -> int:
+    def bytes_to_write(self, rows: Tensor) -> int:
         """Bytes that `rows` still need on disk, less what another process has reserved."""
         path = self._path(rows)
         begun = _size(path.with_suffix(".part"))
         return 0 if path.exists() else max(0, len(rows) * self.row_bytes() - begun)
 
     def _path(self, rows: Tensor) -> Path:
-        known = f"{DECODER} {self.content()} ".encode() + rows.numpy().tobytes()
-        return cache_folder() / f"{hashlib.sha256(known).hexdigest()}.npy"
+        content = f"{DECODER} {self.content()} ".encode() + rows.numpy().tobytes()
+        return cache_folder() / f"{hashlib.sha256(content).hexdigest()}.npy"
 
     def row_bytes(self) -> int:
-        """Bytes of one decoded row."""
         return self.store.row_bytes()
 
-    def where(self, row: int) -> str:
-        """Describe where `row` comes from."""
-        return self.store.where(row)
+    def describe(self, row: int) -> str:
+        return self.store.describe(row)
 
 
 def _size(path: Path) -> int:
@@ -111,7 +109,7 @@ def _load(path: Path) -> Tensor | None:
     try:
         return torch.from_numpy(np.load(path, mmap_mode="c"))
     except (OSError, ValueError, EOFError) as error:
-        log.warning("%s is damaged and made anew (%s)", path, error)
+        log.warning("%s is damaged and is written again (%s)", path, error)
         return None
 
 
@@ -168,41 +166,37 @@ def _allocate(part: Path | None, shape: tuple[int, ...], otherwise: Allocate) ->
     return otherwise(shape)
 
 
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of the file's bytes, read once per process unless the file changes."""
+    state = path.stat()
+    return _hash_unchanged(path, state.st_size, state.st_mtime_ns)
+
+
 @cache
-def _file_hash(path: Path, size: int, changed: int) -> str:
+def _hash_unchanged(path: Path, size: int, changed: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def file_hash(path: Path) -> str:
-    """SHA-256 of the file's bytes, counted once a process for a file that does not change."""
-    state = path.stat()
-    return _file_hash(path, state.st_size, state.st_mtime_ns)
+def hash_files(root: Path, names: Sequence[str]) -> str:
+    """Return the SHA-256 of names under `root`, file sizes, times of change, and some content.
 
-
-def files_hash(root: Path, names: Sequence[str]) -> str:
-    """SHA-256 of names under `root`, sizes and times of change, and of the ends of a few files.
-
-    To read all of many files would take long. The few tell sets apart whose files have the same
-    names and sizes, and the times that an archive gave them.
+    Reading all of many files would take long. The content of a few distinguishes sets whose files
+    have the same names, sizes and times, as archives give them.
     """
     sha = hashlib.sha256()
     for place, name in enumerate(names):
-        with suppress(OSError):  # reading it in earnest will name it
+        with suppress(OSError):  # `read` will report it
             state = (root / name).stat()
             sha.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
-            if is_probed(place, len(names)):
-                sha.update(ends(root / name))
+            sha.update(probe_file(root / name, place, len(names)))
     return sha.hexdigest()
 
 
-def is_probed(place: int, files: int) -> bool:
-    """Whether the file at `place` is one of the few, spread over all, that are looked into."""
-    return place % max(1, files // PROBES) == 0
-
-
-def ends(file: Path) -> bytes:
-    """The first and the last bytes of a file."""
+def probe_file(file: Path, place: int, files: int) -> bytes:
+    """Return both ends of the file at `place` if it is one of the probed `files`, else b""."""
+    if place % max(1, files // PROBES):
+        return b""
     with file.open("rb") as content:
         first = content.read(PROBE)
         content.seek(max(0, os.fstat(content.fileno()).st_size - PROBE))

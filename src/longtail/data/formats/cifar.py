@@ -8,7 +8,7 @@ import torch
 
 from longtail.core.errors import UserError
 from longtail.data.catalogue import PackedSet
-from longtail.data.sources import Memory, Part, Source
+from longtail.data.sources import MemoryStore, Part, Source
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2023, 0.1994, 0.2010)
@@ -44,6 +44,6 @@ def open_source(entry: PackedSet, root: Path | None, *, download: bool) -> Sourc
             )
             raise UserError(f"{root / entry.folder} {what}  ({error})") from error
         images = torch.from_numpy(stored.data).permute(0, 3, 1, 2).contiguous()  # (N, 3, 32, 32)
-        store = Memory(images, f"{part} of {root / entry.folder}")
+        store = MemoryStore(images, f"{part} of {root / entry.folder}")
         parts[part] = Part.whole(store, torch.tensor(stored.targets))
     return Source(tuple(stored.classes), parts)
