@@ -303,7 +303,7 @@ def test_the_demo_leaves_another_run_alone(run, capsys, tmp_path):
     import shutil
 
     shutil.copytree(run, tmp_path / "baseline" / "s0")
-    assert "is a run of yours" in refused(capsys, "demo", "--out", str(tmp_path))
+    assert "is not a run of the demo" in refused(capsys, "demo", "--out", str(tmp_path))
     assert (tmp_path / "baseline" / "s0" / "result.json").exists()
 
 

@@ -16,9 +16,9 @@ from helpers import files_in, tiny_config, tiny_data
 from interrupted import Kill, KillAfter, same_tensors, without_clock
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
+from longtail.core.files import replace_atomically
 from longtail.methods import Method, Stage, head_only
 from longtail.runs.fit import fit_all
-from longtail.core.files import replace_atomically
 from longtail.runs.folder import Run
 
 TRAIN = [
@@ -207,7 +207,7 @@ class Full:
 def test_no_space_left_loses_nothing(tmp_path):
     run = interrupted(tmp_path)
     before = (run.folder / "last.pt").read_bytes()
-    with pytest.raises(UserError, match=r"no space left for .*last\.pt.*go on with --resume"):
+    with pytest.raises(UserError, match=r"no space left for .*last\.pt.*continue with --resume"):
         resume(run, progress=Full(run, "last.pt"))
     assert (run.folder / "last.pt").read_bytes() == before
     assert not list(run.folder.glob(".last*"))

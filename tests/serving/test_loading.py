@@ -93,7 +93,7 @@ def test_a_pickle_in_a_saved_folder_is_not_read(run, mark, tmp_path):
     (folder / "pytorch_model.bin").write_bytes(evil)
     lt.load_model(folder)
     (folder / "model.safetensors").write_bytes(evil)
-    with pytest.raises(UserError, match="is no safetensors file"):
+    with pytest.raises(UserError, match="is not a safetensors file"):
         lt.load_model(folder)
     assert not mark.exists()
 

@@ -187,8 +187,8 @@ class Small(nn.Module):
 
 def known(monkeypatch, network: nn.Module) -> None:
     """As if timm had it."""
-    monkeypatch.setattr(networks, "_full_names", lambda name: ["timm/small"])
-    monkeypatch.setattr(networks, "_whole", lambda *_, **__: network)
+    monkeypatch.setattr(networks, "_find_full_names", lambda name: ["timm/small"])
+    monkeypatch.setattr(networks, "_create_network", lambda *_, **__: network)
 
 
 @pytest.mark.parametrize("pixels", ["imagenet", "data"])
@@ -348,7 +348,7 @@ def test_mistakes(made):
     for name, said in (
         ("nowhere.pt", "does not exist"),
         ("short.pt", "cut short"),
-        ("short.safetensors", "cut short"),
+        ("short.safetensors", "truncated"),
         ("empty.pt", "holds no weights"),
     ):
         with pytest.raises(UserError, match=said):

@@ -83,7 +83,7 @@ class DetectPredict:
         if self.count < 1:
             raise UserError(f"--count {self.count}: must be at least 1")
         finished = OpenDetector(self.folder, machine=MachineConfig(device=self.device))
-        config = finished.scored(self.tde, self.alpha)
+        config = finished.change_scoring(self.tde, self.alpha)
         if self.lvis_json:
             complete = self._write(finished, config, self.lvis_json)
         else:
@@ -100,7 +100,7 @@ class DetectPredict:
             raise UserError(f"{out} is a folder: --lvis-json is the file to write")
         _check_writable(out.parent)
         data, complete = self._read_images(finished)
-        detections = lvis_json(data, finished.detections(config, data), named=bool(self.images))
+        detections = lvis_json(data, finished.predict(config, data), named=bool(self.images))
         with replace_atomically(out) as path:
             path.write_text(json.dumps(detections))
         print(f"{len(detections):,} detections in {count_noun(len(data), 'image')}: {out}")
@@ -127,20 +127,20 @@ class DetectPredict:
     def _read_images(self, finished: "OpenDetector") -> tuple["DetectionSet", bool]:
         """Return the readable images, and whether these are all."""
         from longtail.detection.data.dataset import read
-        from longtail.detection.reopen import of_files
+        from longtail.detection.reopen import open_files
 
         categories = finished.categories
         if self.annotations:
             folder = self.image_folder or self.annotations.parent / "images"
             data = read(self.annotations, folder, categories=categories, annotated=False)
             if not self.lvis_json:  # the others are not drawn
-                data = data.only(range(min(self.count, len(data))))
-            numbers = _skip_unreadable(finished, range(len(data)), lambda i: data.only([i]))
-            return data.only(numbers), len(numbers) == len(data)
+                data = data.select(range(min(self.count, len(data))))
+            numbers = _skip_unreadable(finished, range(len(data)), lambda i: data.select([i]))
+            return data.select(numbers), len(numbers) == len(data)
         if self.images:
             files = [Path(name) for name in list_images(self.images)]
-            paths = _skip_unreadable(finished, files, lambda path: of_files([path], categories))
-            return of_files(paths, categories), len(paths) == len(files)
+            paths = _skip_unreadable(finished, files, lambda path: open_files([path], categories))
+            return open_files(paths, categories), len(paths) == len(files)
         return finished.val, True
 
 
@@ -160,7 +160,7 @@ def _skip_unreadable(
     finished: "OpenDetector", images: Sequence[T], read_image: Callable[[T], "DetectionSet"]
 ) -> list[T]:
     """Return the readable images; print why each other one was skipped."""
-    faults = finished.faults(images, read_image)
+    faults = finished.find_faults(images, read_image)
     reasons = [fault for fault in faults if fault]
     if images and len(reasons) == len(images):
         raise UserError(f"none of these images can be read: {reasons[0]}")

@@ -27,7 +27,7 @@ class Eval:
 
     def run(self) -> None:
         """Print a table or JSON."""
-        from longtail.evaluation.accuracy import describe_choice
+        from longtail.evaluation.alpha import describe_choice
         from longtail.runs.reopen import evaluate
 
         alpha = self.alpha if self.alpha in (None, "auto") else parse_number("--alpha", self.alpha)

@@ -19,7 +19,7 @@ from longtail.core.errors import UserError
 from longtail.estimators.base import HeadClassifier
 from longtail.estimators.parameters import check_number
 from longtail.estimators.rows import Rows, mean_cosine, rms_length, split_rows
-from longtail.evaluation.accuracy import GRID, label_free_alpha
+from longtail.evaluation.alpha import GRID, label_free_alpha
 from longtail.nn.heads import (
     CosineHead,
     DeconfoundHead,

@@ -17,16 +17,9 @@ from torch import Tensor
 from longtail.core.config import Config
 from longtail.core.environment import commit, versions
 from longtail.data.base import Data, Split
-from longtail.evaluation.accuracy import (
-    Scores,
-    accuracy,
-    best,
-    cosines,
-    label_free_alpha,
-    score,
-    sweep,
-)
-from longtail.methods import Choice, HeldOut, Method, Model
+from longtail.evaluation.accuracy import Scores, accuracy, score, sweep
+from longtail.evaluation.alpha import best, cosines, label_free_alpha
+from longtail.methods import Choice, HeldOut, Method, Model, RuleInputs
 from longtail.nn.heads import Head, NormalisedHead
 
 logger = logging.getLogger(__name__)
@@ -77,7 +70,8 @@ def _ruled(method: Method, head: Head, features: Features, data: Data) -> Head:
     if not method.rule:
         return head
     labels = data.train.labels.to(features.train.device)
-    return method.rule(head, features.train, labels, features.held, data.counts)
+    inputs = RuleInputs(head, features.train, labels, features.held, data.counts)
+    return method.rule(inputs)
 
 
 def choose(
@@ -127,7 +121,7 @@ class Result:
     seed: int
     alpha: float | None
     alpha_rule: str
-    """How alpha, or a rule's tau, came about: a key of `measures.RULES`; else empty."""
+    """How alpha, or a rule's tau, came about: a key of `alpha.RULES`; else empty."""
     heads: int | None
     tau: float | None
     gamma: float | None

@@ -50,12 +50,12 @@ def embed(
     model = Model(served.backbone, served.head)
     # channels last as in training, for bit-identical features
     model.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    view = served.about.blueprint.view(fabric.device)
+    preprocess = served.preprocess.to(fabric.device)
     arrays: dict[str, NDArray] = {}
     for part in ("train", "val", "test"):
         split = getattr(images, part)
         if split is not None:
-            arrays[f"x_{part}"] = _to_float16(extract(model, split, view, fabric, machine))
+            arrays[f"x_{part}"] = _to_float16(extract(model, split, preprocess, fabric, machine))
             arrays[f"y_{part}"] = split.labels.numpy()
     arrays["classes"] = np.array(images.classes, dtype=str)
     arrays["made_by"] = np.array(json.dumps(describe_origin(run, images)))

@@ -11,18 +11,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from longtail.core.environment import versions
 from longtail.core.errors import UserError
-from longtail.data.augment.crops import normalise
-from longtail.data.augment.photo import centre_crop
 from longtail.evaluation import tables
 from longtail.methods import Model
 from longtail.nn.heads import NormalisedHead, check_alpha
 from longtail.runs.folder import Run
-from longtail.training.blueprint import Blueprint, head_values
+from longtail.training.model import Blueprint, describe_head
 
 FORMAT = 1
 
@@ -96,26 +93,17 @@ class ModelDescription:
 class ServedModel(nn.Module):
     """A backbone and a head that take raw inputs, with their description."""
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, model: Model, about: ModelDescription):
         super().__init__()
         self.backbone, self.head, self.about = model.backbone, model.head, about
         if isinstance(self.head, NormalisedHead):
             self.head.alpha = about.alpha or 0.0
-        if not about.blueprint.embeddings:
-            for name in ("mean", "std"):  # in `about` already: not among the weights
-                values = torch.tensor(getattr(about.blueprint, name)).view(-1, 1, 1)
-                self.register_buffer(name, values, persistent=False)
+        self.preprocess = about.blueprint.preprocess()
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: Tensor, alpha: Tensor | None = None) -> Tensor:
         """Return logits (B, classes), at `alpha` () or else at the head's own."""
-        if not self.about.blueprint.embeddings:
-            height, width = self.about.blueprint.seen
-            inputs = normalise(centre_crop(inputs, (height, width)), self.mean, self.std)
-        features = self.backbone(inputs).float()
+        features = self.backbone(self.preprocess(inputs)).float()
         if alpha is None:
             return self.head(features)
         assert isinstance(self.head, NormalisedHead)
@@ -129,7 +117,7 @@ class ServedModel(nn.Module):
             return self
         alpha = check_alpha((self.about.alpha or 0.0) if alpha is None else alpha)
         head = self.head.folded(alpha)
-        blueprint = replace(self.about.blueprint, head=head_values(head))
+        blueprint = replace(self.about.blueprint, head=describe_head(head))
         metrics = _metrics_at(alpha, self.about.metrics)
         about = replace(self.about, blueprint=blueprint, alpha=alpha, dial=False, metrics=metrics)
         return ServedModel(Model(self.backbone, head), about)

@@ -24,25 +24,18 @@ from longtail.data.base import Data, Split
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.data.prepare import hold_out
 from longtail.estimators.rows import HELD_OUT
-from longtail.evaluation.accuracy import (
-    Accuracy,
-    accuracy,
-    best,
-    cosines,
-    label_free_alpha,
-    score,
-    sweep,
-)
+from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
+from longtail.evaluation.alpha import best, cosines, label_free_alpha
 from longtail.methods import Model
 from longtail.nn import weights as networks
 from longtail.nn.backbones import Backbone, Identity
 from longtail.nn.heads import AffineHead, CosineHead, Head
 from longtail.serving import write as exports
 from longtail.serving.model import ModelDescription, ServedModel
-from longtail.training.blueprint import Blueprint
+from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
-from longtail.training.loop import launch
-from longtail.training.resident import View
+from longtail.training.launch import launch
+from longtail.training.model import Blueprint
 
 Pixels = Literal["imagenet", "data"]
 NO_AUGMENTATION = TrainConfig(augment="none")
@@ -69,7 +62,7 @@ class Retrofit:
     """Accuracy of the original layer."""
     after: Accuracy
     """Accuracy with TDE."""
-    state: networks.State
+    state: networks.StateDict
     """The checkpoint with the folded weights in its last layer, for the same network."""
 
     @property
@@ -179,37 +172,37 @@ def retrofit(
 
 
 def _split_network(
-    state: networks.State, data: Data, name: str
-) -> tuple[Identity | networks.Penultimate, networks.Classifier]:
+    state: networks.StateDict, data: Data, name: str
+) -> tuple[Identity | networks.HeadlessNetwork, networks.LastLayer]:
     """Return the part of the network that computes the features, and its last layer."""
     classes, sample = len(data.classes), data.train.take(torch.arange(2)).pixels()
     if data.embeddings:
         dim = sample.shape[1]
-        return Identity(dim), networks.classifier_in(state, classes, dim)
+        return Identity(dim), networks.find_last_layer(state, classes, dim)
     if not name:
         raise UserError("which network? Pass its name in timm or torchvision as --model")
     return networks.build(name, state, classes, sample / 255)
 
 
 def _extract_features(
-    backbone: Backbone, layer: networks.Classifier, data: Data
+    backbone: Backbone, layer: networks.LastLayer, data: Data
 ) -> dict[str, Split]:
     """Compute the features (N, D) of every part."""
     machine = MachineConfig()
     fabric = launch(machine)
-    view = View.of(data, NO_AUGMENTATION, fabric.device)
+    preprocess = build_preprocess(data, NO_AUGMENTATION).to(fabric.device)
     network = Model(backbone, AffineHead.of(layer.weight, layer.bias)).to(fabric.device)
     parts = {}
     for part in ("train", "val", "test"):
         if (split := getattr(data, part)) is not None:
-            features = extract(network, split, view, fabric, machine)
+            features = extract(network, split, preprocess, fabric, machine)
             parts[part] = Split(features.cpu(), split.labels)
     return parts
 
 
 @torch.no_grad()
 def _retrofit_layer(
-    parts: Mapping[str, Split], layer: networks.Classifier, data: Data, state: networks.State
+    parts: Mapping[str, Split], layer: networks.LastLayer, data: Data, state: networks.StateDict
 ) -> Retrofit:
     """Measure the direction, choose alpha, and evaluate both heads."""
     train, held, chosen_on = parts["train"], parts.get("val"), "val"
@@ -241,12 +234,12 @@ def _retrofit_layer(
         before=_evaluate(AffineHead.of(layer.weight, layer.bias), split, data),
         after=_evaluate(folded, split, data),
         # the layer does not normalise features: dividing by their mean length keeps logits in scale
-        state=layer.replaced(state, folded.weight / mean_length),
+        state=layer.replace_in(state, folded.weight / mean_length),
     )
 
 
 def _make_model(
-    result: Retrofit, backbone: Identity | networks.Penultimate, data: Data, checkpoint: str
+    result: Retrofit, backbone: Identity | networks.HeadlessNetwork, data: Data, checkpoint: str
 ) -> ServedModel:
     """Build the network with the new head, its adjustable alpha set to the chosen one."""
     name = "identity" if isinstance(backbone, Identity) else backbone.name
