@@ -32,7 +32,7 @@ from longtail.detection.data.dataset import Categories
 from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.train import LONGEST_GRADIENT
 from longtail.evaluation import tables
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 
 NAME = "detection-speed"
 NOTE = (

@@ -136,7 +136,7 @@ def _stream(asked: "BenchCommand") -> None:
 def _cost(asked: "BenchCommand") -> None:
     _measures_at_once(asked)
     from benchmarks import cost
-    from longtail.training.loop import launch
+    from longtail.training.launch import launch
 
     device = launch(asked.machine).device.type
     print(f"written to {cost.bench_cost(asked.results, device)}")

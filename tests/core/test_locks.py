@@ -17,7 +17,7 @@ from longtail.core.locks import LOCK, hold_folders, hold_lock
 from longtail.runs import fit as pipeline
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 
 
 def fit(out: Path, **more) -> Run:

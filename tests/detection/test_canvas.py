@@ -17,7 +17,7 @@ from longtail.detection.network.detector import build_detector
 from longtail.detection.predict import open_feed, predict
 from longtail.detection.reopen import OpenDetector, open_files
 from longtail.detection.train import fit
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from small_detector import small_config, small_data
 
 CATEGORIES = Categories((1, 2), ("a", "b"), (9, 9), (9, 9))

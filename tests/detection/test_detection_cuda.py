@@ -8,7 +8,7 @@ from longtail.detection.data.masks import encode
 from longtail.detection.network.pyramid import LEVELS
 from longtail.detection.network.regions import pool, stack_levels
 from longtail.detection.train import fit
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from small_detector import Interrupt, Stop, small_config, small_data
 
 pytestmark = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from benchmarks.detection_speed import Workload, measure_speed, parts_table, tab
 from longtail.core.errors import UserError
 from longtail.detection.data.dataset import Categories
 from longtail.detection.network.detector import build_detector
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from small_detector import small_config
 
 ROOT = Path(__file__).parents[2]

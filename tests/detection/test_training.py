@@ -16,7 +16,7 @@ from longtail.detection.data.dataset import DetectionSet
 from longtail.detection.reopen import OpenDetector
 from longtail.detection.run import DetectionRun
 from longtail.detection.train import draw_batches, fit
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from small_detector import Interrupt, Stop, small_config
 
 CPU = MachineConfig(device="cpu")

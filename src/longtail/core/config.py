@@ -111,9 +111,6 @@ class MachineConfig:
     """Share batch statistics between CUDA devices instead of computing them per device."""
     workers: int | None = None
     """Processes that decode streamed images; by default this process's share of the cores."""
-    decode: Literal["workers", "device"] = "workers"
-    """Where streamed JPEGs are decoded: by those processes, or by torchvision on the device, which
-    is nvJPEG on CUDA and differs by a grey level here and there."""
     replicas: int = 8
     """Trainings (seeds, methods, data sets) to run side by side on one CUDA device; elsewhere they
     run one after another."""

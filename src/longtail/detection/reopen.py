@@ -29,7 +29,7 @@ from longtail.detection.predict import (
 )
 from longtail.detection.run import DetectionResult, DetectionRun, digest, make_result
 from longtail.nn.heads import check_alpha
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from longtail.training.model import load_weights
 
 T = TypeVar("T")

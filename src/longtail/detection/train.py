@@ -31,7 +31,8 @@ from longtail.detection.data.sampling import make_keys
 from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.predict import evaluate_detector, open_feed, prepare_images
 from longtail.detection.run import DetectionRun, digest, make_result, training_id, write_result
-from longtail.training.loop import Progress, check_finite, launch
+from longtail.training.launch import launch
+from longtail.training.loop import Progress, check_finite
 from longtail.training.model import load_weights
 from longtail.training.schedule import rate
 

@@ -20,6 +20,7 @@ from longtail.data.base import Split
 from longtail.evaluation import tables
 from longtail.nn.backbones import Backbone, Conv4, ResNet32, Timm
 from longtail.nn.heads import Head
+from longtail.nn.preprocess import to_channels_last
 from longtail.runs.reopen import OpenRun
 
 BATCH = 250
@@ -155,7 +156,7 @@ def compute_maps(opened: OpenRun, part: Split, layer: str = "") -> Tensor:
     parts = [
         grad_cam(
             *(opened.model.backbone, opened.head),
-            opened.view.network_inputs(batch.pixels().to(device)),
+            to_channels_last(opened.preprocess(batch.pixels().to(device))),
             batch.labels.to(device),
             layer,
         ).cpu()

@@ -128,7 +128,7 @@ def gradcam(
         )
     shown = test.take(rows)
     maps = [compute_maps(run, shown, layer) for run in opened]  # (B, h, w) each
-    views = [run.view.cut(shown.pixels()) for run in opened]  # (B, C, H, W) each: the inputs
+    views = [run.preprocess.crop(shown.pixels()) for run in opened]  # (B, C, H, W) each
     figure = canvas.panels(len(rows), 1 + len(opened), size=(1.05, 1.2))
     axes = np.array(figure.axes).reshape(1 + len(opened), len(rows))
     for column, label in enumerate(shown.labels.tolist()):
