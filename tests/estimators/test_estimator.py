@@ -293,7 +293,7 @@ def test_memory_mapped_features_are_never_copied_whole(tmp_path):
 
 
 def test_a_number_is_fixed_in_the_words_of_a_result():
-    from longtail.evaluation.accuracy import RULES
+    from longtail.evaluation.alpha import RULES
 
     assert quick(alpha=1.0, epochs=1).fit(*embeddings()).alpha_rule_ == "fixed"
     assert {"fixed", "held-out", "label-free", "no direction"} < set(RULES)

@@ -32,7 +32,7 @@ def helper() -> Head:
     return LinearHead(2, 2)
 '''
 HEAD = """
-from longtail.training.blueprint import Blueprint
+from longtail.training.model import Blueprint
 
 def head(kind):
     values = {"kind": kind, "dim": 4, "classes": 3}

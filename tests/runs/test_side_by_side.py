@@ -5,15 +5,16 @@ import torch
 
 from helpers import tiny_config, tiny_data
 from longtail import methods
-from longtail.runs import fit as pipeline
-from longtail.training.loop import launch, train
 from longtail.core.errors import UserError
-from longtail.training.cuda_graph import steps_of_epoch
-from longtail.runs.plan import plan, schedule
-from longtail.runs.fit import run_jobs
-from longtail.training.trainer import Trainer
-from longtail.training.resident import ResidentBatches
 from longtail.evaluation.result import own_seconds
+from longtail.runs import fit as pipeline
+from longtail.runs.fit import run_jobs
+from longtail.runs.plan import plan, schedule
+from longtail.training.batches import ResidentBatches
+from longtail.training.cuda_graph import list_steps
+from longtail.training.launch import launch
+from longtail.training.loop import train
+from longtail.training.trainer import Trainer
 
 UNLIKE = (
     ("baseline", (24, 12, 4), 5),
@@ -57,7 +58,7 @@ def test_each_ends_as_it_would_alone():
 
 def test_an_epoch_lasts_as_long_as_its_longest():
     short, long = replica(*UNLIKE[0]), replica(*UNLIKE[1])
-    steps = steps_of_epoch([short, long])
+    steps = list_steps([short, long])
     assert steps == [(8, 8)] * 5 + [(0, 8)] * 2
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from longtail.data.base import Split
 from longtail.data.prepare import hold_out
-from longtail.evaluation.accuracy import cosines
+from longtail.evaluation.alpha import cosines
 from longtail.nn.heads import Head, NormalisedHead
 
 ASKED = 4096

@@ -18,7 +18,7 @@ from torch import Tensor
 from longtail.core.errors import UserError
 from longtail.estimators.base import HeadClassifier, check_number
 from longtail.estimators.rows import Rows, mean_cosine, split_rows, usual_length
-from longtail.evaluation.accuracy import GRID, label_free_alpha
+from longtail.evaluation.alpha import GRID, label_free_alpha
 from longtail.nn.heads import (
     CosineHead,
     DeconfoundHead,

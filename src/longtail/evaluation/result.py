@@ -17,15 +17,8 @@ from torch import Tensor
 from longtail.core.config import Config
 from longtail.core.environment import commit, versions
 from longtail.data.base import Data, Split
-from longtail.evaluation.accuracy import (
-    Scores,
-    accuracy,
-    best,
-    cosines,
-    label_free_alpha,
-    score,
-    sweep,
-)
+from longtail.evaluation.accuracy import Scores, accuracy, score, sweep
+from longtail.evaluation.alpha import best, cosines, label_free_alpha
 from longtail.methods import Choice, HeldOut, Method, Model, RuleInputs
 from longtail.nn.heads import Head, NormalisedHead
 
@@ -128,7 +121,7 @@ class Result:
     seed: int
     alpha: float | None
     alpha_rule: str
-    """How alpha, or a rule's tau, came about: a key of `measures.RULES`; else empty."""
+    """How alpha, or a rule's tau, came about: a key of `alpha.RULES`; else empty."""
     heads: int | None
     tau: float | None
     gamma: float | None

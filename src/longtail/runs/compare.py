@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longtail.evaluation import tables
 from longtail.core.errors import UserError
+from longtail.evaluation import tables
 from longtail.runs.folder import Run
 
 Source = Run | Path | str

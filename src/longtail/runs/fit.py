@@ -17,23 +17,31 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 
-from longtail.data import load as data_sets
-from longtail.training.blueprint import Blueprint
 from longtail.core.config import Config
-from longtail.data.base import Data
-from longtail.training.loop import Progress, launch, explain_out_of_memory
 from longtail.core.errors import UserError
-from longtail.nn.heads import Head, NormalisedHead
-from longtail.evaluation.intervals import intervals
-from longtail.runs.plan import DataOf, Job, plan, schedule, waves
 from longtail.core.locks import hold_folders
+from longtail.data import load as data_sets
+from longtail.data.base import Data
+from longtail.evaluation.result import (
+    Features,
+    choose,
+    extract_parts,
+    label_free,
+    make_result,
+    score_parts,
+)
+from longtail.evaluation.slider import count_for_slider
 from longtail.methods import Method
-from longtail.training.model import NetworkProbe, check_fits
-from longtail.evaluation.result import (Features, choose, extract_parts, score_parts, label_free, make_result)
+from longtail.nn.heads import Head, NormalisedHead
 from longtail.runs.folder import Run
+from longtail.runs.plan import DataOf, Job, plan, schedule, waves
 from longtail.runs.record import write_result
-from longtail.training.batches import streams
 from longtail.runs.train import on_cuda, train_jobs
+from longtail.training.batches import must_stream
+from longtail.training.launch import explain_out_of_memory, launch
+from longtail.training.loop import Progress
+from longtail.training.model import Blueprint
+from longtail.training.probe import NetworkProbe, check_fits
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +210,7 @@ def _side_by_side(sets: Iterable[Data], tried: Iterable[NetworkProbe], fabric: F
     A network with dropout draws from the device's one generator, and so is trained alone.
     """
     alone = on_cuda(fabric) and fabric.world_size == 1
-    streamed = any(streams(data, fabric.device) for data in sets)
+    streamed = any(must_stream(data, fabric.device) for data in sets)
     return alone and not streamed and not any(network.random for network in tried)
 
 
@@ -280,8 +288,8 @@ def _fit_together(
                     job.run.save_model(evidence.head.state_dict(), "head.safetensors")
                 blueprint = Blueprint.of(job.config, evidence.head, data)
                 job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
-                where_right = intervals(evidence.scores, data.counts, alpha)
-                write_result(job.run, result, where_right, data)
+                slider = count_for_slider(evidence.scores, data.counts, alpha)
+                write_result(job.run, result, slider, data)
             yield job
     fabric.barrier()
     for error in training.failed.values():

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from longtail import methods
 from longtail.core.config import Config
-from longtail.data.base import Data
 from longtail.core.errors import UserError, unknown
+from longtail.core.options import with_values
+from longtail.data.base import Data
 from longtail.methods import Method
 from longtail.runs.folder import Run
-from longtail.training.schedule import lay_out
-from longtail.core.options import with_values
+from longtail.training.schedule import schedule_stages
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class Start(NamedTuple):
 
 def find_start(job: Job, data: Data, others: Iterable[Job]) -> Start | None:
     """What a finished run among `others` has trained of `job`: all of it, or its first stage."""
-    legs = lay_out(job.method.stages, job.config.train.epochs)
-    epochs = {job.first_id(data): legs[0].stop, job.training_id(data): legs[-1].stop}
+    stages = schedule_stages(job.method.stages, job.config.train.epochs)
+    epochs = {job.first_id(data): stages[0].stop, job.training_id(data): stages[-1].stop}
     beside = [other for other in others if other.config.data == job.config.data]
     # by what they were trained with, which may not be what their recipe says now
     found = {other.run.result["training_id"]: other.run for other in beside if other.run.has_model}
@@ -145,7 +145,7 @@ def schedule(
 
     def shape(group: list[Job]) -> tuple:
         job = group[0]
-        stops = [leg.stop for leg in lay_out(job.method.stages, job.config.train.epochs)]
+        stops = [s.stop for s in schedule_stages(job.method.stages, job.config.train.epochs)]
         return len(data_of(job).train) // job.config.train.batch_size, stops[-1], stops
 
     return [

@@ -6,15 +6,15 @@ import logging
 from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.evaluation import tables
-from longtail.evaluation.intervals import FORMAT, Intervals
-from longtail.evaluation.intervals import NAME as INTERVALS
 from longtail.evaluation.result import Result, csv_text
+from longtail.evaluation.slider import FORMAT, SliderCounts
+from longtail.evaluation.slider import NAME as SLIDER
 from longtail.runs.folder import Run
 
 logger = logging.getLogger(__name__)
 
 
-def write_result(run: Run, result: Result, where_right: Intervals, data: Data) -> None:
+def write_result(run: Run, result: Result, slider: SliderCounts, data: Data) -> None:
     """All that judging leaves in a run's folder; result.json last, for it says 'finished'."""
     unjudged = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
     if unjudged:
@@ -23,7 +23,7 @@ def write_result(run: Run, result: Result, where_right: Intervals, data: Data) -
             *(len(unjudged), len(data.classes), data.evaluated_on),
             ", ".join(unjudged[:10]) + (" ..." if len(unjudged) > 10 else ""),
         )
-    run.write(INTERVALS, json.dumps(where_right.to_json()) + "\n")
+    run.write(SLIDER, json.dumps(slider.to_json(), separators=(",", ":")) + "\n")
     rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
     run.write("per_class.csv", csv_text(("class", "train_images", "accuracy"), rows))
     points = [(alpha, *splits.values()) for alpha, splits in result.sweep.items()]
@@ -31,20 +31,20 @@ def write_result(run: Run, result: Result, where_right: Intervals, data: Data) -
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
 
 
-def read_intervals(run: Run) -> Intervals:
-    """What was written when `run` was judged."""
-    path = run.folder / INTERVALS
+def read_slider(run: Run) -> SliderCounts:
+    """Read the slider counts that the evaluation of `run` wrote."""
+    path = run.folder / SLIDER
     again = (
         f"delete {run.folder}/result.json, and the same longtail train command with --resume "
         "judges the run again without training it"
     )
     if not path.exists():
-        raise UserError(f"{run.folder} has no {INTERVALS}, it was judged by an older version: {again}")
+        raise UserError(f"{run.folder} has no {SLIDER}, it was judged by an older version: {again}")
     try:
         content = json.loads(path.read_text())
         written_by = content.pop("format")
         if written_by == FORMAT:
-            return Intervals(**content)
+            return SliderCounts(**content)
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UserError(f"{path} cannot be read, it was cut short: {again}") from None
     raise UserError(

@@ -9,21 +9,32 @@ from typing import Any
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from longtail.data import load as data_sets
-from longtail.evaluation import accuracy as measures, tables
 from longtail.core.config import MachineConfig
-from longtail.data.base import Data, Split
-from longtail.training.loop import launch
 from longtail.core.errors import UserError
-from longtail.training.features import extract
-from longtail.nn.heads import Head, NormalisedHead, check_alpha
-from longtail.runs.plan import Job
+from longtail.data import load as data_sets
+from longtail.data.base import Data, Split
+from longtail.evaluation import accuracy as measures
+from longtail.evaluation import tables
+from longtail.evaluation.alpha import GRID, choose_alpha
+from longtail.evaluation.result import (
+    COST,
+    Evidence,
+    Result,
+    extract_parts,
+    label_free,
+    make_result,
+    score_parts,
+)
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
-from longtail.training.model import build_model, load_weights
-from longtail.training.resident import View
-from longtail.evaluation.result import COST, Evidence, Result, extract_parts, score_parts, label_free, make_result
+from longtail.nn.heads import Head, NormalisedHead, check_alpha
+from longtail.nn.preprocess import Preprocess
 from longtail.runs.folder import Run
+from longtail.runs.plan import Job
+from longtail.training.batches import build_preprocess
+from longtail.training.features import extract
+from longtail.training.launch import launch
+from longtail.training.model import build_model, load_weights
 
 
 @dataclass(frozen=True)
@@ -35,12 +46,12 @@ class OpenRun:
     """With nothing left open."""
     data: Data
     model: Model
-    view: View
+    preprocess: Preprocess
     fabric: Fabric
 
     def features(self, split: Split) -> Tensor:
         """Features (N, D) of any images of that kind, prepared as those it was trained on."""
-        return extract(self.model, split, self.view, self.fabric, self.job.config.machine)
+        return extract(self.model, split, self.preprocess, self.fabric, self.job.config.machine)
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -85,8 +96,8 @@ def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) ->
     model = build_model(config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = relaunch(run)
-    view = View.of(own, config.train, fabric.device)
-    return OpenRun(job, method, own, model.to(fabric.device).eval(), view, fabric)
+    preprocess = build_preprocess(own, config.train).to(fabric.device)
+    return OpenRun(job, method, own, model.to(fabric.device).eval(), preprocess, fabric)
 
 
 def relaunch(run: Run) -> Fabric:
@@ -170,13 +181,13 @@ def _alpha(
     if stored["alpha_rule"] == "held-out":  # it was chosen then, perhaps by a tuning run
         return stored["alpha"], "held-out"
     if evidence.held_out is not None and data.test is not None:
-        return measures.choose_alpha(evidence.held_out, data.counts), "held-out"
+        return choose_alpha(evidence.held_out, data.counts), "held-out"
     assert isinstance(evidence.head, NormalisedHead)
     return label_free(evidence.head, evidence.features.train)
 
 
 def sweep(
-    run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: Own = None
+    run: Run | Path | str, alphas: Sequence[float] = GRID, *, data: Own = None
 ) -> dict[float, measures.Accuracy]:
     """Accuracy of a finished run at each alpha, from one pass over the images."""
     alphas = [check_alpha(alpha) for alpha in alphas]

@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from lightning.fabric import Fabric
 
-from longtail.evaluation import accuracy as measures
-from longtail.training.loop import Progress, Stopwatch, train
-from longtail.core.errors import UserError
-from longtail.runs.plan import DataOf, Job, find_start
 from longtail.core.environment import environment
-from longtail.training.trainer import Trainer
-from longtail.training.resident import ResidentBatches
+from longtail.core.errors import UserError
+from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
-from longtail.training.batches import StreamedBatches, place
+from longtail.runs.plan import DataOf, Job, find_start
+from longtail.training.batches import Batches, place
+from longtail.training.loop import Progress, Stopwatch, train
+from longtail.training.trainer import Trainer
 
 
 def on_cuda(fabric: Fabric) -> bool:
@@ -41,7 +40,7 @@ class FinishedTraining:
         return {
             "training_id": job.training_id(replica.data),
             "seconds": self.clock.seconds + judging,
-            "capture_seconds": self.clock.away,
+            "capture_seconds": self.clock.paused_seconds,
             "replicas": len(self.replicas),
             "images": replica.images,
             "images_per_second": self.images_per_second,
@@ -80,7 +79,7 @@ def train_jobs(
                 continue
             job.run.append_metrics(record, epoch=epoch - 1)
             if due or epoch == replica.epochs:
-                own = Checkpoint(epoch, second * replica.images_in(0, epoch), clock.away)
+                own = Checkpoint(epoch, second * replica.images_in(0, epoch), clock.paused_seconds)
                 state = {"data": replica.data.identity, "replica": replica.state_dict()}
                 job.run.save_checkpoint({**own._asdict(), **state})
         if due:
@@ -117,7 +116,7 @@ def _take_up(
             replica.load_state_dict(saved["replica"])
         elif found := find_start(job, replica.data, others):
             reached = Checkpoint(found.epochs, reached.seconds + own_seconds(found.run.result))
-            replica.take_over(found.run.load_model(), f"{found.run.folder}/model.safetensors")
+            replica.start_from(found.run.load_model(), f"{found.run.folder}/model.safetensors")
             if fabric.global_rank == 0:
                 job.run.write_metrics(found.run.metrics)
     return reached
@@ -125,7 +124,7 @@ def _take_up(
 
 def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Trainer]:
     """One for each job; those that see the same images alike share them on the device."""
-    placed: dict[Any, ResidentBatches | StreamedBatches] = {}
+    placed: dict[Any, Batches] = {}
     replicas = []
     for job in jobs:
         data, train = data_of(job), job.config.train
