@@ -271,7 +271,7 @@ def test_what_cannot_be_exported_is_refused(words, said, runs, tmp_path):
 
 
 @pytest.mark.parametrize("words", [{"alpha": 1.0}, {"alpha_input": True}])
-def test_a_method_without_alpha_has_no_dial(words, runs, tmp_path):
+def test_a_method_without_alpha_refuses_one(words, runs, tmp_path):
     with pytest.raises(UserError, match="baseline has no alpha"):
         lt.export(runs["baseline"], out=tmp_path / "m", **words)
 
