@@ -9,13 +9,13 @@ import pytest
 
 import longtail as lt
 from helpers import photos, tiny_config, tiny_data
-from longtail.data.prepare import hold_out
-from longtail.serving import write as exports
-from longtail.reporting import figures
-from longtail.evaluation import tables
 from longtail.core.errors import UserError
+from longtail.data.prepare import hold_out
+from longtail.evaluation import tables
+from longtail.reporting import figures
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
+from longtail.serving import write as exports
 
 QUICK = dict(backbone="identity", epochs=2, batch_size=8, lr=0.1, warmup=0, device="cpu")
 
@@ -59,7 +59,9 @@ class TestLoadedBeforehand:
         run = lt.fit(loaded, "deconfound-tde", alpha=1.0, out=tmp_path / "a", **QUICK)
         assert lt.evaluate(run, "auto").alpha_rule == "label-free"
 
-    @pytest.mark.parametrize("option", [{"val_fraction": 0.2}, {"evaluate_on": "val"}, {"min_count": 5}])
+    @pytest.mark.parametrize(
+        "option", [{"val_fraction": 0.2}, {"evaluate_on": "val"}, {"min_count": 5}]
+    )
     def test_options_of_load_come_too_late(self, option, tmp_path):
         loaded, (name,) = lt.load(write(tmp_path / "e.npz")), option
         said = f"{name} is decided when data is loaded, and this is already: pass it to load"

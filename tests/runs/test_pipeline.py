@@ -11,17 +11,17 @@ import torch
 
 import longtail as lt
 from helpers import files_in, tiny_config, tiny_data
+from interrupted import Kill, KillAfter, same_tensors, without_clock
 from longtail import methods
 from longtail.core.config import DataConfig, TrainConfig
-from longtail.data.load import hold_out
 from longtail.core.errors import UserError
-from longtail.training.model import batch_of_rank, check_fits
-from longtail.runs.fit import fit_all
-from longtail.training.trainer import Trainer, build_optimizer
+from longtail.data.load import hold_out
 from longtail.evaluation.result import Result
+from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
+from longtail.training.model import batch_of_rank, check_fits
 from longtail.training.schedule import lay_out
-from interrupted import Kill, KillAfter, same_tensors, without_clock
+from longtail.training.trainer import Trainer, build_optimizer
 
 
 def fit(tmp_path, method="deconfound-tde", *, data=None, **options):

@@ -16,9 +16,9 @@ from helpers import files_in, tiny_config, tiny_data
 from interrupted import Kill, KillAfter, same_tensors, without_clock
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
+from longtail.core.files import replace_atomically
 from longtail.methods import Method, Stage, head_only
 from longtail.runs.fit import fit_all
-from longtail.core.files import replace_atomically
 from longtail.runs.folder import Run
 
 TRAIN = [

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from helpers import tiny_config, tiny_data
-from longtail import methods
-from longtail.runs.plan import Job, plan
-from longtail.runs.fit import fit_all, run_jobs
-from longtail.evaluation.result import own_seconds
-from longtail.runs.folder import Run
 from interrupted import without_clock
+from longtail import methods
+from longtail.evaluation.result import own_seconds
+from longtail.runs.fit import fit_all, run_jobs
+from longtail.runs.folder import Run
+from longtail.runs.plan import Job, plan
 
 
 class Counting:

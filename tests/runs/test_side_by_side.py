@@ -5,15 +5,15 @@ import torch
 
 from helpers import tiny_config, tiny_data
 from longtail import methods
-from longtail.runs import fit as pipeline
-from longtail.training.loop import launch, train
 from longtail.core.errors import UserError
-from longtail.training.cuda_graph import steps_of_epoch
-from longtail.runs.plan import plan, schedule
-from longtail.runs.fit import run_jobs
-from longtail.training.trainer import Trainer
-from longtail.training.resident import ResidentBatches
 from longtail.evaluation.result import own_seconds
+from longtail.runs import fit as pipeline
+from longtail.runs.fit import run_jobs
+from longtail.runs.plan import plan, schedule
+from longtail.training.cuda_graph import steps_of_epoch
+from longtail.training.loop import launch, train
+from longtail.training.resident import ResidentBatches
+from longtail.training.trainer import Trainer
 
 UNLIKE = (
     ("baseline", (24, 12, 4), 5),

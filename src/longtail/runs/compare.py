@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longtail.evaluation import tables
 from longtail.core.errors import UserError
+from longtail.evaluation import tables
 from longtail.runs.folder import Run
 
 Source = Run | Path | str
@@ -15,7 +15,15 @@ Source = Run | Path | str
 
 FIELDS = (
     *("method", "data", "ratio", "backbone", "seed", "alpha", "momentum", "training_id"),
-    *("subset_sha256", "evaluated_on", "counts", "per_class", "sweep", "feature_norm", "weight_norm"),
+    *(
+        "subset_sha256",
+        "evaluated_on",
+        "counts",
+        "per_class",
+        "sweep",
+        "feature_norm",
+        "weight_norm",
+    ),
 )
 """What a result must have to be drawn."""
 

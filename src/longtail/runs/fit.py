@@ -17,23 +17,30 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 
-from longtail.data import load as data_sets
-from longtail.training.blueprint import Blueprint
 from longtail.core.config import Config
-from longtail.data.base import Data
-from longtail.training.loop import Progress, launch, explain_out_of_memory
 from longtail.core.errors import UserError
-from longtail.nn.heads import Head, NormalisedHead
-from longtail.evaluation.intervals import intervals
-from longtail.runs.plan import DataOf, Job, plan, schedule, waves
 from longtail.core.locks import hold_folders
+from longtail.data import load as data_sets
+from longtail.data.base import Data
+from longtail.evaluation.intervals import intervals
+from longtail.evaluation.result import (
+    Features,
+    choose,
+    extract_parts,
+    label_free,
+    make_result,
+    score_parts,
+)
 from longtail.methods import Method
-from longtail.training.model import NetworkProbe, check_fits
-from longtail.evaluation.result import (Features, choose, extract_parts, score_parts, label_free, make_result)
+from longtail.nn.heads import Head, NormalisedHead
 from longtail.runs.folder import Run
+from longtail.runs.plan import DataOf, Job, plan, schedule, waves
 from longtail.runs.record import write_result
-from longtail.training.batches import streams
 from longtail.runs.train import on_cuda, train_jobs
+from longtail.training.batches import streams
+from longtail.training.blueprint import Blueprint
+from longtail.training.loop import Progress, explain_out_of_memory, launch
+from longtail.training.model import NetworkProbe, check_fits
 
 logger = logging.getLogger(__name__)
 

@@ -5,25 +5,23 @@ sweep.csv intervals.json, and head.safetensors where a post-hoc rule made anothe
 """
 
 import csv
-import errno
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from longtail.core.config import Config
+from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors, replace_atomically
-from longtail.core.environment import environment
 from longtail.core.options import Settings
 
 CHECKPOINT_FORMAT = 1

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from longtail import methods
 from longtail.core.config import Config
-from longtail.data.base import Data
 from longtail.core.errors import UserError, unknown
+from longtail.core.options import with_values
+from longtail.data.base import Data
 from longtail.methods import Method
 from longtail.runs.folder import Run
 from longtail.training.schedule import lay_out
-from longtail.core.options import with_values
 
 
 @dataclass(frozen=True)

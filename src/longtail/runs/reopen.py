@@ -9,21 +9,30 @@ from typing import Any
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from longtail.data import load as data_sets
-from longtail.evaluation import accuracy as measures, tables
 from longtail.core.config import MachineConfig
-from longtail.data.base import Data, Split
-from longtail.training.loop import launch
 from longtail.core.errors import UserError
-from longtail.training.features import extract
-from longtail.nn.heads import Head, NormalisedHead, check_alpha
-from longtail.runs.plan import Job
+from longtail.data import load as data_sets
+from longtail.data.base import Data, Split
+from longtail.evaluation import accuracy as measures
+from longtail.evaluation import tables
+from longtail.evaluation.result import (
+    COST,
+    Evidence,
+    Result,
+    extract_parts,
+    label_free,
+    make_result,
+    score_parts,
+)
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
+from longtail.nn.heads import Head, NormalisedHead, check_alpha
+from longtail.runs.folder import Run
+from longtail.runs.plan import Job
+from longtail.training.features import extract
+from longtail.training.loop import launch
 from longtail.training.model import build_model, load_weights
 from longtail.training.resident import View
-from longtail.evaluation.result import COST, Evidence, Result, extract_parts, score_parts, label_free, make_result
-from longtail.runs.folder import Run
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from lightning.fabric import Fabric
 
-from longtail.evaluation import accuracy as measures
-from longtail.training.loop import Progress, Stopwatch, train
-from longtail.core.errors import UserError
-from longtail.runs.plan import DataOf, Job, find_start
 from longtail.core.environment import environment
-from longtail.training.trainer import Trainer
-from longtail.training.resident import ResidentBatches
+from longtail.core.errors import UserError
+from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
+from longtail.runs.plan import DataOf, Job, find_start
 from longtail.training.batches import StreamedBatches, place
+from longtail.training.loop import Progress, Stopwatch, train
+from longtail.training.resident import ResidentBatches
+from longtail.training.trainer import Trainer
 
 
 def on_cuda(fabric: Fabric) -> bool:
@@ -93,7 +93,9 @@ def train_jobs(
             replicas, start=before.epoch, after_epoch=after_epoch, progress=watched, clock=clock
         )
     clock.stop()
-    return FinishedTraining(replicas, failed, seen(max(r.epochs for r in replicas)) / clock.seconds, clock)
+    return FinishedTraining(
+        replicas, failed, seen(max(r.epochs for r in replicas)) / clock.seconds, clock
+    )
 
 
 class Checkpoint(NamedTuple):

@@ -1,0 +1,1 @@
+"""Run folders: plan trainings, fit them, reopen and compare finished runs."""
