@@ -20,8 +20,8 @@ from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.data.base import Data
 from longtail.evaluation.accuracy import GRID, accuracy, score, sweep
-from longtail.runs.fit import TUNING_FRACTION
 from longtail.runs.plan import resolve
+from longtail.runs.record import TUNING_FRACTION
 from longtail.training.loop import launch
 from longtail.training.resident import ResidentBatches
 from longtail.training.trainer import Trainer

@@ -238,12 +238,12 @@ class TestAlpha:
         assert run.metrics[0]["val"]["overall"] is not None
         assert not (run.folder / "tuning").exists()
 
-    def test_auto_is_never_chosen_on_what_is_judged(self, tmp_path, caplog):
+    def test_auto_is_never_chosen_on_the_evaluated_part(self, tmp_path, caplog):
         """A validation part and no test part: it judges, so something else must choose."""
         data = tiny_data()
         run = fit(tmp_path, data=replace(data, val=data.test, test=None), alpha="auto")
         assert run.result["evaluated_on"] == "val" and (run.folder / "tuning" / "last.pt").exists()
-        assert "may not be chosen on what is judged" in caplog.text
+        assert "no validation part besides the evaluated one" in caplog.text
 
     def test_auto_without_held_out_data_makes_one_tuning_run(self, tmp_path, caplog):
         run = fit(tmp_path, alpha="auto")
@@ -375,8 +375,8 @@ class TestBadInput:
         with pytest.raises(UserError, match=re.escape(said)):
             fit(tmp_path, **options)
 
-    def test_steps_that_are_too_large_for_the_data_are_told(self, tmp_path, caplog):
-        few, enough = tiny_data(), "so few learn more in smaller steps"
+    def test_batches_too_large_for_the_data_are_warned_about(self, tmp_path, caplog):
+        few, enough = tiny_data(), "steps per epoch at --batch-size"
         size = len(few.train) // 4
         fit(tmp_path / "a", data=few, batch_size=size, epochs=1)
         assert enough not in caplog.text

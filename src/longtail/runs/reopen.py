@@ -89,7 +89,7 @@ def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) ->
     job = Job.of(run.config, run)
     config = job.config
     choice = job.method.choice
-    method = job.closed(run.result[choice.option]) if choice else job.method
+    method = job.with_choice(run.result[choice.option]) if choice else job.method
     own = own_data(run, data, root)
     model = build_model(config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
