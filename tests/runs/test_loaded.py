@@ -13,6 +13,7 @@ from longtail.core.errors import UserError
 from longtail.data.prepare import hold_out
 from longtail.evaluation import tables
 from longtail.reporting import figures
+from longtail.runs import compare
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
@@ -49,7 +50,7 @@ class TestLoadedBeforehand:
         assert run.result["overall"] == by_name.result["overall"]
         again = lt.evaluate(run)
         assert again.overall == pytest.approx(run.result["overall"], rel=1e-5)
-        assert again.evaluated_on == loaded.evaluated_on
+        assert again.provenance.evaluated_on == loaded.evaluated_on
         with np.load(lt.embed(run, tmp_path / "f.npz")) as features:
             assert len(features["x_train"]) == len(loaded.train)
             assert len(features["x_val"]) == len(loaded.val)
@@ -85,7 +86,7 @@ class TestLoadedBeforehand:
         run = lt.fit(own, "cosine", out=tmp_path / "a", **QUICK)
         with pytest.raises(UserError, match="was judged on its validation part, and .* test part"):
             lt.evaluate(run)
-        assert lt.evaluate(run, data=own).evaluated_on == "val"
+        assert lt.evaluate(run, data=own).provenance.evaluated_on == "val"
 
 
 class Stop:
@@ -159,13 +160,19 @@ class TestOtherJudgedImages:
             lt.fit(tmp_path / "photos", "cosine", out=tmp_path / "a", resume=True, **words)
 
     def test_runs_are_not_compared_over_them(self, runs, tmp_path):
-        for compare in (lt.report, partial(figures.draw, "class-rank")):
-            with pytest.raises(UserError, match="They differ in judged images"):
-                compare(runs, tmp_path / "x.html")
+        for draw in (lt.report, partial(figures.draw, "class-rank")):
+            with pytest.raises(UserError, match="They differ in evaluated images"):
+                draw(runs, tmp_path / "x.html")
         assert len(tables.group_seeds([{**r.result, "seed": i} for i, r in enumerate(runs)])) == 2
 
 
-def test_what_was_held_out_is_told(tmp_path):
+def test_a_detectors_result_is_refused_by_name():
+    path = Path(__file__).parents[2] / "results" / "shapes-lvis" / "baseline-s0.json"
+    with pytest.raises(UserError, match="is a detector's result: longtail detect report"):
+        compare.read(path)
+
+
+def test_held_out_images_are_reported(tmp_path):
     path = write(tmp_path / "e.npz")
     run = lt.fit(path, "cosine", out=tmp_path / "x", val_fraction=0.2, **QUICK)
     assert run.result["held_out"] == 14 and sum(run.result["counts"]) == 70

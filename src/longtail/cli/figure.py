@@ -36,14 +36,14 @@ class Figure:
     def run(self) -> None:
         """Draw and say where."""
         from longtail.reporting import figures
-        from longtail.runs.compare import runs_in
+        from longtail.runs.compare import find_runs
 
         chosen = {"images": self.images, "layer": self.layer}
         choices = {name: value for name, value in chosen.items() if value}
         if choices and self.name != "gradcam":
             raise UserError(f"--{next(iter(choices))} belongs to gradcam, not to {self.name}")
         out = self.out or Path(f"{self.name}.svg")
-        print(f"written to {figures.draw(self.name, runs_in(self.sources), out, **choices)}")
+        print(f"written to {figures.draw(self.name, find_runs(self.sources), out, **choices)}")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Figures:
         """Print a line a figure."""
         from longtail.cli.output import print_lines
         from longtail.reporting import figures
-        from longtail.runs.compare import runs_in
+        from longtail.runs.compare import find_runs
 
         if not self.all:
             if self.sources:
@@ -74,5 +74,5 @@ class Figures:
             return print_lines(["figure", "what"], about)
         if not self.sources:
             raise UserError("longtail figures --all needs runs: their folders, or result files")
-        for name, what in figures.draw_all(runs_in(self.sources), self.out):
+        for name, what in figures.draw_all(find_runs(self.sources), self.out):
             print(f"{name:<16} {what}")

@@ -27,14 +27,12 @@ from longtail.detection.predict import (
     prepare_images,
     source_of,
 )
-from longtail.detection.run import DetectionResult, DetectionRun, digest, make_result
+from longtail.detection.run import DetectionResult, DetectionRun, DetectorCost, digest, make_result
 from longtail.nn.heads import check_alpha
 from longtail.training.loop import launch
 from longtail.training.model import load_weights
 
 T = TypeVar("T")
-COST = ("training_id", "seconds", "images", "images_per_second", "device", "losses")
-"""The fields of a result that evaluation cannot know."""
 
 
 class OpenDetector:
@@ -125,7 +123,7 @@ class OpenDetector:
         measured = evaluate_detector(self.detector, config, self.val, self.fabric, self._source)
         if self.fabric.global_rank:
             return None
-        cost = {name: self.stored[name] for name in COST}
+        cost = DetectorCost.from_json(self.stored)
         return make_result(config, self.splits, measured, self.detector, cost)
 
     def sweep(

@@ -14,7 +14,7 @@ from longtail.core.environment import commit, versions
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits
 from longtail.detection.network.detector import Detector
-from longtail.evaluation.result import Result, csv_text, head_fields
+from longtail.evaluation.result import Cost, Provenance, Result, TrainingRecipe, csv_text
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Folder
 
@@ -44,21 +44,31 @@ class DetectionRun(Folder[DetectionConfig]):
 
 
 @dataclass(frozen=True)
-class DetectionResult(Result):
-    """One method, one data set, one seed, one way of scoring; the fields of result.json."""
+class DetectorCost(Cost):
+    """What the training of a detector took."""
+
+    losses: Mapping[str, float]
+    """Mean of each loss over the last epoch."""
+
+
+@dataclass(frozen=True)
+class DetectorDetails:
+    """What only the result of a detector has."""
 
     tde: str
     """off, plain or background-exempt."""
     inference: Mapping[str, Any]
-    """Everything that scored it; without alpha where nothing is removed."""
+    """All options of scoring; without alpha if nothing is removed."""
     measure: str
-    """What overall and the groups hold."""
+    """The measure that overall and the groups hold."""
     groups: tuple[str, ...]
-    """What many, medium and few stand for."""
+    """The groups that many, medium and few stand for."""
     ap: Mapping[str, float | None]
     """AP, AP50, AP75, AP_r, AP_c, AP_f of masks, and the same of boxes with _bbox."""
-    losses: Mapping[str, float]
-    """Mean of each loss over the last epoch."""
+
+
+DetectionResult = Result[DetectorDetails]
+"""One method, one data set, one seed, one way of scoring."""
 
 
 def make_result(
@@ -66,51 +76,50 @@ def make_result(
     data: Splits,
     measured: Mapping[str, Any],
     detector: Detector,
-    cost: Mapping[str, Any],
+    cost: DetectorCost,
 ) -> DetectionResult:
-    """The result of detections that were measured.
+    """Make the result of detections that were measured.
 
     Args:
-        config: of the run, with the inference that was used.
-        data: what was trained on, and what was judged on.
-        measured: what `measure` gave on the validation part.
-        detector: as trained.
-        cost: seconds, images, images_per_second, device, training_id, losses.
+        config: the configuration of the run, with the inference that was used.
+        data: the training and the validation split.
+        measured: the figures that `measure` returned for the validation split.
+        detector: the trained detector.
+        cost: what the training took.
     """
     head = detector.cascade.each[-1].head
     normalised = isinstance(head, NormalisedHead)
-    return DetectionResult(
-        ratio=None,
+    recipe = recipe_fields_of(config)
+    return Result(
+        method=recipe["method"],
+        data=recipe["data"],
+        backbone=recipe["backbone"],
         seed=config.seed,
         alpha=(config.inference.alpha if config.tde != "off" else 0.0) if normalised else None,
         alpha_rule="fixed" if normalised else "",
-        **head_fields(head, config.train),
-        subset_sha256=digest(data),
-        evaluated_on="val",
-        evaluated_sha256=data[1].digest,
-        held_out=0,
         overall=measured["AP"],
         many=measured["AP_f"],
         medium=measured["AP_c"],
         few=measured["AP_r"],
         counts=data[0].categories.images,
         per_class=tuple(measured["per_class"]),
-        sweep={},
-        mean_cos=None,
-        class_cos=None,
-        feature_norm=(),
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
-        capture_seconds=0.0,
-        replicas=1,
-        files={},
-        **recipe_fields_of(config),
-        versions=versions(),
-        git=commit(),
-        tde=config.tde,
-        measure="AP of masks, percent",
-        groups=("frequent", "common", "rare"),
-        ap={name: value for name, value in measured.items() if name.startswith("AP")},
-        **cost,
+        recipe=TrainingRecipe.of(head, config.train, recipe),
+        provenance=Provenance(
+            subset_sha256=digest(data),
+            evaluated_on="val",
+            evaluated_sha256=data[1].digest,
+            versions=versions(),
+            git=commit(),
+        ),
+        details=DetectorDetails(
+            tde=config.tde,
+            inference=recipe["inference"],
+            measure="AP of masks, percent",
+            groups=("frequent", "common", "rare"),
+            ap={name: value for name, value in measured.items() if name.startswith("AP")},
+        ),
+        cost=cost,
     )
 
 

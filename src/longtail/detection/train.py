@@ -30,7 +30,14 @@ from longtail.detection.data.batches import DetectionBatch, flip_sample
 from longtail.detection.data.dataset import DetectionSet, Splits, load
 from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.predict import evaluate_detector, prepare_images, source_of
-from longtail.detection.run import DetectionRun, digest, make_result, training_id, write_result
+from longtail.detection.run import (
+    DetectionRun,
+    DetectorCost,
+    digest,
+    make_result,
+    training_id,
+    write_result,
+)
 from longtail.training.loop import Progress, check_finite, launch
 from longtail.training.model import load_weights
 from longtail.training.schedule import rate
@@ -96,14 +103,14 @@ def _fit(loop: "Loop", run: DetectionRun, val: DetectionSet, progress: Progress 
     began = time.perf_counter()
     measured = evaluate_detector(detector, config, val, fabric)
     if fabric.global_rank == 0:
-        cost = {
-            "training_id": training_id(config, loop.data),
-            "seconds": trained.seconds + time.perf_counter() - began,
-            "images": trained.images,
-            "images_per_second": trained.images / trained.seconds,
-            "device": environment(cuda=fabric.device.type == "cuda")["device"],
-            "losses": trained.losses,
-        }
+        cost = DetectorCost(
+            training_id=training_id(config, loop.data),
+            seconds=trained.seconds + time.perf_counter() - began,
+            images=trained.images,
+            images_per_second=trained.images / trained.seconds,
+            device=environment(cuda=fabric.device.type == "cuda")["device"],
+            losses=trained.losses,
+        )
         result = make_result(config, (loop.data, val), measured, detector, cost)
         write_result(run, result, loop.data)
     fabric.barrier()

@@ -130,7 +130,7 @@ def check_same_data(job: Job, data: Data) -> None:
     if not job.run.finished:
         return
     result = job.run.result
-    same_test = data.is_evaluated_on(result.get("evaluated_sha256"))
+    same_test = data.is_evaluated_on(result["evaluated_sha256"])
     if result["subset_sha256"] != data.subset_sha256 or not same_test:
         raise job.other_data_error(data)
 

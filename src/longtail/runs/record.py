@@ -14,15 +14,13 @@ from longtail.data.base import Data
 from longtail.evaluation import tables
 from longtail.evaluation.intervals import FORMAT, Intervals, intervals
 from longtail.evaluation.intervals import NAME as INTERVALS
-from longtail.evaluation.result import (
-    Evidence,
+from longtail.evaluation.result import ClassifierDetails, Result, csv_text, make_result
+from longtail.evaluation.scoring import (
+    Evaluation,
     Features,
-    Result,
     choose,
-    csv_text,
+    choose_label_free,
     extract_parts,
-    label_free,
-    make_result,
     score_parts,
 )
 from longtail.methods import Method
@@ -60,15 +58,15 @@ def evaluate_training(
         features, extraction_seconds = extracted[id(data)]
         began = time.perf_counter() - extraction_seconds  # as if the job were alone
         method, rule = _choose_method(job, head, features, data, fabric, progress)
-        evidence = score_parts(method, head, features, data)
-        alpha = method.alpha or 0.0 if isinstance(evidence.head, NormalisedHead) else None
+        evaluation = score_parts(method, head, features, data)
+        alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
         cost = training.cost(job, replica, time.perf_counter() - began)
-        result = make_result(job.config, data, evidence, (alpha, rule), cost)
+        result = make_result(job.config, data, evaluation, (alpha, rule), cost)
         if fabric.global_rank == 0:
             if job is not group[0]:
                 job.run.write_metrics(group[0].run.metrics)
-            _write_model(job, replica, evidence, data, with_head=method.rule is not None)
-            write_result(job.run, result, intervals(evidence.scores, data.counts, alpha), data)
+            _write_model(job, replica, evaluation, data, with_head=method.rule is not None)
+            write_result(job.run, result, intervals(evaluation.scores, data.counts, alpha), data)
         yield job
 
 
@@ -83,12 +81,12 @@ def _choose_method(
     choice = job.method.choice
     if choice is None:
         return job.method, "" if job.method.alpha is None else "fixed"
-    if features.held is None or data.test is None:
+    if features.held_out is None or data.test is None:
         rest, held = data_sets.hold_out(data.train, TUNING_FRACTION)
         if not len(held):
             value, rule = choice.grid[0], "least"
             if isinstance(head, NormalisedHead):
-                value, rule = label_free(head, features.train)
+                value, rule = choose_label_free(head, features.train)
             return job.with_choice(value), rule
         if fabric.global_rank == 0:
             logger.warning(
@@ -118,17 +116,19 @@ def _train_tuning_run(job: Job, data: Data, fabric: Fabric, progress: Progress |
 
 
 def _write_model(
-    job: Job, replica: Trainer, evidence: Evidence, data: Data, *, with_head: bool
+    job: Job, replica: Trainer, evaluation: Evaluation, data: Data, *, with_head: bool
 ) -> None:
     """Write the trained weights, the head that a post-hoc rule made of them, and model.json."""
     job.run.save_model(replica.model.state_dict())
     if with_head:
-        job.run.save_model(evidence.head.state_dict(), "head.safetensors")
-    blueprint = Blueprint.of(job.config, evidence.head, data)
+        job.run.save_model(evaluation.head.state_dict(), "head.safetensors")
+    blueprint = Blueprint.of(job.config, evaluation.head, data)
     job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
 
 
-def write_result(run: Run, result: Result, where_right: Intervals, data: Data) -> None:
+def write_result(
+    run: Run, result: Result[ClassifierDetails], where_right: Intervals, data: Data
+) -> None:
     """Write what an evaluation leaves; result.json comes last, since it marks a finished run."""
     absent = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
     if absent:
@@ -140,7 +140,7 @@ def write_result(run: Run, result: Result, where_right: Intervals, data: Data) -
     run.write(INTERVALS, json.dumps(where_right.to_json()) + "\n")
     rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
     run.write("per_class.csv", csv_text(("class", "train_images", "accuracy"), rows))
-    points = [(alpha, *splits.values()) for alpha, splits in result.sweep.items()]
+    points = [(alpha, *splits.values()) for alpha, splits in result.details.sweep.items()]
     run.write("sweep.csv", csv_text(("alpha", *tables.SPLITS, "class_mean"), points))
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
 
@@ -153,7 +153,9 @@ def read_intervals(run: Run) -> Intervals:
         "evaluates the run again without training it"
     )
     if not path.exists():
-        raise UserError(f"{run.folder} has no {INTERVALS}: {again}")
+        raise UserError(
+            f"{run.folder} has no {INTERVALS}, since an older version evaluated it: {again}"
+        )
     try:
         content = json.loads(path.read_text())
         version = content.pop("format")

@@ -15,13 +15,11 @@ from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation import tables
-from longtail.evaluation.result import (
-    COST,
-    Evidence,
-    Result,
+from longtail.evaluation.result import ClassifierCost, ClassifierDetails, Result, make_result
+from longtail.evaluation.scoring import (
+    Evaluation,
+    choose_label_free,
     extract_parts,
-    label_free,
-    make_result,
     score_parts,
 )
 from longtail.methods import Method, Model
@@ -52,12 +50,12 @@ class OpenRun:
         return extract(self.model, split, self.view, self.fabric, self.job.config.machine)
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def evaluation(self) -> Evaluation:
         """Features and scores of every part of its data, by `head`."""
         features = extract_parts(self.model, self.data, self.features)
-        evidence = score_parts(self.method, self.model.head, features, self.data)
-        self._turn(evidence.head)
-        return evidence
+        evaluation = score_parts(self.method, self.model.head, features, self.data)
+        self._turn(evaluation.head)
+        return evaluation
 
     @cached_property
     def head(self) -> Head:
@@ -65,7 +63,7 @@ class OpenRun:
 
         Only a rule has to see features of all data, which can take minutes.
         """
-        return self.evidence.head if self.method.rule else self._turn(self.model.head)
+        return self.evaluation.head if self.method.rule else self._turn(self.model.head)
 
     def _turn(self, head: Head) -> Head:
         if isinstance(head, NormalisedHead):
@@ -149,7 +147,7 @@ def evaluate(
     alpha: Auto | None = None,
     *,
     data: Own = None,
-) -> Result:
+) -> Result[ClassifierDetails]:
     """The result of a finished run at `alpha` (None: as it was trained); writes nothing.
 
     `auto` chooses on held-out data that is not judged on when there is some, else by the label-free
@@ -160,28 +158,28 @@ def evaluate(
     if alpha is not None and alpha != "auto":
         alpha = check_alpha(alpha)
     opened = reopen(run, data)
-    job, evidence = opened.job, opened.evidence
+    job, evaluation = opened.job, opened.evaluation
     stored = job.run.result
     if alpha is None:
         chosen = (stored["alpha"], stored["alpha_rule"])
     else:
-        _needs_tde(job, evidence)
-        chosen = _alpha(alpha, evidence, opened.data, stored)
-    cost = {name: stored.get(name) for name in COST}
-    return make_result(job.config, opened.data, evidence, chosen, cost)
+        _needs_tde(job, evaluation)
+        chosen = _alpha(alpha, evaluation, opened.data, stored)
+    cost = ClassifierCost.from_json(stored)
+    return make_result(job.config, opened.data, evaluation, chosen, cost)
 
 
 def _alpha(
-    wanted: Auto, evidence: Evidence, data: Data, stored: Mapping[str, Any]
+    wanted: Auto, evaluation: Evaluation, data: Data, stored: Mapping[str, Any]
 ) -> tuple[float, str]:
     if wanted != "auto":
         return wanted, "fixed"
     if stored["alpha_rule"] == "held-out":  # it was chosen then, perhaps by a tuning run
         return stored["alpha"], "held-out"
-    if evidence.held_out is not None and data.test is not None:
-        return measures.choose_alpha(evidence.held_out, data.counts), "held-out"
-    assert isinstance(evidence.head, NormalisedHead)
-    return label_free(evidence.head, evidence.features.train)
+    if evaluation.held_out is not None and data.test is not None:
+        return measures.choose_alpha(evaluation.held_out, data.counts), "held-out"
+    assert isinstance(evaluation.head, NormalisedHead)
+    return choose_label_free(evaluation.head, evaluation.features.train)
 
 
 def sweep(
@@ -190,12 +188,12 @@ def sweep(
     """Accuracy of a finished run at each alpha, from one pass over the images."""
     alphas = [check_alpha(alpha) for alpha in alphas]
     opened = reopen(run, data)
-    _needs_tde(opened.job, opened.evidence)
-    return measures.sweep(opened.evidence.scores, opened.data.counts, alphas)
+    _needs_tde(opened.job, opened.evaluation)
+    return measures.sweep(opened.evaluation.scores, opened.data.counts, alphas)
 
 
-def _needs_tde(job: Job, evidence: Evidence) -> None:
-    if evidence.scores.indirect is None:
+def _needs_tde(job: Job, evaluation: Evaluation) -> None:
+    if evaluation.scores.indirect is None:
         raise UserError(
             f"{job.config.method} has no alpha: its head has no direction to subtract. "
             "Methods that do: cosine, capsule, deconfound, and each with -tde"

@@ -11,7 +11,7 @@ from lightning.fabric import Fabric
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.evaluation import accuracy as measures
-from longtail.evaluation.result import own_seconds
+from longtail.evaluation.result import ClassifierCost, own_seconds
 from longtail.runs.packing import find_trained_run, on_cuda
 from longtail.runs.plan import DataOf, Job
 from longtail.training.batches import StreamedBatches, place
@@ -32,17 +32,17 @@ class FinishedTraining:
     clock: Stopwatch
     """Seconds of training, also of those before an interruption; without the last evaluation."""
 
-    def cost(self, job: Job, replica: Trainer, evaluation_seconds: float) -> dict[str, Any]:
-        """Return the fields of a result that `COST` names."""
-        return {
-            "training_id": job.training_id(replica.data),
-            "seconds": self.clock.seconds + evaluation_seconds,
-            "capture_seconds": self.clock.away,
-            "replicas": len(self.replicas),
-            "images": replica.images,
-            "images_per_second": self.images_per_second,
-            "device": environment(cuda=on_cuda(self.replicas[0].fabric))["device"],
-        }
+    def cost(self, job: Job, replica: Trainer, evaluation_seconds: float) -> ClassifierCost:
+        """Return what `job`, which `replica` was trained for, took with its evaluation."""
+        return ClassifierCost(
+            training_id=job.training_id(replica.data),
+            seconds=self.clock.seconds + evaluation_seconds,
+            images=replica.images,
+            images_per_second=self.images_per_second,
+            device=environment(cuda=on_cuda(replica.fabric))["device"],
+            capture_seconds=self.clock.away,
+            replicas=len(self.replicas),
+        )
 
 
 def train_jobs(

@@ -38,7 +38,7 @@ def decomposition(sources: Sequence[Source], *, data: Data | None = None) -> "Fi
     if len(found) != 1:
         raise UserError(f"decomposition draws one run, and {len(found)} were given")
     opened = reopen(found[0].run, data)
-    head, x = opened.evidence.head, opened.evidence.features.evaluated
+    head, x = opened.evaluation.head, opened.evaluation.features.evaluated
     if not isinstance(head, NormalisedHead):
         raise UserError(
             f"{found[0].source} has no head direction: pass a run of deconfound, cosine or capsule"
@@ -64,7 +64,7 @@ def decompose(head: NormalisedHead, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _plane(axes: "Axes", along: Tensor, rest: Tensor, opened: OpenRun) -> None:
     """Every image as (|d|, |rest|), and the mean of all as three arrows."""
-    labels = opened.evidence.scores.labels.cpu()
+    labels = opened.evaluation.scores.labels.cpu()
     for split, classes in opened.data.counts.splits.items():
         rows = torch.isin(labels, torch.tensor(classes)).nonzero().flatten()
         rows = rows[:: max(1, -(-len(rows) // SHOWN))]  # evenly over the classes
@@ -90,7 +90,7 @@ def _plane(axes: "Axes", along: Tensor, rest: Tensor, opened: OpenRun) -> None:
 
 def _shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
     """Part of a feature's square that lies along the head direction, by class rank."""
-    counts, labels = opened.data.counts.images, opened.evidence.scores.labels.cpu()
+    counts, labels = opened.data.counts.images, opened.evaluation.scores.labels.cpu()
     means = class_means(shares, labels, len(counts))
     seen = set(labels.tolist())
     values = [means[c] if c in seen else float("nan") for c in rank_groups(counts)]
