@@ -84,7 +84,9 @@ class TestLoadedBeforehand:
         path = write(tmp_path / "e.npz")
         own = replace(lt.load(path), val=lt.load(path).test, test=None)
         run = lt.fit(own, "cosine", out=tmp_path / "a", **QUICK)
-        with pytest.raises(UserError, match="was judged on its validation part, and .* test part"):
+        with pytest.raises(
+            UserError, match="was evaluated on its validation part, and .* test part"
+        ):
             lt.evaluate(run)
         assert lt.evaluate(run, data=own).provenance.evaluated_on == "val"
 
@@ -132,7 +134,7 @@ class TestOtherImages:
         assert again.result["subset_sha256"] != before
 
 
-class TestOtherJudgedImages:
+class TestOtherTestImages:
     """As many of each class, and other pixels."""
 
     @pytest.fixture
@@ -148,8 +150,8 @@ class TestOtherJudgedImages:
         (test / "x").rename(test / "bee")
         return [one, lt.fit(folder, "cosine", out=tmp_path / "b", **words)]
 
-    def test_a_run_is_not_judged_on_them(self, runs):
-        with pytest.raises(UserError, match=r"was judged on other images than the test part of"):
+    def test_a_run_is_not_evaluated_on_them(self, runs):
+        with pytest.raises(UserError, match=r"was evaluated on other images than the test part of"):
             lt.evaluate(runs[0])
         lt.evaluate(runs[1])
 
@@ -186,7 +188,7 @@ def test_held_out_images_are_reported(tmp_path):
     assert header.endswith(",class_mean") and float(first.split(",")[-1]) > 0
 
 
-def test_a_run_is_judged_again_in_its_own_precision(tmp_path):
+def test_a_run_is_evaluated_again_in_its_own_precision(tmp_path):
     run = lt.fit(
         "digits-lt", "deconfound-tde", out=tmp_path / "x", precision="bf16", epochs=2, device="cpu"
     )

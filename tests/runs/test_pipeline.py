@@ -239,7 +239,7 @@ class TestAlpha:
         assert not (run.folder / "tuning").exists()
 
     def test_auto_is_never_chosen_on_the_evaluated_part(self, tmp_path, caplog):
-        """A validation part and no test part: it judges, so something else must choose."""
+        """Without a test part the validation part is evaluated, so a tuning run must choose."""
         data = tiny_data()
         run = fit(tmp_path, data=replace(data, val=data.test, test=None), alpha="auto")
         assert run.result["evaluated_on"] == "val" and (run.folder / "tuning" / "last.pt").exists()
@@ -455,7 +455,7 @@ class TestBadInput:
         assert saved["epoch"] == 2
         assert all(torch.isfinite(t).all() for t in saved["replica"]["model"].values())
 
-    def test_data_without_a_judge(self, tmp_path):
+    def test_data_without_a_part_to_evaluate_on(self, tmp_path):
         with pytest.raises(UserError, match="no test and no validation part"):
             fit(tmp_path, data=replace(tiny_data(), test=None))
 

@@ -88,7 +88,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path):
     assert heard == [[False, True]] * calm.epochs
 
 
-def test_what_one_spoils_is_told_after_the_others_are_judged(tmp_path, monkeypatch):
+def test_an_error_is_raised_after_the_others_are_evaluated(tmp_path, monkeypatch):
     monkeypatch.setattr(packing, "_can_share_device", lambda *asked: True)
     calm, wild = tiny_config(epochs=2), tiny_config(epochs=2, lr=1e30)
     jobs = [

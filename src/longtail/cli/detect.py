@@ -77,6 +77,8 @@ class DetectEval:
     """off, plain (all classes alike) or background-exempt (Eq. 9); the run's own by default."""
     alpha: float | None = None
     """How much of the indirect effect is removed; the run's own by default."""
+    data: str | None = None
+    """Where the data that it was trained on lies now, if it was moved."""
     json: bool = False
     """Print the whole result as JSON."""
     device: Device = "auto"
@@ -92,7 +94,7 @@ class DetectEval:
         from longtail.detection.reopen import OpenDetector
 
         result = (
-            OpenDetector(self.folder, machine=MachineConfig(device=self.device))
+            OpenDetector(self.folder, data=self.data, machine=MachineConfig(device=self.device))
             .evaluate(self.tde, self.alpha)
             .to_json()
         )
@@ -112,6 +114,8 @@ class DetectSweep:
     """FIRST:LAST:STEP, or numbers with commas."""
     tde: Literal["plain", "background-exempt"] = "background-exempt"
     """From all classes alike, or not from the background."""
+    data: str | None = None
+    """Where the data that it was trained on lies now, if it was moved."""
     device: Device = "auto"
     """`auto` takes CUDA where there is one."""
 
@@ -124,7 +128,8 @@ class DetectSweep:
         from longtail.detection.reopen import OpenDetector
         from longtail.evaluation.result import csv_text
 
-        finished = OpenDetector(self.folder, machine=MachineConfig(device=self.device))
+        machine = MachineConfig(device=self.device)
+        finished = OpenDetector(self.folder, data=self.data, machine=machine)
         results = [r.to_json() for r in finished.sweep(parse_alphas(self.alphas), self.tde)]
         _print(results)
         names = tuple(results[0]["ap"])
@@ -144,6 +149,8 @@ class DetectReport:
     """How many validation images are drawn."""
     least_score: float = 0.3
     """Detections below it are not drawn."""
+    data: str | None = None
+    """Where the data that they were trained on lies now, if it was moved."""
     device: Device = "auto"
     """`auto` takes CUDA where there is one."""
 
@@ -161,6 +168,7 @@ class DetectReport:
             self.out,
             images=self.count,
             least_score=self.least_score,
+            data=self.data,
             machine=MachineConfig(device=self.device),
         )
         print(f"written to {page}")

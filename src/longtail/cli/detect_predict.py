@@ -55,6 +55,8 @@ class DetectPredict:
     """off, plain or background-exempt; the run's own by default."""
     alpha: float | None = None
     """How much of the indirect effect is removed; the run's own by default."""
+    data: str | None = None
+    """Where the data that it was trained on lies now, if it was moved."""
     device: Device = "auto"
     """`auto` takes CUDA where there is one."""
 
@@ -71,6 +73,10 @@ class DetectPredict:
 
         if self.annotations and self.images:
             raise UserError("--annotations lists the images: pass it, or IMAGES, not both")
+        if self.data and (self.images or self.annotations):
+            raise UserError(
+                "--data is where the run's own data lies: leave it out for other images"
+            )
         if self.image_folder and not self.annotations:
             raise UserError(
                 "--image-folder is where the images of --annotations are: pass that too, or the "
@@ -83,7 +89,8 @@ class DetectPredict:
             )
         if self.count < 1:
             raise UserError(f"--count {self.count}: at least one image must be drawn")
-        finished = OpenDetector(self.folder, machine=MachineConfig(device=self.device))
+        machine = MachineConfig(device=self.device)
+        finished = OpenDetector(self.folder, data=self.data, machine=machine)
         config = finished.scored(self.tde, self.alpha)
         if self.lvis_json:
             whole = self._write(finished, config, self.lvis_json)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -22,6 +22,8 @@ class Figure:
     mean with a band."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """Where to write it, as .svg, .pdf or .png; NAME.svg by default."""
+    data: str | None = None
+    """gradcam, decomposition: where the data of the runs lies now, if it was moved."""
     images: tuple[int, ...] = ()
     """gradcam: rows of the test set; else one of each of six classes, head to tail."""
     layer: str = ""
@@ -39,9 +41,12 @@ class Figure:
         from longtail.runs.compare import find_runs
 
         chosen = {"images": self.images, "layer": self.layer}
-        choices = {name: value for name, value in chosen.items() if value}
+        choices: dict[str, Any] = {name: value for name, value in chosen.items() if value}
         if choices and self.name != "gradcam":
             raise UserError(f"--{next(iter(choices))} belongs to gradcam, not to {self.name}")
+        if self.data and self.name not in figures.NEED_DATA:
+            raise UserError(f"--data belongs to gradcam and decomposition, not to {self.name}")
+        choices |= {"data": self.data} if self.data else {}
         out = self.out or Path(f"{self.name}.svg")
         print(f"written to {figures.draw(self.name, find_runs(self.sources), out, **choices)}")
 
@@ -56,6 +61,8 @@ class Figures:
     """Draw them."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("figures")
     """Folder of the files."""
+    data: str | None = None
+    """Where the data of the runs lies now, if it was moved."""
 
     examples = """
       longtail figures
@@ -74,5 +81,5 @@ class Figures:
             return print_lines(["figure", "what"], about)
         if not self.sources:
             raise UserError("longtail figures --all needs runs: their folders, or result files")
-        for name, what in figures.draw_all(find_runs(self.sources), self.out):
+        for name, what in figures.draw_all(find_runs(self.sources), self.out, data=self.data):
             print(f"{name:<16} {what}")

@@ -6,8 +6,8 @@ lists, and gives `Data`, wholly in memory. `name:ratio` cuts to that imbalance.
 
 import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ __all__ = [
     "hold_out",
     "is_path",
     "load",
-    "relocated",
 ]
 
 EMBEDDED = {
@@ -89,20 +88,6 @@ def check_loaded(data: Data, options: Mapping[str, Any]) -> None:
                     f"{field.name} is decided when data is loaded, and this is already: pass it "
                     f"to load, as load('{data.full_name}', {field.name}={options[field.name]!r})"
                 )
-
-
-def relocated(
-    name: str, config: DataConfig, reached: Callable[[Path], Path]
-) -> tuple[str, DataConfig]:
-    """What `load` takes for the same data when its paths are as `reached` gives them."""
-    given = {key: path for key, path in vars(config).items() if isinstance(path, Path)}
-    paths: dict[str, Any] = {key: reached(path) for key, path in given.items()}
-    base, colon, ratio = name.rpartition(":")
-    if not colon or reached(Path(name)).exists():
-        base, colon, ratio = name, "", ""
-    if is_path(base):
-        name = f"{reached(Path(base))}{colon}{ratio}"
-    return name, replace(config, **paths)
 
 
 def can_choose(name: str, config: DataConfig) -> bool:

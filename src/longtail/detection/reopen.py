@@ -16,7 +16,7 @@ from longtail.detection import pictures
 from longtail.detection.average_precision import Detections
 from longtail.detection.config import DetectionConfig, Tde
 from longtail.detection.data.annotations import Picture
-from longtail.detection.data.dataset import Categories, DetectionSet, Splits, load, relocated
+from longtail.detection.data.dataset import Categories, DetectionSet, Splits, load
 from longtail.detection.network.detector import build_detector
 from longtail.detection.predict import (
     Source,
@@ -33,6 +33,8 @@ from longtail.training.loop import launch
 from longtail.training.model import load_weights
 
 T = TypeVar("T")
+OwnSplits = Splits | Path | str | None
+"""A run's own data: loaded already, or its place if it was moved; None where it lay."""
 
 
 class OpenDetector:
@@ -40,7 +42,7 @@ class OpenDetector:
 
     Args:
         folder: of the run.
-        data: its splits, where they are loaded already.
+        data: its splits if they are loaded already, or the place that they were moved to.
         machine: where it runs now; where it was trained may be gone.
     """
 
@@ -48,7 +50,7 @@ class OpenDetector:
         self,
         folder: Path | str,
         *,
-        data: Splits | None = None,
+        data: OwnSplits = None,
         machine: MachineConfig | None = None,
     ) -> None:
         self.run = DetectionRun.open(folder)
@@ -63,14 +65,19 @@ class OpenDetector:
     @cached_property
     def splits(self) -> Splits:
         """What it was trained and judged on, which images of one's own do not need."""
-        place = relocated(self.config.data, self.config.files.root, self.run.reached)
-        try:
-            data = self._data or load(*place)
-        except UserError as error:
-            raise UserError(
-                f"the data of {self.run.folder} cannot be read: {error}. Only to look at images of "
-                "your own needs none: longtail detect predict RUN IMAGES"
-            ) from error
+        if isinstance(self._data, tuple):
+            data = self._data
+        else:
+            config = self.run.with_data(self._data)
+            try:
+                data = load(config.data, config.files.root)
+            except UserError as error:
+                if self._data is not None:
+                    raise
+                raise UserError(
+                    f"{self.run.missing_data(error)}. Images of your own need no data: longtail "
+                    "detect predict RUN IMAGES"
+                ) from error
         if digest(data) != self.stored["subset_sha256"]:
             raise UserError(
                 f"{self.run.folder} was trained or judged on other images than {self.config.data} "

@@ -11,8 +11,7 @@ from PIL import Image
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
-from longtail.detection.data.dataset import Splits
-from longtail.detection.reopen import OpenDetector
+from longtail.detection.reopen import OpenDetector, OwnSplits
 from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
 from longtail.reporting.template import source, template
@@ -27,7 +26,7 @@ def report(
     *,
     images: int = 6,
     least_score: float = 0.3,
-    data: Splits | None = None,
+    data: OwnSplits = None,
     machine: MachineConfig | None = None,
 ) -> Path:
     """Write the page for runs that share their data.
@@ -37,7 +36,7 @@ def report(
         out: the HTML file.
         images: validation images that are drawn.
         least_score: detections below it are not drawn.
-        data: their splits, where they are loaded already.
+        data: their splits if they are loaded already, or the place that they were moved to.
         machine: where detections are made.
     """
     opened = {run.folder.resolve(): run for run in map(DetectionRun.open, folders)}  # each once
@@ -122,6 +121,6 @@ def _about(name: str, run: DetectionRun, result: Mapping[str, Any]) -> dict[str,
         "name": name,
         "folder": str(run.folder),
         "cost": f"{result['seconds']:.1f} s; {speed}; device: {result['device']}",
-        "config": (run.folder / "config.yaml").read_text(),
+        "config": run.public_config,
         "environment": run.made_with,
     }

@@ -12,9 +12,16 @@ from typing import Any
 
 from longtail.core.environment import commit, versions
 from longtail.detection.config import DetectionConfig
-from longtail.detection.data.dataset import Categories, DetectionSet, Splits
+from longtail.detection.data.dataset import Categories, DetectionSet, Splits, is_path
 from longtail.detection.network.detector import Detector
-from longtail.evaluation.result import Cost, Provenance, Result, TrainingRecipe, csv_text
+from longtail.evaluation.result import (
+    Cost,
+    Provenance,
+    Result,
+    TrainingRecipe,
+    csv_text,
+    short_name,
+)
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Folder
 
@@ -30,6 +37,7 @@ class DetectionRun(Folder[DetectionConfig]):
 
     kind = DetectionConfig
     command = "longtail detect train"
+    is_path = staticmethod(is_path)
 
     @property
     def categories(self) -> Categories:
@@ -129,7 +137,9 @@ def recipe_fields_of(config: DetectionConfig) -> dict[str, Any]:
     if config.tde == "off":
         del scoring["alpha"]  # such a recipe may say any
     made = {
-        **{name: getattr(config, name) for name in ("method", "data", "backbone")},
+        "method": config.method,
+        "data": short_name(config.data),
+        "backbone": config.backbone,
         "options": {**asdict(config.model), **asdict(config.head)},
         "inference": scoring,
         "train": asdict(config.train),

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, Self, TypeVar
@@ -177,6 +178,11 @@ def recipe_fields(config: Config) -> dict[str, Any]:
     }
 
 
+def short_name(data: str) -> str:
+    """Return the name of a data set; of a path, only its last part, wherever it was typed."""
+    return os.path.basename(os.path.abspath(os.path.expanduser(data))) if data else ""
+
+
 def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[float, ...]:
     """Average `values` (N,) over the images of each class; 0 for a class without any."""
     labels = labels.to(values.device)
@@ -217,7 +223,7 @@ def make_result(
     recipe = recipe_fields(config)
     return Result(
         method=config.method,
-        data=data.name,
+        data=short_name(data.name),
         backbone=config.backbone,
         seed=config.seed,
         alpha=alpha[0],

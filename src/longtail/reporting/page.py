@@ -208,7 +208,7 @@ def _about_run(judged: EvaluatedRun) -> dict[str, Any]:
             f"{result['replicas']}; device: {result['device']}"
         ),
         "training": result["training_id"],
-        "config": (folder / "config.yaml").read_text(),
+        "config": judged.run.public_config,
         "environment": judged.run.made_with,
     }
 

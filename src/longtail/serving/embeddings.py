@@ -77,8 +77,7 @@ def _wanted(run: Run, data: Path | str | Data | None, options: dict[str, Any]) -
             f"--{ignored[0].replace('_', '-')} prepares other images, named by --data: those of "
             "the run itself are prepared as they were"
         )
-    root = options.get("root")
-    return own_data(run, root=None if root is None else Path(root))
+    return own_data(run, options.get("root"))
 
 
 def origin(run: Run, data: Data) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from longtail.reporting.figures.features import decomposition, gradcam
 from longtail.reporting.figures.graph import causal_graph
 from longtail.reporting.figures.simulated import decision_1d, gradients_2d
 from longtail.runs.compare import Source, read_all
+from longtail.runs.reopen import OwnData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +43,8 @@ FIGURES: "dict[str, Callable[..., Figure]]" = {
 """By the name that users type."""
 SIMULATED = ("causal-graph", "decision-1d", "gradients-2d")
 """Those that need no run."""
+NEED_DATA = ("decomposition", "gradcam")
+"""Those that need the data of their runs."""
 
 __all__ = [
     "FIGURES",
@@ -71,11 +74,13 @@ def draw(name: str, sources: Sequence[Source], out: Path | str, **choices: Any) 
     return save(FIGURES[name](sources, **choices), out)
 
 
-def draw_all(sources: Sequence[Source], out: Path | str) -> Iterator[tuple[str, str]]:
+def draw_all(
+    sources: Sequence[Source], out: Path | str, *, data: OwnData = None
+) -> Iterator[tuple[str, str]]:
     """Draw every figure into the folder `out`: each name, and its file or why there is none.
 
     All but `cosine-by-class` compare runs that share their data: those on the data of the first.
-    `decomposition` takes the first of them that it can.
+    `decomposition` takes the first of them that it can. `data` is the runs' own, if it was moved.
     """
     found = read_all(sources)
     on_first = [
@@ -91,6 +96,7 @@ def draw_all(sources: Sequence[Source], out: Path | str) -> Iterator[tuple[str, 
     }
     for name in FIGURES:
         try:
-            yield name, str(draw(name, takes.get(name, on_first), Path(out) / f"{name}.svg"))
+            path, own = Path(out) / f"{name}.svg", {"data": data} if name in NEED_DATA else {}
+            yield name, str(draw(name, takes.get(name, on_first), path, **own))
         except UserError as error:
             yield name, f"not drawn: {error}"

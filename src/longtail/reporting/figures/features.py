@@ -12,14 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longtail.core.errors import UserError
-from longtail.data.base import Data
 from longtail.evaluation.result import class_means
 from longtail.nn.heads import NormalisedHead
 from longtail.reporting.figures import canvas, style
 from longtail.reporting.figures.groups import rank_groups
 from longtail.reporting.gradcam import compactness, maps_of_run
 from longtail.runs.compare import Source, StoredResult, check_same_data, read_all
-from longtail.runs.reopen import OpenRun, reopen
+from longtail.runs.reopen import OpenRun, OwnData, reopen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +31,7 @@ EXAMPLES = 6
 
 
 @canvas.apply_style
-def decomposition(sources: Sequence[Source], *, data: Data | None = None) -> "Figure":
+def decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "Figure":
     """fig:2: x, its discriminative part and its projection on the head direction, of a run."""
     found = read_all(sources)
     if len(found) != 1:
@@ -106,7 +105,7 @@ def gradcam(
     *,
     images: Sequence[int] = (),
     layer: str = "",
-    data: Data | None = None,
+    data: OwnData = None,
 ) -> "Figure":
     """fig:5: Grad-CAM of the true class side by side, the TDE map for the TDE logit.
 
