@@ -27,7 +27,7 @@ def map_paths(config: C, is_path: IsPath, change: Callable[[Path], Path]) -> C:
 
 
 def make_absolute(path: Path) -> Path:
-    """Make a path absolute if it exists; data made in memory has a name that is no path."""
+    """Make a path absolute if it exists; data made in memory has a name that is not a path."""
     return path.expanduser().absolute() if exists(path) else path
 
 
