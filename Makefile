@@ -1,8 +1,8 @@
-# Two commands: `make demo` shows it, `make test` checks it. Both make .venv and install by themselves.
+# `make demo` shows it, `make test` checks it, `make docs` builds the site. Each makes .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check chromium clean
+.PHONY: demo test check docs chromium clean
 
 demo: .venv/installed
 	$(BIN)/longtail demo
@@ -15,7 +15,11 @@ check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The report is tested in a real browser; where there is none and none can be had, those tests skip.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: .venv/installed
+	$(BIN)/mkdocs build --strict
+
+# The report is tested in a real browser; without one those tests skip.
 chromium:
 	@if command -v chromium > /dev/null || command -v chromium-browser > /dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
@@ -32,4 +36,4 @@ chromium:
 	touch $@
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site

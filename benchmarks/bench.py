@@ -26,7 +26,7 @@ from longtail.runs.folder import Run
 from longtail.runs.plan import Job, resolve
 from longtail.runs.record import TUNING_FRACTION
 from longtail.training.loop import Progress
-from longtail.training.schedule import lay_out
+from longtail.training.schedule import schedule_stages
 
 PAPER_ORDER = (
     *("focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),
@@ -156,8 +156,10 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     def body(self) -> str:
         """The table, and the cells where we lose."""
         table = markdown(self)
+        several = len({recipe.config.data for recipe in self.recipes}) > 1
+        short = f"Overall accuracy, ours / the paper's:\n\n{overview(self)}\n" if several else ""
         note = f"\n{SHARES}\n" if "seconds a run" in table else ""
-        return f"{table}{note}{_below(self)}"
+        return f"{short}{table}{note}{_below(self)}"
 
     def expected_seconds(self, wanted: Sequence[tuple[ClassifierRecipe, int]]) -> float | None:
         """What `wanted` should take, from the price of an image in the results that are there."""
@@ -173,8 +175,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         for recipe, seed in wanted:
             config = recipe.config
             method = methods.build(config.method, config.options)
-            legs = lay_out(method.stages, config.train.epochs)[1 if method.first else 0 :]
-            epochs = sum((leg.stop - leg.start) * len(leg.stage.samplers) for leg in legs)
+            stages = schedule_stages(method.stages, config.train.epochs)[1 if method.first else 0 :]
+            epochs = sum((s.stop - s.start) * len(s.stage.samplers) for s in stages)
             seen = frozenset(o for o in config.options.items() if o[0] not in method.post_hoc)
             key = (recipe.cell, method.training or config.method, seen, config.train, seed)
             trainings[key] = images.get(config.data, typical) * epochs * price
@@ -221,12 +223,23 @@ def markdown(bench: ClassifierBench) -> str:
     return tables.markdown(columns, ([row[c] for c in columns] for row in rows))
 
 
-def overview(bench: ClassifierBench) -> str:
-    """One row a method and backbone, one column a data set: ours / the paper's, overall."""
+README_ROWS = ("baseline", "ldam-drw", "bbn", "balanced-softmax", "deconfound", "deconfound-tde")
+"""The methods that README's overview shows; results/NAME.md has them all."""
+
+
+def overview(bench: ClassifierBench, only: Sequence[str] = ()) -> str:
+    """Table with a row per method and backbone, a column per data set: ours / the paper's, overall.
+
+    `only` limits it to these rows.
+    """
     columns = list(dict.fromkeys(recipe.config.data for recipe in bench.recipes))
     cells = {(_row(r), r.config.data): _overview_cell(r, bench.found(r)) for r in bench.recipes}
     rows = sorted({_row(r): _in_paper_order(r)[1] for r in bench.recipes}.items(), key=_by_value)
-    lines = [[row, *(cells.get((row, data), "") for data in columns)] for row, _ in rows]
+    lines = [
+        [row, *(cells.get((row, data), "") for data in columns)]
+        for row, _ in rows
+        if not only or row in only
+    ]
     return tables.markdown(["method", *columns], lines)
 
 
@@ -297,7 +310,8 @@ def _below(bench: ClassifierBench) -> str:
 def write_table(bench: ClassifierBench, readme: Path | None) -> Path:
     """Write RESULTS/NAME.md; README gets it, or its overview, between NAME's markers."""
     table = markdown(bench)
-    short = table if len({r.config.data for r in bench.recipes}) == 1 else overview(bench)
+    one_set = len({r.config.data for r in bench.recipes}) == 1
+    short = table if one_set else overview(bench, README_ROWS)
     out = bench.write_page()
     if readme and readme.exists():
         text = readme.read_text()

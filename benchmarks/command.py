@@ -27,7 +27,7 @@ class BenchCommand:
     only: tuple[str, ...] = ()
     """Run only recipes whose path holds one of these words; of embeddings, FILE/CLASSIFIER, of
     detection-speed, a part of shapes-lvis, shapes-lvis-1203, shapes-lvis-1203-masks or lvis-v1; of
-    images, the names of ways: ceiling, resident, streaming, streaming-device, dataloader."""
+    images, the names of ways: ceiling, resident, streaming, dataloader."""
     root: Path | None = None
     """Folder of the data sets; else $LONGTAIL_DATA. For embeddings and stream, of .npz files."""
     recipes: Path = Path("recipes")

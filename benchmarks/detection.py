@@ -93,7 +93,7 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
                         self.check_images(recipe, digest(loaded[config.data]), config.data)
             splits = loaded[config.data]
             run = fit(config, out=folder, data=splits, resume=True, progress=progress)
-            self._keep(rows, OpenDetector(run.folder, data=splits, machine=machine.general()))
+            self._keep(rows, OpenDetector(run.folder, data=splits, machine=machine.to_machine()))
 
     def trainings(
         self, wanted: Sequence[tuple[DetectionRecipe, int]]

@@ -9,7 +9,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.network.proposals import SIZES
-from longtail.detection.network.pyramid import Pyramid, group_norm
+from longtail.detection.network.pyramid import Pyramid, build_group_norm
 from longtail.detection.network.regions import BOX
 
 
@@ -22,7 +22,7 @@ def mask_rcnn(config: DetectionConfig, classes: int) -> MaskRCNN:
     model, asked = config.model, config.inference
     pyramid = Pyramid(config.backbone, norm=model.norm, width=model.width, pretrained=False)
     pyramid.out_channels = model.width  # type: ignore[assignment]
-    norm = group_norm if model.norm == "group" else None
+    norm = build_group_norm if model.norm == "group" else None
     sizes = tuple((int(size * model.anchor_scale),) for size in SIZES)
     detector = MaskRCNN(
         pyramid,

@@ -27,12 +27,12 @@ from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
 from longtail.core.errors import unknown
 from longtail.detection.config import DetectionConfig, Tde
-from longtail.detection.data.batches import DetectionBatch, rows_of
+from longtail.detection.data.batches import DetectionBatch, number_masks
 from longtail.detection.data.dataset import Categories
 from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.train import LONGEST_GRADIENT
 from longtail.evaluation import tables
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 
 NAME = "detection-speed"
 NOTE = (
@@ -192,7 +192,7 @@ def random_batch(
         boxes=boxes,
         labels=torch.randint(1, classes + 1, shape, generator=generator),
         masks=(down[..., :, None] & across[..., None, :]).flatten(0, 1).byte(),
-        rows=rows_of([OBJECTS] * images),
+        rows=number_masks([OBJECTS] * images),
         keys=torch.arange(images),
     )
     return DetectionBatch(*(part.to(device) for part in batch))

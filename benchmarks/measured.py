@@ -136,7 +136,7 @@ def _stream(asked: "BenchCommand") -> None:
 def _cost(asked: "BenchCommand") -> None:
     _measures_at_once(asked)
     from benchmarks import cost
-    from longtail.training.loop import launch
+    from longtail.training.launch import launch
 
     device = launch(asked.machine).device.type
     print(f"written to {cost.bench_cost(asked.results, device)}")
@@ -173,7 +173,7 @@ def _detection(asked: "BenchCommand") -> None:
         return
     try:
         with Console() as console:
-            machine = DetectionMachineConfig.of(asked.machine)
+            machine = DetectionMachineConfig.from_machine(asked.machine)
             opened.run(wanted, root=asked.root, machine=machine, progress=console)
     finally:
         if is_first_process() and opened.begun:

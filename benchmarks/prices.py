@@ -19,11 +19,12 @@ from longtail import methods
 from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.data.base import Data
-from longtail.evaluation.accuracy import GRID, accuracy, score, sweep
+from longtail.evaluation.accuracy import accuracy, score, sweep
+from longtail.evaluation.alpha import GRID
 from longtail.runs.plan import resolve
 from longtail.runs.record import TUNING_FRACTION
-from longtail.training.loop import launch
-from longtail.training.resident import ResidentBatches
+from longtail.training.batches import ResidentBatches
+from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
 
@@ -85,11 +86,11 @@ def price(config: Config, data: Data, fabric: Fabric, seconds: float) -> Price:
     method = methods.build(config.method)
     replica = _replica(config, data, fabric)
     times = []
-    for leg in replica.legs:
-        replica.enter(leg.start, resumed=False)
-        replica.begin_epoch(leg.start)
+    for stage in replica.stages:
+        replica.enter(stage.start, resumed=False)
+        replica.begin_epoch(stage.start)
         times.append(step_seconds([replica], seconds)[1])
-    epochs = tuple(leg.stop - leg.start for leg in replica.legs)
+    epochs = tuple(stage.stop - stage.start for stage in replica.stages)
     alone = Price(config.method, epochs, tuple(times), replica.steps, 0.0)
     tuning = (1 - TUNING_FRACTION) * alone.seconds if method.choice else 0.0
     return Price(config.method, epochs, tuple(times), replica.steps, tuning)

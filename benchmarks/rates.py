@@ -13,7 +13,7 @@ from longtail.data.formats.imagenet_lt import LISTED
 
 UNAIDED = ("ceiling", "resident")
 """Ways that have no workers."""
-WAYS = (*UNAIDED, "streaming", "streaming-device", "dataloader")
+WAYS = (*UNAIDED, "streaming", "dataloader")
 EPOCHS = 90
 IMAGES = LISTED["imagenet-lt"].lists["train"][1]
 
@@ -23,7 +23,7 @@ class Throughput:
     """One way of feeding the network."""
 
     mode: str
-    """One of `WAYS`; streaming-device decodes there."""
+    """One of `WAYS`."""
     fed_by: str
     """The class that did it."""
     images: int

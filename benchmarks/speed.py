@@ -19,9 +19,9 @@ from longtail.core.config import Config, MachineConfig
 from longtail.core.environment import environment
 from longtail.data.base import Data
 from longtail.runs.plan import resolve
-from longtail.training.cuda_graph import stepper
-from longtail.training.loop import launch
-from longtail.training.resident import ResidentBatches, sample_input
+from longtail.training.batches import ResidentBatches, sample_input
+from longtail.training.cuda_graph import build_step
+from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
 PASSES = 5
@@ -57,7 +57,7 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
         replica.enter(0, resumed=False)
         replica.begin_epoch(0)
     captured, step = step_seconds(trained, seconds)
-    size = trained[0].batch
+    size = trained[0].full_batch
     bytes_per_image = (
         PASSES
         * _activations(trained[0].model, sample_input(data, config.train))
@@ -77,9 +77,9 @@ def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: 
 
 def step_seconds(trained: Sequence[Trainer], seconds: float) -> tuple[float, float]:
     """Seconds until the first replay, and of a step after it, measured over about `seconds`."""
-    fabric, sizes = trained[0].fabric, tuple(replica.batch for replica in trained)
+    fabric, sizes = trained[0].fabric, tuple(replica.full_batch for replica in trained)
     began = time.perf_counter()
-    advance = stepper(trained)
+    advance = build_step(trained)
     wait(fabric)
     captured = time.perf_counter() - began
 

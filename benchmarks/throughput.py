@@ -32,17 +32,16 @@ from longtail.data.base import Data, Split
 from longtail.data.decoding.host import cores
 from longtail.data.decoding.workers import receive
 from longtail.runs.plan import resolve
-from longtail.training.batches import can_decode, place, workers_of
-from longtail.training.cuda_graph import stepper
-from longtail.training.loop import launch
-from longtail.training.resident import ResidentBatches
+from longtail.training.batches import ResidentBatches, count_workers, place
+from longtail.training.cuda_graph import build_step
+from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
 WARM_UP = 5
 """Steps before the clock starts, where it does not run from the beginning."""
 INTERVAL = 2.0
 """Seconds between two looks at the host's memory."""
-NO_MATTER = ("decode", "replicas", "save_seconds", "workers")
+NO_MATTER = ("replicas", "save_seconds", "workers")
 """Of the machine, what no figure depends on; and the workers, which are each figure's own."""
 
 
@@ -83,10 +82,9 @@ def bench_images(setting: Setting, out: Path, only: Sequence[str] = ()) -> list[
         raise UserError(f"--images {setting.images} are fewer than a batch: pass {batch} or more")
     paths = generate(setting.folder, setting.files, scale=setting.scale)
     fabric = launch(config.machine)
-    possible = [way for way in WAYS if way != "streaming-device" or can_decode(fabric.device)]
-    asked = only or possible  # what is asked for by name says itself why it is not possible
+    asked = only or WAYS
     about = _about(setting, paths)
-    found = keep(about, workers_of(config.machine), out)
+    found = keep(about, count_workers(config.machine), out)
     replaced = modes(out) - set(found)
     failed: list[str] = []
     for mode, way in _ways(setting, paths, fabric).items():
@@ -124,7 +122,6 @@ def _ways(
 ) -> dict[str, Callable[[], Throughput]]:
     """How each of `WAYS` is measured."""
     config = setting.config
-    by_workers, on_device = (config.with_options(decode=by) for by in ("workers", "device"))
 
     def data(stream: bool) -> Data:
         files = replace(config.files, stream=stream)
@@ -133,8 +130,7 @@ def _ways(
     return {
         "ceiling": lambda: _ceiling(setting, data(True), fabric),
         "resident": lambda: _epoch("resident", config, data(False), fabric),
-        "streaming": lambda: _epoch("streaming", by_workers, data(True), fabric),
-        "streaming-device": lambda: _epoch("streaming-device", on_device, data(True), fabric),
+        "streaming": lambda: _epoch("streaming", config, data(True), fabric),
         "dataloader": lambda: _dataloader(setting, data(True), paths, fabric),
     }
 
@@ -142,12 +138,12 @@ def _ways(
 def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
     """A whole epoch as the engine runs it, from its first draw on."""
     replica = _replica(config, data, fabric)
-    if mode == "resident" and not isinstance(replica.resident, ResidentBatches):
+    if mode == "resident" and not isinstance(replica.batches, ResidentBatches):
         raise UserError(
             f"{len(data.train):,} images do not fit the device, or neither memory nor disk, and "
             "would be streamed: pass a smaller --images to measure resident ones"
         )
-    advance = stepper([replica])
+    advance = build_step([replica])
     wait(fabric)
     with watch(used, INTERVAL) as host:
         began = time.perf_counter()
@@ -156,7 +152,7 @@ def _epoch(mode: str, config: Config, data: Data, fabric: Fabric) -> Throughput:
             advance((size,))
         wait(fabric)
         seconds = time.perf_counter() - began
-    fed_by = type(replica.resident).__name__
+    fed_by = type(replica.batches).__name__
     return _measured(mode, fed_by, config, sum(replica.step_sizes), seconds, fabric, host)
 
 
@@ -169,14 +165,14 @@ def _ceiling(setting: Setting, data: Data, fabric: Fabric) -> Throughput:
     images = torch.randint(256, (count, 3, side, side), dtype=torch.uint8)
     data = replace(data, train=Split(images, data.train.labels[:count]))
     replica = _replica(config, data, fabric)
-    advance = stepper([replica])
+    advance = build_step([replica])
 
     def step() -> None:
         replica.cursor.zero_()
-        advance((replica.batch,))
+        advance((replica.full_batch,))
 
     seconds, host = _steady(step, WARM_UP, setting.steps, fabric)
-    seen = setting.steps * replica.batch
+    seen = setting.steps * replica.full_batch
     return _measured("ceiling", "ResidentBatches", config, seen, seconds, fabric, host)
 
 
@@ -185,7 +181,7 @@ def _dataloader(setting: Setting, data: Data, paths: Sequence[Path], fabric: Fab
     config = setting.config
     size, batch = config.train.crop_size, config.train.batch_size
     assert size is not None
-    workers, pin = workers_of(config.machine), fabric.device.type == "cuda"
+    workers, pin = count_workers(config.machine), fabric.device.type == "cuda"
     loader = plain_loader(paths, data.train.labels.tolist(), size, batch, workers, pin=pin)
     replica = _replica(config, data, fabric)
     optimizer = replica.optimizer
@@ -219,7 +215,7 @@ def _replica(config: Config, data: Data, fabric: Fabric) -> Trainer:
     config, method = resolve(config)
     replica = Trainer(config, method, data, resident, fabric)
     replica.enter(0, resumed=False)
-    if resident.captured:
+    if resident.capturable:
         replica.begin_epoch(0)  # the graph is captured on what an epoch has drawn
     return replica
 
@@ -254,7 +250,7 @@ def _measured(
         mode=mode,
         fed_by=fed_by,
         images=images,
-        workers=0 if fed_by == "ResidentBatches" else workers_of(config.machine),
+        workers=0 if fed_by == "ResidentBatches" else count_workers(config.machine),
         images_per_second=images / seconds,
         device_bytes=torch.cuda.max_memory_allocated() if cuda else 0,
         host_bytes=tuple(host),

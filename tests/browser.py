@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its own DevTools protocol on a pipe: no other package."""
+"""A headless Chromium, driven by its DevTools protocol over a pipe, without another package."""
 
 import json
 import os
@@ -16,11 +16,11 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 PATIENCE = 300.0
-"""Seconds after which something never comes."""
+"""Seconds to wait before a test fails."""
 
 
 class Browser:
-    """One page; what it logged and asked for is kept."""
+    """One page, with its log entries and requests."""
 
     def __init__(self, to_browser: int, from_browser: int):
         self._to, self._from, self._rest = to_browser, from_browser, b""
@@ -33,7 +33,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and wait for its answer; events on the way are kept."""
+        """Send a command, wait for its answer, and keep the events before it."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -47,13 +47,13 @@ class Browser:
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
             read = os.read(self._from, 1 << 20)
-            assert read, "chromium has gone"
+            assert read, "chromium exited"
             self._rest += read
         message, self._rest = self._rest.split(b"\0", 1)
         return json.loads(message)
 
     def run(self, script: str) -> Any:
-        """The value of an expression, promises awaited."""
+        """Evaluate an expression, and await it if it is a promise."""
         answer = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -74,7 +74,7 @@ class Browser:
             assert time.monotonic() < until, f"never true: {script}"
 
     def press(self, key: str) -> None:
-        """A key on what has the focus."""
+        """Press and release a key on the focused element."""
         for kind in ("keyDown", "keyUp"):
             self.call(
                 *("Input.dispatchKeyEvent",),
@@ -82,12 +82,12 @@ class Browser:
             )
 
     def complaints(self) -> list[dict[str, Any]]:
-        """Exceptions, console messages and log entries, refused requests among them."""
+        """Exceptions, console messages and log entries, including refused requests."""
         kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
         return [event for event in self.events if event.get("method") in kinds]
 
     def requests(self) -> list[str]:
-        """Addresses the page asked for."""
+        """Addresses that the page requested."""
         sent = [e for e in self.events if e.get("method") == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
 
@@ -97,7 +97,7 @@ KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35}
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """A Chromium with an empty `profile`, gone when the block ends."""
+    """Start a Chromium with an empty `profile`, and end it with the block."""
     assert CHROMIUM
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
@@ -114,7 +114,7 @@ def browser(profile: Path) -> Iterator[Browser]:
     try:
         yield Browser(ours_out, ours_in)
     finally:
-        os.close(ours_out)  # its way of being told to go
+        os.close(ours_out)  # chromium exits when its pipe closes
         os.close(ours_in)
         try:
             process.wait(timeout=10)

@@ -18,7 +18,7 @@ from longtail.evaluation.accuracy import score, sweep
 from longtail.evaluation.result import round_floats
 from longtail.nn import backbones
 from longtail.nn.heads import DeconfoundHead
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 
 ROOT = Path(__file__).parents[2]
 

@@ -44,7 +44,7 @@ def setting(tmp_path, monkeypatch) -> Setting:
     return Setting(config, tmp_path / "images", images=17, files=6, scale=0.06, steps=3)
 
 
-MODES = ["ceiling", "resident", "streaming", "streaming-device", "dataloader"]
+MODES = ["ceiling", "resident", "streaming", "dataloader"]
 
 
 def figures(mode: str, workers: int = 2, **others) -> Throughput:
@@ -63,14 +63,15 @@ def test_every_way_is_measured_and_written(setting, tmp_path, monkeypatch):
     monkeypatch.setattr(throughput, "INTERVAL", 0.001)
     found = bench_images(setting, tmp_path / "images.json")
     assert [way.mode for way in found] == MODES
-    assert [way.fed_by for way in found] == ["ResidentBatches"] * 2 + ["StreamedBatches"] * 2 + [
-        "DataLoader"
+    assert [way.fed_by for way in found] == ["ResidentBatches"] * 2 + [
+        "StreamedBatches",
+        "DataLoader",
     ]
     assert all(way.images_per_second > 0 and len(way.host_bytes) > 2 for way in found)
     assert all(way.preparing_seconds > 0 for way in found)
     # three steps; an epoch of four; a whole number of times the two workers
-    assert [way.images for way in found] == [12, 16, 16, 16, 16]
-    assert [way.workers for way in found] == [0, 0, 2, 2, 2]
+    assert [way.images for way in found] == [12, 16, 16, 16]
+    assert [way.workers for way in found] == [0, 0, 2, 2]
     stored = json.loads((tmp_path / "images.json").read_text())
     assert [way["mode"] for way in stored["throughputs"]] == MODES
     assert (stored["backbone"], stored["batch_size"], stored["rows"]) == ("conv4", 4, 17)
@@ -99,7 +100,7 @@ def test_it_can_be_measured_in_pieces(setting, tmp_path, monkeypatch):
     assert [way.mode for way in found] == MODES and found[0].host_bytes == (1, 2)
     assert asked == [*MODES[:3], *MODES[2:]]
     bench_images(replace(setting, images=16), out)  # other rows, other figures
-    assert asked[6:] == MODES
+    assert asked[5:] == MODES
 
 
 def test_ways_are_asked_for_by_name(setting, tmp_path, monkeypatch):
@@ -125,11 +126,11 @@ def test_ways_are_asked_for_by_name(setting, tmp_path, monkeypatch):
     assert asked == ["dataloader"]
     header, rows = rates.table([figures("streaming")])
     assert dict(zip(header, rows[0], strict=True))["of ceiling"] == "-"
-    assert run(replicas=3, save_seconds=7.0, decode="device") == MODES
-    assert asked == ["resident", "streaming-device"]
+    assert run(replicas=3, save_seconds=7.0) == MODES
+    assert asked == ["resident"]
     workers[0] = 1
     assert run(("dataloader",), workers=1) == ["ceiling", "resident", "dataloader"]
-    assert run(workers=1) == MODES and asked == ["streaming", "streaming-device"]
+    assert run(workers=1) == MODES and asked == ["streaming"]
     run(accumulate=2, workers=1)  # that matters to all
     assert asked == MODES
     with pytest.raises(UserError) as caught:
@@ -154,7 +155,7 @@ def test_figures_of_other_code_are_measured_again(setting, tmp_path, monkeypatch
 
 def test_no_figure_is_ever_lost(setting, tmp_path, monkeypatch):
     instead(monkeypatch, figures)
-    monkeypatch.setattr(throughput, "workers_of", lambda machine: machine.workers)
+    monkeypatch.setattr(throughput, "count_workers", lambda machine: machine.workers)
 
     def run(only: list[str], at: str, workers: int) -> None:
         monkeypatch.setattr(provenance, "commit", lambda: at)
@@ -200,20 +201,6 @@ def test_results_that_benches_write_are_no_change_of_the_code(tmp_path, monkeypa
     assert provenance.commit() == f"{clean}-dirty"
 
 
-def test_the_row_says_where_images_are_decoded_whatever_is_asked(setting, tmp_path, monkeypatch):
-    asked = {}
-
-    def epoch(mode, config, *args) -> Throughput:
-        asked[mode] = config.machine.decode
-        return figures(mode)
-
-    monkeypatch.setattr(throughput, "_epoch", epoch)
-    for decode in ("workers", "device"):
-        there = replace(setting, config=setting.config.with_options(decode=decode))
-        bench_images(there, tmp_path / decode, ["streaming", "streaming-device"])
-        assert asked == {"streaming": "workers", "streaming-device": "device"}
-
-
 def test_what_is_done_outside_the_clock_is_timed_apart(setting, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: now[0])
@@ -252,7 +239,7 @@ def test_nothing_of_a_way_is_left_for_the_next(setting, tmp_path, monkeypatch):
         bench_images(setting, tmp_path / "images.json")
     finally:
         gc.enable()
-    assert len(made) == 5
+    assert len(made) == 4
 
 
 def test_fewer_images_than_a_batch_are_refused(setting, tmp_path):
@@ -298,7 +285,7 @@ def test_a_way_that_fails_leaves_the_others_to_be_measured(setting, tmp_path, mo
         f"The other ways are in {out}.",
     ]
     stored = json.loads(out.read_text())["throughputs"]
-    assert [way["mode"] for way in stored] == ["ceiling", "streaming", "streaming-device"]
+    assert [way["mode"] for way in stored] == ["ceiling", "streaming"]
     before = out.read_text()
     with pytest.raises(UserError, match="^resident: no resident here$"):
         bench_images(replace(setting, images=16), out, ["resident"])
@@ -422,7 +409,8 @@ def measured(folder: str) -> tuple[dict[str, dict], str]:
 
 def test_the_docs_tell_what_was_measured():
     ways, page = measured("images")
-    assert list(ways) == MODES and {ways[mode]["workers"] for mode in MODES[2:]} == {16}
+    ways = {mode: ways[mode] for mode in MODES}
+    assert {ways[mode]["workers"] for mode in MODES[2:]} == {16}
     rate = {mode: way["images_per_second"] for mode, way in ways.items()}
     shares = {mode: each / rate["ceiling"] for mode, each in rate.items()}
     for mode, way in ways.items():
@@ -447,15 +435,23 @@ def test_the_docs_tell_how_flat_memory_was():
     told = {f"{size / 2**30:.1f}" for size in (min(flat), max(flat), left)}
     growth = f"{ways['streaming']['host_growth']:.3f}"
     assert told | {f"{len(looks)}", growth} <= numbers_in(page)
-    assert ways["streaming-device"]["host_bytes"][0] > 0.99 * looks[-1]
+    assert ways["streaming-device"]["host_bytes"][0] > 0.99 * looks[-1]  # the way that came next
 
 
 def test_the_docs_tell_what_few_workers_bring():
+    few, page = measured("images-4-workers/images")
+    assert {way["workers"] for way in few.values()} == {4}
+    streaming, loader = (few[mode]["images_per_second"] for mode in MODES[2:])
+    told = {f"{streaming:,.0f}", f"{loader:,.0f}", f"{streaming / loader:.2f}"}
+    assert told <= numbers_in(page)
+
+
+def test_the_docs_tell_what_decoding_on_the_device_brought():
     many, page = measured("images")
     few, _ = measured("images-4-workers/images")
-    assert {way["workers"] for way in few.values()} == {4}
-    streaming, on_device, loader = (few[mode]["images_per_second"] for mode in MODES[2:])
-    on_device_before = many["streaming-device"]["images_per_second"]
-    rates = {f"{rate:,.0f}" for rate in (streaming, loader, on_device, on_device_before)}
-    assert rates | {f"{streaming / loader:.2f}"} <= numbers_in(page)
-    assert streaming < on_device < on_device_before < many["streaming"]["images_per_second"]
+    before, after = (
+        [ways[mode]["images_per_second"] for mode in ("streaming", "streaming-device")]
+        for ways in (few, many)
+    )
+    told = {f"{rate:,.0f}" for rate in (*before, *after)} | {f"{after[1] / after[0]:.2f}"}
+    assert told <= numbers_in(page) and before[0] < before[1] < after[1] < after[0]

@@ -13,6 +13,7 @@ import longtail as lt
 from longtail import methods
 from longtail.cli import parser as cli
 from longtail.cli.arguments import parse_alphas
+from longtail.cli.flags import list_flags
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 
@@ -48,7 +49,10 @@ def run(tmp_path_factory) -> Path:
 SLOW = {"torch", "numpy", "matplotlib", "sklearn", "lightning", "pyarrow", "timm", "PIL"}
 
 
-@pytest.mark.parametrize("words", [("--help",), ("methods", "--help"), ("train", "--help")])
+@pytest.mark.parametrize(
+    "words",
+    [("--help",), ("methods", "--help"), ("train", "--help"), ("detect", "train", "--help-all")],
+)
 def test_help_imports_nothing_slow(words):
     loaded = f"print(*sorted({SLOW} & set(sys.modules)))"
     code = "import sys; from longtail.cli.parser import main; main(sys.argv[1:])"
@@ -60,20 +64,43 @@ def test_help_imports_nothing_slow(words):
     assert "longtail" in "".join(text) and slow == ""
 
 
-def test_help_of_train_is_grouped_and_has_examples(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["train", "letters-lt", "--help"])
-    text = capsys.readouterr().out
+def help_of(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+def flags_in(text: str) -> set[str]:
+    """The first long flag of each row of a help text, in a box or not."""
+    return set(re.findall(r"^[│| ] (?:-\w[^,]*, )?(--[a-z-]+)", text, flags=re.M))
+
+
+def test_help_of_train_shows_what_most_people_need(capsys):
+    text = help_of(capsys, "train", "letters-lt", "--help")
     assert "Examples:" in text and "longtail train letters-lt" in text
-    assert "--val-fraction" in text and "--weight-decay" in text
+    options = "method backbone epochs batch-size lr image-size val-fraction out help help-all"
+    assert flags_in(text) == {f"--{name}" for name in options.split()}
+    assert "--heads" in text and "longtail methods NAME" in text
     assert "(default: conv4)" in text  # the preset of this very data set
+
+
+@pytest.mark.parametrize("name", ["train", "detect train"])
+def test_help_all_begins_with_the_main_options_and_shows_every_other(name, capsys):
+    main = help_of(capsys, *name.split(), "--help")
+    full = help_of(capsys, *name.split(), "--help-all")
+    first, _, advanced = full.partition("advanced options")
+    assert flags_in(first) == flags_in(main) and len(flags_in(main)) == 10
+    assert not flags_in(first) & flags_in(advanced)
+    named = re.findall(r"--[a-z-]+", full.partition("Examples:")[2])
+    hidden = {"--data", "--no-data", "--options"}  # shown as DATA; set by the method's own flags
+    assert set(list_flags(cli.COMMANDS[name])) - hidden <= set(named)
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_an_option_that_may_be_left_out_is_shown_by_its_type(name, capsys):
-    with pytest.raises(SystemExit):
-        cli.main([*name.split(), "--help"])
-    assert not re.search(r"[{,]None[,}]", capsys.readouterr().out)
+    text = help_of(capsys, *name.split(), "--help-all")
+    assert not re.search(r"[{,]None[,}]", text)
 
 
 def test_what_a_recipe_sets_can_be_left_out_again(tmp_path):
@@ -131,8 +158,8 @@ def test_eval_and_sweep_agree(run, capsys):
 
 def test_eval_says_how_the_tau_of_a_rule_was_chosen(tmp_path, capsys):
     run = lt.fit("digits-lt", "decouple-tau-norm", out=tmp_path / "r", epochs=1, device="cpu")
-    told = longtail(capsys, "eval", str(run.folder)).splitlines()[-1]
-    assert told == f"tau {run.result['tau']:g}: held-out"
+    last = longtail(capsys, "eval", str(run.folder)).splitlines()[-1]
+    assert last == f"tau {run.result['tau']:g}: held-out"
 
 
 def test_report_is_one_file_without_network(run, tmp_path, capsys):
@@ -194,7 +221,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("sweep", "nowhere", "--alphas", "a:b"), "or numbers as 0,1,1.5, not 'a:b'"),
         (("methods", "decouple"), "unknown method 'decouple'"),
         (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
-        (("train", "digits-lt", "--seeds", "0"), "--seeds 0: at least one"),
+        (("train", "digits-lt", "--seeds", "0"), "--seeds 0: must be at least 1"),
         (("train", "digits-lt", "--alpha", "nan"), "--alpha takes float or auto, not 'nan'"),
         (("train", "digits-lt", "--heads", "inf"), "--heads takes int, not 'inf'"),
         (("sweep", "nowhere", "--alphas=-1:0:1"), "alpha -1 must be a number from 0 up"),
@@ -276,7 +303,7 @@ def test_the_demo_leaves_another_run_alone(run, capsys, tmp_path):
     import shutil
 
     shutil.copytree(run, tmp_path / "baseline" / "s0")
-    assert "is a run of yours" in refused(capsys, "demo", "--out", str(tmp_path))
+    assert "is not a run of the demo" in refused(capsys, "demo", "--out", str(tmp_path))
     assert (tmp_path / "baseline" / "s0" / "result.json").exists()
 
 

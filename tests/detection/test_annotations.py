@@ -9,7 +9,7 @@ from faster_coco_eval import mask as library
 
 from longtail.core.errors import UserError
 from longtail.detection.average_precision import Detections, measure
-from longtail.detection.data.annotations import CROWD, HOLLOW, PART
+from longtail.detection.data.annotations import CROWD, EMPTY, POLYGON
 from longtail.detection.data.dataset import load, read
 
 WHOLE = torch.zeros(10, 20, dtype=torch.uint8)
@@ -75,8 +75,8 @@ ODD = {
     "annotations of an image that is not listed": {"image_id": 8},
     "annotations of a category that is not listed": {"category_id": 5},
     "masks of another size than their image": {"segmentation": {"size": [9, 9], "counts": [81]}},
-    "polygons that are not lists of three points or more": {"segmentation": [[2, 3, 8, 3]]},
-    "polygons with a point far out of any image": {"segmentation": [[2, 3, 8, 3, 1e13, 7]]},
+    "polygons that are not lists of at least three points": {"segmentation": [[2, 3, 8, 3]]},
+    "polygons with a point far outside any image": {"segmentation": [[2, 3, 8, 3, 1e13, 7]]},
     "objects without a mask": {"segmentation": []},
 }
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_used_is_left_out_counted_and_told(content, write, caplog
         ),
         (
             {**PLAIN, "segmentation": [[10**400, 3, 8, 3, 8, 7]]},
-            "polygons that are not lists of three points or more",
+            "polygons that are not lists of at least three points",
         ),
     ],
 )
@@ -123,7 +123,7 @@ def test_entries_of_another_type_are_left_out(content, write, entry, reason):
 def test_a_part_of_a_mask_that_encloses_nothing_is_counted(content, write):
     content["annotations"][0]["segmentation"].append([2, 3, 8, 3])
     data = split(write(content))
-    assert data.dropped == {PART: 1}
+    assert data.dropped == {POLYGON: 1}
     assert torch.equal(data[0][1]["masks"], WHOLE[None])
 
 
@@ -155,7 +155,7 @@ def test_an_object_whose_mask_covers_nothing_is_no_target_but_is_kept_for_the_me
     outside = {"segmentation": [[30, 3, 36, 3, 36, 7, 30, 7]]}
     content["annotations"].append({**content["annotations"][0], **outside})
     data = split(write(content))
-    assert data.dropped == {HOLLOW: 1}
+    assert data.dropped == {EMPTY: 1}
     assert data.categories.instances == (0, 2)
     assert len(data[0][1]["labels"]) == 1
     # of two objects the masks of one can be found, and the boxes of both
@@ -174,7 +174,7 @@ def test_a_truncated_file(content, write, keep):
     path = write(content) / "instances_train.json"
     text = path.read_text()
     path.write_text(text[: int(keep * len(text))])
-    with pytest.raises(UserError, match=r"instances_train.json is not whole: .*anew"):
+    with pytest.raises(UserError, match=r"instances_train.json is not valid JSON: .*again"):
         read(path, path.parent)
 
 
@@ -183,12 +183,12 @@ def test_a_truncated_file(content, write, keep):
     [
         (lambda c: c.pop("annotations"), "has no list 'annotations'"),
         (lambda c: c.update(images=[]), "has no image or no category"),
-        (lambda c: c["images"].append(c["images"][0]), "twice the image id 7"),
-        (lambda c: c["categories"][0].pop("id"), "no id of some category"),
-        (lambda c: c["images"][0].pop("width"), "gives no height and width of image 7"),
-        (lambda c: c["images"][0].update(width="20"), "gives no height and width of image 7"),
+        (lambda c: c["images"].append(c["images"][0]), "has the image id 7 twice"),
+        (lambda c: c["categories"][0].pop("id"), "lists one category without an id"),
+        (lambda c: c["images"][0].pop("width"), "has no valid height and width of image 7"),
+        (lambda c: c["images"][0].update(width="20"), "has no valid height and width of image 7"),
         (lambda c: c["images"][0].update(width=10**10), "from 1 to 65,536 pixels"),
-        (lambda c: c["images"].append("a.png"), "no id of some image"),
+        (lambda c: c["images"].append("a.png"), "lists one image without an id"),
         (lambda c: c["images"][0].update(file_name=3), "has neither file_name nor coco_url"),
         (lambda c: c["images"][0].update(neg_category_ids=4), "neg_category_ids of image 7"),
     ],

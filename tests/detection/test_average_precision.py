@@ -128,8 +128,8 @@ def test_equals_plain_loops(seed):
     result = measure(data, found)
     for suffix in ("", "_bbox"):
         assert result[f"per_class{suffix}"] == pytest.approx(expected)
-        judged = [value for value in expected if value is not None]
-        assert result[f"AP{suffix}"] == pytest.approx(sum(judged) / len(judged))
+        measured = [value for value in expected if value is not None]
+        assert result[f"AP{suffix}"] == pytest.approx(sum(measured) / len(measured))
         for name, column in (("AP50", 0), ("AP75", 5)):
             there = [row[column] for row in table if None not in row]
             assert result[f"{name}{suffix}"] == pytest.approx(sum(there) / len(there))
@@ -228,8 +228,8 @@ def test_at_most_300_of_an_image():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_id": 99}, "image 99: it is not of this data set"),
-        ({"image_id": 2}, "image 2: it is not of this data set, or came twice"),
+        ({"image_id": 99}, "image 99: it is not in this data set"),
+        ({"image_id": 2}, "image 2: it is not in this data set, or came twice"),
         ({"labels": torch.zeros(1).long()}, "class 0: classes are 1 to 4"),
         ({"masks": []}, "1 detections and 0 masks"),
     ],

@@ -12,12 +12,12 @@ from longtail.core.config import MachineConfig
 from longtail.detection.data import batches, feeds
 from longtail.detection.data.batches import PreparedImages
 from longtail.detection.data.dataset import Categories
-from longtail.detection.data.feeds import ResidentFeed, StreamedFeed, place
+from longtail.detection.data.feeds import ResidentFeed, StreamedFeed, choose_feed
 from longtail.detection.network.detector import build_detector
-from longtail.detection.predict import predict, source_of
-from longtail.detection.reopen import OpenDetector, of_files
+from longtail.detection.predict import open_feed, predict
+from longtail.detection.reopen import OpenDetector, open_files
 from longtail.detection.train import fit
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from small_detector import small_config, small_data
 
 CATEGORIES = Categories((1, 2), ("a", "b"), (9, 9), (9, 9))
@@ -33,13 +33,13 @@ def data(tmp_path_factory):
     paths = [folder / f"{i}.png" for i in range(len(SIZES))]
     for path, size in zip(paths, SIZES, strict=True):
         Image.fromarray(random.randint(0, 255, (*size, 3), np.uint8)).save(path)
-    return of_files(paths, CATEGORIES)
+    return open_files(paths, CATEGORIES)
 
 
 def as_they_are(data, least=(0, 0)) -> PreparedImages:
     """Images that are not resized."""
     prepared = PreparedImages(data, 1, 1, least)
-    prepared.size = lambda i: SIZES[i]
+    prepared.compute_size = lambda i: SIZES[i]
     return prepared
 
 
@@ -53,16 +53,16 @@ def test_an_image_is_on_the_larger_of_the_least_canvas_and_its_own(data):
         while own[1] < width:
             own[1] += 32
         expected.append((max(own[0], 64), max(own[1], 64)))
-    assert [prepared.canvas([i]) for i in range(5)] == expected
+    assert [prepared.fit_canvas([i]) for i in range(5)] == expected
     assert expected == [(64, 64), (96, 64), (64, 64), (64, 96), (64, 64)]
-    assert prepared.canvas(range(5)) == (96, 96)
+    assert prepared.fit_canvas(range(5)) == (96, 96)
 
 
 def test_only_images_of_one_canvas_are_side_by_side(data):
     prepared, free = as_they_are(data, (64, 64)), as_they_are(data)
-    assert prepared.order([0, 2, 4, 1, 3, 0], 2) == [[0, 2], [4], [1], [3], [0]]
-    assert free.order([0, 2, 4, 1, 3, 0], 4) == [[0, 2, 4, 1], [3, 0]]  # as they come
-    assert as_they_are(data, (96, 96)).order([0, 1, 2, 3, 4], 9) == [[0, 1, 2, 3, 4]]
+    assert prepared.split_batches([0, 2, 4, 1, 3, 0], 2) == [[0, 2], [4], [1], [3], [0]]
+    assert free.split_batches([0, 2, 4, 1, 3, 0], 4) == [[0, 2, 4, 1], [3, 0]]  # as they come
+    assert as_they_are(data, (96, 96)).split_batches([0, 1, 2, 3, 4], 9) == [[0, 1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -71,29 +71,29 @@ def test_only_images_of_one_canvas_are_side_by_side(data):
 def test_batches_do_not_depend_on_the_memory_that_is_free(data, least, kind, monkeypatch):
     prepared, alike = (
         PreparedImages(data, 48, 96, least),
-        PreparedImages(data.only([0, 0]), 48, 96, least),
+        PreparedImages(data.select([0, 0]), 48, 96, least),
     )
-    first, second = place(prepared, CPU, 1), place(alike, CPU, 1)
+    first, second = choose_feed(prepared, CPU, 1), choose_feed(alike, CPU, 1)
     assert isinstance(first, kind) and isinstance(second, ResidentFeed)
     monkeypatch.setattr(feeds, "HOST_BYTES", 0)
     for source, images in ((first, range(5)), (second, range(2))):
-        order = source.data.order(images, 2)
-        poor = place(source.data, CPU, 1)
+        order = source.data.split_batches(images, 2)
+        poor = choose_feed(source.data, CPU, 1)
         assert isinstance(poor, StreamedFeed)
-        for one, other in zip(source.batches(order), poor.batches(order), strict=True):
+        for one, other in zip(source.read(order), poor.read(order), strict=True):
             assert all(map(torch.equal, one, other))
 
 
 def test_a_resident_set_is_held_once(data, monkeypatch):
     """What was padded to the canvas is gone before the set is whole."""
-    made, most, pad = [], [], batches._on_canvas
+    made, most, pad = [], [], batches._pad_to_canvas
 
     def padded(*given):
         made.append(weakref.ref(found := pad(*given)))
         most.append(sum(each() is not None for each in made))
         return found
 
-    monkeypatch.setattr(batches, "_on_canvas", padded)
+    monkeypatch.setattr(batches, "_pad_to_canvas", padded)
     ResidentFeed(PreparedImages(data, 48, 96, (96, 128)), CPU, 1)
     assert len(made) == 2 * len(data) and max(most) <= 2 + 2  # image and masks, of two at a time
 
@@ -102,8 +102,8 @@ def test_batches_are_the_same_streamed_and_resident(data):
     prepared = PreparedImages(data, 48, 96, (96, 128))  # that of a training set it is part of
     order = [[1, 0], [4, 2]]
     pairs = zip(
-        ResidentFeed(prepared, CPU, 1).batches(order),
-        StreamedFeed(prepared, CPU, 0).batches(order),
+        ResidentFeed(prepared, CPU, 1).read(order),
+        StreamedFeed(prepared, CPU, 0).read(order),
         strict=True,
     )
     for resident, streamed in pairs:
@@ -122,11 +122,11 @@ def test_detections_do_not_depend_on_the_other_images(data, monkeypatch):
             return list(predict(detector, config, data, fabric, images))
 
         alone = [found([i])[0] for i in range(5)]
-        assert isinstance(source_of(detector, config, data.only([0]), fabric), ResidentFeed)
+        assert isinstance(open_feed(detector, config, data.select([0]), fabric), ResidentFeed)
         beside = found(range(5))
         pair = found([0, 1])  # the second one is taller
         monkeypatch.setattr(feeds, "HOST_BYTES", 0)
-        assert isinstance(source_of(detector, config, data.only([0]), fabric), StreamedFeed)
+        assert isinstance(open_feed(detector, config, data.select([0]), fabric), StreamedFeed)
         streamed = [found([i])[0] for i in range(5)]
         together = found(range(5))
     for others in (beside, pair, streamed, together):

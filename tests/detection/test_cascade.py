@@ -6,9 +6,9 @@ from loops import overlap
 from torch.testing import assert_close
 
 import longtail as lt
-from longtail.detection.data.batches import Sample, collate, flip_sample
+from longtail.detection.data.batches import Sample, collate, flip_batch
 from longtail.detection.data.dataset import Categories
-from longtail.detection.network.cascade import CascadeStage, probabilities, select
+from longtail.detection.network.cascade import CascadeStage, compute_scores, select
 from longtail.detection.network.detector import build_detector
 from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, LinearHead
 from small_detector import small_config
@@ -41,13 +41,13 @@ def detector():
 
 
 def scored(stage, x, tde, alpha):
-    return probabilities([stage.effects(x, tde, alpha)], tde)
+    return compute_scores([stage.compute_effects(x, tde, alpha)], tde)
 
 
 @pytest.mark.parametrize("head", [LinearHead, CosineHead, CapsuleHead, DeconfoundHead])
 def test_scores_of_a_stage(head):
     torch.manual_seed(0)
-    stage = CascadeStage(0, 8, head(6, 4), 3, grouped=True)
+    stage = CascadeStage(0, 8, head(6, 4), 3, group_norm=True)
     x = torch.rand(9, 6)
     off = scored(stage, x, "off", 1.5)
     assert_close(off.sum(1), torch.ones(9))
@@ -133,7 +133,7 @@ def test_every_weight_gets_a_gradient_and_losses_are_numbers(detector, monkeypat
     detector.zero_grad(set_to_none=True)
     monkeypatch.setattr(detector.cascade, "rois", 500)  # so many that padding is among them
     detector.train()
-    losses = detector(flip_sample(batch(*objects)))
+    losses = detector(flip_batch(batch(*objects)))
     names = ["class", "box", "mask"]
     assert set(losses) == {"objectness", "proposal_box"} | {
         f"{n}{i}" for n in names for i in range(3)
@@ -180,7 +180,7 @@ def test_scoring_changes_without_training(detector):
         stage.head.mean_feature.copy_(torch.rand(stage.head.dim))
     found = {}
     for method, alpha in (("deconfound", 1.5), ("deconfound-tde", 0.0), ("deconfound-tde", 1.5)):
-        detector.score_by(config.with_options(method=method, alpha=alpha))
+        detector.set_scoring(config.with_options(method=method, alpha=alpha))
         with torch.no_grad():
             found[method, alpha] = detector(batch(3, 2))
     off, zero, tde = found.values()
@@ -199,8 +199,8 @@ def test_eql_spares_the_classes_of_few_images():
 def test_a_mirrored_batch_is_mirrored_wholly():
     made = collate([sample(2), sample(1, 64, 50, seed=1), sample(0)])
     made = made._replace(keys=torch.tensor([3, 1, 2]))
-    turned = flip_sample(made)
-    again = flip_sample(turned)
+    turned = flip_batch(made)
+    again = flip_batch(turned)
     for part in ("images", "boxes", "masks", "labels"):
         assert torch.equal(getattr(again, part), getattr(made, part)), part
     moved = (turned.boxes != made.boxes).any(-1).any(-1)

@@ -8,18 +8,18 @@ from loops import code, moved, overlap
 from torch.testing import assert_close
 
 from helpers import float64
-from longtail.detection.data.batches import DetectionBatch, rows_of
+from longtail.detection.data.batches import DetectionBatch, number_masks
 from longtail.detection.network import cascade as cascades
 from longtail.detection.network.cascade import (
-    PADDED,
+    MASK_MULTIPLE,
     Cascade,
-    _first,
-    logits_of,
-    probabilities,
+    _pick_first,
+    compute_logits,
+    compute_scores,
     select,
 )
 from longtail.detection.network.proposals import ProposalBatch
-from longtail.detection.network.regions import atlas_of, mask_targets, pool
+from longtail.detection.network.regions import cut_masks, pool, stack_levels
 from longtail.nn.heads import DeconfoundHead
 
 STAGES = (  # least overlap, scales of the codes, weight of the losses
@@ -51,7 +51,7 @@ def cascade():
         lambda: DeconfoundHead(6, 4, 2),
         width=8,
         mask_classes=3,
-        grouped=True,
+        group_norm=True,
         rois=100,  # more than four times what there are: all are drawn
         canonical=CANONICAL,
         loss="cross-entropy",
@@ -81,7 +81,7 @@ def batch():
         boxes=torch.tensor(TRUTH),
         labels=torch.tensor(LABELS),
         masks=masks.byte(),  # noise: every mask another one
-        rows=rows_of([2, 1]),
+        rows=number_masks([2, 1]),
         keys=torch.tensor([5, 6]),
     )
 
@@ -101,7 +101,7 @@ def proposed():
 def feature(stage, maps, box, image):
     """(1, D) of one region."""
     return stage.features(
-        pool(atlas_of(maps), torch.tensor([box]), torch.tensor([image]), 7, CANONICAL)
+        pool(stack_levels(maps), torch.tensor([box]), torch.tensor([image]), 7, CANONICAL)
     )
 
 
@@ -116,9 +116,9 @@ def smooth(a, b):
 
 def mask_error(stage, maps, box, image, label, true_mask):
     """Mean binary cross-entropy over the 28 x 28 cells of one region."""
-    regions = pool(atlas_of(maps), torch.tensor([box]), torch.tensor([image]), 14, CANONICAL)
+    regions = pool(stack_levels(maps), torch.tensor([box]), torch.tensor([image]), 14, CANONICAL)
     logits = stage.mask(regions, torch.tensor([label]))[0].flatten().tolist()
-    aim = mask_targets(true_mask[None].float(), torch.tensor([0]), torch.tensor([box]))
+    aim = cut_masks(true_mask[None].float(), torch.tensor([0]), torch.tensor([box]))
     pairs = zip(logits, aim.flatten().tolist(), strict=True)
     return sum(math.log1p(math.exp(z)) - y * z for z, y in pairs) / 28**2
 
@@ -140,7 +140,7 @@ def expected_losses(cascade, maps, proposed, batch):
             label = LABELS[i][g] if best >= least else 0
             x = feature(stage, maps, box, i)
             move = stage.move(x)[0].tolist()
-            classes += entropy(logits_of(stage.head, x)[0].tolist(), label)
+            classes += entropy(compute_logits(stage.head, x)[0].tolist(), label)
             if label:
                 foreground += 1
                 aim = code(TRUTH[i][g], box, scales)
@@ -159,14 +159,14 @@ def expected_losses(cascade, maps, proposed, batch):
 def test_what_the_stages_learn_is_what_a_loop_says(cascade, maps, proposed, batch):
     with torch.no_grad():
         expected, foreground = expected_losses(cascade, maps, proposed, batch)
-        losses = cascade.losses(maps, proposed, batch)
+        losses = cascade.compute_losses(maps, proposed, batch)
     assert len(set(foreground)) == 3 and min(foreground) > 0  # the stages differ
     assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("tde", ["off", "plain", "background-exempt"])
 def test_what_the_stages_find_is_what_a_loop_says(cascade, maps, proposed, batch, tde, monkeypatch):
-    monkeypatch.setattr(cascades, "AT_ONCE", 3 * 4 * 7)  # seven of the twenty regions at a time
+    monkeypatch.setattr(cascades, "MOST_LOGITS", 3 * 4 * 7)  # seven of the twenty regions at a time
     cascade.tde, cascade.alpha = tde, 1.5
     cascade.detections, cascade.score_threshold = 12, 0.01
     found = cascade.detect(maps, proposed, batch.sizes)
@@ -178,7 +178,7 @@ def test_what_the_stages_find_is_what_a_loop_says(cascade, maps, proposed, batch
                 for stage, (_, scales, _) in zip(cascade.each, STAGES, strict=True):
                     x = feature(stage, maps, box, i)
                     if proposed.present[i, p]:
-                        own = probabilities([stage.effects(x, tde, 1.5)], tde)
+                        own = compute_scores([stage.compute_effects(x, tde, 1.5)], tde)
                         mean[i, p] += own[0, 1:] / 3
                     move = stage.move(x)[0].tolist()
                     box = moved(move, box, scales, *batch.sizes[i].tolist())
@@ -189,19 +189,19 @@ def test_what_the_stages_find_is_what_a_loop_says(cascade, maps, proposed, batch
         assert_close(found.scores, scores, rtol=1e-9, atol=1e-12)
         assert torch.equal(found.labels, labels)
         for i, m in (labels > 0).nonzero().tolist():
-            regions = pool(atlas_of(maps), boxes[i, m, None], torch.tensor([i]), 14, CANONICAL)
+            regions = pool(stack_levels(maps), boxes[i, m, None], torch.tensor([i]), 14, CANONICAL)
             each = [stage.mask(regions, labels[i, m, None]).sigmoid() for stage in cascade.each]
             assert_close(found.masks[i, m], (sum(each) / 3)[0], rtol=1e-9, atol=1e-12)
 
 
 def test_masks_of_an_image_are_its_first_and_their_number_is_round():
     chosen = torch.tensor([[True, False, True, True], [False] * 4, [False, True, False, False]])
-    image, place, there = _first(chosen, 2)
-    assert len(image) == len(place) == PADDED
+    image, place, there = _pick_first(chosen, 2)
+    assert len(image) == len(place) == MASK_MULTIPLE
     real = list(zip(image[there].tolist(), place[there].tolist(), strict=True))
     assert real == [(0, 0), (0, 2), (2, 1)]
-    assert there.tolist() == [True] * 3 + [False] * (PADDED - 3)
-    assert [len(part) for part in _first(chosen & False, 2)] == [0, 0, 0]
+    assert there.tolist() == [True] * 3 + [False] * (MASK_MULTIPLE - 3)
+    assert [len(part) for part in _pick_first(chosen & False, 2)] == [0, 0, 0]
 
 
 def test_only_the_first_masks_of_an_image_count(cascade, maps, batch):
@@ -213,7 +213,7 @@ def test_only_the_first_masks_of_an_image_count(cascade, maps, batch):
     stage = cascade.each[0]
     with torch.no_grad():
         found = cascade._mask_loss(
-            stage, atlas_of(maps), boxes, foreground, labels, batch.masks.float(), rows
+            stage, stack_levels(maps), boxes, foreground, labels, batch.masks.float(), rows
         )
         each = [
             mask_error(stage, maps, boxes[i, r].tolist(), i, int(labels[i, r]), batch.masks[2 * i])

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.ops import box_iou, nms
 
-from longtail.detection.data.sampling import keys, uniform
+from longtail.detection.data.sampling import make_keys, uniform
 from longtail.detection.network import boxes as box
 
 
@@ -121,12 +121,16 @@ def test_boxes_are_cut_at_their_own_image():
 
 def test_chance_depends_on_the_image_and_the_step_alone():
     device = torch.device("cpu")
-    both = uniform(keys(0, 3, [11, 12], device), "anchors", 1000)
-    assert torch.equal(both[1:], uniform(keys(0, 3, [12], device), "anchors", 1000))
-    assert torch.equal(both[:, :10], uniform(keys(0, 3, [11, 12], device), "anchors", 10))
-    others = [keys(0, 4, [11], device), keys(1, 3, [11], device), keys(0, 3, [13], device)]
+    both = uniform(make_keys(0, 3, [11, 12], device), "anchors", 1000)
+    assert torch.equal(both[1:], uniform(make_keys(0, 3, [12], device), "anchors", 1000))
+    assert torch.equal(both[:, :10], uniform(make_keys(0, 3, [11, 12], device), "anchors", 10))
+    others = [
+        make_keys(0, 4, [11], device),
+        make_keys(1, 3, [11], device),
+        make_keys(0, 3, [13], device),
+    ]
     others = [uniform(key, "anchors", 1000) for key in others]
-    others.append(uniform(keys(0, 3, [11], device), "regions", 1000))
+    others.append(uniform(make_keys(0, 3, [11], device), "regions", 1000))
     for other in others:
         assert abs(torch.corrcoef(torch.cat([both[:1], other]))[0, 1]) < 0.1
     assert both.min() >= 0 and both.max() < 1

@@ -13,8 +13,8 @@ def test_anchors_are_exact_whatever_the_precision_of_the_maps(monkeypatch):
     torch.manual_seed(0)
     proposals = Proposals(8, 10, 4.0).eval()
     seen = []
-    best = proposals._best
-    monkeypatch.setattr(proposals, "_best", lambda *a: seen.append(a[2]) or best(*a))
+    best = proposals._select
+    monkeypatch.setattr(proposals, "_select", lambda *a: seen.append(a[2]) or best(*a))
     batch = DetectionBatch(
         images=torch.zeros(1, 3, 256, 1344, dtype=torch.uint8),
         sizes=torch.tensor([[256, 1344]]),

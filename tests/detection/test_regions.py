@@ -8,9 +8,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torchvision.ops import roi_align
 
-from longtail.detection.network.losses import rare_classes, region_losses
+from longtail.detection.network.losses import find_rare_classes, region_losses
 from longtail.detection.network.pyramid import LEVELS
-from longtail.detection.network.regions import MaskHead, atlas_of, mask_targets, paste, pool
+from longtail.detection.network.regions import MaskHead, cut_masks, paste, pool, stack_levels
 
 
 def test_a_region_is_pooled_from_the_level_of_its_size():
@@ -24,7 +24,7 @@ def test_a_region_is_pooled_from_the_level_of_its_size():
     boxes[1::2] += 253 - boxes[1::2, 2:].repeat(1, 2)  # every second one near the far border
     boxes[3], boxes[6] = torch.tensor([[0.0, 226.0, 30, 256], [128.0, 0, 256, 132]])  # and on it
     image = torch.tensor([0, 1] * 4)
-    found = pool(atlas_of(maps), boxes, image, 7, canonical=56.0)
+    found = pool(stack_levels(maps), boxes, image, 7, canonical=56.0)
     for i, box in enumerate(boxes.tolist()):
         side = math.sqrt((box[2] - box[0]) * (box[3] - box[1]))
         level = min(3, max(0, math.floor(2 + math.log2(side / 56))))
@@ -49,11 +49,11 @@ def bilinear(mask, x, y):
     return (1 - v) * upper + v * lower
 
 
-def test_mask_targets_are_those_of_a_loop():
+def test_cut_masks_are_those_of_a_loop():
     generator = torch.Generator().manual_seed(0)
     masks = (torch.rand(2, 12, 16, generator=generator) < 0.5).float()
     boxes = torch.tensor([[1.0, 2.0, 9.5, 11.0], [0.0, 0.0, 16.0, 12.0]])
-    found = mask_targets(masks, torch.tensor([1, 0]), boxes)
+    found = cut_masks(masks, torch.tensor([1, 0]), boxes)
     for n, row in enumerate((1, 0)):
         plain, (x1, y1, x2, y2) = masks[row].tolist(), boxes[n].tolist()
         for i in range(28):
@@ -88,7 +88,7 @@ def test_a_mask_that_is_cut_and_pasted_is_the_mask():
     y, x = torch.arange(40)[:, None] + 0.5, torch.arange(50) + 0.5
     disc = (((x - 22) ** 2 + (y - 18) ** 2) < 15**2).float()
     box = torch.tensor([[7.0, 3.0, 37.0, 33.0]])
-    cut = mask_targets(disc[None], torch.tensor([0]), box)
+    cut = cut_masks(disc[None], torch.tensor([0]), box)
     back = paste(cut, box, 40, 50)[0]
     both = (back & (disc > 0)).sum() / (back | (disc > 0)).sum()
     assert both > 0.93
@@ -98,14 +98,14 @@ def test_a_mask_that_is_cut_and_pasted_is_the_mask():
 
 def test_a_mask_head_gives_the_mask_of_the_asked_class():
     torch.manual_seed(0)
-    head = MaskHead(8, 5, grouped=True).double()
+    head = MaskHead(8, 5, group_norm=True).double()
     regions, labels = torch.rand(3, 8, 14, 14).double(), torch.tensor([1, 5, 2])
     found = head(regions, labels)
     features = head.layers(regions)
     for n, label in enumerate(labels.tolist()):
         every = torch.stack([(features[n] * w[:, None, None]).sum(0) for w in head.weight])
         assert_close(found[n], every[label - 1] + head.bias[label - 1])
-    assert MaskHead(8, 1, grouped=False)(regions[:0].float(), labels[:0]).shape == (0, 28, 28)
+    assert MaskHead(8, 1, group_norm=False)(regions[:0].float(), labels[:0]).shape == (0, 28, 28)
 
 
 def equalised(z, y, rare):
@@ -118,7 +118,7 @@ def test_losses_of_the_classifiers_are_those_of_loops():
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(6, 5, generator=generator, dtype=torch.float64)
     y = torch.tensor([0, 1, 2, 3, 4, 0])
-    rare = rare_classes((500, 101, 100, 3), at_most=100)
+    rare = find_rare_classes((500, 101, 100, 3), at_most=100)
     assert rare.tolist() == [False, False, False, True, True]
     for kind in ("cross-entropy", "focal", "eql"):
         found = region_losses(kind, z, y, rare, 2.0).tolist()

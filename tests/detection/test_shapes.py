@@ -14,7 +14,7 @@ from longtail.detection.data.dataset import load
 from longtail.detection.data.shapes import generate as shapes
 from longtail.detection.data.shapes.objects import OUTLINES, TEXTURES
 from longtail.detection.data.shapes.scenes import Style
-from longtail.detection.pictures import draw, side_by_side, truth
+from longtail.detection.pictures import draw, join_pictures, truth
 
 TINY = shapes.ShapesRecipe(train=24, val=8)
 
@@ -27,15 +27,15 @@ def folder(tmp_path_factory):
 
 
 def test_frequencies_of_the_whole_set():
-    counts = shapes._train_counts(shapes.ShapesRecipe())
+    counts = shapes._count_train_images(shapes.ShapesRecipe())
     assert (counts.max(), counts.min(), len(counts)) == (960, 4, 80)
     groups = [sum(counts > 100), sum((counts > 10) & (counts <= 100)), sum(counts <= 10)]
     assert groups == [20, 36, 24]
-    assert shapes._val_counts(counts, shapes.ShapesRecipe()).min() == 16
+    assert shapes._count_val_images(counts, shapes.ShapesRecipe()).min() == 16
 
 
 def test_each_shape_is_frequent_in_one_texture_and_rare_in_another():
-    ranked = shapes._ranked(shapes.ShapesRecipe())
+    ranked = shapes._rank_categories(shapes.ShapesRecipe())
     assert sorted(ranked) == list(shapes.CATEGORIES)
     for first in range(0, 80, 16):
         assert {name.split()[1] for name in ranked[first : first + 16]} == set(OUTLINES)
@@ -46,12 +46,12 @@ def test_categories_keep_company():
     """Of two that are at home in one scene, an image with the first has the second more often."""
     recipe = shapes.ShapesRecipe()
     counts = np.full(80, 200)
-    contents = list(shapes._contents(counts, 2000, recipe, np.random.RandomState(0)))
+    contents = list(shapes._draw_contents(counts, 2000, recipe, np.random.RandomState(0)))
     present = np.zeros((2000, 80))
     for image, ranks in enumerate(contents):
         present[image, ranks] = 1
     assert (present.sum(axis=0) == 200).all()
-    homes = shapes._random(recipe, "homes").randint(recipe.scenes, size=80)
+    homes = shapes._make_random(recipe, "homes").randint(recipe.scenes, size=80)
     together = present.T @ present
     same = (homes[:, None] == homes) & ~np.eye(80, dtype=bool)
     assert together[same].mean() > 1.5 * together[homes[:, None] != homes].mean()
@@ -159,7 +159,7 @@ def test_a_picture_shows_what_is_sure_enough(folder):
     inside = target["masks"].amax(dim=0).bool().repeat_interleave(4, 0).repeat_interleave(4, 1)
     assert changed[inside.numpy()].mean() > 0.95
     assert changed[~inside.numpy()].mean() < 0.35  # boxes, names, smooth edges
-    row = side_by_side([plain, plain], ["before", "after"])
+    row = join_pictures([plain, plain], ["before", "after"])
     assert row.width == 1286 and row.height > 640
 
 

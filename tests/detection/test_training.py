@@ -29,8 +29,8 @@ from longtail.detection.network import regions
 from longtail.detection.network.detector import build_detector
 from longtail.detection.reopen import OpenDetector
 from longtail.detection.run import DetectionRun
-from longtail.detection.train import batches_of, fit
-from longtail.training.loop import launch
+from longtail.detection.train import draw_batches, fit
+from longtail.training.launch import launch
 from small_detector import Interrupt, Stop, small_config, small_data
 
 ROOT = Path(__file__).parents[2]
@@ -84,16 +84,16 @@ def test_a_resumed_training_is_the_uninterrupted_one(place, data, tmp_path):
         fit(config, out=half.folder, data=data, progress=Interrupt())
     assert not half.finished
     others = DetectionSet(data[0].pictures[1:], data[0].categories, {})
-    with pytest.raises(UserError, match="trained or judged on other images"):
+    with pytest.raises(UserError, match="trained or evaluated on other images"):
         fit(config, out=half.folder, data=(others, data[1]), resume=True)
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(half.folder, elsewhere)
     fit(config, out=half.folder, data=data, resume=True)
-    fewer = (data[0], data[1].only([0, 1]))
+    fewer = (data[0], data[1].select([0, 1]))
     for changed in ((others, data[1]), fewer):
-        with pytest.raises(UserError, match="trained or judged on other images"):
+        with pytest.raises(UserError, match="trained or evaluated on other images"):
             fit(config, out=half.folder, data=changed, resume=True)
-        with pytest.raises(UserError, match="trained or judged on other images"):
+        with pytest.raises(UserError, match="trained or evaluated on other images"):
             _ = OpenDetector(half.folder, data=changed, machine=CPU).val
     judged = fit(config, out=elsewhere, data=fewer, resume=True).result  # on what is there now
     assert judged["training_id"] == half.result["training_id"]
@@ -188,7 +188,7 @@ def test_a_report_averages_only_runs_that_differ_in_their_seed(run):
     longer = {**first, "epochs": 24, "train": {**first["train"], "epochs": 24}}
     fewer = {**second, "inference": {**first["inference"], "detections": 9}}
     head = ["background-exempt", "1.5"]
-    seen = [row[:5] for row in page.rows([first, second, longer, fewer])]
+    seen = [row[:5] for row in page.make_rows([first, second, longer, fewer])]
     assert seen == [
         ["deconfound-tde, epochs 1, detections 5", *head, "2", "15.0 ± 7.1"],
         ["deconfound-tde, epochs 24, detections 5", *head, "1", "10.0"],
@@ -203,13 +203,11 @@ def test_a_report_tells_what_else_than_methods_differs(run, data, tmp_path):
     result["train"] = {**result["train"], "epochs": 24}
     result["inference"] = {**result["inference"], "detections": 9}
     (other / "result.json").write_text(json.dumps(result))
-    for folders, said in (
-        ([run.folder], 0),
-        ([run.folder, other], "Not only the methods differ here: epochs 1, 24; detections 5, 9."),
-    ):
+    note = "The runs differ in more than their method: epochs 1, 24; detections 5, 9."
+    for folders, said in (([run.folder], 0), ([run.folder, other], note)):
         out = tmp_path / "page.html"
         text = page.report(folders, out, data=data, machine=CPU, images=0).read_text()
-        assert said in text if said else "Not only the methods" not in text
+        assert said in text if said else "The runs differ" not in text
 
 
 def test_a_report_has_each_run_once(run, data, tmp_path):
@@ -253,7 +251,7 @@ def test_a_folder_with_a_broken_image_is_drawn_all_the_same(run, tmp_path, capsy
     with pytest.raises(SystemExit) as stop:
         cli.main(words)
     assert stop.value.code == 1 and {path.name for path in out.iterdir()} == {"a.png", "b.png"}
-    assert "left out:" in (said := capsys.readouterr().err) and "broken.png cannot be read" in said
+    assert "skipped:" in (said := capsys.readouterr().err) and "broken.png cannot be read" in said
     assert "line.png is 300x2: with a longer side of at most 64" in said
     with pytest.raises(SystemExit) as stop:
         cli.main([*words[:3], str(photos / "broken.png"), "--out", str(out)])
@@ -279,11 +277,11 @@ def test_masks_are_pasted_a_few_at_a_time_and_only_if_seen(run, data, monkeypatc
 
     with float64():
         finished = OpenDetector(run.folder, data=data, machine=CPU)
-        config = finished.scored("off")
-        (whole,) = finished.detections(config, data[1], [0])
+        config = finished.change_scoring("off")
+        (whole,) = finished.predict(config, data[1], [0])
         monkeypatch.setattr(predicting, "paste", paste)
         monkeypatch.setattr(predicting, "CHUNK", 2 * 64 * 64)
-        (parts,) = finished.detections(config, data[1], [0])
+        (parts,) = finished.predict(config, data[1], [0])
         assert parts.masks == whole.masks and pasted == [2, 2, 1]
         pasted.clear()
         between = whole.scores[1:3].mean().item()
@@ -312,9 +310,9 @@ def test_no_picture_waits_for_all_images(run, data, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--count", "0"], "at least one image must be drawn"),
-        (["a.png", "--count", "3"], "all of IMAGES are"),
-        (["--lvis-json", "a.json", "--count", "3"], "--lvis-json has all. Leave it out"),
+        (["--count", "0"], "--count 0: must be at least 1"),
+        (["a.png", "--count", "3"], "limits the validation images to draw"),
+        (["--lvis-json", "a.json", "--count", "3"], "--lvis-json use all images. Leave it out"),
     ],
 )
 def test_a_count_that_means_nothing_is_refused(run, words, said, capsys):
@@ -353,11 +351,11 @@ def test_only_the_images_that_are_asked_for_are_read(run, data, monkeypatch):
     with float64():
         finished = OpenDetector(run.folder, data=data, machine=CPU)
         config = finished.config
-        whole = list(finished.detections(config, val))
+        whole = list(finished.predict(config, val))
         monkeypatch.setattr(
             "longtail.detection.data.dataset.decode", lambda path: read.append(path) or decode(path)
         )
-        found = list(finished.detections(config, val, chosen))
+        found = list(finished.predict(config, val, chosen))
         assert sorted(read) == sorted(paths)
         read.clear()
         assert len(list(finished.compare(config, val, chosen, 0.3))) == 2
@@ -391,14 +389,14 @@ def test_detections_in_ones_own_images_tell_files_and_classes(run, place, tmp_pa
     assert f"2 pictures in {tmp_path}/drawn with 0 detections" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         cli.main([*words, "--out", str(tmp_path / "own.json")])
-    assert f"nothing can be written into {tmp_path}/own.json" in capsys.readouterr().err
+    assert f"cannot write into {tmp_path}/own.json" in capsys.readouterr().err
 
 
 def test_a_warmup_longer_than_the_training_is_told(place, data, tmp_path, caplog):
     config = small_config(place).with_options(warmup=500, epochs=1)
     fit(config, out=tmp_path / "run", data=data)
     (said,) = [m for m in caplog.messages if "--warmup" in m]
-    steps = len(batches_of(config, data[0], 0, 0, 1))
+    steps = len(draw_batches(config, data[0], 0, 0, 1))
     assert said.startswith(f"--warmup 500: this training has {steps} steps")
 
 
@@ -411,8 +409,8 @@ def test_streamed_batches_equal_resident_ones(data):
     device = torch.device("cpu")
     order = [[4, 1], [2, 3]]
     pairs = zip(
-        feeds.ResidentFeed(prepared, device, 1).batches(order),
-        feeds.StreamedFeed(prepared, device, 0).batches(order),
+        feeds.ResidentFeed(prepared, device, 1).read(order),
+        feeds.StreamedFeed(prepared, device, 0).read(order),
         strict=True,
     )
     for resident, streamed in pairs:
@@ -436,7 +434,7 @@ def test_a_listed_image_that_is_missing_or_broken_is_left_out(run, place, tmp_pa
         cli.main([*words, "--lvis-json", str(out)])
     said = capsys.readouterr()
     assert stop.value.code == 1 and "5 detections in 1 image:" in said.out
-    left_out = [line for line in said.err.splitlines() if line.startswith("left out:")]
+    left_out = [line for line in said.err.splitlines() if line.startswith("skipped:")]
     assert len(left_out) == 2 and second in left_out[0] and third in left_out[1]
     assert {entry["image_id"] for entry in json.loads(out.read_text())} == {
         content["images"][0]["id"]
@@ -453,10 +451,10 @@ def test_a_listed_image_that_is_missing_or_broken_is_left_out(run, place, tmp_pa
 def test_a_result_that_cannot_be_written_is_told_before_the_work(
     run, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(OpenDetector, "detections", lambda *_: pytest.fail("detected"))
+    monkeypatch.setattr(OpenDetector, "predict", lambda *_: pytest.fail("detected"))
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "x.json"
-    for out, said in ((tmp_path, "is a folder"), (below, "nothing can be written into")):
+    for out, said in ((tmp_path, "is a folder"), (below, "cannot write into")):
         with pytest.raises(SystemExit) as stop:
             cli.main(["detect", "predict", str(run.folder), "--lvis-json", str(out)])
         assert stop.value.code == 2 and said in capsys.readouterr().err
@@ -466,8 +464,8 @@ def test_a_result_that_cannot_be_written_is_told_before_the_work(
     ("words", "said"),
     [
         (["photo.jpg", "--annotations", "x.json"], "pass it, or IMAGES, not both"),
-        (["--image-folder", "images"], "--annotations are: pass that too"),
-        (["photo.jpg", "--image-folder", "images"], "--annotations are: pass that too"),
+        (["--image-folder", "images"], "that --annotations lists: pass that too"),
+        (["photo.jpg", "--image-folder", "images"], "that --annotations lists: pass that too"),
     ],
 )
 def test_images_are_named_in_one_way(run, words, said, capsys):
@@ -483,24 +481,24 @@ def test_a_broken_image_is_told_in_its_own_words(data, tmp_path, workers):
     broken.write_bytes(picture.path.read_bytes()[:400])
     pictures = (data[0].pictures[0], replace(picture, path=broken))
     prepared = batches.PreparedImages(DetectionSet(pictures, data[0].categories, {}), 64, 64)
-    streamed = feeds.StreamedFeed(prepared, torch.device("cpu"), workers).batches([[0], [0, 1]])
+    streamed = feeds.StreamedFeed(prepared, torch.device("cpu"), workers).read([[0], [0, 1]])
     assert next(streamed).images.shape == (1, 3, 64, 64)
-    with pytest.raises(UserError, match=r"broken.jpg cannot be read .*: mend or replace it") as e:
+    with pytest.raises(UserError, match=r"broken.jpg cannot be read .*: repair or replace it") as e:
         next(streamed)
     assert "Traceback" not in str(e.value)
 
 
 def test_workers_send_masks_packed(data):
     samples = [batches.PreparedImages(data[0], 64, 64)[i] for i in (0, 1)]
-    sent, whole = batches.collate_packed(samples).masks, batches.collate(samples).masks
+    sent, whole = batches.collate_and_pack(samples).masks, batches.collate(samples).masks
     assert 8 * sent.nbytes == whole.nbytes > 0
 
 
 def test_workers_are_told_what_their_largest_batch_takes(data):
     streamed = feeds.StreamedFeed(batches.PreparedImages(data[0], 64, 64), torch.device("cpu"), 0)
     for images in ([0], [0, 1, 2]):
-        sent = streamed._made(images)
-        assert 0 <= streamed._bytes(images) - sent.images.nbytes - sent.masks.nbytes < 64 * 64
+        sent = streamed._make_batch(images)
+        assert 0 <= streamed._count_bytes(images) - sent.images.nbytes - sent.masks.nbytes < 64 * 64
 
 
 STREAM = """
@@ -509,7 +507,7 @@ import torch
 from longtail.detection.data import batches, feeds
 from longtail.detection.data import dataset as data
 prepared = batches.PreparedImages(data.load(sys.argv[1])[0], 64, 64)
-list(feeds.StreamedFeed(prepared, torch.device("cpu"), 1).batches([[0, 1, 2, 3, 4, 5]]))
+list(feeds.StreamedFeed(prepared, torch.device("cpu"), 1).read([[0, 1, 2, 3, 4, 5]]))
 """
 
 
@@ -525,15 +523,15 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
     train, rare = data[0], {each.label for each in data[0].pictures[0].instances}
     images = tuple(1 if k in rare else 6 for k in range(1, len(train.categories.ids) + 1))
     train = DetectionSet(train.pictures, replace(train.categories, images=images), {})
-    shown = [i for epoch in range(400) for (i,) in batches_of(config, train, epoch, 0, 1)]
+    shown = [i for epoch in range(400) for (i,) in draw_batches(config, train, epoch, 0, 1)]
     assert len(shown) == 400 * 6
     factors = repeat_factors(train, 0.9)
     assert factors.max() > 1.3 * factors.min()  # or all images would be alike
     shares = torch.bincount(torch.tensor(shown), minlength=6) / len(shown)
     torch.testing.assert_close(shares, (factors / factors.sum()).float(), rtol=0.1, atol=0.0)
-    halves = [batches_of(small_config(place), data[0], 3, rank, 3) for rank in range(3)]
+    halves = [draw_batches(small_config(place), data[0], 3, rank, 3) for rank in range(3)]
     joined = [sorted(i for part in step for i in part) for step in zip(*halves, strict=True)]
-    assert joined == [sorted(s) for s in batches_of(small_config(place), data[0], 3, 0, 1)]
+    assert joined == [sorted(s) for s in draw_batches(small_config(place), data[0], 3, 0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -548,9 +546,9 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
         ({"heads": 0}, "--heads 0: it must be at least 1"),
         ({"rois": 3}, "--rois 3: it must be at least 4"),
         ({"anchor_scale": 0.2}, "--anchor-scale 0.2: it must be at least 0.25"),
-        ({"norm": "frozen"}, "none to keep: pass both, or neither"),
-        ({"pretrained": True}, "none to keep: pass both, or neither"),
-        ({"image_size": 64, "max_size": 32}, "--max-size 32 of its longer one"),
+        ({"norm": "frozen"}, "belong together: .* Pass both, or neither"),
+        ({"pretrained": True}, "belong together: .* Pass both, or neither"),
+        ({"image_size": 64, "max_size": 32}, "--max-size 32 its longer one"),
         ({"backbone": "resnet9000"}, "unknown backbone"),
         ({"backbone": "vit_tiny_patch16_224"}, "no feature maps|strides"),
     ],
@@ -572,7 +570,7 @@ def test_a_split_of_crowds_alone_is_refused(place, data, tmp_path, split):
         splits = list(data)
         splits[split] = DetectionSet(changed, data[split].categories, {})
         with pytest.raises(
-            UserError, match=f"no {name} image of .* an object with a mask that is no crowd"
+            UserError, match=f"no {name} image of .* an object with a mask, apart from crowds"
         ):
             fit(small_config(place), out=tmp_path / "x", data=tuple(splits))
 
@@ -583,7 +581,9 @@ def test_an_image_that_resizing_leaves_nothing_of_is_refused(place, data, tmp_pa
     line = replace(first, width=300, height=2)
     splits = list(data)
     splits[split] = DetectionSet((line, *rest), data[split].categories, {})
-    with pytest.raises(UserError, match=rf"{first.path.name} is 300x2: .*nothing is left"):
+    with pytest.raises(
+        UserError, match=rf"{first.path.name} is 300x2: .*its shorter side has none left"
+    ):
         fit(small_config(place), out=tmp_path / "x", data=tuple(splits))
     assert not (tmp_path / "x").exists()
 
@@ -593,13 +593,13 @@ def test_a_linear_head_has_no_tde(place, data, tmp_path, run):
         small_config(place, heights=3)
     finished = OpenDetector(run.folder, data=data, machine=CPU)
     with pytest.raises(UserError, match="alpha nan must be a number from 0 up"):
-        finished.scored("plain", float("nan"))
+        finished.change_scoring("plain", float("nan"))
     finished.config = finished.config.with_options(method="baseline")
     with pytest.raises(UserError, match="linear head"):
-        finished.scored("plain")
-    assert finished.scored("off").method == "baseline"
+        finished.change_scoring("plain")
+    assert finished.change_scoring("off").method == "baseline"
     with pytest.raises(UserError, match="--tde off removes nothing"):
-        finished.scored("off", 1.0)
+        finished.change_scoring("off", 1.0)
     with pytest.raises(UserError, match="is not a run.*longtail detect train"):
         OpenDetector(tmp_path / "nothing")
     for command in (lt.evaluate, lambda folder: lt.report([folder], tmp_path / "page.html")):
@@ -642,7 +642,7 @@ def test_every_recipe_is_readable_and_states_itself():
 
 
 def test_speed_is_measured(place):
-    fabric = launch(small_config(place).machine.general())
+    fabric = launch(small_config(place).machine.to_machine())
     workload = Workload("tiny", small_config(place), classes=3, batch=2)
     found = measure_speed(workload, fabric, rounds=1, calls=1)
     ours = {"off", "plain", "background-exempt", "off, again"}

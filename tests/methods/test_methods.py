@@ -17,7 +17,7 @@ from longtail import methods
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
-from longtail.methods import Batch, Model
+from longtail.methods import Batch, Model, RuleInputs
 from longtail.methods import table as listing
 from longtail.methods.decouple import ScaledHead
 from longtail.methods.oltr import MemoryHead
@@ -51,7 +51,7 @@ def ruled(name: str, **options) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     before = head.weight.clone()
     rule = methods.build(name, options).rule
     assert rule is not None
-    logits = rule(head, features, labels, None, COUNTS)(features)
+    logits = rule(RuleInputs(head, features, labels, None, COUNTS))(features)
     assert torch.equal(head.weight, before) and not logits.requires_grad
     return head(features).detach(), logits, features
 
@@ -239,7 +239,7 @@ class TestOLTR:
         torch.manual_seed(0)
         head = MemoryHead(4, 3).double()
         _, features, labels = trained_head()
-        head.memory.copy_(methods.base.centroids(features, labels, 3))
+        head.memory.copy_(methods.base.compute_centroids(features, labels, 3))
         return head, features
 
     def test_logits_are_a_squashed_cosine_of_the_meta_embedding(self):
@@ -262,26 +262,26 @@ class TestOLTR:
         head(on_top).sum().backward()
         assert torch.isfinite(on_top.grad).all()
 
-    def test_the_memory_follows_the_classes_that_are_there(self):
+    def test_an_update_moves_the_centroids_of_the_classes_in_the_batch(self):
         head, features = self.head()
         before = head.memory.clone()
         decay = torch.tensor(0.9, dtype=torch.float64)
-        head.follow(features[:2] + 1, torch.tensor([1, 1]), decay)
+        head.update_memory(features[:2] + 1, torch.tensor([1, 1]), decay)
         close(head.memory[1], 0.9 * before[1] + 0.1 * (features[:2] + 1).mean(0))
         assert torch.equal(head.memory[[0, 2]], before[[0, 2]])
 
-    def test_the_memory_follows_parts_of_a_batch_as_one_and_not_before_their_end(self):
+    def test_accumulated_updates_of_the_memory_are_applied_once_at_the_end(self):
         (head, features), (other, _) = self.head(), self.head()
         labels = torch.tensor([1, 0, 1, 1])
         batch, decay = features[:4] + 1, torch.tensor(0.9, dtype=torch.float64)
         before = head.memory.clone()
-        with head.in_parts():
+        with head.accumulate_statistics():
             for part in (slice(0, 1), slice(1, 3), slice(3, 4)):
-                head.follow(batch[part], labels[part], decay)
+                head.update_memory(batch[part], labels[part], decay)
                 assert torch.equal(head.memory, before)
-        other.follow(batch, labels, decay)
+        other.update_memory(batch, labels, decay)
         close(head.memory, other.memory)
-        head.follow(batch, labels, decay)  # and at once again
+        head.update_memory(batch, labels, decay)  # and at once again
         assert not torch.equal(head.memory, other.memory)
 
     def test_whether_there_is_a_memory_is_saved_with_it(self):
@@ -296,6 +296,21 @@ class TestTable:
     def test_the_page_is_current(self):
         page = Path(__file__).parents[2] / "docs" / "methods.md"
         assert page.read_text() == listing.markdown(), "longtail methods --out docs/methods.md"
+
+    def test_the_page_has_a_linked_row_and_a_section_for_every_method(self):
+        page = listing.markdown()
+        lines = page.splitlines()
+        assert page.startswith("# Methods\n") and page.endswith("\n")
+        for name in methods.registry():
+            (place,) = (i for i, line in enumerate(lines) if line == f"## {name}")
+            assert lines[place + 2] == methods.describe(name)
+            (row,) = (line for line in lines if line.startswith(f"| [{name}](#{name}) |"))
+            assert row.count("|") == len(listing.HEADER) + 1
+            section = lines[place + 1 :]
+            section = section[: next((i for i, s in enumerate(section) if s[:3] == "## "), None)]
+            options = [line.split()[1].strip("`-") for line in section if line.startswith("- ")]
+            assert options == list(methods.options_of(name))
+        assert "[Tang et al. 2020](https://arxiv.org/abs/2009.12991)" in page
 
     def test_rows_say_what_the_methods_are(self):
         rows = {row[0]: row[1:] for row in map(listing.row, listing.by_year())}

@@ -114,9 +114,10 @@ def test_a_frozen_module_does_not_freeze_its_moving_children(monkeypatch, tmp_pa
     assert int(run.load_model()["head.norm.num_batches_tracked"]) == 5
 
 
-def halve_the_head(head, features, labels, held_out, counts):
+def halve_the_head(inputs):
     """A rule: unit weights, whatever they were, and the tail's made longer."""
-    SEEN["rule"] = [features.shape, held_out, counts.images]
+    head, counts = inputs.head, inputs.counts
+    SEEN["rule"] = [inputs.features.shape, inputs.held_out, counts.images]
     new = LinearHead(head.dim, head.classes).to(head.weight)
     with torch.no_grad():
         new.weight.copy_(F.normalize(head.weight) / torch.tensor(counts.images)[:, None])

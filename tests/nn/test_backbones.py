@@ -5,7 +5,7 @@ from torch import nn
 from longtail.core.errors import UserError
 from longtail.nn import backbones
 from longtail.nn.heads import LinearHead
-from longtail.training import model as models
+from longtail.training.probe import probe_network
 
 
 def parameters(name: str) -> int:
@@ -49,9 +49,9 @@ class Recurrent(nn.Module):
 
 
 def test_a_network_whose_layer_gives_more_than_one_tensor_is_tried_out(monkeypatch):
-    monkeypatch.setitem(backbones.OURS, "recurrent", Recurrent)
-    tried = models._tried("recurrent", torch.Size((3, 8, 8)))
-    assert tried.dim == 5 and tried.activations == 8 * 5 + 5
+    monkeypatch.setitem(backbones.BUILT_IN, "recurrent", Recurrent)
+    probe = probe_network("recurrent", torch.Size((3, 8, 8)))
+    assert probe.dim == 5 and probe.activations == 8 * 5 + 5
 
 
 def test_the_two_branches_of_the_dual_network_differ():

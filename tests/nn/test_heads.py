@@ -71,7 +71,7 @@ def test_gamma_belongs_to_the_deconfounded_head_alone():
 
 
 @normalised
-def test_training_mode_gives_the_total_and_follows_the_mean(kind):
+def test_training_mode_gives_the_total_and_updates_the_mean(kind):
     head, x = kind(8, 5), torch.rand(3, 8)
     assert torch.equal(head(x), head.total(x))
     assert_close(head.mean_feature, x.mean(0))
@@ -112,7 +112,7 @@ def test_leading_dimensions_are_kept(kind):
     head.train()(x)
 
 
-def test_observe_counts_only_what_it_is_told_to_keep():
+def test_observe_counts_only_the_features_to_keep():
     head, x = DeconfoundHead(8, 5), torch.rand(4, 8)
     x[1] = torch.nan  # never looked at
     head.observe(x, keep=torch.tensor([True, False, False, True]))
@@ -191,7 +191,7 @@ def test_an_empty_batch_changes_nothing(kind):
 
 
 @normalised
-def test_a_batch_that_is_not_finite_is_not_followed(kind):
+def test_a_batch_that_is_not_finite_does_not_change_the_mean(kind):
     head = trained(kind).train()
     before = head.mean_feature.clone()
     head(torch.tensor([[torch.inf] + [1.0] * 7]))
@@ -415,7 +415,7 @@ def test_no_background_is_the_softmax_of_tde():
         ({"tau": 0.0}, "tau 0.0 must be above 0"),
         ({"tau": math.nan}, "tau nan"),
         ({"gamma": -0.1}, "gamma -0.1 must not be negative"),
-        ({"momentum": 1.1}, "momentum 1.1 must lie in 0 to 1"),
+        ({"momentum": 1.1}, "momentum 1.1 must be between 0 and 1"),
         ({"classes": 0}, "classes 0: both must be at least 1"),
         ({"dim": 0}, "dim 0 and classes 5"),
     ],
@@ -428,9 +428,9 @@ def test_refused_settings(settings, message):
 @pytest.mark.parametrize(
     ("background", "message"),
     [
-        (5, "background 5 is no class: they are 0 to 4"),
-        (-1, "background -1 is no class"),
-        ([0, 9], "background 9 is no class"),
+        (5, "background 5 is not a class: choose from 0 to 4"),
+        (-1, "background -1 is not a class"),
+        ([0, 9], "background 9 is not a class"),
         (range(5), "all 5 classes are exempted"),
     ],
 )

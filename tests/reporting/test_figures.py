@@ -1,4 +1,4 @@
-"""The figures: the numbers they draw, that each is drawn, and what they refuse."""
+"""The figures: the numbers that they draw, their files, and the input that they refuse."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from longtail.data.base import Data
 from longtail.evaluation import tables
 from longtail.reporting import figures
 from longtail.reporting.figures import canvas, classes, curves, features, simulated, style
-from longtail.reporting.figures.groups import group_results, rank_groups
+from longtail.reporting.figures.groups import group_results, rank_classes
 from longtail.runs import compare as comparing
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
@@ -80,7 +80,7 @@ class TestNumbers:
         assert list(found) == ["many", "medium", "few"]
         assert found["few"] == pytest.approx(sum(few) / len(few))
 
-    def test_other_rates_are_other_lines_and_an_untold_rate_is_not(self, tmp_path):
+    def test_other_rates_are_other_lines_but_a_missing_rate_is_not(self, tmp_path):
         older, *files = [committed("baseline")[1], *momentum_files(tmp_path)]
         labels = [group.label for group in group_results(comparing.read_all([older, files[0]]))]
         assert labels == ["baseline"]
@@ -89,7 +89,7 @@ class TestNumbers:
         assert labels == [f"baseline, {what}" for what in differing]
 
     def test_classes_stand_from_head_to_tail(self):
-        assert rank_groups([5, 9, 9, 1]) == [1, 2, 0, 3]
+        assert rank_classes([5, 9, 9, 1]) == [1, 2, 0, 3]
 
     def test_neighbours_are_averaged_and_fewer_at_the_ends(self):
         (group,) = group_results(comparing.read_all(committed("baseline")[:1]))
@@ -142,7 +142,7 @@ class TestNumbers:
         assert fixed_ratio[0.5]["few"] == (pytest.approx(20.0), None)
         assert fixed_ratio[0.9]["few"] == (pytest.approx(200.0), None)  # seed 1 has no basis
 
-    def test_cosine_puts_the_most_imbalanced_first_and_tells_how_uneven(self, tmp_path):
+    def test_cosine_puts_the_most_imbalanced_first_and_measures_unevenness(self, tmp_path):
         balanced = _balanced_copy(tmp_path)
         found = classes.cosine_groups(comparing.read_all([balanced, *committed("deconfound")]))
         assert list(found) == ["cifar100-lt:100", "cifar100-lt:1"]
@@ -289,16 +289,16 @@ class TestDrawn:
         use = '<use x="{}" style="fill: {}"/>'
         alike = f'<g clip="c">\n{use.format(1.2345, "red")}\n{use.format(2, "red")}\n</g>'
         wanted = '<g clip="c" style="fill: red">\n<use x="1.23"/>\n<use x="2"/>\n</g>'
-        assert canvas._shortened(alike.encode()) == wanted.encode()
+        assert canvas._shorten(alike.encode()) == wanted.encode()
         other = f"<g>{use.format(1, 'red')}{use.format(2, 'blue')}</g>".encode()
-        assert canvas._shortened(other) == other
+        assert canvas._shorten(other) == other
 
     def test_every_kind_of_file_has_the_same_bytes_each_time(self, tmp_path):
         for kind, magic in {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}.items():
             path = canvas.save(figures.causal_graph(), tmp_path / f"g.{kind}")
             again = canvas.save(figures.causal_graph(), tmp_path / f"h.{kind}")
             assert path.read_bytes() == again.read_bytes() and path.read_bytes().startswith(magic)
-        with pytest.raises(UserError, match="none of .svg, .pdf, .png"):
+        with pytest.raises(UserError, match="g.jpg: must end in one of .svg, .pdf, .png"):
             canvas.save(figures.causal_graph(), tmp_path / "g.jpg")
 
 
@@ -321,9 +321,9 @@ class TestRefused:
         result = {k: v for k, v in runs[0].result.items() if k != "weight_norm"}
         folder = shutil.copytree(runs[0].folder, tmp_path / "copy")
         (folder / "result.json").write_text(json.dumps(result))
-        said = self.refused("weight-norm", [folder])
-        assert re.search(r"another version of longtail \(.+\): its result has no weight_norm", said)
-        assert "with --resume evaluates the run again" in said
+        message = self.refused("weight-norm", [folder])
+        pattern = r"another version of longtail \(.+\): its result has no weight_norm"
+        assert re.search(pattern, message) and "with --resume evaluates the run again" in message
 
     def test_runs_on_different_data(self, tmp_path, data, runs):
         other = make_runs(tmp_path / "a", replace(data, name="other"), ["baseline"], seeds=(0,))
@@ -339,14 +339,14 @@ class TestRefused:
 
     def test_what_a_figure_cannot_be_made_of(self, tmp_path, runs, data):
         assert "no alpha in baseline" in self.refused("alpha", committed("baseline"))
-        assert "do not tell their lr" in self.refused("momentum", committed("baseline"))
+        assert "have no lr" in self.refused("momentum", committed("baseline"))
         assert "needs results at 0.98" in self.refused("momentum", momentum_files(tmp_path)[:1])
-        assert "one method with itself" in self.refused("momentum", runs)
+        assert "runs of one method" in self.refused("momentum", runs)
         assert "has no cos(x, d)" in self.refused("cosine-by-class", committed("baseline"))
-        assert "all of these are on" in self.refused("cosine-by-class", committed("deconfound"))
+        assert "of these runs are on" in self.refused("cosine-by-class", committed("deconfound"))
         assert "needs the weights" in self.refused("gradcam", committed("baseline"))
         assert "no head direction" in self.refused("decomposition", [runs[0]], data=data)
-        assert "rows of the test set, from 0 to 19" in self.refused(
+        assert "--images 20: must be rows of the test set, from 0 to 19" in self.refused(
             "gradcam", [runs[0]], images=[20], data=data
         )
 
@@ -361,8 +361,8 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
     cli.main(["figure", "causal-graph"])
     assert Path("norm.svg").exists() and Path("causal-graph.svg").exists()
     cli.main(["figures", "--all", *words, str(_balanced_copy(tmp_path)), "-o", "all"])
-    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-11:])
-    refused = {name for name, what in said.items() if what.startswith("not drawn: ")}
+    outcomes = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-11:])
+    refused = {name for name, what in outcomes.items() if what.startswith("not drawn: ")}
     assert refused == {"momentum", "decomposition", "gradcam"}
     assert len(list(Path("all").iterdir())) == 8
     for wrong in (
@@ -475,7 +475,7 @@ def by_momentum(lr) -> dict[float, dict[str, list[float]]]:
 
 
 class TestVerdicts:
-    """What docs/figures.md says of the paper's claims has the numbers of the result files."""
+    """The numbers of docs/figures.md are those of the result files."""
 
     page = numbers_in((ROOT / "docs/figures.md").read_text())
 
@@ -527,15 +527,40 @@ class TestVerdicts:
             assert set(shown(method).split(" ± ")) <= self.page
 
 
-def test_a_method_looks_the_same_whatever_its_company_and_like_no_other():
-    from longtail import methods
+class TestStyle:
+    def test_the_papers_methods_look_the_same_in_every_figure(self):
+        others = [f"another-{number}" for number in range(20)]
+        names = list(style.METHODS)
+        assert style.styles([*others, *names])[20:] == list(style.METHODS.values())
+        assert {colour for colour, _ in style.METHODS.values()}.isdisjoint(style.PALETTE)
+        assert {dash for _, dash in style.METHODS.values()} <= set(style.DASHES)
+        assert tuple(style.SPLITS) == tables.SPLITS
 
-    assert set(methods.registry()) == set(style.METHODS)
-    assert style.styles(["bbn"])[0] == style.styles(["focal", "bbn"])[1]
-    looks = [*style.METHODS.values(), style.OTHER]
-    assert len(set(looks)) == len(looks) and {dash for _, dash in looks} <= set(style.DASHES)
-    assert len(set(style.styles(["bbn"] * 4))) == 4 and len(style.styles(["bbn"] * 9)) == 9
-    assert tuple(style.SPLITS) == tables.SPLITS
+    def test_a_method_unknown_to_this_module_gets_a_look_of_its_own(self):
+        alone = style.styles(["invented-today"])
+        assert alone == style.styles(["baseline", "invented-today", "deconfound-tde"])[1:2]
+        (colour, dash) = alone[0]
+        assert colour in style.PALETTE and dash == ""
+
+    def test_no_two_lines_of_a_figure_look_alike(self):
+        from longtail import methods
+
+        for names in (
+            list(methods.registry()),
+            [f"another-{number}" for number in range(40)],
+            ["baseline", *["another-0"] * 9, *["deconfound-tde"] * 9, "another-1"],
+        ):
+            assert len(set(style.styles(names))) == len(names)
+        assert len(style.styles(["another-0"] * 50)) == 50  # looks repeat then
+
+    def test_lines_of_one_method_share_its_colour(self):
+        names = ["another-0", "another-1", "another-0", "deconfound", "deconfound"]
+        looks = style.styles(names)
+        assert looks[0][0] == looks[2][0] != looks[1][0] and looks[3][0] == looks[4][0]
+
+    def test_ten_methods_have_ten_colours(self):
+        looks = style.styles(f"another-{number}" for number in range(10))
+        assert {colour for colour, _ in looks} == set(style.PALETTE)
 
 
 def contrast(one: list[float], other: list[float]) -> float:
@@ -561,6 +586,6 @@ def test_lines_stand_out_on_white_and_on_the_dark_page():
     )
     ground = parts_of(re.search(r"--paper: (#\w{6})", dark)[1])
     kept = int(re.search(r"--kept: (\d+)%", dark)[1]) / 100
-    for colour, _ in [*style.METHODS.values(), style.OTHER]:
+    for colour in [*(colour for colour, _ in style.METHODS.values()), *style.PALETTE]:
         assert contrast(parts_of(colour), [1, 1, 1]) >= 3
         assert contrast([kept * c + 1 - kept for c in parts_of(colour)], ground) >= 3

@@ -1,4 +1,4 @@
-"""Grad-CAM against cases worked by hand, and its compactness over a test set."""
+"""Grad-CAM against maps computed by hand, and its compactness over a test set."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from longtail.runs.folder import Run
 
 
 class Pooled(backbones.Backbone):
-    """Two channels as they come, then their means: all of it can be worked by hand."""
+    """Means of the two input channels, so that maps can be computed by hand."""
 
     dim = 2
 
@@ -109,7 +109,7 @@ def test_a_normalised_map_sums_to_zero_before_the_relu_and_a_linear_one_to_its_l
     inputs, target = torch.rand(3, 3, 32, 32), torch.tensor([0, 3, 1])
 
     def total(head):
-        """Of the map with its negative part, which is the map of the negative logit."""
+        """Sum of the map with its negative part, which is the map of the negated logit."""
         above = gradcam.grad_cam(backbone, head, inputs, target)
         below = gradcam.grad_cam(backbone, lambda x: -head(x), inputs, target)
         return (above - below).sum((1, 2)), (above + below).sum((1, 2))
@@ -129,12 +129,12 @@ def test_a_layer_by_its_name():
     with pytest.raises(UserError, match="unknown layer 'layer33'. Did you mean 'layer3"):
         gradcam.grad_cam(backbone, head, inputs, target, "layer33")
     listed = r"layers: conv1, bn1, act1, .* layer4, global_pool, .* and \d+ more"
-    with pytest.raises(UserError, match=rf"gives no map of places .*\({listed}\)"):
+    with pytest.raises(UserError, match=rf"gives no map of shape .*\({listed}\)"):
         gradcam.grad_cam(backbone, head, inputs, target, "global_pool")
     with pytest.raises(UserError, match=rf"unknown layer 'nowhere'\. \({listed}\)"):
         gradcam.grad_cam(backbone, head, inputs, target, "nowhere")
-    with pytest.raises(UserError, match="embeddings have no places"):
-        gradcam.layers_of(backbones.build("identity", 6))
+    with pytest.raises(UserError, match="not embeddings"):
+        gradcam.find_layers(backbones.build("identity", 6))
 
 
 class Parallel(backbones.Backbone):
@@ -163,12 +163,12 @@ def test_maps_of_several_sizes_are_no_map(layer):
 
 def test_a_network_whose_channels_come_last_is_refused():
     backbone = backbones.build("resnet18", 3).eval()
-    backbone.model.output_fmt = "NHWC"  # as timm's swin_tiny says
+    backbone.model.output_fmt = "NHWC"  # as for timm's swin_tiny
     with pytest.raises(UserError, match="gives its maps as NHWC"):
-        gradcam.layers_of(backbone)
+        gradcam.find_layers(backbone)
 
 
-def test_backbones_are_rows_of_their_own_and_empty_maps_are_told():
+def test_backbones_are_rows_of_their_own_and_empty_maps_are_counted():
     item = dict.fromkeys(("overall", "many", "medium", "few"), 30.0) | {"images": 8, "empty": 2}
     item |= {"method": "m", "data": "d", "ratio": None, "alpha": None, "seed": 0}
     header, rows = compactness.table([item | {"backbone": name} for name in ("conv4", "resnet32")])
@@ -193,11 +193,11 @@ def test_a_test_set_is_measured_by_split(tmp_path):
     opened = finished.reopen(run, data)
     assert opened.evaluation.head.alpha == run.result["alpha"] == 1.5
     found = gradcam.measure(opened)
-    maps = gradcam.maps_of_run(opened, data.test)
+    maps = gradcam.compute_maps(opened, data.test)
     shares = [float(s) for s in 100 * gradcam.compactness(maps)]
-    there = [s for s in shares if not math.isnan(s)]
-    assert found.images == 15 and found.empty == 15 - len(there)
-    assert found.overall == pytest.approx(sum(there) / len(there))
+    present = [s for s in shares if not math.isnan(s)]
+    assert found.images == 15 and found.empty == 15 - len(present)
+    assert found.overall == pytest.approx(sum(present) / len(present))
     for name, rows in {"many": range(5), "medium": range(5, 10), "few": range(10, 15)}.items():
         own = [shares[i] for i in rows if not math.isnan(shares[i])]
         value = getattr(found, name)
@@ -241,9 +241,9 @@ def test_the_bench_trains_measures_and_keeps(tmp_path, capsys):
     assert tde["alpha"] == 1.5 and 10 < tde["overall"] <= 100
     assert tde["device"].startswith("CPU") and tde["versions"] == versions()
     assert tde["git"] == commit()
-    early = next((tmp_path / "runs").rglob("baseline-s0/result.json"))  # did not tell all
-    told = json.loads(early.read_text())
-    early.write_text(json.dumps({name: told[name] for name in told if name != "files"}))
+    early = next((tmp_path / "runs").rglob("baseline-s0/result.json"))  # lacked some fields
+    fields = json.loads(early.read_text())
+    early.write_text(json.dumps({name: fields[name] for name in fields if name != "files"}))
     again = compactness.measure(Run(early.parent))
     assert again["overall"] == pytest.approx(baseline["overall"], rel=1e-4)
     words = [f"--{name}={path}" for name, path in folders.items()]

@@ -1,6 +1,5 @@
-"""The report: what it is made from, what it refuses, and how it behaves in a real browser."""
+"""The report: its content, the input it refuses, and its behaviour in a real browser."""
 
-import base64
 import json
 import random
 import re
@@ -17,7 +16,8 @@ from helpers import tiny_config, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
 from longtail.data.base import Data, Split
-from longtail.evaluation import intervals, tables
+from longtail.evaluation import tables
+from longtail.evaluation.slider import POSITIONS, SliderCounts
 from longtail.runs.compare import find_runs
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
@@ -70,7 +70,7 @@ class TestBadInput:
         assert "at least one run" in self.refused(tmp_path, [])
         assert "is not a run" in self.refused(tmp_path, [tmp_path])
 
-    def test_a_folder_of_runs_stands_for_them(self, tmp_path, runs, capsys):
+    def test_a_folder_stands_for_the_runs_in_it(self, tmp_path, runs, capsys):
         for run in runs:
             method = run.result["method"]
             shutil.copytree(run.folder, tmp_path / "several" / method / "s0")
@@ -102,33 +102,33 @@ class TestBadInput:
         assert ">unknown</pre>" in page
         for content, what in (("a,b\n1,2\n", "damaged"), (None, "missing")):
             names.unlink() if content is None else names.write_text(content)
-            told = f"{names} is {what}: copy it again, or delete {folder}/result.json"
-            assert told in self.refused(tmp_path, [folder])
+            message = f"{names} is {what}: copy it again, or delete {folder}/result.json"
+            assert message in self.refused(tmp_path, [folder])
             with pytest.raises(UserError, match=f"per_class.csv is {what}"):
                 lt.load_model(folder)
 
     def test_a_run_of_another_version(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])
-        stored = json.loads((folder / "intervals.json").read_text())
-        (folder / "intervals.json").write_text(json.dumps({**stored, "format": 99}))
+        stored = json.loads((folder / "slider.json").read_text())
+        (folder / "slider.json").write_text(json.dumps({**stored, "format": 99}))
         assert "has format 99, this version of longtail reads 1" in self.refused(tmp_path, [folder])
         for cut in ("{", '{"format": 1}'):
-            (folder / "intervals.json").write_text(cut)
+            (folder / "slider.json").write_text(cut)
             assert "cut short" in self.refused(tmp_path, [folder])
-        (folder / "intervals.json").unlink()
+        (folder / "slider.json").unlink()
         assert "since an older version evaluated it" in self.refused(tmp_path, [folder])
 
     def test_a_result_of_another_version(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])
         result = {name: v for name, v in runs[1].result.items() if name != "capture_seconds"}
         (folder / "result.json").write_text(json.dumps(result))
-        said = self.refused(tmp_path, [folder])
-        assert "its result has no capture_seconds" in said and "--resume" in said
+        message = self.refused(tmp_path, [folder])
+        assert "its result has no capture_seconds" in message and "--resume" in message
 
     def test_the_way_out_of_an_older_version_works(self, tmp_path, data):
         (run,) = make_runs(tmp_path / "x", data, ["deconfound-tde"])
         before, trained = run.result, (run.folder / "last.pt").read_bytes()
-        for name in ("intervals.json", "result.json"):
+        for name in ("slider.json", "result.json"):
             (run.folder / name).unlink()
         options = {"backbone": "identity", "augment": "none", "epochs": 2, "alpha": 0.5}
         fit_all(
@@ -153,7 +153,7 @@ class TestBadInput:
         assert self.refused(tmp_path, [runs[0], *others]).endswith("differ in class names")
 
 
-def test_a_tau_that_nothing_could_choose_is_not_said_to_follow_a_cosine(tmp_path, data):
+def test_a_tau_without_held_out_data_is_not_described_as_label_free(tmp_path, data):
     made = make_runs(tmp_path, data, ["baseline"])
     result = made[0].result | {"tau": 0.0, "alpha_rule": "least"}
     (made[0].folder / "result.json").write_text(json.dumps(result))
@@ -161,11 +161,12 @@ def test_a_tau_that_nothing_could_choose_is_not_said_to_follow_a_cosine(tmp_path
     assert "tau 0, the value that changes least" in text and "mean cos" not in text
 
 
-def test_what_differs_besides_the_methods_is_said(tmp_path, runs, data):
+def test_the_page_names_settings_that_differ_besides_the_method(tmp_path, runs, data):
     longer = make_runs(tmp_path, data, ["deconfound-tde"], epochs=3)
-    for shown, said in ((runs, ""), ([runs[0], *longer], "methods differ here: epochs 2, 3.")):
-        page = lt.report(shown, tmp_path / "page.html").read_text()
-        assert said in page if said else "Not only the methods" not in page
+    note = "The runs differ in more than their method"
+    assert note not in lt.report(runs, tmp_path / "page.html").read_text()
+    page = lt.report([runs[0], *longer], tmp_path / "page.html").read_text()
+    assert f"{note}: epochs 2, 3." in page
     results = [run.result for run in runs]
     assert tables.list_differences([results[0], {**results[1], "held_out": 9}]) == ["held out 0, 9"]
     early = [{name: r[name] for name in r if name != "train"} for r in results]
@@ -198,7 +199,7 @@ class TestInBrowser:
         page = lt.report(runs, tmp_path / "r.html")
         chromium.open(page)
         fixed, own = (lt.evaluate(run, data=data) for run in runs)
-        assert chromium.run("$('alpha-shown').textContent") == "of each run's own choice"
+        assert chromium.run("$('alpha-shown').textContent") == "chosen by each run"
         moved = set()
         for alpha in (None, 0.0, 0.05, 0.15, 0.75, 1.5, 3.0):
             if alpha is not None:
@@ -224,7 +225,7 @@ class TestInBrowser:
         skewed = replace(data, test=data.test.take(order[torch.tensor(kept)]))
         made = make_runs(tmp_path, skewed)
         page = lt.report(made, tmp_path / "r.html")
-        assert "overall is over images" in page.read_text()
+        assert "overall is the mean over images" in page.read_text()
         chromium.open(page)
         heads = "[...$('splits').tHead.rows[0].cells].map((cell) => cell.textContent)"
         assert chromium.run(heads)[-3:] == ["few", "class mean", "slider"]
@@ -234,9 +235,9 @@ class TestInBrowser:
             if alpha is not None:
                 chromium.run(move(alpha))
             at = lt.evaluate(made[1], alpha, data=skewed)
-            judged = [value for value in at.per_class if value is not None]
-            mean = sum(judged) / len(judged)
-            assert len(judged) == 5
+            present = [value for value in at.per_class if value is not None]
+            mean = sum(present) / len(present)
+            assert len(present) == 5
             shown = float(chromium.run("$('splits').tBodies[0].rows[1].cells[7].dataset.value"))
             assert shown == pytest.approx(mean, abs=1e-9)
             wanted = ["-" if value is None else f"{value:.1f}" for value in figures_of(at)]
@@ -249,7 +250,7 @@ class TestInBrowser:
 
     def test_keys_links_and_the_own_alpha(self, chromium, tmp_path, runs):
         page = lt.report(runs, tmp_path / "r.html")
-        for link, shown in (("99", "3.00"), ("much", "of each run's own choice")):
+        for link, shown in (("99", "3.00"), ("much", "chosen by each run")):
             chromium.open(page, f"#alpha={link}")
             assert chromium.run("$('alpha-shown').textContent") == shown
         chromium.open(page, "#alpha=1.25")
@@ -258,8 +259,8 @@ class TestInBrowser:
         chromium.press("ArrowRight")
         assert chromium.run("$('alpha').getAttribute('aria-valuetext')") == "alpha 1.30"
         assert chromium.run("location.hash") == "#alpha=1.3"
-        said = "deconfound-tde, alpha 1.3: overall"
-        chromium.wait_for(f"$('said').textContent.includes('{said}')")
+        summary = "deconfound-tde, alpha 1.3: overall"
+        chromium.wait_for(f"$('announcement').textContent.includes('{summary}')")
         chromium.run("$('own').click()")
         assert chromium.run("$('splits').tBodies[0].rows[1].cells[1].textContent") == "0.5"
         assert chromium.run("document.querySelector('#marks .chosen').textContent") == "▲ 0.5"
@@ -309,7 +310,7 @@ class TestInBrowser:
         assert chromium.run(unnamed) == []
         assert chromium.complaints() == []
 
-    def test_two_groups_of_one_method_are_told_apart(self, chromium, tmp_path, data):
+    def test_two_groups_of_one_method_have_different_labels(self, chromium, tmp_path, data):
         weak, strong = (
             make_runs(tmp_path / str(alpha), data, ["deconfound-tde"], alpha=alpha)
             for alpha in (0.5, 2.5)
@@ -366,17 +367,13 @@ class TestInBrowser:
 
 
 def large_run(folder: Path, seed: int, small: Run) -> Run:
-    """As judging leaves it: 1,000 classes, 50 test images of each, all right somewhere."""
+    """A made-up run with 1,000 classes and 50 test images of each."""
     draw = random.Random(seed)
-    starts = bytes(draw.randrange(31) for _ in range(50_000))
-    stops = bytes(draw.randrange(31, 62) for _ in range(50_000))
-    where_right = intervals.Intervals(
-        positions=61,
+    slider = SliderCounts(
+        alphas=POSITIONS,
         seen=(50,) * 1000,
-        hits=tuple(draw.randrange(51) for _ in range(1000)),
-        pieces=(50,) * 1000,
-        starts=base64.b64encode(starts).decode(),
-        stops=base64.b64encode(stops).decode(),
+        hits=tuple(tuple(draw.randrange(51) for _ in range(1000)) for _ in POSITIONS),
+        own_hits=tuple(draw.randrange(51) for _ in range(1000)),
         before=((9, 1, 0),) * 3,
         after=((8, 1, 1),) * 3,
     )
@@ -385,7 +382,7 @@ def large_run(folder: Path, seed: int, small: Run) -> Run:
     shutil.copytree(small.folder, folder)
     rows = [f"class number {c},{n},0\n" for c, n in enumerate(counts)]
     (folder / "per_class.csv").write_text("class,train_images,accuracy\n" + "".join(rows))
-    (folder / "intervals.json").write_text(json.dumps(where_right.to_json()))
+    (folder / "slider.json").write_text(json.dumps(slider.to_json()))
     (folder / "result.json").write_text(json.dumps(result))
     return Run(folder)
 
@@ -399,7 +396,7 @@ def large(tmp_path_factory, runs) -> Path:
 
 
 def test_a_thousand_classes_and_fifty_thousand_images_make_a_small_page(large):
-    assert large.stat().st_size < 1_500_000
+    assert large.stat().st_size < 1_000_000
     assert "http:" not in large.read_text() and "https:" not in large.read_text()
 
 

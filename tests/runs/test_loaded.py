@@ -179,9 +179,9 @@ def test_held_out_images_are_reported(tmp_path):
     run = lt.fit(path, "cosine", out=tmp_path / "x", val_fraction=0.2, **QUICK)
     assert run.result["held_out"] == 14 and sum(run.result["counts"]) == 70
     page = lt.report([run], tmp_path / "r.html").read_text()
-    assert "70 training images, 40 to 10 a class, 14 of them held out" in " ".join(page.split())
-    card = exports.card_of(lt.export(run, out=tmp_path / "m.safetensors")).read_text()
-    assert "10 of the rarest, 14 of them held out and not learned from" in card
+    assert "70 training images, 40 to 10 per class, of which 14 are held" in " ".join(page.split())
+    card = exports.card_path(lt.export(run, out=tmp_path / "m.safetensors")).read_text()
+    assert "10 of the rarest, 14 of them held out from training" in card
     mean = tables.class_mean(run.result["per_class"])
     assert "| few | class mean |" in card and f"| {mean:.1f} |" in card
     header, first = (run.folder / "sweep.csv").read_text().splitlines()[:2]

@@ -19,8 +19,8 @@ from longtail.data.load import hold_out
 from longtail.evaluation.result import KEYS
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
-from longtail.training.model import batch_of_rank, check_fits
-from longtail.training.schedule import lay_out
+from longtail.training.probe import batch_per_rank, check_fits
+from longtail.training.schedule import schedule_stages
 from longtail.training.trainer import Trainer, build_optimizer
 
 
@@ -35,10 +35,11 @@ def fit(tmp_path, method="deconfound-tde", *, data=None, **options):
 @pytest.mark.parametrize("name", methods.registry())
 def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name, tmp_path):
     data, config = tiny_data(), tiny_config(method=name, epochs=2)
-    epochs = lay_out(methods.build(name).stages, 2)[-1].stop
+    epochs = schedule_stages(methods.build(name).stages, 2)[-1].stop
     (run,) = fit_all(config, [name], [0], out=tmp_path / "whole", data=data)
     files = files_in(run.folder) - {"tuning"}
-    ruled = name in ("decouple-ncm", "decouple-tau-norm", "logit-adjustment")
+    method = methods.build(name)
+    ruled = bool(method.rule or method.choice)
     assert ("head.safetensors" in files) == ruled
     assert files - {"head.safetensors"} == {
         "config.yaml",
@@ -50,7 +51,7 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "result.json",
         "per_class.csv",
         "sweep.csv",
-        "intervals.json",
+        "slider.json",
     }
     result = run.result
     assert tuple(result) == KEYS
@@ -175,13 +176,13 @@ def test_fewer_images_than_parts_of_a_step_are_refused(tmp_path):
     assert not (tmp_path / "deconfound-tde").exists()
     config = tiny_config(accumulate=4, **options)
     with pytest.raises(UserError, match="7 training images .* 8 parts.* or fewer ranks than 2"):
-        batch_of_rank(config, len(seven.train), 2)
+        batch_per_rank(config, len(seven.train), 2)
     for images in range(8, 40):  # what every rank gets in each part, an image at a time
         for world in (1, 2):
             given = 0
             while (given + 1) * 4 * world <= min(16, images):
                 given += 1
-            assert batch_of_rank(config, images, world) == 4 * given > 0
+            assert batch_per_rank(config, images, world) == 4 * given > 0
 
 
 ALONE = "resnet18 cannot be trained on one image alone"

@@ -12,7 +12,7 @@ from helpers import photos, tiny_data
 from interrupted import Kill, KillAfter
 from longtail.cli import parser as cli
 from longtail.runs.folder import Run
-from longtail.serving.write import card_of
+from longtail.serving.write import card_path
 
 SMALL = [
     *("--method", "cosine", "--backbone", "conv4", "--epochs", "1", "--batch-size", "4"),
@@ -77,7 +77,7 @@ def test_nothing_else_names_the_machine(project):
     saved = lt.load_model("runs/x", device="cpu").save_pretrained("saved")
     page = lt.report(["runs/x"], "report.html")
     written = {path for path in Path("runs/x").iterdir() if path.name != "config.yaml"}
-    written |= {model, card_of(model), page, lt.embed("runs/x", "features.npz"), *saved.iterdir()}
+    written |= {model, card_path(model), page, lt.embed("runs/x", "features.npz"), *saved.iterdir()}
     for path in written:
         assert str(project.parent).encode() not in path.read_bytes(), path
     assert Run("runs/x").result["data"] == "photos"

@@ -50,7 +50,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
         cli.main(["train", "digits-lt:20", "--resume", *out])
     assert f"unchanged with longtail {' '.join(line)}," in capsys.readouterr().err
     for words, said in (
-        (["train", "--resume", "--out", str(tmp_path / "none")], "holds no run to go on with"),
+        (["train", "--resume", "--out", str(tmp_path / "none")], "holds no run to resume"),
         (
             ["detect", "train", "--resume", *out],
             "a classifier's by the other commands",
@@ -63,7 +63,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
     shutil.copytree(tmp_path / "run", tmp_path / "several" / "cosine" / "s5")
     with pytest.raises(SystemExit):
         cli.main(["train", "--resume", "--out", str(tmp_path / "several")])
-    assert f"as --out {tmp_path}/several/cosine/s5" in capsys.readouterr().err
+    assert f"with --out {tmp_path}/several/cosine/s5" in capsys.readouterr().err
 
 
 KILLED = """
@@ -209,7 +209,7 @@ class Full:
 def test_no_space_left_loses_nothing(tmp_path):
     run = interrupted(tmp_path)
     before = (run.folder / "last.pt").read_bytes()
-    with pytest.raises(UserError, match=r"no space left for .*last\.pt.*go on with --resume"):
+    with pytest.raises(UserError, match=r"no space left for .*last\.pt.*continue with --resume"):
         resume(run, progress=Full(run, "last.pt"))
     assert (run.folder / "last.pt").read_bytes() == before
     assert not list(run.folder.glob(".last*"))

@@ -11,9 +11,10 @@ from longtail.runs import packing
 from longtail.runs.fit import run_jobs
 from longtail.runs.packing import schedule
 from longtail.runs.plan import plan
-from longtail.training.cuda_graph import steps_of_epoch
-from longtail.training.loop import launch, train
-from longtail.training.resident import ResidentBatches
+from longtail.training.batches import ResidentBatches
+from longtail.training.cuda_graph import list_steps
+from longtail.training.launch import launch
+from longtail.training.loop import train
 from longtail.training.trainer import Trainer
 
 UNLIKE = (
@@ -58,7 +59,7 @@ def test_each_ends_as_it_would_alone():
 
 def test_an_epoch_lasts_as_long_as_its_longest():
     short, long = replica(*UNLIKE[0]), replica(*UNLIKE[1])
-    steps = steps_of_epoch([short, long])
+    steps = list_steps([short, long])
     assert steps == [(8, 8)] * 5 + [(0, 8)] * 2
 
 

@@ -38,7 +38,7 @@ def test_features_are_what_the_head_saw(run, tmp_path):
     assert made_by["network"] == "conv4" and made_by["trained_on"] == "digits-lt:20"
 
 
-def test_features_are_those_of_judging_to_the_last_bit(run, tmp_path):
+def test_features_equal_those_of_evaluation_to_the_last_bit(run, tmp_path):
     opened, stored = reopen(run), np.load(lt.embed(run, tmp_path / "f.npz"))
     assert (opened.features(opened.data.test).half().numpy() == stored["x_test"]).all()
 
@@ -47,7 +47,7 @@ def test_a_run_without_its_blueprint_is_refused_before_images_are_read(run, tmp_
     other = tmp_path / "run"
     shutil.copytree(run.folder, other)
     (other / "model.json").unlink()
-    monkeypatch.setattr(embeddings, "_wanted", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr(embeddings, "_load_images", lambda *_: pytest.fail("read"))
     with pytest.raises(UserError, match="delete its result.json"):
         lt.embed(other, tmp_path / "f.npz")
 
@@ -56,7 +56,7 @@ def test_options_for_images_that_were_not_named_are_refused(run, tmp_path, capsy
     cli.main(["embed", str(run.folder), "-o", str(tmp_path / "f.npz")])
     with pytest.raises(SystemExit):
         cli.main(["embed", str(run.folder), "--image-size", "9", "-o", str(tmp_path / "g.npz")])
-    assert "--image-size prepares other images" in capsys.readouterr().err
+    assert "--image-size applies to --data only" in capsys.readouterr().err
 
 
 def test_a_run_on_data_of_ones_own_making(tmp_path):
@@ -106,11 +106,11 @@ def test_other_images_do_not_ask_for_the_runs_own(tmp_path):
 def test_mistakes(run, tmp_path):
     with pytest.raises(UserError, match="must end in .npz"):
         lt.embed(run, tmp_path / "f.npy")
-    with pytest.raises(UserError, match="other channels do not"):
+    with pytest.raises(UserError, match="only height and width may differ"):
         lt.embed(run, tmp_path / "f.npz", data=tiny_data())
     assert not (tmp_path / "f.npz").exists()
 
 
 def test_features_beyond_float16_stay_float32():
-    assert embeddings._small(torch.tensor([[1e6, 1.0]])).dtype == np.float32
-    assert embeddings._small(torch.tensor([[1e3, 1.0]])).dtype == np.float16
+    assert embeddings._to_float16(torch.tensor([[1e6, 1.0]])).dtype == np.float32
+    assert embeddings._to_float16(torch.tensor([[1e3, 1.0]])).dtype == np.float16

@@ -1,10 +1,8 @@
 """Files that are damaged, strange or malicious are refused, and nothing of them runs."""
 
-import io
 import json
 import pickle
 import shutil
-import zipfile
 from pathlib import Path
 
 import onnx
@@ -31,10 +29,7 @@ def run(tmp_path_factory) -> Run:
 def files(run, tmp_path_factory) -> dict[str, Path]:
     """One whole file of each format; the ONNX one is written by hand, which is quicker."""
     out = tmp_path_factory.mktemp("files")
-    found = {
-        "safetensors": lt.export(run, "safetensors", out / "m.safetensors"),
-        "pt2": lt.export(run, "torch-export", out / "m.pt2"),
-    }
+    found = {"safetensors": lt.export(run, "safetensors", out / "m.safetensors")}
     about = lt.load_model(found["safetensors"]).about
     inputs = helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["batch", 6])
     outputs = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 3])
@@ -49,14 +44,14 @@ def files(run, tmp_path_factory) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "pt2", "onnx"])
+@pytest.mark.parametrize("kind", ["safetensors", "onnx"])
 def test_a_file_that_was_cut_short_is_refused(kind, files, tmp_path):
     whole = files[kind].read_bytes()
     assert lt.load_model(files[kind]).logits(torch.rand(2, 6)).shape == (2, 3)
     for part in range(20):
         path = tmp_path / f"{part}.{kind}"
         path.write_bytes(whole[: len(whole) * part // 20])
-        with pytest.raises(UserError, match=rf"{part}\.{kind} (is no|was not written)"):
+        with pytest.raises(UserError, match=rf"{part}\.{kind} (is no|is not an|was not written)"):
             lt.load_model(path)
 
 
@@ -87,7 +82,7 @@ def test_the_pickle_would_write_a_file(mark):
 def test_a_pickle_is_refused_under_any_name(suffix, save, mark, tmp_path):
     with (tmp_path / f"model.{suffix}").open("wb") as file:
         save(Evil(mark), file)
-    with pytest.raises(UserError, match=f"model.{suffix} (was not opened|is no)"):
+    with pytest.raises(UserError, match=f"model.{suffix} (was not opened|is no|is not an)"):
         lt.load_model(tmp_path / f"model.{suffix}")
     assert not mark.exists()
 
@@ -98,98 +93,15 @@ def test_a_pickle_in_a_saved_folder_is_not_read(run, mark, tmp_path):
     (folder / "pytorch_model.bin").write_bytes(evil)
     lt.load_model(folder)
     (folder / "model.safetensors").write_bytes(evil)
-    with pytest.raises(UserError, match="is no safetensors file"):
+    with pytest.raises(UserError, match="is not a safetensors file"):
         lt.load_model(folder)
     assert not mark.exists()
 
 
-def rewritten(path: Path, out: Path, changes: dict[str, bytes]) -> Path:
-    """A copy of the archive with members replaced by the end of their names."""
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w") as new:
-        for name in old.namelist():
-            end = next((end for end in changes if name.endswith(end)), None)
-            new.writestr(name, old.read(name) if end is None else changes[end])
-    return out
-
-
-class TestArchive:
-    """A torch.export archive: torch would run what is hidden in it, we do not."""
-
-    def pickled(self, files: dict[str, Path], mark: Path, out: Path) -> Path:
-        """Its weights are pickles."""
-        whole = zipfile.ZipFile(files["pt2"])
-        member = next(n for n in whole.namelist() if n.endswith("model_weights_config.json"))
-        config = json.loads(whole.read(member))
-        for entry in config["config"].values():
-            entry["use_pickle"] = True
-        evil = io.BytesIO()
-        torch.save(Evil(mark), evil)
-        changes = {"weights_config.json": json.dumps(config).encode()}
-        return rewritten(files["pt2"], out, {**changes, "weight_0": evil.getvalue()})
-
-    def test_pickled_weights_are_refused(self, files, mark, tmp_path):
-        path = self.pickled(files, mark, tmp_path / "evil.pt2")
-        with pytest.raises(UserError, match="Nothing of it was run"):
-            lt.load_model(path)
-        assert not mark.exists()
-
-    def test_torch_itself_would_run_them(self, files, mark, tmp_path):
-        """Why the archive is not handed to torch.export.load."""
-        path = self.pickled(files, mark, tmp_path / "evil.pt2")
-        with pytest.raises(Exception, match="not an instance of torch.nn.Parameter"):
-            torch.export.load(path)  # too late
-        assert mark.exists()
-
-    def test_other_pickles_in_it_are_not_read(self, files, mark, tmp_path):
-        evil = pickle.dumps(Evil(mark))
-        changes = {"sample_inputs/model.pt": evil, "models/model.json": b"not read"}
-        model = lt.load_model(rewritten(files["pt2"], tmp_path / "evil.pt2", changes))
-        rows = torch.rand(4, 6)
-        assert_close(model.logits(rows), lt.load_model(files["safetensors"]).logits(rows))
-        assert not mark.exists()
-
-    @pytest.mark.parametrize(
-        ("field", "value"), [("dtype", 4), ("sizes", [{"as_int": 18}]), ("strides", [])]
-    )
-    def test_a_weight_of_another_type_or_order_is_refused(self, field, value, files, tmp_path):
-        whole = zipfile.ZipFile(files["pt2"])
-        member = next(n for n in whole.namelist() if n.endswith("model_weights_config.json"))
-        config = json.loads(whole.read(member))
-        for entry in config["config"].values():
-            entry["tensor_meta"][field] = value
-        changes = {"weights_config.json": json.dumps(config).encode()}
-        with pytest.raises(UserError, match="ValueError.*Nothing of it was run"):
-            lt.load_model(rewritten(files["pt2"], tmp_path / "m.pt2", changes))
-
-    def test_a_crafted_archive_is_refused(self, files, tmp_path):
-        crafted = rewritten(
-            files["pt2"], tmp_path / "a.pt2", {"weights_config.json": b'{"config": []}'}
-        )
-        packed = tmp_path / "packed.pt2"
-        with zipfile.ZipFile(files["pt2"]) as old, zipfile.ZipFile(packed, "w", 8) as new:
-            for name in old.namelist():
-                new.writestr(name, old.read(name))
-        assert lt.load_model(packed)
-        whole = packed.read_bytes()
-        info = next(
-            i for i in zipfile.ZipFile(packed).infolist() if i.filename.endswith("longtail.json")
-        )
-        start = info.header_offset + 30 + len(info.filename)
-        damaged, encrypted = tmp_path / "damaged.pt2", tmp_path / "encrypted.pt2"
-        damaged.write_bytes(whole[:start] + b"\xff" * 9 + whole[start + 9 :])
-        flagged = bytearray(whole)
-        place = whole.rindex(b"PK\x01\x02", 0, whole.rindex(info.filename.encode()))
-        flagged[place + 8] |= 1
-        flagged[info.header_offset + 6] |= 1
-        encrypted.write_bytes(flagged)
-        for path in (crafted, damaged, encrypted):
-            with pytest.raises(UserError, match="Nothing of it was run"):
-                lt.load_model(path)
-
-    def test_a_weight_of_another_size_is_refused(self, files, tmp_path):
-        path = rewritten(files["pt2"], tmp_path / "m.pt2", {"weight_0": b"\0" * 8})
-        with pytest.raises(UserError, match="was cut short"):
-            lt.load_model(path)
+def test_a_torch_export_file_is_left_to_torch(tmp_path):
+    (tmp_path / "m.pt2").touch()
+    with pytest.raises(UserError, match=r"m\.pt2 .* torch\.export\.load.* \.safetensors"):
+        lt.load_model(tmp_path / "m.pt2")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +109,7 @@ class TestArchive:
     [
         (lambda about: about.pop("classes"), "was not written by longtail export"),
         (lambda about: about.update(format=99), "has format 99, this version reads 1"),
-        (lambda about: about["classes"].append("d"), "names 4 classes and has 3"),
+        (lambda about: about["classes"].append("d"), "names 4 classes, but its head has 3"),
         (lambda about: about["blueprint"].update(backbone="hf-hub:a/resnet18"), "unknown backbone"),
         (lambda about: about["blueprint"].update(shape=[0]), "does not say which model"),
         (lambda about: about["blueprint"]["head"].update(kind="Popen"), "unknown kind of head"),
@@ -226,7 +138,7 @@ def test_what_is_no_model_of_ours_says_so(run, files, tmp_path):
     model = onnx.load(files["onnx"])
     model.metadata_props[0].value = model.metadata_props[0].value.replace('"a", ', "")
     onnx.save(model, tmp_path / "other.onnx")
-    with pytest.raises(UserError, match="names 2 classes, and its graph has others"):
+    with pytest.raises(UserError, match="names 2 classes, but its graph has others"):
         lt.load_model(tmp_path / "other.onnx")
     del model.metadata_props[:]
     onnx.save(model, tmp_path / "other.onnx")

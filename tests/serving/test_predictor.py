@@ -66,7 +66,7 @@ def alike(one: lt.Prediction, other: lt.Prediction) -> bool:
     return names == others and [p for _, p in one.top] == same
 
 
-def test_it_predicts_files_as_the_run_judged_them(photos, run, model):
+def test_predictions_agree_with_the_run_result(photos, run, model):
     for number, name in enumerate(COLOURS):
         files = sorted((photos / "test" / name).iterdir())
         found = [prediction.name for prediction in model.predict(files)]
@@ -113,7 +113,7 @@ def test_one_array_is_one_image_and_four_dimensions_are_a_batch(photos, model):
 def test_a_wrong_array_in_a_stream_leaves_its_reason_there(photos, model):
     file = photos / "test" / "leaf" / "2.png"
     first, wrong, last = model.stream([file, np.zeros((12, 12, 5), np.uint8), file])
-    assert alike(first, last) and "shape (12, 12, 5) is no image" in wrong
+    assert alike(first, last) and "shape (12, 12, 5) is not an image" in wrong
 
 
 def test_a_model_of_grey_images_takes_colour(tmp_path):
@@ -151,11 +151,11 @@ def test_a_device_is_one_that_is_there(run):
 def test_wrong_inputs_say_what_is_right(model):
     with pytest.raises(UserError, match="uint8 pixels, 0 to 255"):
         model.predict([np.zeros((12, 12, 3))])
-    with pytest.raises(UserError, match=r"shape \(12, 12, 5\) is no image"):
+    with pytest.raises(UserError, match=r"shape \(12, 12, 5\) is not an image"):
         model.predict([np.zeros((12, 12, 5), np.uint8)])
     with pytest.raises(UserError, match=r"this model takes torch.uint8 \(N, 3, 12, 12\)"):
         model.logits(torch.zeros(1, 3, 12, 12))
-    with pytest.raises(UserError, match="name at least one class"):
+    with pytest.raises(UserError, match="must be at least 1"):
         model.predict([], top=0)
     assert model.predict([]) == []
 
@@ -189,7 +189,7 @@ def test_a_row_may_be_any_tensor_and_what_is_no_row_leaves_its_reason_there(vect
     learnt = [torch.ones((), requires_grad=True)] * 6
     first, *wrong, last = of_vectors.stream([rows[0], ragged, text, [10**400] * 6, learnt, rows[3]])
     assert alike(first, expected[0]) and alike(last, expected[3])
-    assert all("it is no row of numbers" in reason for reason in wrong)
+    assert all("it is not a row of numbers" in reason for reason in wrong)
     pixels = torch.zeros(3, 12, 12, dtype=torch.bfloat16)
     floats, moving = model.stream([pixels, pixels.float().requires_grad_()])
     assert floats == moving and "uint8 pixels, 0 to 255" in floats
@@ -238,13 +238,13 @@ class TestCommand:
         out, _, code = predict(capsys, run.folder, "-", "--json")
         assert [json.loads(line)["image"] for line in out.splitlines()] == files and code == 0
 
-    def test_what_cannot_be_read_is_named_counted_and_left_out(self, photos, run, capsys, tmp_path):
+    def test_unreadable_images_are_named_counted_and_skipped(self, photos, run, capsys, tmp_path):
         good, broken = photos / "test" / "sea" / "0.png", tmp_path / "broken.jpg"
         broken.write_bytes(good.read_bytes()[:100])
         out, err, code = predict(capsys, run.folder, good, broken, tmp_path / "gone.png", good)
         assert [line.split()[0] for line in out.splitlines()] == [str(good)] * 2
-        assert f"left out {broken}" in err and "gone.png" in err and code == 1
-        assert "4 images, 2 left out" in err
+        assert f"skipped {broken}" in err and "gone.png" in err and code == 1
+        assert "4 images, 2 skipped" in err
 
     def test_alpha_turns_the_dial(self, photos, run, capsys):
         file = photos / "test" / "leaf" / "0.png"
@@ -258,10 +258,10 @@ class TestCommand:
         ("words", "said"),
         [
             ((), "which images?"),
-            (("nothing*.png",), "'nothing*.png': there is no image"),
-            ((".",), "'.': there is no image"),
+            (("nothing*.png",), "'nothing*.png': no image found"),
+            ((".",), "'.': no image found"),
             (("a.png", "--csv", "--json"), "pass one of them"),
-            (("a.png", "--top", "0"), "name at least one class"),
+            (("a.png", "--top", "0"), "must be at least 1"),
             (("a.png", "--alpha", "-1"), "alpha -1 must be a number from 0 up"),
             (("a.png", "--alpha", "nan"), "alpha nan must be"),
             (("a.png", "--tops", "3"), "Did you mean '--top'?"),

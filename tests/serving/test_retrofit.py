@@ -130,12 +130,12 @@ def test_without_validation_data_a_part_of_training_chooses_and_that_is_said(mad
     assert torch.equal(found.head.mean_feature, data.train.inputs.mean(0))
 
 
-def test_it_says_when_it_is_judged_on_what_chose_alpha(made):
+def test_the_verdict_is_cautious_if_alpha_was_chosen_on_the_evaluated_part(made):
     data, _, folder = made
     assert "optimistic" not in lt.retrofit(folder / "head.pt", data).verdict
     for fewer in ({"test": None}, {"test": None, "val": None}):
         found = lt.retrofit(folder / "head.pt", replace(data, **fewer))
-        assert "chosen and judged on the same images, so this is optimistic" in found.verdict
+        assert "chosen and evaluated on the same images, so this is optimistic" in found.verdict
 
 
 def test_a_layer_saved_alone_and_its_own_model_file(made):
@@ -187,8 +187,8 @@ class Small(nn.Module):
 
 def known(monkeypatch, network: nn.Module) -> None:
     """As if timm had it."""
-    monkeypatch.setattr(networks, "_full_names", lambda name: ["timm/small"])
-    monkeypatch.setattr(networks, "_whole", lambda *_, **__: network)
+    monkeypatch.setattr(networks, "_find_full_names", lambda name: ["timm/small"])
+    monkeypatch.setattr(networks, "_create_network", lambda *_, **__: network)
 
 
 @pytest.mark.parametrize("pixels", ["imagenet", "data"])
@@ -284,7 +284,7 @@ def test_from_a_checkpoint_to_predictions_and_a_file(tmp_path, monkeypatch, caps
 
     card = Path("tde/README.md").read_text()
     verdict = json.loads(Path("tde/result.json").read_text())["verdict"]
-    assert "`n.pth`, trained no further" in card and verdict in card
+    assert "`n.pth`, without further training" in card and verdict in card
     assert "epoch" not in card and "None" not in card and str(tmp_path) not in card
     with pytest.raises(UserError, match="a file of the run itself"):
         lt.export("tde", out="tde/model.safetensors")
@@ -348,7 +348,7 @@ def test_mistakes(made):
     for name, said in (
         ("nowhere.pt", "does not exist"),
         ("short.pt", "cut short"),
-        ("short.safetensors", "cut short"),
+        ("short.safetensors", "truncated"),
         ("empty.pt", "holds no weights"),
     ):
         with pytest.raises(UserError, match=said):

@@ -1,4 +1,4 @@
-"""Two gloo processes equal one process on the joined batch, through the whole engine."""
+"""Two gloo processes equal one process on the joined batch, through the whole training."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
-from longtail.training import loop as engine
+from longtail.training import launch
 
 NAMES = [
     "deconfound-tde",
@@ -77,7 +77,7 @@ def test_two_ranks_equal_one(tmp_path):
             assert one.result["mean_cos"] == pytest.approx(two.result["mean_cos"])
         if name == "oltr":
             assert weights[0]["head.memory"].abs().max() > 0
-    # all ranks judged one model: the saved one, with rank 0's batch statistics
+    # all ranks evaluated one model: the saved one, with rank 0's batch statistics
     bbn = Run(tmp_path / "two" / "bbn" / "s0")
     again = lt.evaluate(bbn, data=tiny_data())
     assert again.details.feature_norm == pytest.approx(bbn.result["feature_norm"], rel=1e-4)
@@ -167,10 +167,10 @@ def test_the_command_on_two_ranks_equals_one_and_one_rank_goes_on_after_two(tmp_
 def test_processes_are_counted_for_you(env, wanted, monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert engine._processes(MachineConfig()) == wanted
+    assert launch._count_processes(MachineConfig()) == wanted
 
 
-def test_one_process_of_several_speaks(monkeypatch, capsys):
+def test_only_rank_0_prints(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     print_lines(["a"], [["b"]])
     assert capsys.readouterr().out == ""
@@ -181,4 +181,4 @@ def test_one_process_of_several_speaks(monkeypatch, capsys):
 
 def test_synchronised_statistics_need_cuda():
     with pytest.raises(UserError, match="--sync-batchnorm needs CUDA devices"):
-        engine.launch(MachineConfig(device="cpu", sync_batchnorm=True))
+        launch.launch(MachineConfig(device="cpu", sync_batchnorm=True))

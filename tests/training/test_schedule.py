@@ -4,7 +4,7 @@ import pytest
 
 from longtail.core.config import TrainConfig
 from longtail.methods import Stage, head_only
-from longtail.training.schedule import lay_out, mean_decay, rate
+from longtail.training.schedule import mean_decay, rate, schedule_stages
 
 PAPER = TrainConfig()
 
@@ -34,7 +34,7 @@ def test_mean_decay_lengthens_its_window_as_the_rate_falls():
 
 
 def test_stages_that_carry_on_share_one_schedule():
-    first, second = lay_out([Stage(share=0.8), Stage(share=0.2)], 200)
+    first, second = schedule_stages([Stage(share=0.8), Stage(share=0.2)], 200)
     assert (first.start, first.stop, second.start, second.stop) == (0, 160, 160, 200)
     assert first.span == second.span == (0, 200)
     assert first.fresh and not second.fresh
@@ -44,13 +44,13 @@ def test_stages_that_carry_on_share_one_schedule():
     "second", [Stage(trains=head_only, share=0.1), Stage(prepare=lambda *a: None, share=0.1)]
 )
 def test_a_stage_that_prepares_or_trains_other_weights_starts_afresh(second):
-    legs = lay_out([Stage(), second], 200)
-    assert legs[0].span == (0, 200)
-    assert legs[1].span == (200, 220) and legs[1].fresh
+    stages = schedule_stages([Stage(), second], 200)
+    assert stages[0].span == (0, 200)
+    assert stages[1].span == (200, 220) and stages[1].fresh
 
 
 def test_shares_are_rounded_together():
-    assert lay_out([Stage(share=0.5), Stage(share=0.5)], 5)[-1].stop == 5
+    assert schedule_stages([Stage(share=0.5), Stage(share=0.5)], 5)[-1].stop == 5
 
 
 def test_a_short_later_stage_leaves_its_warm_up():
@@ -61,10 +61,10 @@ def test_a_short_later_stage_leaves_its_warm_up():
 
 
 def test_few_epochs_are_shared_and_not_exceeded():
-    stops = [leg.stop for leg in lay_out([Stage(share=0.8), Stage(share=0.2)], 2)]
+    stops = [stage.stop for stage in schedule_stages([Stage(share=0.8), Stage(share=0.2)], 2)]
     assert stops == [1, 2]
 
 
 def test_a_stage_has_at_least_one_epoch():
-    assert lay_out([Stage(share=0.01)], 2)[0].stop == 1
+    assert schedule_stages([Stage(share=0.01)], 2)[0].stop == 1
     assert math.isfinite(rate(PAPER, 0, (0, 1)))

@@ -25,8 +25,8 @@ from longtail.data.decoding.workers import prefetch_depth
 from longtail.data.load import load
 from longtail.runs.fit import fit_all
 from longtail.runs.reopen import evaluate
-from longtail.training import batches as streaming
-from longtail.training.batches import stream_batches, workers_of
+from longtail.training import batches
+from longtail.training.batches import count_workers, stream_batches
 
 HERE = torch.device("cpu")
 
@@ -62,7 +62,7 @@ def test_streamed_and_resident_images_train_the_same_model(photos, tmp_path: Pat
 
 
 def test_batches_come_in_their_order_and_sizes(photos: Path, monkeypatch):
-    monkeypatch.setattr(streaming, "CHUNK", 3)
+    monkeypatch.setattr(batches, "CHUNK", 3)
     whole = load(str(photos), image_size=10).train.in_memory
     inputs = load(str(photos), image_size=10, stream=True).train.inputs
     assert isinstance(inputs, StreamedImages) and inputs.shape == whole.shape and inputs.ndim == 4
@@ -79,39 +79,7 @@ def test_batches_come_in_their_order_and_sizes(photos: Path, monkeypatch):
     assert torch.equal(inputs[torch.tensor([3, 1])].decoded([0, 1]).images, whole[[3, 1]])
 
 
-def test_jpegs_decoded_on_the_device_are_the_same_but_for_rounding(photos: Path, caplog):
-    smooth = np.linspace(0, 255, 60 * 80 * 3).reshape(60, 80, 3).astype(np.uint8)
-    for number, form in enumerate(("JPEG", "PNG")):  # named alike: told apart by what they are
-        Image.fromarray(smooth).save(photos / "train" / "c" / f"{90 + number}.jpg", form)
-    Image.fromarray(smooth).convert("CMYK").save(photos / "train" / "c" / "92.jpg", quality=95)
-    broken = photos / "train" / "c" / "93.jpg"
-    broken.write_bytes(b"\xff\xd8 no image")
-
-    def apart() -> list[float]:
-        """The largest difference of each image of class c, between the two ways."""
-        data = load(str(photos), image_size=32, stream=True, corrupt="skip")
-        places = [(data.train.labels == 2).nonzero().flatten()]
-        with caplog.at_level(logging.WARNING):
-            by_workers, on_device = (
-                next(
-                    stream_batches(
-                        data.train.inputs, places, MachineConfig(workers=0, decode=d), HERE
-                    )
-                )
-                for d in ("workers", "device")
-            )
-        return (by_workers.int() - on_device.int()).abs().flatten(1).amax(1).tolist()
-
-    assert apart() == [0] * 6  # two PNGs from the start; the broken one leaves each to itself
-    assert caplog.text.count("93.jpg is black") == 1 and "left out" not in caplog.text
-    broken.unlink()
-    (photos / "train" / "c" / "92.jpg").unlink()
-    jpeg = apart()[2]
-    assert jpeg <= 1 and apart() == [0, 0, jpeg, 0]
-
-
-@pytest.mark.parametrize("decode", ["workers", "device"])
-def test_a_black_image_is_told_once(photos: Path, caplog, decode: str):
+def test_a_black_image_is_logged_once(photos: Path, caplog):
     names = [photos / "train" / "c" / f"{number}.jpg" for number in (93, 94)]
     for name in names:
         name.write_bytes(b"\xff\xd8 no image")
@@ -124,29 +92,9 @@ def test_a_black_image_is_told_once(photos: Path, caplog, decode: str):
     inputs, places = data.train.inputs, [torch.arange(len(data.train))]
     inputs.named.clear()
     for _ in range(2):
-        list(stream_batches(inputs, places, MachineConfig(workers=0, decode=decode), HERE))
+        list(stream_batches(inputs, places, MachineConfig(workers=0), HERE))
     assert caplog.text.count("93.jpg is black") == caplog.text.count("94.jpg is black") == 2
     assert "left out" not in caplog.text
-
-
-def test_a_device_out_of_memory_is_no_fault_of_the_images(photos: Path, monkeypatch):
-    from longtail.data.decoding import jpeg
-
-    def full(*args, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    Image.new("RGB", (60, 80)).save(photos / "train" / "c" / "90.jpg")
-    blob = (photos / "train" / "c" / "90.jpg").read_bytes()
-    monkeypatch.setattr(jpeg, "decode_jpeg", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        jpeg.decode_jpegs([blob], 10, HERE)
-
-
-def test_a_torchvision_that_cannot_decode_there_is_told(photos: Path, monkeypatch):
-    monkeypatch.setattr(streaming, "can_decode", lambda device: False)
-    inputs = load(str(photos), image_size=10, stream=True).train.inputs
-    with pytest.raises(UserError, match="cannot decode JPEGs on cpu: leave --decode device out"):
-        stream_batches(inputs, [torch.arange(2)], MachineConfig(workers=0, decode="device"), HERE)
 
 
 def test_the_statistics_are_those_of_the_images(photos: Path):
@@ -265,22 +213,22 @@ def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
     monkeypatch.setattr(cores, "CONTAINER", tmp_path)
     machine = MachineConfig()
-    assert workers_of(machine) == 32 and workers_of(machine, feeds=2) == 16
-    assert workers_of(MachineConfig(devices=8)) == 4
-    assert workers_of(MachineConfig(workers=6), feeds=2) == 3
-    assert workers_of(MachineConfig(workers=0), feeds=2) == 0
+    assert count_workers(machine) == 32 and count_workers(machine, streams=2) == 16
+    assert count_workers(MachineConfig(devices=8)) == 4
+    assert count_workers(MachineConfig(workers=6), streams=2) == 3
+    assert count_workers(MachineConfig(workers=0), streams=2) == 0
     (tmp_path / "cpu.max").write_text("1650000 100000\n")
-    assert workers_of(machine) == 16
+    assert count_workers(machine) == 16
     (tmp_path / "cpu.max").unlink()
     monkeypatch.setenv("SLURM_NTASKS", "16")
     monkeypatch.setenv("SLURM_NNODES", "2")
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "32")
-    assert workers_of(machine) == 4
+    assert count_workers(machine) == 4
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "256")  # the 32 are this task's own
-    assert workers_of(machine) == 32
+    assert count_workers(machine) == 32
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
     monkeypatch.delenv("SLURM_CPUS_ON_NODE")
-    assert workers_of(machine) == 2
+    assert count_workers(machine) == 2
 
 
 STREAM = """
@@ -352,7 +300,7 @@ def test_a_small_card_gets_the_same_model_in_parts(method, options, tmp_path: Pa
         fit_all(config.with_options(accumulate=3), ["cosine"], [0], out=tmp_path / "x", data=data)
 
 
-def test_out_of_memory_says_the_sizes_and_the_cure(tmp_path: Path, monkeypatch):
+def test_out_of_memory_errors_name_the_sizes_and_what_helps(tmp_path: Path, monkeypatch):
     from helpers import tiny_data
     from longtail.training.trainer import Trainer
 

@@ -1,1 +1,1 @@
-"""The command line: each command is a dataclass of its options."""
+"""The command line. Each command is a dataclass of its options."""

@@ -1,6 +1,7 @@
-"""The commands: each is a dataclass of its options, calls one library function, and prints.
+"""The table of commands.
 
-Nothing here imports torch before it is needed, so that help answers at once.
+Each command is a dataclass of its options whose `run` calls one library function and prints. No
+command imports torch before it runs, so that help answers at once.
 """
 
 from longtail.cli.demo import Demo
@@ -37,4 +38,4 @@ COMMANDS: dict[str, type] = {
     "detect predict": DetectPredict,
     "detect report": DetectReport,
 }
-"""By what the user types: one word, or a family and a word of it."""
+"""Commands by what the user types: one word, or a family and a word of it."""

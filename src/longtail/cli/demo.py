@@ -1,4 +1,4 @@
-"""`longtail demo`: three methods on embedded data, in about a minute."""
+"""`longtail demo`: train three methods on built-in data."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,18 +8,18 @@ from longtail.cli.output import print_table
 
 @dataclass(frozen=True)
 class Demo:
-    """Train three methods on embedded data and show what comes back: no download, one minute."""
+    """Train three methods on built-in data and compare them, in about a minute."""
 
     out: Path = Path("runs/demo")
-    """Folder that is made anew."""
+    """Folder for the runs; earlier demo runs in it are replaced."""
     seeds: int = 2
-    """Seeds of each method."""
+    """Number of seeds for each method."""
 
     examples = """
       longtail demo"""
 
     def run(self) -> None:
-        """Train, print the table, write the page."""
+        """Train, print the table and write the report."""
         from longtail.cli.output import Console
         from longtail.reporting.demo import demo
 

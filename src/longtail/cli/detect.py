@@ -1,4 +1,4 @@
-"""Commands of detection and instance segmentation: longtail detect ..."""
+"""`longtail detect train`, `eval`, `sweep` and `report`: detectors and instance segmentation."""
 
 import json
 from dataclasses import dataclass, field
@@ -7,44 +7,46 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from longtail.cli.arguments import RunFolder, parse_alphas
+from longtail.cli.arguments import Device, RunFolder, RunFolders, parse_alphas
 from longtail.cli.output import is_first_process, print_lines
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.detection.config import DetectionConfig, Tde
 
-Device = Literal["auto", "cpu", "cuda"]
-
 
 @dataclass(frozen=True)
 class DetectTrain:
-    """Train Cascade Mask R-CNN on LVIS, on shapes-lvis or on your own images, and judge it."""
+    """Train a Cascade Mask R-CNN detector and evaluate it."""
 
     config: DetectionConfig = field(default_factory=DetectionConfig)
     out: Path | None = None
-    """Run folder; runs/DATA-METHOD-sSEED by default."""
+    """Folder for the run; runs/DATA-METHOD-sSEED by default."""
     recipe: Path | None = None
-    """YAML file whose options become the defaults of this command."""
+    """YAML file of options, used as defaults."""
     resume: bool = False
-    """Go on with an interrupted run; nothing in its configuration may change."""
+    """Continue an interrupted run; its configuration must not change."""
     overwrite: bool = False
-    """Replace the run that is in the folder."""
+    """Replace an existing run in the folder."""
 
+    main_options = (
+        *("data", "method", "alpha", "backbone", "epochs"),
+        *("batch_size", "lr", "image_size", "out"),
+    )
     examples = """
       longtail detect train shapes-lvis
       longtail detect train shapes-lvis --method baseline --epochs 12 --out runs/shapes
       longtail detect train my/folder --backbone resnet50.tv_in1k --pretrained --norm frozen
       longtail detect train --recipe recipes/lvis/v0.5/deconfound-tde.yaml --root ~/data"""
 
-    def begun(self) -> DetectionConfig:
-        """The configuration of the run in --out."""
+    def load_config(self) -> DetectionConfig:
+        """Return the configuration of the run in --out."""
         from longtail.detection.run import DetectionRun
 
         assert self.out
         return DetectionRun(self.out).config
 
     def run(self) -> None:
-        """Train, then print the figures."""
+        """Train, then print the average precisions."""
         from longtail.cli.output import Console
         from longtail.detection.train import fit
 
@@ -63,26 +65,26 @@ class DetectTrain:
                 progress=console,
             )
         if is_first_process():
-            _print([run.result])
+            _print_precisions([run.result])
             print(f"written to {out}")
 
 
 @dataclass(frozen=True)
 class DetectEval:
-    """Judge a finished detector, scored as it was trained for or in another way."""
+    """Evaluate a finished detector, with its own TDE setting or another."""
 
     folder: RunFolder
     """Folder of a finished run."""
     tde: Tde | None = None
     """off, plain (all classes alike) or background-exempt (Eq. 9); the run's own by default."""
     alpha: float | None = None
-    """How much of the indirect effect is removed; the run's own by default."""
+    """How much of the indirect effect to remove; the run's own by default."""
     data: str | None = None
-    """Where the data that it was trained on lies now, if it was moved."""
+    """New location of the run's data, if it has moved."""
     json: bool = False
     """Print the whole result as JSON."""
     device: Device = "auto"
-    """`auto` takes CUDA where there is one."""
+    """Device to compute on; auto uses CUDA if available."""
 
     examples = """
       longtail detect eval runs/shapes-lvis-deconfound-tde-s0
@@ -90,7 +92,7 @@ class DetectEval:
       longtail detect eval runs/shapes-lvis-deconfound-tde-s0 --tde off --json"""
 
     def run(self) -> None:
-        """Print a table row or JSON."""
+        """Print a table or JSON."""
         from longtail.detection.reopen import OpenDetector
 
         result = (
@@ -101,37 +103,37 @@ class DetectEval:
         if self.json:
             print(json.dumps(result))
         else:
-            _print([result])
+            _print_precisions([result])
 
 
 @dataclass(frozen=True)
 class DetectSweep:
-    """AP of a finished detector at many alphas."""
+    """Evaluate a finished detector at many alphas."""
 
     folder: RunFolder
     """Folder of a finished run."""
     alphas: str = "0:2:0.5"
-    """FIRST:LAST:STEP, or numbers with commas."""
+    """FIRST:LAST:STEP, or numbers separated by commas."""
     tde: Literal["plain", "background-exempt"] = "background-exempt"
-    """From all classes alike, or not from the background."""
+    """Remove the effect from all classes, or from all but the background."""
     data: str | None = None
-    """Where the data that it was trained on lies now, if it was moved."""
+    """New location of the run's data, if it has moved."""
     device: Device = "auto"
-    """`auto` takes CUDA where there is one."""
+    """Device to compute on; auto uses CUDA if available."""
 
     examples = """
       longtail detect sweep runs/shapes-lvis-deconfound-tde-s0
       longtail detect sweep runs/shapes-lvis-deconfound-tde-s0 --alphas 0,1,1.5 --tde plain"""
 
     def run(self) -> None:
-        """Print a line for each alpha, and write sweep.csv into the run."""
+        """Print one line per alpha and write sweep.csv into the run."""
         from longtail.detection.reopen import OpenDetector
         from longtail.evaluation.result import csv_text
 
         machine = MachineConfig(device=self.device)
         finished = OpenDetector(self.folder, data=self.data, machine=machine)
         results = [r.to_json() for r in finished.sweep(parse_alphas(self.alphas), self.tde)]
-        _print(results)
+        _print_precisions(results)
         names = tuple(results[0]["ap"])
         rows = ((r["alpha"], *(r["ap"][name] for name in names)) for r in results)
         finished.run.write("sweep.csv", csv_text(("alpha", *names), rows))
@@ -139,30 +141,30 @@ class DetectSweep:
 
 @dataclass(frozen=True)
 class DetectReport:
-    """One self-contained page about detectors: figures, losses, pictures without and with TDE."""
+    """Write an HTML page about detectors, with images without and with TDE."""
 
-    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    folders: RunFolders
     """Folders of finished runs on the same data."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
-    """Where to write it."""
+    """File to write. It needs no other file and no network."""
     count: int = 6
-    """How many validation images are drawn."""
+    """Number of validation images to draw."""
     least_score: float = 0.3
-    """Detections below it are not drawn."""
+    """Draw only detections with at least this score."""
     data: str | None = None
-    """Where the data that they were trained on lies now, if it was moved."""
+    """New location of the runs' data, if it has moved."""
     device: Device = "auto"
-    """`auto` takes CUDA where there is one."""
+    """Device to compute on; auto uses CUDA if available."""
 
     examples = """
       longtail detect report runs/shapes-lvis-deconfound-tde-s0 -o report.html"""
 
     def run(self) -> None:
-        """Write the page."""
+        """Write the page and print its path."""
         from longtail.detection.report import report
 
         if self.count < 0:
-            raise UserError(f"--count {self.count}: no fewer than 0 images can be drawn")
+            raise UserError(f"--count {self.count}: must be at least 0")
         page = report(
             self.folders,
             self.out,
@@ -174,7 +176,7 @@ class DetectReport:
         print(f"written to {page}")
 
 
-def _print(results: list[dict[str, Any]]) -> None:
+def _print_precisions(results: list[dict[str, Any]]) -> None:
     from longtail.detection.run import FIGURES
 
     lines = [

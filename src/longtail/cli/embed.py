@@ -1,30 +1,25 @@
-"""Commands that make something else of what was trained."""
+"""`longtail embed`: write the features of a trained network."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
+from longtail.cli.arguments import RunFolder, find_changed_options
 from longtail.core.config import DataConfig
-
-
-def _options(files: DataConfig) -> dict[str, Any]:
-    """What of `files` was asked for, as `load` takes it."""
-    usual = vars(DataConfig())
-    return {name: value for name, value in vars(files).items() if value != usual[name]}
 
 
 @dataclass(frozen=True)
 class Embed:
-    """Write the features of a trained network as an .npz, for any classifier to start from."""
+    """Write the features of a trained network to an .npz file, to train classifiers on."""
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    folder: RunFolder
     """Folder of a finished run."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features.npz")
-    """The file."""
+    """File to write."""
     data: str = ""
-    """Images to take the features of; those it was trained on by default."""
+    """Images to embed; by default those that the run was trained on."""
     files: DataConfig = field(default_factory=DataConfig)
 
     examples = """
@@ -33,8 +28,10 @@ class Embed:
       longtail train features/boxes.npz --method deconfound-tde"""
 
     def run(self) -> None:
-        """Write the file."""
+        """Write the file and print its path."""
         from longtail.serving.embeddings import embed
 
-        out = embed(self.folder, self.out, data=self.data or None, **_options(self.files))
+        out = embed(
+            self.folder, self.out, data=self.data or None, **find_changed_options(self.files)
+        )
         print(f"written to {out}")

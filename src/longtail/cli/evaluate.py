@@ -1,22 +1,23 @@
-"""`longtail eval`: evaluate a finished run, at its own alpha or at another."""
+"""`longtail eval`: evaluate a finished run."""
 
 import json
 from dataclasses import dataclass
 
-from longtail.cli.arguments import RunFolder, number
+from longtail.cli.arguments import RunFolder, parse_number
 from longtail.cli.output import print_table
 
 
 @dataclass(frozen=True)
 class Eval:
-    """Judge a finished run, at its own alpha or at another."""
+    """Evaluate a finished run, at its own alpha or at another."""
 
     folder: RunFolder
     """Folder of a finished run."""
     alpha: str | None = None
-    """A number, or auto: as the run chose it, or on its held-out data, else label-free."""
+    """A number, or auto: the run's own choice, else one made on its held-out data, else one made
+    without labels. By default the run's own alpha."""
     data: str | None = None
-    """Where the data that it was trained on lies now, if it was moved."""
+    """New location of the run's data, if it has moved."""
     json: bool = False
     """Print the whole result as JSON."""
 
@@ -25,11 +26,11 @@ class Eval:
       longtail eval runs/demo/deconfound-tde/s0 --alpha 0.5 --json"""
 
     def run(self) -> None:
-        """Print a table row or JSON."""
-        from longtail.evaluation.accuracy import describe_choice
+        """Print a table or JSON."""
+        from longtail.evaluation.alpha import describe_choice
         from longtail.runs.reopen import evaluate
 
-        alpha = self.alpha if self.alpha in (None, "auto") else number("--alpha", self.alpha)
+        alpha = self.alpha if self.alpha in (None, "auto") else parse_number("--alpha", self.alpha)
         result = evaluate(self.folder, alpha, data=self.data).to_json()  # type: ignore[arg-type]
         if self.json:
             print(json.dumps(result))

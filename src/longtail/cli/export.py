@@ -1,4 +1,4 @@
-"""`longtail export`: write a finished run's model to a file."""
+"""`longtail export`: write the model of a run to a file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +11,21 @@ from longtail.cli.arguments import RunFolder
 
 @dataclass(frozen=True)
 class Export:
-    """Write a finished run's model to a file, checked against the run, with a card beside it."""
+    """Write the model of a run to a safetensors, ONNX or torch.export file.
+
+    The file is compared with the run's own model before it is written, and gets a model card.
+    """
 
     folder: RunFolder
     """Folder of a finished run, of longtail retrofit, or of save_pretrained."""
     to: Literal["safetensors", "onnx", "torch-export"] = "safetensors"
-    """Format. ONNX needs pip install longtail[onnx]."""
+    """File format. ONNX needs pip install longtail[onnx]."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """The file; METHOD with the format's suffix, in this folder, by default."""
+    """File to write; METHOD with the format's suffix, in the current folder, by default."""
     alpha: float | None = None
-    """Folded into the weights, at no cost; the run's own by default."""
+    """Alpha to fold into the weights; the run's own by default."""
     alpha_input: bool = False
-    """Leave alpha free, as a second input of the model."""
+    """Keep alpha as a second input of the model instead."""
 
     examples = """
       longtail export runs/demo/deconfound-tde/s0 -o letters.safetensors
@@ -30,10 +33,10 @@ class Export:
       longtail export runs/demo/deconfound-tde/s0 --to onnx --alpha-input -o dial.onnx"""
 
     def run(self) -> None:
-        """Write it, and say where."""
-        from longtail.serving.write import card_of, export
+        """Write the file and print its path."""
+        from longtail.serving.write import card_path, export
 
         path = export(
             self.folder, self.to, self.out, alpha=self.alpha, alpha_input=self.alpha_input
         )
-        print(f"written to {path}, agrees with the run's model; its card: {card_of(path)}")
+        print(f"written to {path}, agrees with the run's model; model card: {card_path(path)}")

@@ -1,4 +1,4 @@
-"""Commands that draw."""
+"""`longtail figure` and `longtail figures`: draw figures from runs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,29 +6,28 @@ from typing import Annotated, Any
 
 import tyro
 
+from longtail.cli.arguments import RunFolders
 from longtail.core.errors import UserError
-
-Sources = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Draw one figure of the paper, or accuracy by class rank, from runs or result files."""
+    """Draw one figure from runs or result files."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """One of those that `longtail figures` lists."""
-    sources: Sources = ()
-    """Folders of finished runs or of several such, or result files; seeds of one method become a
-    mean with a band."""
+    """Name of the figure; `longtail figures` lists them."""
+    sources: RunFolders = ()
+    """Folders of finished runs, folders that hold several, or result files. Seeds of one method are
+    drawn as a mean with a band."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """Where to write it, as .svg, .pdf or .png; NAME.svg by default."""
+    """File to write: .svg, .pdf or .png; NAME.svg by default."""
     data: str | None = None
-    """gradcam, decomposition: where the data of the runs lies now, if it was moved."""
+    """gradcam and decomposition only: new location of the runs' data, if it has moved."""
     images: tuple[int, ...] = ()
-    """gradcam: rows of the test set; else one of each of six classes, head to tail."""
+    """gradcam only: row numbers of the test set; by default one image from each of six classes."""
     layer: str = ""
-    """gradcam: a layer of the backbone, as in layer3; else its last stage. A wrong name lists
-    them."""
+    """gradcam only: a layer of the backbone, such as layer3; its last stage by default. An unknown
+    name lists the layers."""
 
     examples = """
       longtail figure class-rank results/letters-lt/letters-lt/conv4/*.json -o rank.svg
@@ -36,7 +35,7 @@ class Figure:
       longtail figure decision-1d"""
 
     def run(self) -> None:
-        """Draw and say where."""
+        """Draw the figure and print its path."""
         from longtail.reporting import figures
         from longtail.runs.compare import find_runs
 
@@ -53,30 +52,30 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """List the figures, or with --all draw every one that the given runs allow."""
+    """List the figures, or draw all of them with --all."""
 
-    sources: Sources = ()
-    """Folders of finished runs or of several such, or result files."""
+    sources: RunFolders = ()
+    """Folders of finished runs, folders that hold several, or result files."""
     all: bool = False
-    """Draw them."""
+    """Draw every figure that the runs allow."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("figures")
-    """Folder of the files."""
+    """Folder for the drawings."""
     data: str | None = None
-    """Where the data of the runs lies now, if it was moved."""
+    """New location of the runs' data, if it has moved."""
 
     examples = """
       longtail figures
       longtail figures --all runs/demo -o runs/demo/figures"""
 
     def run(self) -> None:
-        """Print a line a figure."""
+        """Print one line per figure."""
         from longtail.cli.output import print_lines
         from longtail.reporting import figures
         from longtail.runs.compare import find_runs
 
         if not self.all:
             if self.sources:
-                raise UserError("longtail figures only lists them: add --all to draw")
+                raise UserError("longtail figures only lists the figures: add --all to draw them")
             about = [[n, (f.__doc__ or "").splitlines()[0]] for n, f in figures.FIGURES.items()]
             return print_lines(["figure", "what"], about)
         if not self.sources:

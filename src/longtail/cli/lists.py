@@ -1,4 +1,4 @@
-"""Commands that list what there is."""
+"""`longtail methods` and `longtail data`: list methods and data sets."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,12 @@ from longtail.cli.output import print_lines
 
 @dataclass(frozen=True)
 class Methods:
-    """List the methods with their papers and how the paper reads them, or the options of one."""
+    """List the methods with their papers, or the options of one method."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="METHOD")] = ""
-    """Show the options of this one."""
+    """Show the options of this method."""
     out: Path | None = None
-    """Write the table and all options as a Markdown page."""
+    """Write all methods and their options to this Markdown file."""
 
     examples = """
       longtail methods
@@ -24,7 +24,7 @@ class Methods:
       longtail methods --out docs/methods.md"""
 
     def run(self) -> None:
-        """Print or write them."""
+        """Print the list, or write the page."""
         from longtail import methods
         from longtail.methods import table as listing
 
@@ -40,17 +40,17 @@ class Methods:
 
 @dataclass(frozen=True)
 class DataSets:
-    """List the data sets by name, and which of them are found."""
+    """List the data sets and where they were found."""
 
     root: Path | None = None
-    """Where to look; else $LONGTAIL_DATA."""
+    """Folder to look in; $LONGTAIL_DATA by default."""
 
     examples = """
       longtail data --root ~/data"""
 
     def run(self) -> None:
-        """Print them."""
+        """Print the list."""
         from longtail.data.load import available
 
         print_lines(["data", "what", "found"], [list(row) for row in available(self.root)])
-        print("detectors have their own: longtail detect train --help")
+        print("for detection data sets see longtail detect train --help")

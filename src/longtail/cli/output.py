@@ -1,4 +1,4 @@
-"""What a person sees: tables on standard output, and the progress of a training."""
+"""Output on the terminal: tables, and the progress of a training."""
 
 import os
 import time
@@ -9,11 +9,11 @@ from rich.live import Live
 from rich.text import Text
 
 LIVE_SECONDS, LOG_SECONDS = 0.1, 60.0
-"""At least so long from one line of an unfinished epoch to the next."""
+"""Least time between two progress lines within an epoch, on a terminal and in a log."""
 
 
 class Console:
-    """Watches trainings, one after the other, as `engine.Progress`; afterwards it is closed."""
+    """Prints the progress of trainings, one after the other; a `training.loop.Progress`."""
 
     def __init__(self, terminal: Terminal | None = None):
         self.terminal = terminal or Terminal(highlight=False)
@@ -26,7 +26,7 @@ class Console:
         self.close()
 
     def begin(self, title: str, epochs: int, done: int) -> None:
-        """A training starts, or goes on after `done` epochs."""
+        """Announce a training that starts, or resumes after `done` epochs."""
         self.close()
         self._epochs, self._epoch, self._began = epochs, done, time.perf_counter()
         self._first, self._last_line = done, self._began
@@ -37,9 +37,9 @@ class Console:
             self._live.start()
 
     def step(self, done: int, steps: int, images: int) -> None:
-        """Say how far the epoch is, unless that was just said."""
+        """Print how far the epoch is, unless the last line is recent."""
         now = time.perf_counter()
-        if done == 1:  # which may have waited for a capture, or for the first images
+        if done == 1:  # this step may include a graph capture or a wait for the first images
             self._first_step = now
         if now - self._last_line < (LIVE_SECONDS if self._live else LOG_SECONDS):
             return
@@ -48,7 +48,7 @@ class Console:
         if done > 1:
             speed = images * (done - 1) / steps / (now - self._first_step)
             line += f"  {speed:,.0f} images/s"
-        line += self._left(done / steps)
+        line += self._format_time_left(done / steps)
         if self._live:
             self._live.update(Text(line), refresh=True)
         else:
@@ -70,13 +70,13 @@ class Console:
             self.close()
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Remove the live line and show the cursor again."""
         if self._live:
             self._live.stop()
             self._live = None
 
-    def _left(self, part: float) -> str:
-        """From the speed so far, once an epoch has passed; `part` is of the one that runs."""
+    def _format_time_left(self, part: float) -> str:
+        """Estimate the time left from the epochs so far and the `part` done of this one."""
         if self._epoch == self._first:
             return ""
         passed = self._epoch - self._first + part
@@ -85,18 +85,18 @@ class Console:
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
-    """Mean and deviation of each method over its seeds."""
+    """Print mean and deviation of each method over its seeds."""
     from longtail.evaluation import tables
 
     columns = tables.columns(tables.is_uneven(results))
     lines = [row.cells(columns) for row in tables.rows(results)]
     print_lines([*tables.HEADER, *columns], lines)
     if is_first_process() and any(result["evaluated_on"] == "val" for result in results):
-        print("judged on the validation part")
+        print("evaluated on the validation part")
 
 
 def print_lines(header: list[str], lines: list[list[str]]) -> None:
-    """A plain table, each column as wide as it needs; one of several processes prints it."""
+    """Print a plain table with aligned columns, on rank 0 only."""
     if not is_first_process():
         return
     columns = list(zip(header, *lines, strict=True))
@@ -108,17 +108,17 @@ def print_lines(header: list[str], lines: list[list[str]]) -> None:
 
 
 def count_noun(number: int, noun: str) -> str:
-    """As '1 image' and '2,000 images'."""
+    """Format a count, such as '1 image' or '2,000 images'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def is_first_process() -> bool:
-    """Whether this is the one process, of those that were started, that speaks."""
+    """Return whether this process has rank 0."""
     return rank() == 0
 
 
 def rank() -> int:
-    """The number of this process among those that torchrun, SLURM or --devices started."""
+    """Return the rank of this process under torchrun, SLURM or --devices, else 0."""
     for name in ("RANK", "SLURM_PROCID"):
         if name in os.environ:
             return int(os.environ[name])

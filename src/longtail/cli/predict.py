@@ -1,4 +1,4 @@
-"""Commands for what is done with a trained model: ship it, and use it."""
+"""`longtail predict`: classify images."""
 
 import csv
 import glob
@@ -23,23 +23,23 @@ STDIN = "-"
 
 @dataclass(frozen=True)
 class Predict:
-    """Name what is on images, with a run or an exported model.
+    """Classify images with a run or an exported model.
 
-    Images that cannot be read are named on standard error and left out; the exit code is then 1.
+    Unreadable images are skipped and named on standard error; the exit code is then 1.
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """Folder of a run, of longtail retrofit or of save_pretrained, or a file of longtail export."""
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
-    """Files, folders, globs in quotes, or - for a list on standard input, a path on each line."""
+    """Files, folders, quoted globs, or - to read paths from standard input, one per line."""
     alpha: float | None = None
-    """Another alpha than the model's own, where it has a dial."""
+    """Alpha to predict at, if it is not folded into the model; the model's own by default."""
     top: int = 5
-    """Classes to name for each image."""
+    """Number of classes to print for each image."""
     csv: bool = False
-    """A row for each class named: image, rank, class, probability."""
+    """Print CSV with one row per image and class: image, rank, class, probability."""
     json: bool = False
-    """A JSON object on each line, one for each image."""
+    """Print one JSON object per image, each on its own line."""
 
     examples = """
       longtail predict runs/demo/deconfound-tde/s0 photos/
@@ -47,28 +47,28 @@ class Predict:
       find photos -name '*.jpg' | longtail predict model.onnx - --json"""
 
     def run(self) -> None:
-        """Print a line for each image, in their order."""
+        """Print the classes of each image, in order."""
         if self.csv and self.json:
             raise UserError("--csv and --json: pass one of them")
         names, inputs = tee(list_images(self.images))
-        found = self._opened().stream(inputs, top=self.top)
-        write = _csv_rows if self.csv else _json_line if self.json else _text_line
+        predictions = self._load_model().stream(inputs, top=self.top)
+        write = _print_csv if self.csv else _print_json if self.json else _print_text
         if self.csv:
-            _print_csv([("image", "rank", "class", "probability")])
+            _print_rows([("image", "rank", "class", "probability")])
         done, skipped, began = 0, 0, time.perf_counter()
-        for name, prediction in zip(names, found, strict=True):
+        for name, prediction in zip(names, predictions, strict=True):
             done += 1
             if isinstance(prediction, str):
                 skipped += 1
-                print(f"left out {name}: {prediction}", file=sys.stderr)
+                print(f"skipped {name}: {prediction}", file=sys.stderr)
             else:
                 write(name, prediction)
-            _progress(done)
-        _summary(done, skipped, time.perf_counter() - began)
+            _print_progress(done)
+        _print_summary(done, skipped, time.perf_counter() - began)
         if skipped:
             sys.exit(1)
 
-    def _opened(self) -> "Predictor":
+    def _load_model(self) -> "Predictor":
         from longtail.serving.predictor import load_model
 
         model = load_model(self.model)
@@ -83,54 +83,54 @@ class Predict:
 
 
 def list_images(images: Iterable[str]) -> Iterator[str]:
-    """The files that folders, globs, paths and standard input name, in their order."""
-    parts = [_expanded(name) for name in images]  # a wrong name is told before the first image
+    """List the files that paths, folders, globs and standard input name, in order."""
+    parts = [_expand(name) for name in images]  # raises before the first image is read
     if not parts:
         raise UserError("which images? Give files, folders, globs, or - for a list")
     return chain.from_iterable(parts)
 
 
-def _expanded(name: str) -> Iterable[str]:
+def _expand(name: str) -> Iterable[str]:
     from longtail.data.formats.folder import images_under
 
     path = Path(name).expanduser()
     if name == STDIN:
         return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
     if path.is_dir():
-        found = list(map(str, images_under(path)))
+        files = list(map(str, images_under(path)))
     elif glob.has_magic(name) and not path.exists():
-        found = sorted(glob.glob(str(path), recursive=True))
+        files = sorted(glob.glob(str(path), recursive=True))
     else:
-        found = [str(path)]
-    if not found:
-        raise UserError(f"'{name}': there is no image")
-    return found
+        files = [str(path)]
+    if not files:
+        raise UserError(f"'{name}': no image found")
+    return files
 
 
-def _text_line(image: str, found: "Prediction") -> None:
-    print(f"{image}  " + "  ".join(f"{name} {value:.3f}" for name, value in found.top))
+def _print_text(image: str, prediction: "Prediction") -> None:
+    print(f"{image}  " + "  ".join(f"{name} {value:.3f}" for name, value in prediction.top))
 
 
-def _json_line(image: str, found: "Prediction") -> None:
-    ranked = [{"class": name, "probability": value} for name, value in found.top]
-    print(json.dumps({"image": image, "class": found.name, "top": ranked}))
+def _print_json(image: str, prediction: "Prediction") -> None:
+    ranked = [{"class": name, "probability": value} for name, value in prediction.top]
+    print(json.dumps({"image": image, "class": prediction.name, "top": ranked}))
 
 
-def _csv_rows(image: str, found: "Prediction") -> None:
-    _print_csv((image, rank, *pair) for rank, pair in enumerate(found.top, start=1))
+def _print_csv(image: str, prediction: "Prediction") -> None:
+    _print_rows((image, rank, *pair) for rank, pair in enumerate(prediction.top, start=1))
 
 
-def _print_csv(rows: Iterable[tuple[object, ...]]) -> None:
+def _print_rows(rows: Iterable[tuple[object, ...]]) -> None:
     csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
 
 
-def _progress(done: int) -> None:
-    """A line that is drawn over, for a person who waits at a terminal."""
+def _print_progress(done: int) -> None:
+    """Overwrite one line on the terminal with the number of images so far."""
     if done % 64 == 0 and sys.stderr.isatty() and not sys.stdout.isatty():
         print(f"\r{done:,} images", end="", file=sys.stderr, flush=True)
 
 
-def _summary(images: int, skipped: int, seconds: float) -> None:
-    left_out = f", {skipped:,} left out" if skipped else ""
+def _print_summary(images: int, skipped: int, seconds: float) -> None:
+    also = f", {skipped:,} skipped" if skipped else ""
     start = "\r" if sys.stderr.isatty() else ""
-    print(f"{start}{images:,} images{left_out}, {images / seconds:,.0f} a second", file=sys.stderr)
+    print(f"{start}{images:,} images{also}, {images / seconds:,.0f} images/s", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`longtail report`: one page about runs that share their data."""
+"""`longtail report`: write an HTML page about runs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,22 +6,24 @@ from typing import Annotated
 
 import tyro
 
+from longtail.cli.arguments import RunFolders
+
 
 @dataclass(frozen=True)
 class Report:
-    """One self-contained page about runs that share their data."""
+    """Write an HTML page that compares runs on the same data."""
 
-    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folders of finished runs, or one that holds them."""
+    folders: RunFolders
+    """Folders of finished runs, or a folder that holds several."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
-    """Where to write it."""
+    """File to write. It needs no other file and no network."""
 
     examples = """
       longtail report runs/demo -o report.html
       longtail report runs/demo/deconfound-tde/s0 runs/demo/baseline/s0"""
 
     def run(self) -> None:
-        """Write the page."""
+        """Write the page and print its path."""
         from longtail.reporting.page import report
         from longtail.runs.compare import find_runs
 

@@ -1,4 +1,4 @@
-"""`longtail retrofit`: the TDE version of a trained timm or torchvision classifier."""
+"""`longtail retrofit`: add TDE to a trained classifier."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from longtail.cli.embed import _options
+from longtail.cli.arguments import find_changed_options
 from longtail.cli.output import print_lines
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
@@ -14,18 +14,18 @@ from longtail.core.errors import UserError
 
 @dataclass(frozen=True)
 class RetrofitCommand:
-    """Give a trained timm or torchvision classifier its TDE version, without training."""
+    """Add TDE to a trained timm or torchvision classifier, without training."""
 
     checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """Its weights: a state dict as .pt, .pth or .safetensors."""
+    """Weights of the classifier: a state dict as .pt, .pth or .safetensors."""
     data: str = ""
-    """What it was trained on: images, or an .npz of the features that its last layer takes."""
+    """Its training data: images, or an .npz file of the inputs of its last layer."""
     model: str = ""
-    """The network's name in timm or torchvision; not needed with features."""
+    """Name of the network in timm or torchvision; not needed if --data holds features."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/retrofit")
-    """Folder for the new model, which longtail predict and export take, and the result."""
+    """Folder for the new model, which longtail predict and export read, and for the result."""
     pixels: Literal["imagenet", "data"] = "imagenet"
-    """How pixels were normalised in training: ImageNet's mean and deviation, or the data's own."""
+    """Mean and deviation that normalised the pixels in training: ImageNet's, or the data's own."""
     files: DataConfig = field(default_factory=DataConfig)
 
     examples = """
@@ -34,26 +34,26 @@ class RetrofitCommand:
       longtail predict runs/retrofit holiday/ --alpha 1"""
 
     def run(self) -> None:
-        """Print both heads and the verdict."""
+        """Print the accuracies before and after, and the verdict."""
         from longtail.evaluation import tables
         from longtail.serving.retrofit import retrofit
 
         if not self.data:
             raise UserError("which images was it trained on? Pass them as --data")
-        made = retrofit(
+        model = retrofit(
             self.checkpoint,
             self.data,
             model=self.model,
             out=self.out,
             pixels=self.pixels,
-            **_options(self.files),
+            **find_changed_options(self.files),
         )
-        told = made.to_json()
-        rows = {"original": told["before"], f"TDE, alpha {told['alpha']:g}": told["after"]}
+        result = model.to_json()
+        rows = {"original": result["before"], f"TDE, alpha {result['alpha']:g}": result["after"]}
         lines = [
             [name, *("-" if value is None else f"{value:.1f}" for value in figures.values())]
             for name, figures in rows.items()
         ]
         print_lines(["head", *tables.columns(uneven=True)], lines)
-        print(made.verdict)
+        print(model.verdict)
         print(f"written to {self.out}")

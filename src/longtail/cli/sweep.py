@@ -1,4 +1,4 @@
-"""`longtail sweep`: accuracy of a finished run at many alphas."""
+"""`longtail sweep`: evaluate a finished run at many alphas."""
 
 from dataclasses import dataclass
 
@@ -8,21 +8,21 @@ from longtail.cli.output import print_lines
 
 @dataclass(frozen=True)
 class Sweep:
-    """Accuracy of a finished run at many alphas, from one pass over the images."""
+    """Evaluate a finished run at many alphas, in one pass over the images."""
 
     folder: RunFolder
     """Folder of a finished run."""
     alphas: str = "0:3:0.25"
-    """FIRST:LAST:STEP, or numbers with commas."""
+    """FIRST:LAST:STEP, or numbers separated by commas."""
     data: str | None = None
-    """Where the data that it was trained on lies now, if it was moved."""
+    """New location of the run's data, if it has moved."""
 
     examples = """
       longtail sweep runs/demo/deconfound-tde/s0
       longtail sweep runs/demo/deconfound-tde/s0 --alphas 0,0.5,1"""
 
     def run(self) -> None:
-        """Print a line for each alpha."""
+        """Print one line per alpha."""
         from longtail.evaluation import tables
         from longtail.runs.reopen import sweep
 

@@ -1,4 +1,4 @@
-"""Commands that train."""
+"""`longtail train`: train and evaluate classifiers."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,23 +10,28 @@ from longtail.core.errors import UserError
 
 @dataclass(frozen=True)
 class Train:
-    """Train methods on a data set and judge them at the last epoch.
+    """Train one or more methods on a data set and evaluate them.
 
-    A method's own options stand anywhere, as in --alpha 1.5 --heads 4: see longtail methods NAME.
+    Methods have options of their own, such as --alpha and --heads: see longtail methods NAME.
     """
 
     config: Config = field(default_factory=Config)
     out: Path | None = None
-    """Run folder; runs/DATA-METHOD by default, OUT/METHOD/sSEED for several methods or seeds."""
+    """Folder for the run, runs/DATA-METHOD by default. Several methods or seeds each get a folder
+    OUT/METHOD/sSEED."""
     seeds: int | None = None
-    """Train this many seeds, from --seed on, and report mean and deviation."""
+    """Train this many seeds, starting at --seed, and report mean and deviation."""
     recipe: Path | None = None
-    """YAML file whose options become the defaults of this command."""
+    """YAML file of options, used as defaults."""
     resume: bool = False
-    """Go on with an interrupted run; nothing in its configuration may change."""
+    """Continue an interrupted run; its configuration must not change."""
     overwrite: bool = False
-    """Replace the run that is in the folder."""
+    """Replace an existing run in the folder."""
 
+    main_options = (
+        *("data", "method", "backbone", "epochs", "batch_size"),
+        *("lr", "image_size", "val_fraction", "out"),
+    )
     examples = """
       longtail train letters-lt
       longtail train cifar100-lt:100 --root ~/data --method deconfound-tde --alpha 1.5 --seeds 3
@@ -35,28 +40,28 @@ class Train:
       longtail train letters-lt --method all --seeds 3
       longtail train --list train.txt --test-list test.txt --root images/ --image-size 224"""
 
-    def begun(self) -> Config:
-        """The configuration of the run in --out."""
+    def load_config(self) -> Config:
+        """Return the configuration of the run in --out."""
         from longtail.runs.folder import Run
 
         assert self.out
         return Run(self.out).config
 
     def run(self) -> None:
-        """Train, then print the table."""
+        """Train, then print a table of accuracies."""
         from longtail import methods
         from longtail.cli.output import Console
         from longtail.runs.fit import fit_all
 
         if not self.config.data and not self.config.files.list:
             raise UserError("which data? Give a name, a folder or --list (see longtail data)")
-        asked = self.config.method
-        names = list(methods.registry()) if asked == "all" else asked.split(",")
+        method = self.config.method
+        names = list(methods.registry()) if method == "all" else method.split(",")
         source = Path(self.config.data or str(self.config.files.list)).name.replace(":", "-")
-        out = self.out or Path("runs") / f"{source}-{asked}"
+        out = self.out or Path("runs") / f"{source}-{method}"
         count = 1 if self.seeds is None else self.seeds
         if count < 1:
-            raise UserError(f"--seeds {count}: at least one seed must be trained")
+            raise UserError(f"--seeds {count}: must be at least 1")
         seeds = range(self.config.seed, self.config.seed + count)
         with Console() as console:
             runs = fit_all(

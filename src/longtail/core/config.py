@@ -1,8 +1,8 @@
-"""Every option of a training, as frozen dataclasses that are also the command line.
+"""Every option of a training run, as frozen dataclasses that are also the command line.
 
-No torch here: `longtail --help` must answer at once. Nothing changes after construction; what
-depends on the data set is a preset chosen by its name (`Config.preset`). A method's own options
-follow the same command line, as in `--heads 4`.
+This module does not import torch, so that `longtail --help` answers at once. Options never change
+after construction; defaults that depend on the data set come from its name (`Config.preset`). A
+method's own options share the command line, as in `--heads 4`.
 """
 
 import math
@@ -21,104 +21,101 @@ class DataConfig:
     """Where the images come from."""
 
     root: Path | None = None
-    """Folder of named data sets or of a list's images; else $LONGTAIL_DATA."""
+    """Folder of named data sets, or of a list's images; $LONGTAIL_DATA by default."""
     list: Path | None = None
-    """Training list in the style of ImageNet-LT: 'path label' on each line."""
+    """Training list in the style of ImageNet-LT: one 'path label' per line."""
     val_list: Path | None = None
-    """Validation list of the same form."""
+    """Validation list in the same format."""
     test_list: Path | None = None
-    """Test list of the same form."""
+    """Test list in the same format."""
     val_fraction: float = 0.0
-    """Part of each training class that is held out when the data has no validation set."""
+    """Fraction of each training class to hold out when the data has no validation part."""
     image_size: int | None = None
-    """Pixels to which folders, lists and parquet images are resized and centre-cropped."""
+    """Resize and centre-crop images of folders, lists and parquet files to this many pixels."""
     stream: bool = False
-    """Keep the images of folders and lists encoded on disk and decode them for each batch, as
-    happens by itself when they do not fit into memory; needs `image_size`."""
+    """Decode images of folders and lists from disk for each batch, as longtail does by itself when
+    they do not fit into memory; needs `image_size`."""
     evaluate_on: Literal["test", "val"] = "test"
-    """Part that results are reported on; `val` leaves the test part unread, to choose a recipe."""
+    """Part to evaluate on; `val` leaves the test part unread while you choose a recipe."""
     corrupt: Literal["stop", "skip"] = "stop"
-    """What to do with an unreadable image: stop and name it, or name it and go on."""
+    """What to do with an unreadable image: stop and name it, or name it and skip it."""
     min_count: int = 0
     """Drop classes with fewer training images than this."""
     download: bool = False
-    """Fetch CIFAR from its authors when it is not under `root`."""
+    """Download CIFAR from its authors when it is not under `root`."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How the weights move. Defaults are the paper's CIFAR recipe."""
+    """Optimiser, schedule and augmentation. Defaults are the paper's CIFAR recipe."""
 
     epochs: int = 200
-    """Passes over the training set of a stage whose share is 1."""
+    """Passes over the training set, for a stage whose share is 1."""
     batch_size: int = 256
-    """Images a step, over all ranks."""
+    """Images per step, over all ranks."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """SGD is the paper's. For Adam and AdamW `momentum` is beta1, which the paper names as the
-    same confounder; the running mean feature then decays with beta1."""
+    """The paper uses SGD. For Adam and AdamW `momentum` is beta1, which the paper names as the same
+    confounder; the running mean feature then decays with beta1."""
     lr: float = 0.2
-    """Peak learning rate at `batch_size`; not rescaled for you."""
+    """Peak learning rate at `batch_size`; longtail does not rescale it."""
     momentum: float = 0.9
     """mu of Eq. 1, and the decay of the running mean feature (Assumption 1)."""
     mean_decay: Literal["momentum", "rate"] = "momentum"
-    """Decay of the mean feature: `momentum`, or 1 - (1 - momentum) * min(50 lr, 1), which lengthens
-    its window as the rate falls (ImageNet-LT)."""
+    """Decay of the mean feature: `momentum`, or 1 - (1 - momentum) * min(50 lr, 1), which widens
+    its window as the learning rate falls (ImageNet-LT)."""
     weight_decay: float = 5e-4
-    """On every parameter, as the authors have it."""
+    """Applied to every parameter, as in the authors' code."""
     schedule: Literal["steps", "cosine"] = "steps"
-    """Of the learning rate, once an epoch, after the warm-up."""
+    """How the learning rate falls after the warm-up, once per epoch."""
     warmup: int = 5
     """Epochs of linear warm-up: lr * (epoch + 1) / warmup."""
     milestones: tuple[float, ...] = (0.6, 0.8)
-    """Parts of the epochs at which `steps` multiplies the rate by `decay`."""
+    """Fractions of the epochs at which `steps` multiplies the learning rate by `decay`."""
     decay: float = 0.01
-    """The factor of `steps`."""
+    """Factor by which `steps` multiplies the learning rate."""
     augment: Literal["none", "crop", "crop-flip", "resized-crop"] = "crop-flip"
-    """Random crop out of the padded image, and mirror; or, for photographs, a random part of the
-    image resized, mirror and colour jitter."""
+    """Random crop of the padded image and random flip; or, for photographs, random resized crop,
+    flip and colour jitter."""
     pad: int = 4
-    """Pixels of zeros around an image before the crop of `crop` and `crop-flip`."""
+    """Pixels of zero padding before the crop of `crop` and `crop-flip`."""
     crop_size: int | None = None
-    """Pixels of what the network sees; all of the image if not given. Judged is its middle, or all
-    of it, enlarged, if it is smaller."""
+    """Pixels per side of the network's input; the whole image by default. Evaluation uses the
+    centre crop; smaller images are enlarged."""
     jitter: float = 0.4
-    """Brightness, contrast and saturation change by up to this part with `resized-crop`."""
+    """Largest relative change of brightness, contrast and saturation with `resized-crop`."""
     keep_short_batch: bool = False
     """Also train on the short last batch of an epoch, which is dropped by default."""
 
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """Where it runs. None of this changes what is computed, up to rounding."""
+    """Devices and processes. None of this changes what is computed, up to rounding."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes CUDA where there is one."""
+    """`auto` uses CUDA if available."""
     devices: int = 1
-    """Processes on this host; under torchrun or SLURM they are counted for you."""
+    """Processes on this host; torchrun and SLURM set this themselves."""
     nodes: int = 1
-    """Hosts."""
+    """Number of hosts."""
     precision: Literal["auto", "32", "bf16"] = "auto"
-    """Of the backbone: bf16 on CUDA, float32 elsewhere. Heads normalise in float32 always."""
+    """Precision of the backbone; `auto` is bf16 on CUDA and float32 elsewhere. Heads always
+    normalise in float32."""
     graph: bool = True
-    """On one CUDA device, capture the whole step as a CUDA graph; --no-graph runs it eagerly."""
+    """Capture the whole step as a CUDA graph on one CUDA device; --no-graph runs it eagerly."""
     compile: bool = False
-    """Fuse the backbone's layers with torch.compile: half a minute once, then faster steps."""
+    """Compile the backbone with torch.compile: half a minute once, then faster steps."""
     accumulate: int = 1
-    """Parts of a step's batch, on each device, whose gradients are added up: less memory, the same
-    step. Only batch statistics and what a loss looks up within a batch are those of each part."""
+    """Split each device's batch into this many parts and accumulate their gradients: less memory,
+    the same step. Batch statistics, and losses that compare images of a batch, see one part."""
     sync_batchnorm: bool = False
-    """On several CUDA devices, batch statistics of the whole batch instead of each device's own."""
+    """Share batch statistics between CUDA devices instead of computing them per device."""
     workers: int | None = None
-    """Processes that read streamed images; the cores of this host, shared out, by default."""
-    decode: Literal["workers", "device"] = "workers"
-    """Where streamed JPEGs are decoded: by those processes, or by torchvision on the device, which
-    is nvJPEG on CUDA and differs by a grey level here and there."""
+    """Processes that decode streamed images; by default this process's share of the cores."""
     replicas: int = 8
-    """Trainings (seeds, methods, data sets) side by side on one CUDA device; elsewhere they
-    follow each other."""
+    """Trainings (seeds, methods, data sets) to run side by side on one CUDA device; elsewhere they
+    run one after another."""
     save_seconds: float = 30.0
-    """A checkpoint after the first epoch, and then at the end of one after this long; 0 saves every
-    epoch."""
+    """Seconds between checkpoints, which are saved at the end of an epoch; 0 saves every epoch."""
 
 
 RANGES: dict[str, tuple[float, float]] = {
@@ -139,30 +136,30 @@ RANGES: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """One training, wholly."""
+    """Options of one training run."""
 
     parts: ClassVar[tuple[str, ...]] = ("files", "train", "machine")
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = RANGES
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
     """Name, folder or file of the data set; see `longtail data`."""
     method: str = "deconfound-tde"
-    """A name of `longtail methods`, several with commas, or `all`."""
+    """A method from `longtail methods`, several separated by commas, or `all`."""
     options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
     """The method's own options, as in `--heads 4`."""
     backbone: str = "resnet32-dual"
-    """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, or any timm name."""
+    """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, or any timm model name."""
     seed: int = 0
-    """Of everything random in training; never of the data subset."""
+    """Seed of everything random in training; the data subset does not depend on it."""
     files: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     machine: MachineConfig = field(default_factory=MachineConfig)
 
     @classmethod
     def preset(cls, data: str) -> "Config":
-        """The defaults for the data set called `data`."""
+        """Return the defaults for the data set called `data`."""
         name = data.split(":")[0]
         if name in ("letters-lt", "digits-lt"):
-            # a letter may be shifted, never mirrored: b is not d
+            # letters may be shifted but not flipped: b is not d
             small = TrainConfig(epochs=30, batch_size=128, lr=0.1, augment="crop", pad=1)
             return Config(data=data, backbone="conv4", train=small)
         if name.endswith(".npz"):
@@ -181,6 +178,6 @@ class Config(Settings):
 
 
 def photographs(**options: Any) -> TrainConfig:
-    """The paper's recipe for ImageNet-LT but for what `options` say."""
+    """Return the paper's ImageNet-LT recipe with `options` replaced."""
     cosine = TrainConfig(mean_decay="rate", schedule="cosine", warmup=0, augment="resized-crop")
     return replace(cosine, **options)

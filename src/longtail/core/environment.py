@@ -1,4 +1,4 @@
-"""What a figure was made with: device, versions, commit."""
+"""The environment of a run: device, package versions, commit."""
 
 import os
 import platform
@@ -12,13 +12,13 @@ PACKAGES = ("longtail", "torch", "torchvision", "timm", "lightning", "numpy")
 
 
 def environment(*, cuda: bool) -> dict[str, Any]:
-    """What this run is made with, on a CUDA device or not."""
+    """Describe the device, package versions and commit of this process."""
     device = torch.cuda.get_device_name() if cuda else _processor()
     return {"device": device, "versions": versions(), "git": commit()}
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that a figure depends on."""
+    """Return the versions of Python and of the packages that results depend on."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": platform.python_version()}
@@ -31,20 +31,20 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Commit of the source tree this package is imported from, if it is one.
+    """Return the commit of the source tree this package is imported from, or None.
 
-    With -dirty if files were changed since, but for those under results/, which benches write.
+    It ends in -dirty if tracked files outside results/ have changed.
     """
     name = _git("describe", "--always")
-    but_results = (":/", ":(top,exclude)results")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *but_results)
+    outside_results = (":/", ":(top,exclude)results")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *outside_results)
     if not name or changed is None:
         return None
     return f"{name}-dirty" if changed else name
 
 
 def _git(*words: str) -> str | None:
-    """What git says in that tree, if it can."""
+    """Run git in the source tree; return its output, or None if it fails."""
     command = ["git", "-C", str(Path(__file__).parent), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)

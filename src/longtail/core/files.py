@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and tensors read from them."""
+"""Atomic writes, and tensors read from files."""
 
 import errno
 import os
@@ -14,18 +14,18 @@ from longtail.core.errors import UserError
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
+    """Read the tensors of a safetensors file."""
     try:
         return safetensors.torch.load_file(path)
     except SafetensorError as error:
         raise UserError(
-            f"{path} is no safetensors file, or was cut short: {error}. Nothing of it was run"
+            f"{path} is not a safetensors file, or is truncated: {error}. No code in it was run"
         ) from None
 
 
 @contextmanager
 def replace_atomically(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path` that takes its place when the block ends well."""
+    """Yield a temporary path beside `path`, and move it to `path` when the block succeeds."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,11 +34,11 @@ def replace_atomically(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
-                f"no space left for {path}. Nothing is lost: what was there before is still there. "
-                "Make room and go on with --resume"
+                f"no space left for {path}. The previous file is unchanged. Free some space and "
+                "continue with --resume"
             ) from error
         if error.filename and Path(error.filename) not in (temporary, path, *path.parents):
-            raise  # it is about another file, that was read meanwhile
+            raise  # the error is about another file, read inside the block
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
     finally:
         with suppress(OSError):

@@ -1,33 +1,25 @@
-"""One process at a time trains into a folder; another one is told which.
+"""One process at a time trains into a folder.
 
-The lock vanishes with the process, however it ends. It is advisory: only training asks for it, and
-whoever reads a folder does not. It is also gone as soon as its own process closes the lock file
-anywhere, as POSIX has it: a copy of the folder made in that process has to leave the file out.
+`filelock` writes the holder's process and host into a marker file. A marker whose process has died
+on this host is taken over, even while workers that it forked live on. Readers ask for no lock.
 """
 
 import errno
 import os
-import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from filelock import SoftFileLock, Timeout
 
 from longtail.core.errors import UserError
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-try:
-    import fcntl
-except ImportError:  # Windows has other locks
-    fcntl = None  # type: ignore[assignment]
-
 LOCK = ".lock"
-"""The file in a folder that is locked; it tells who has it, and goes when the training ends."""
-
-_held: set[Path] = set()
-"""What this process holds: to the system a second lock of the same process is no conflict."""
+"""Name of the marker file; it disappears when the training ends."""
 
 
 @contextmanager
@@ -36,78 +28,62 @@ def hold_folders(
 ) -> Iterator[None]:
     """Keep other trainings out of `folders` while the block runs.
 
-    The first rank takes them and then does `begin`; its `UserError` is that of all ranks.
+    Rank 0 locks them and calls `begin`; a `UserError` there is raised on every rank.
     """
     with ExitStack() as held:
-        refused = ""
+        refusal = ""
         if fabric.global_rank == 0:
             try:
                 for folder in dict.fromkeys(folders):
                     held.enter_context(hold_lock(folder))
                 begin()
             except UserError as error:
-                refused = str(error)
-        if refused := fabric.broadcast(refused):
-            raise UserError(refused)
+                refusal = str(error)
+        if refusal := fabric.broadcast(refusal):
+            raise UserError(refusal)
         yield
 
 
 @contextmanager
 def hold_lock(folder: Path) -> Iterator[None]:
-    """Hold `folder`, or go on without where its file system has no locks.
+    """Lock `folder`, or go on without a lock where the marker cannot be written.
 
     Raises:
         UserError: if this or another process holds it, or no more files can be opened.
     """
-    path, place = folder / LOCK, folder.resolve()
-    if place in _held:
-        raise UserError(
-            f"{folder} is being trained by this very process: wait for it, or choose another --out"
-        )
-    _held.add(place)
-    file = None
+    path = folder / LOCK
+    lock = SoftFileLock(path, timeout=0)
     try:
-        file = None if fcntl is None else _taken(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise UserError(_explain_holder(path)) from None
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise UserError(
+                f"{path} cannot be opened: {error.strerror}. Each run in training needs one open "
+                "file: allow more with ulimit -n, or train fewer runs at a time"
+            ) from error
+        # an unwritable folder or a full disk: whoever writes the run's files reports it
+    try:
         yield
     finally:
-        if file is not None:
-            with suppress(OSError):
-                path.unlink()  # while it is ours: nobody else's can be there
-            os.close(file)
-        _held.remove(place)
+        lock.release()
 
 
-def _taken(path: Path) -> int | None:
-    """The open file at `path`, locked, with our name in it; None where locks cannot be had."""
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise UserError(
-                    f"{path} cannot be opened: {error.strerror}. Each run that is trained needs "
-                    "one: allow more with ulimit -n, or train fewer runs at a time"
-                ) from error
-            return None  # a folder that cannot be written to: whoever writes to it says so
-        try:
-            # not flock: workers that are forked would share it, and outlive a killed run by seconds
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # fcntl(2): EAGAIN or EACCES
-            who = os.read(file, 200).decode(errors="replace") or "another process"
-            os.close(file)
-            raise UserError(
-                f"{path.parent} is being trained by {who}: wait for it, stop it and go on with "
-                f"--resume, or choose another --out. If it is gone, as with a machine that broke "
-                f"down, delete {path}"
-            ) from None
-        except OSError:  # some network file systems have no locks
-            os.close(file)  # the file stays: it may be another's
-            return None
-        if os.fstat(file).st_nlink == 0:  # whoever had it has just removed it
-            os.close(file)
-            continue
-        with suppress(OSError):  # a full disk: it is ours without our name too
-            os.truncate(file, 0)
-            os.write(file, f"process {os.getpid()} on {platform.node()}".encode())
-        return file
+def _explain_holder(path: Path) -> str:
+    """Name the process that holds `path`, and the ways out."""
+    try:
+        process, host = path.read_text().splitlines()[:2]
+    except (OSError, ValueError):  # the holder is just writing or removing it
+        process, host = "", ""
+    if process == str(os.getpid()):
+        return (
+            f"{path.parent} is being trained by this very process: wait for it, or choose another "
+            "--out"
+        )
+    holder = f"process {process} on {host}" if process else "another process"
+    return (
+        f"{path.parent} is being trained by {holder}: wait for it, stop it and continue with "
+        f"--resume, or choose another --out. If that machine crashed, delete {path}"
+    )

@@ -1,4 +1,8 @@
-"""What every set of options can do: take flat names, check its values, go to YAML and back."""
+"""What every set of options can do: take flat names, check its values, go to YAML and back.
+
+The conversion is written by hand because the libraries for it lose what our errors promise: the
+value, the rule and the nearest valid name.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,7 +20,7 @@ from longtail.core.errors import UserError, unknown
 
 P = TypeVar("P")
 ABOVE_ZERO = 1e-12
-"""The least value of an option that may be anything above 0."""
+"""The least value of an option that may be any number above 0."""
 
 
 class Settings(ABC):
@@ -25,15 +29,15 @@ class Settings(ABC):
     parts: ClassVar[tuple[str, ...]]
     """Names of the fields that are parts."""
     ranges: ClassVar[Mapping[str, tuple[float, float]]]
-    """Least value of an option, and the one it must stay below."""
+    """Least value of an option, and the value it must stay below."""
 
     @classmethod
     @abstractmethod
     def preset(cls, data: str) -> Self:
-        """The defaults for the data set called `data`."""
+        """Return the defaults for the data set called `data`."""
 
     def with_options(self, **options: Any) -> Self:
-        """A copy with flat names set wherever they belong; the rest are the method's options."""
+        """Return a copy with flat names set where they belong; the rest go to the method."""
         parts: dict[str, dict[str, Any]] = {part: {} for part in self.parts}
         top: dict[str, Any] = {}
         own: dict[str, Any] = {}
@@ -55,7 +59,7 @@ class Settings(ABC):
         return replace(with_values(self, top), **nested)  # type: ignore[type-var]
 
     def flat_names(self) -> set[str]:
-        """Every option that `with_options` knows the place of."""
+        """Return every option that `with_options` can place."""
         inner = (_names(getattr(self, part)) for part in self.parts)
         return self._top_names().union(*inner)
 
@@ -63,21 +67,21 @@ class Settings(ABC):
         return _names(self) - {*self.parts, "options"}
 
     def check(self) -> None:
-        """Refuse values that no training could have, whoever set them."""
+        """Refuse values of the wrong type or out of range, whoever set them."""
         with_values(self, {name: getattr(self, name) for name in self._top_names()})
         for part in self.parts:
             check_values(getattr(self, part), self.ranges)
 
     def to_yaml(self) -> str:
-        """As text that `from_yaml` reads back."""
+        """Return the options as text that `from_yaml` reads back."""
         return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)  # type: ignore[call-overload]
 
     @classmethod
     def from_yaml(cls, text: str, source: str = "config", data: str = "") -> Self:
-        """Read what `to_yaml` wrote, or a recipe that names only what differs from the preset.
+        """Read the output of `to_yaml`, or a recipe that names only what differs from the preset.
 
-        A recipe's `paper` and `seeds` are for the bench and are passed over here. `data` is for a
-        recipe that names none.
+        A recipe's `paper` and `seeds` belong to the benchmarks and are skipped. `data` serves a
+        recipe that names none. Errors name `source`.
         """
         try:
             tree = yaml.safe_load(text)
@@ -88,9 +92,9 @@ class Settings(ABC):
         tree = {name: value for name, value in tree.items() if name not in ("paper", "seeds")}
         tree.setdefault("data", data)
         config = cls.preset(convert(tree["data"], str, f"{source}: data"))
-        own = _sections(tree, _names(config) & {"options"}, source)
+        own = _take_sections(tree, _names(config) & {"options"}, source)
         flat: dict[str, Any] = {}
-        for part, section in _sections(tree, cls.parts, source).items():
+        for part, section in _take_sections(tree, cls.parts, source).items():
             known = _names(getattr(config, part))
             for name in section:
                 if name not in known:
@@ -108,76 +112,71 @@ class Settings(ABC):
 
 
 def with_values(part: P, values: Mapping[str, Any]) -> P:
-    """A copy of a dataclass of options with `values`, each as the type of its field."""
+    """Return a copy of a dataclass of options with `values`, converted to their fields' types."""
     kinds = get_type_hints(type(part))
     read = {name: convert(value, kinds[name], name) for name, value in values.items()}
     return replace(part, **read)  # type: ignore[type-var]
 
 
 def check_values(part: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Refuse values of a dataclass of options that are of another type, or out of `ranges`."""
+    """Refuse values of a dataclass of options that have the wrong type or are out of range."""
     for name, kind in get_type_hints(type(part)).items():
         value = convert(getattr(part, name), kind, name)
         if name in ranges:
             least, below = ranges[name]
             for number in value if isinstance(value, tuple) else (value,):
                 if number is not None and not least <= number < below:
-                    raise UserError(f"{_flag(name)} {number}: {_range(number, least, below)}")
+                    raise UserError(f"{_flag(name)} {number}: {_rule(number, least, below)}")
 
 
 def convert(value: Any, kind: Any, name: str) -> Any:
-    """`value` as the type `kind` of the option called `name`; YAML has no tuples and no paths."""
+    """Convert `value` to the type `kind` of the option `name`: YAML has no tuples and no paths."""
     inner = get_args(kind)
     if get_origin(kind) is UnionType:
         (given,) = set(inner) - {NoneType}
         return None if value is None else convert(value, given, name)
     if get_origin(kind) is Literal:
-        named = {str(known): known for known in inner}  # YAML reads 32 as a number
-        if str(value) not in named:
-            raise _unknown_value(value, kind, name)
-        return named[str(value)]
+        choices = {str(choice): choice for choice in inner}  # YAML reads 32 as a number
+        if str(value) not in choices:
+            raise unknown(_flag(name), str(value), choices, f"one of {', '.join(choices)}")
+        return choices[str(value)]
     if get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):
             raise UserError(f"{name} takes a list, like [0.6, 0.8], not {value!r}")
         return tuple(convert(item, inner[0], name) for item in value)
-    taken, words = _TAKEN[kind]
-    if isinstance(value, taken) and (kind is bool or not isinstance(value, bool)):
+    accepted, words = _ACCEPTED[kind]
+    if isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)):
         try:
             return kind(value)
-        except ValueError:  # text that is no number
+        except ValueError:  # text that is not a number
             pass
     raise UserError(f"{name} takes {words}, not {value!r}")
 
 
-_TAKEN: dict[type, tuple[Any, str]] = {
+_ACCEPTED: dict[type, tuple[Any, str]] = {
     bool: (bool, "true or false"),
     int: (Integral, "a whole number"),
     float: ((Real, str), "a number"),  # YAML reads 1e-1 as text
     str: (str, "one name"),
     Path: ((str, PathLike), "a path"),
 }
-"""What each type of option can be made of, and how that is called."""
+"""The values that each type of option accepts, and their name in an error."""
 
 
-def _sections(tree: dict[str, Any], names: Iterable[str], source: str) -> dict[str, dict]:
-    """The mappings that `tree` has under `names`, taken out of it."""
-    found = {name: tree.pop(name, None) or {} for name in names}
-    for name, section in found.items():
+def _take_sections(tree: dict[str, Any], names: Iterable[str], source: str) -> dict[str, dict]:
+    """Remove the mappings called `names` from `tree` and return them."""
+    sections = {name: tree.pop(name, None) or {} for name in names}
+    for name, section in sections.items():
         if not isinstance(section, dict):
             raise UserError(f"{source}: {name} holds options, like 'epochs: 90', not {section!r}")
-    return found
-
-
-def _unknown_value(value: Any, kind: Any, name: str) -> UserError:
-    known = get_args(kind)
-    return unknown(_flag(name), str(value), known, "one of " + ", ".join(map(str, known)))
+    return sections
 
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _range(number: float, least: float, below: float) -> str:
+def _rule(number: float, least: float, below: float) -> str:
     if not math.isfinite(number):
         return "it must be finite"
     if below == math.inf:

@@ -1,1 +1,1 @@
-"""Detection and instance segmentation with a long tail: Cascade Mask R-CNN on LVIS."""
+"""Long-tailed detection and instance segmentation: Cascade Mask R-CNN on LVIS."""

@@ -1,8 +1,8 @@
-"""Average precision under LVIS's rule, and the two other things that its files are made into.
+"""Average precision by LVIS's rules, LVIS's result file and its repeat-factor sampling.
 
-An image says of some classes that they are in it, of some that they are not, and nothing of the
-rest: detections of the rest are neither right nor wrong. Where not every object of a class is
-annotated, a detection that matches none is not wrong either. Of an image the 300 best count.
+LVIS is federated: an image lists some classes as present, some as absent, and says nothing about
+the rest. Detections of the rest are ignored. If some objects of a class are not annotated, a
+detection of it that matches no object is ignored too. The 300 best detections of an image count.
 """
 
 from collections import defaultdict
@@ -18,13 +18,13 @@ from torch import Tensor
 from longtail.core.errors import UserError
 from longtail.detection.data.annotations import Instance, Picture
 from longtail.detection.data.dataset import DetectionSet
-from longtail.detection.data.masks import coco
+from longtail.detection.data.masks import import_coco
 
 MOST_DETECTIONS = 300
-"""Of one image, by LVIS."""
+"""Detections per image that count in LVIS."""
 CLASSES_AT_ONCE = 8
-"""The evaluation holds every pair of a class and an image that speaks of one of them; of all LVIS
-that would be 24 million."""
+"""Classes evaluated at once: the library stores every pair of a class and an image, 24 million for
+the whole of LVIS."""
 IOUS = np.linspace(0.5, 0.95, 10)
 
 Entry = dict[str, Any]
@@ -33,7 +33,7 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class Detections:
-    """What was found in one image."""
+    """Detections in one image."""
 
     image_id: int
     boxes: Tensor
@@ -49,42 +49,42 @@ class Detections:
 def measure(
     data: DetectionSet, detections: Iterable[Detections], *, masks: bool = True
 ) -> dict[str, Any]:
-    """Average precisions in percent; None for a class or a group without an object to find.
+    """Measure average precisions in percent; None for a class or a group without objects.
 
-    `AP`, `AP50`, `AP75`, and `AP_r`, `AP_c`, `AP_f` over the rare, common and frequent classes
-    are of masks, `per_class` the AP of each class; `AP_bbox` and so on are of boxes.
+    `AP`, `AP50`, `AP75`, and `AP_r`, `AP_c`, `AP_f` of the rare, common and frequent classes are
+    for masks, and `per_class` is the AP of each class. `AP_bbox` and so on are for boxes.
 
     Args:
-        data: the split that was looked at.
-        detections: of its images, each image at most once; one left out has none.
+        data: the evaluated split.
+        detections: detections in its images, each image at most once; an image may be left out.
         masks: whether to measure masks too.
 
     Raises:
-        UserError: if detections name another image or class, or lack their masks.
+        UserError: if a detection has another image or class, or no mask.
     """
-    found = _entries(data, detections, masks=masks)
+    entries = _collect_entries(data, detections, masks=masks)
     result: dict[str, Any] = {}
     for kind, suffix in (("segm", ""), ("bbox", "_bbox")):
         if kind == "segm" and not masks:
             continue
-        precision = _precision(data, found, kind)  # (IoUs, recalls, C)
-        result |= {f"{name}{suffix}": value for name, value in _summary(data, precision).items()}
+        precision = _compute_precision(data, entries, kind)  # (IoUs, recalls, C)
+        result |= {f"{name}{suffix}": value for name, value in _summarise(data, precision).items()}
     return result
 
 
 def lvis_json(
     data: DetectionSet, detections: Iterable[Detections], *, named: bool = False
 ) -> list[Entry]:
-    """The content of a result file for LVIS's evaluation server, in the file's category ids.
+    """Return the content of a result file for LVIS's evaluation server, with its category ids.
 
     Args:
-        data: the split that was looked at.
-        detections: of its images; those without masks give boxes alone.
-        named: whether entries tell the image's file and the class's name, as nothing else does of
-            images that are of no annotation file.
+        data: the evaluated split.
+        detections: detections in its images; without masks the file has boxes only.
+        named: whether entries also have the image's file and the class's name, for images that no
+            annotation file describes.
     """
-    given = list(detections)
-    entries = _entries(data, given, masks=any(each.masks for each in given))
+    detections = list(detections)
+    entries = _collect_entries(data, detections, masks=any(each.masks for each in detections))
     for entry in entries:
         entry["category_id"] = data.categories.ids[entry["category_id"] - 1]
         if "segmentation" in entry:
@@ -100,9 +100,9 @@ def lvis_json(
 
 
 def repeat_factors(data: DetectionSet, threshold: float = 0.001) -> Tensor:
-    """How often LVIS's sampling shows each image in an epoch, (len(data),), each 1 or more.
+    """Return how often LVIS's sampling shows each image in an epoch, (len(data),), at least 1.
 
-    1. f(c) is the part of the images that hold class c.
+    1. f(c) is the part of the images that contain class c.
     2. r(c) = max(1, sqrt(threshold / f(c))).
     3. An image has the largest r(c) of the classes in it.
     """
@@ -116,39 +116,41 @@ def repeat_factors(data: DetectionSet, threshold: float = 0.001) -> Tensor:
     )
 
 
-def _entries(data: DetectionSet, detections: Iterable[Detections], *, masks: bool) -> list[Entry]:
-    """Detections in COCO's format, the best 300 of each image, classes still in 1..C."""
+def _collect_entries(
+    data: DetectionSet, detections: Iterable[Detections], *, masks: bool
+) -> list[Entry]:
+    """Return the best 300 detections of each image in COCO's format, with classes in 1..C."""
     images = {picture.id for picture in data.pictures}
     entries: list[Entry] = []
     for each in detections:
         if each.image_id not in images:
             raise UserError(
-                f"detections of image {each.image_id}: it is not of this data set, or came twice"
+                f"detections of image {each.image_id}: it is not in this data set, or came twice"
             )
         images.remove(each.image_id)
-        _check(each, len(data.categories.ids), masks=masks)
+        _check_detections(each, len(data.categories.ids), masks=masks)
         best = each.scores.argsort(descending=True, stable=True)[:MOST_DETECTIONS]
-        entries += _of_image(each, best.tolist(), masks=masks)
+        entries += _format_detections(each, best.tolist(), masks=masks)
     return entries
 
 
-def _check(each: Detections, classes: int, *, masks: bool) -> None:
-    """Every detection must have a class and, if they are asked for, a mask."""
+def _check_detections(each: Detections, classes: int, *, masks: bool) -> None:
+    """Check that every detection has a valid class and, with `masks`, a mask."""
     if masks and len(each.masks) != len(each.scores):
         raise UserError(
             f"image {each.image_id} has {len(each.scores)} detections and {len(each.masks)} "
-            "masks: each needs one, or measure boxes alone (masks=False)"
+            "masks: each needs one. To measure boxes only, pass masks=False"
         )
-    strange = each.labels[(each.labels < 1) | (each.labels > classes)]
-    if len(strange):
+    invalid = each.labels[(each.labels < 1) | (each.labels > classes)]
+    if len(invalid):
         raise UserError(
-            f"image {each.image_id} has a detection of class {int(strange[0])}: classes are 1 to "
-            f"{classes}, and the background is not detected"
+            f"image {each.image_id} has a detection of class {int(invalid[0])}: classes are 1 to "
+            f"{classes}, and the background is not a detection"
         )
 
 
-def _of_image(each: Detections, places: list[int], *, masks: bool) -> Iterator[Entry]:
-    """The detections at `places`, in COCO's format."""
+def _format_detections(each: Detections, places: list[int], *, masks: bool) -> Iterator[Entry]:
+    """Yield the detections at `places` in COCO's format."""
     boxes, scores, labels = each.boxes.tolist(), each.scores.tolist(), each.labels.tolist()
     for place in places:
         left, top, right, bottom = boxes[place]
@@ -166,36 +168,36 @@ def _of_image(each: Detections, places: list[int], *, masks: bool) -> Iterator[E
         yield entry
 
 
-def _precision(data: DetectionSet, found: list[Entry], kind: str) -> NDArray[np.float64]:
-    """Precision (10 IoUs, 101 recalls, C), -1 for a class without objects."""
-    objects, detected = defaultdict(list), defaultdict(list)
-    spoken_of: dict[int, Container[int]] = {}  # image to the classes it says something of
+def _compute_precision(data: DetectionSet, entries: list[Entry], kind: str) -> NDArray[np.float64]:
+    """Return the precision (10 IoUs, 101 recalls, C), -1 for a class without objects."""
+    objects, detections = defaultdict(list), defaultdict(list)
+    known: dict[int, Container[int]] = {}  # image to the classes it lists as present or absent
     for picture in data.pictures:
         for each in picture.instances:
-            objects[each.label].append(_object(picture, each))
-        spoken_of[picture.id] = _spoken_of(picture, len(data.categories.ids))
-    for entry in found:
-        if entry["category_id"] in spoken_of[entry["image_id"]]:
-            detected[entry["category_id"]].append(entry)
+            objects[each.label].append(_format_object(picture, each))
+        known[picture.id] = _find_known_classes(picture, len(data.categories.ids))
+    for entry in entries:
+        if entry["category_id"] in known[entry["image_id"]]:
+            detections[entry["category_id"]].append(entry)
     parts = []
     last = len(data.categories.ids)
     for first in range(1, last + 1, CLASSES_AT_ONCE):
         labels = range(first, min(first + CLASSES_AT_ONCE, last + 1))
-        there = [each for label in labels for each in objects[label]]
-        claimed = [each for label in labels for each in detected[label]]
-        parts.append(_evaluated(data, labels, there, claimed, kind))
+        truth = [each for label in labels for each in objects[label]]
+        claims = [each for label in labels for each in detections[label]]
+        parts.append(_evaluate_classes(data, labels, truth, claims, kind))
     return np.concatenate(parts, axis=2)
 
 
-def _spoken_of(picture: Picture, classes: int) -> Container[int]:
-    """Classes known to be in an image or known not to be; of the others it says nothing."""
+def _find_known_classes(picture: Picture, classes: int) -> Container[int]:
+    """Return the classes known to be present in an image or absent from it."""
     if picture.absent is None:
         return range(1, classes + 1)
     return picture.absent.union(each.label for each in picture.instances)
 
 
-def _object(picture: Picture, each: Instance) -> Entry:
-    """An annotated object in COCO's format; it gets its id later."""
+def _format_object(picture: Picture, each: Instance) -> Entry:
+    """Return an annotated object in COCO's format, still without an id."""
     return {
         "image_id": picture.id,
         "category_id": each.label,
@@ -206,22 +208,23 @@ def _object(picture: Picture, each: Instance) -> Entry:
     }
 
 
-def _evaluated(
-    data: DetectionSet, labels: range, objects: list[Entry], found: list[Entry], kind: str
+def _evaluate_classes(
+    data: DetectionSet, labels: range, truth: list[Entry], claims: list[Entry], kind: str
 ) -> NDArray[np.float64]:
-    """Precision (10 IoUs, 101 recalls, classes) of the classes `labels`."""
-    library = coco()
-    images = {each["image_id"] for each in (*objects, *found)}
-    truth = library.COCO(
+    """Return the precision (10 IoUs, 101 recalls, classes) of the classes `labels`."""
+    library = import_coco()
+    images = {each["image_id"] for each in (*truth, *claims)}
+    annotations = library.COCO(
         {
-            "images": [_image(p, labels) for p in data.pictures if p.id in images],
-            "annotations": [each | {"id": i} for i, each in enumerate(objects, start=1)],
-            # the groups are ours to form, but the library asks for a letter
+            "images": [_format_image(p, labels) for p in data.pictures if p.id in images],
+            "annotations": [each | {"id": i} for i, each in enumerate(truth, start=1)],
+            # we form the groups ourselves, but the library requires a letter
             "categories": [{"id": label, "name": str(label), "frequency": "f"} for label in labels],
         }
     )
     settings = {"lvis_style": True, "rle_iou_max_workers": 1}  # threads cost more than they save
-    evaluation = library.COCOeval_faster(truth, truth.loadRes(found), kind, **settings)
+    results = annotations.loadRes(claims)
+    evaluation = library.COCOeval_faster(annotations, results, kind, **settings)
     evaluation.params.maxDets = [MOST_DETECTIONS]
     evaluation.params.areaRng = evaluation.params.areaRng[:1]  # objects of all sizes
     evaluation.params.areaRngLbl = evaluation.params.areaRngLbl[:1]
@@ -232,8 +235,11 @@ def _evaluated(
     return evaluation.eval["precision"][:, :, :, 0, 0]
 
 
-def _image(picture: Picture, labels: range) -> Entry:
-    """What an image says, in LVIS's format; detections it says nothing of are already out."""
+def _format_image(picture: Picture, labels: range) -> Entry:
+    """Return an image in LVIS's format, with all of `labels` as known classes.
+
+    Detections of classes that the image does not list are removed before.
+    """
     return {
         **{"id": picture.id, "height": picture.height, "width": picture.width},
         "neg_category_ids": labels,
@@ -241,20 +247,20 @@ def _image(picture: Picture, labels: range) -> Entry:
     }
 
 
-def _summary(data: DetectionSet, precision: NDArray[np.float64]) -> dict[str, Any]:
-    """Means of the precision over what each name stands for; classes without objects are out."""
-    judged = precision[0, 0] > -1  # (C,)
+def _summarise(data: DetectionSet, precision: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the named means of the precision; classes without objects are left out."""
+    measured = precision[0, 0] > -1  # (C,)
     groups = np.array(data.categories.groups)
 
     def mean(classes: NDArray[np.bool_], ious: slice = slice(None)) -> float | None:
-        part = precision[ious][:, :, classes & judged]
+        part = precision[ious][:, :, classes & measured]
         return float(100 * part.mean()) if part.size else None
 
-    every = np.ones_like(judged)
+    every = np.ones_like(measured)
     return {
         "AP": mean(every),
         "AP50": mean(every, slice(0, 1)),
         "AP75": mean(every, slice(5, 6)),
         **{f"AP_{group[0]}": mean(groups == group) for group in ("rare", "common", "frequent")},
-        "per_class": [mean(each) for each in np.eye(len(judged), dtype=bool)],
+        "per_class": [mean(each) for each in np.eye(len(measured), dtype=bool)],
     }

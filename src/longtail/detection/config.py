@@ -1,6 +1,6 @@
-"""Every option of a detector's training, as frozen dataclasses that are also the command line.
+"""All options of a detector's training, as frozen dataclasses that define the command line.
 
-No torch here, as in `longtail.core.config`. Defaults are the paper's LVIS recipe.
+Like `longtail.core.config`, it does not import torch. Defaults are the paper's LVIS recipe.
 """
 
 import math
@@ -19,7 +19,7 @@ Tde = Literal["off", "plain", "background-exempt"]
 
 
 class TrainingRow(NamedTuple):
-    """How a row of the paper's table is trained."""
+    """Head and loss of one row of the paper's table."""
 
     head: Literal["linear", "cosine", "capsule", "deconfound"]
     loss: Literal["cross-entropy", "focal", "eql"] = "cross-entropy"
@@ -34,137 +34,139 @@ TRAININGS: dict[str, TrainingRow] = {
     "deconfound": TrainingRow("deconfound"),
 }
 METHODS = (*TRAININGS, "cosine-tde", "capsule-tde", "deconfound-tde")
-"""As tab:3 lists them; X-tde is trained as X."""
+"""Methods of the paper's tab:3; X-tde shares the training of X."""
 
 
 @dataclass(frozen=True)
 class FilesConfig:
-    """Where the images come from."""
+    """Location of the images."""
 
     root: Path | None = None
-    """Folder of named data sets; else $LONGTAIL_DATA."""
+    """Folder of named data sets; $LONGTAIL_DATA by default."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The network."""
+    """Options of the network."""
 
     pretrained: bool = False
-    """Start from timm's ImageNet weights, fetched on first use; stem and first block stay fixed."""
+    """Start from timm's ImageNet weights, downloaded on first use; freeze stem and first block."""
     norm: Literal["frozen", "group"] = "group"
-    """`frozen` batch statistics, for pretrained weights; `group` normalisation, from scratch."""
+    """`frozen` batch statistics for pretrained weights, `group` normalisation from scratch."""
     width: int = 256
     """Channels of the pyramid and of the mask heads."""
     features: int = 1024
-    """Length D of what the box classifiers see."""
+    """Length D of the features that the box classifiers take."""
     masks: Literal["class", "agnostic"] = "class"
-    """One mask for each class, or one for all of them."""
+    """One mask for each class, or one for all classes."""
     image_size: int = 800
     """Pixels of an image's shorter side."""
     max_size: int = 1333
-    """The most pixels of its longer side."""
+    """Most pixels of an image's longer side."""
     anchor_scale: float = 4.0
-    """Anchors of 8, 16, 32, 64, 128 times this many pixels; 4 are torchvision's."""
+    """Anchors have sides of 8, 16, 32, 64 and 128 times this many pixels; torchvision uses 4."""
     proposals: int = 1000
-    """Regions an image that the first stage sees."""
+    """Proposals per image that the first stage takes."""
     rois: int = 512
-    """Of these, how many an image are trained on, a quarter of them foreground at most; masks are
-    trained on no more than that quarter in any stage."""
+    """Regions per image in training, at most a quarter of them foreground; each stage trains masks
+    on at most that quarter."""
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The box classifier of each stage, and its loss."""
+    """Options of each stage's box classifier and its loss."""
 
     heads: int | None = None
-    """K; by default 2 for deconfound and 1 for cosine and capsule, as in the paper's tables."""
+    """Number K of heads; by default 2 for deconfound and 1 for cosine and capsule, as in the
+    paper."""
     tau: float = 16.0
     """Scale of the logits."""
     gamma: float = 1 / 32
-    """Added to each weight's norm by deconfound."""
+    """Constant that deconfound adds to each weight's norm."""
     mean_momentum: float = 0.9
     """Decay of the mean foreground feature (LVIS v1.0: 0.9998)."""
     focal_gamma: float = 2.0
-    """Exponent of focal."""
+    """Exponent of the focal loss."""
     eql_share: float = 1.76e-3
-    """Classes in at most this part of the training images are rare to eql: 100 of LVIS v0.5."""
+    """eql treats classes in at most this part of the training images as rare: 100 of LVIS v0.5."""
 
 
 @dataclass(frozen=True)
 class InferenceConfig:
-    """From scores to detections; all of it may be changed without training."""
+    """Options of scoring and selecting detections, which may change without training."""
 
     alpha: float = 1.5
     """How much of the indirect effect a -tde method removes (Eq. 8)."""
     tde: Tde = "background-exempt"
-    """How a -tde method does it: from all classes alike, or not from the background (Eq. 9)."""
+    """How a -tde method removes it: `plain` from all classes, `background-exempt` from all but the
+    background (Eq. 9)."""
     detections: int = 300
-    """The most that are kept of an image."""
+    """Most detections per image."""
     score_threshold: float = 1e-4
-    """Detections of a lower score are dropped."""
+    """Drop detections with a lower score."""
 
 
 @dataclass(frozen=True)
 class DetectionTrainConfig:
-    """How the weights move."""
+    """Options of the optimiser and its schedule."""
 
     epochs: int = 20
     """Passes over the training set."""
     batch_size: int = 16
-    """Images a step, over all ranks."""
+    """Images per step, over all ranks."""
     lr: float = 0.02
-    """Peak learning rate at `batch_size`; not rescaled for you."""
+    """Peak learning rate at `batch_size`; it is not rescaled for other batch sizes."""
     momentum: float = 0.9
-    """Of SGD."""
+    """Momentum of SGD."""
     weight_decay: float = 1e-4
-    """On every parameter."""
+    """Weight decay of every parameter."""
     schedule: Literal["steps", "cosine"] = "steps"
-    """Of the learning rate, after the warm-up."""
+    """Schedule of the learning rate after the warm-up."""
     warmup: int = 500
     """Steps of linear warm-up."""
     milestones: tuple[float, ...] = (0.8, 0.95)
-    """Parts of the steps at which `steps` multiplies the rate by `decay`."""
+    """Parts of the training at which the schedule `steps` multiplies the rate by `decay`."""
     decay: float = 0.1
-    """The factor of `steps`."""
+    """Factor of the schedule `steps`."""
     flip: bool = True
     """Mirror a random half of the images."""
     repeat_threshold: float = 0.0
-    """Repeat-factor sampling: images of classes rarer than this part of the images come more often
-    (0.001 is usual); 0 shows each image once."""
+    """Repeat-factor sampling: repeat images of classes that are in less than this part of the
+    images (0.001 is usual); 0 shows each image once."""
 
 
 @dataclass(frozen=True)
 class DetectionMachineConfig:
-    """Where it runs. None of this changes what is computed, up to rounding.
+    """Options of the machine, which change results only by rounding.
 
-    But for `--norm frozen` on images of several sizes: each is padded to the largest of its batch,
-    as far as one process sees it.
+    There is one exception: with `--norm frozen` and images of several sizes, each process pads its
+    images to the largest one in its part of the batch.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes CUDA where there is one."""
+    """Device; `auto` takes CUDA if available."""
     devices: int = 1
-    """Processes on this host; under torchrun or SLURM they are counted for you."""
+    """Processes on this host; torchrun and SLURM set the number themselves."""
     nodes: int = 1
-    """Hosts."""
+    """Number of hosts."""
     precision: Literal["auto", "32", "bf16"] = "auto"
-    """bf16 on CUDA, float32 elsewhere. Boxes and heads are float32 always."""
+    """`auto` is bf16 on CUDA and float32 elsewhere; boxes and heads always use float32."""
     workers: int = 8
-    """Threads or processes that decode images; with 0 it is done in between."""
+    """Threads or processes that decode images; 0 decodes between the steps."""
     save_seconds: float = 60.0
-    """A checkpoint after the first epoch, and then at the end of one after this long; 0 saves every
+    """Least seconds between two checkpoints, which are saved after an epoch; 0 saves every
     epoch."""
 
     @staticmethod
-    def of(machine: MachineConfig) -> "DetectionMachineConfig":
-        """What of a classifier's machine says something to a detector's."""
+    def from_machine(machine: MachineConfig) -> "DetectionMachineConfig":
+        """Take the options that a classifier's machine has in common with a detector's."""
         shared = {item.name: getattr(machine, item.name) for item in fields(DetectionMachineConfig)}
         if machine.workers is None:
             del shared["workers"]
         return DetectionMachineConfig(**shared)
 
-    def general(self) -> MachineConfig:
-        """What the engine is launched with."""
+    def to_machine(self) -> MachineConfig:
+        """Return the options that launch the engine."""
         return MachineConfig(
             device=self.device, devices=self.devices, nodes=self.nodes, precision=self.precision
         )
@@ -172,14 +174,14 @@ class DetectionMachineConfig:
 
 @dataclass(frozen=True)
 class DetectionConfig(Settings):
-    """One training of a detector, wholly."""
+    """Options of one training run of a detector."""
 
     parts: ClassVar[tuple[str, ...]] = ("files", "model", "head", "inference", "train", "machine")
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
         **dict.fromkeys(("epochs", "batch_size", "devices", "nodes"), (1, math.inf)),
         **dict.fromkeys(("image_size", "max_size", "proposals"), (1, math.inf)),
-        "rois": (4, math.inf),  # a quarter of fewer is no foreground
-        "anchor_scale": (0.25, math.inf),  # below, the finest anchors are rounded to nothing
+        "rois": (4, math.inf),  # a quarter of fewer leaves no foreground
+        "anchor_scale": (0.25, math.inf),  # smaller anchors would round to an empty box
         **dict.fromkeys(("width", "features", "heads", "detections"), (1, math.inf)),
         **dict.fromkeys(("weight_decay", "warmup", "decay"), (0, math.inf)),
         **dict.fromkeys(("workers", "save_seconds"), (0, math.inf)),
@@ -192,11 +194,12 @@ class DetectionConfig(Settings):
     """shapes-lvis, coco-small, lvis-v0.5, lvis-v1, or a folder with instances_train.json,
     instances_val.json and images/."""
     method: str = "deconfound-tde"
-    """focal, eql, baseline, cosine, capsule, deconfound, and the last three with -tde."""
+    """focal, eql, baseline, cosine, capsule, deconfound; the last three also with -tde."""
     backbone: str = "resnet50"
-    """Any network of timm with feature maps, as resnet101.tv_in1k or resnext101_64x4d.tv_in1k."""
+    """Any timm network with feature maps, such as resnet101.tv_in1k or
+    resnext101_64x4d.tv_in1k."""
     seed: int = 0
-    """Of everything random in training; never of the data."""
+    """Seed of the training; data sets do not depend on it."""
     files: FilesConfig = field(default_factory=FilesConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
@@ -206,10 +209,10 @@ class DetectionConfig(Settings):
 
     @classmethod
     def preset(cls, data: str) -> "DetectionConfig":
-        """The defaults for the data set called `data`."""
+        """Return the default options for the data set called `data`."""
         config = DetectionConfig(data=data)
         if data.startswith("lvis-"):
-            # the authors lengthened the window of the mean for v1.0
+            # the authors average over a longer window on v1.0
             decay = 0.9998 if data == "lvis-v1" else 0.9
             return config.with_options(
                 backbone="resnet101.tv_in1k", pretrained=True, norm="frozen", mean_momentum=decay
@@ -219,7 +222,7 @@ class DetectionConfig(Settings):
                 **dict(backbone="resnet18", width=128, features=512, masks="agnostic"),
                 **dict(image_size=160, max_size=160, anchor_scale=1.5, proposals=200, rois=64),
                 **dict(epochs=24, batch_size=32, lr=0.04, warmup=200),
-                eql_share=0.05,  # the rare and the common, as EQL's own threshold on LVIS
+                eql_share=0.05,  # rare and common classes, like EQL's own threshold on LVIS
             )
         if data == "coco-small":
             return config.with_options(
@@ -230,36 +233,39 @@ class DetectionConfig(Settings):
 
     @property
     def row(self) -> TrainingRow:
-        """How the method is trained."""
+        """Head and loss of the method."""
         return TRAININGS[self.training]
 
     @property
     def training(self) -> str:
-        """The method without -tde: methods of one training share it."""
+        """The method without -tde, which methods with the same training share."""
         return self.method.removesuffix("-tde")
 
     @property
     def tde(self) -> Tde:
-        """How detections of this method are scored."""
+        """How TDE scores this method's detections."""
         return self.inference.tde if self.method.endswith("-tde") else "off"
 
     def check(self) -> None:
-        """Refuse values that no training could have, whoever set them."""
+        """Refuse values and combinations that cannot be trained.
+
+        Raises:
+            UserError: with the option and a way out.
+        """
         super().check()
         if self.method not in METHODS:
             raise unknown("detection method", self.method, METHODS, ", ".join(METHODS))
-        if self.tde == "off" and self.inference.tde == "plain":  # the other one is the default
+        if self.tde == "off" and self.inference.tde == "plain":  # background-exempt is the default
             with_tde = f"{self.training}-tde"
             way = f"pass --method {with_tde}" if with_tde in METHODS else "leave --tde out"
             raise UserError(f"--method {self.method} is scored without TDE, not --tde plain: {way}")
         if self.model.pretrained != (self.model.norm == "frozen"):
             raise UserError(
-                "--pretrained weights come with the statistics that --norm frozen keeps, and "
-                "training from scratch has none to keep: pass both, or neither"
+                "--pretrained and --norm frozen belong together: --norm frozen keeps the batch "
+                "statistics of pretrained weights. Pass both, or neither"
             )
         if self.model.image_size > self.model.max_size:
             raise UserError(
-                f"--image-size {self.model.image_size} is of an image's shorter side, and "
-                f"--max-size {self.model.max_size} of its longer one: pass a --max-size that is "
-                "not smaller"
+                f"--image-size {self.model.image_size} is an image's shorter side and --max-size "
+                f"{self.model.max_size} its longer one: pass a --max-size that is not smaller"
             )

@@ -1,4 +1,4 @@
-"""Detections drawn on their image: masks, boxes, names and scores."""
+"""Pictures of detections: masks, boxes, names and scores drawn on the image."""
 
 from collections.abc import Sequence
 from colorsys import hsv_to_rgb
@@ -15,11 +15,11 @@ from longtail.detection.data.dataset import Categories
 from longtail.detection.data.masks import decode, encode
 
 LONG_SIDE = 640
-"""Small images are enlarged to about this many pixels, so that names can be read."""
+"""Small images are enlarged to about this many pixels, so that names are readable."""
 TEXT = 13
 GAP = 6
-VEIL = 0.45
-"""How much of a mask's colour covers the image."""
+OPACITY = 0.45
+"""Opacity of a mask's colour."""
 
 Colour = tuple[int, int, int]
 
@@ -27,13 +27,13 @@ Colour = tuple[int, int, int]
 def draw(
     image: Tensor, detections: Detections, categories: Categories, *, least_score: float = 0.3
 ) -> Image.Image:
-    """The image with its detections, the surest on top; a score of 1 is not written.
+    """Draw the detections on their image, the highest score on top; a score of 1 is not written.
 
     Args:
         image: (3, H, W) uint8.
-        detections: of that image.
-        categories: for the names; a class has its own colour.
-        least_score: detections below it are left out.
+        detections: detections in that image.
+        categories: classes with their names; each class has its own colour.
+        least_score: detections with a lower score are left out.
     """
     scale = max(1, round(LONG_SIDE / max(image.shape[1:])))
     order = detections.scores.argsort().tolist()
@@ -41,21 +41,21 @@ def draw(
     pixels = image.permute(1, 2, 0).numpy().astype(np.float32)
     for place in shown:
         if detections.masks:
-            _veil(pixels, detections.masks[place], _colour(int(detections.labels[place])))
+            _tint(pixels, detections.masks[place], _pick_colour(int(detections.labels[place])))
     picture = Image.fromarray(pixels.astype(np.uint8))
     picture = picture.resize((scale * picture.width, scale * picture.height))
     pen = ImageDraw.Draw(picture)
     for place in shown:
         label, score = int(detections.labels[place]), float(detections.scores[place])
         corners = [scale * side for side in detections.boxes[place].tolist()]
-        pen.rectangle(corners, outline=_colour(label), width=2)
+        pen.rectangle(corners, outline=_pick_colour(label), width=2)
         words = categories.names[label - 1] + (f" {score:.2f}" if score < 1 else "")
-        _write(pen, words, corners, _colour(label), picture.size)
+        _write_label(pen, words, corners, _pick_colour(label), picture.size)
     return picture
 
 
 def truth(target: dict[str, Any]) -> Detections:
-    """The annotated objects of an image as detections that are sure, to be drawn beside others."""
+    """Return the annotated objects of an image as detections with a score of 1."""
     return Detections(
         image_id=target["image_id"],
         boxes=target["boxes"],
@@ -65,54 +65,55 @@ def truth(target: dict[str, Any]) -> Detections:
     )
 
 
-def side_by_side(pictures: Sequence[Image.Image], titles: Sequence[str]) -> Image.Image:
-    """Pictures of one height in a row, each under its title."""
+def join_pictures(pictures: Sequence[Image.Image], titles: Sequence[str]) -> Image.Image:
+    """Join pictures of the same height in a row, each below its title."""
     above = TEXT + 2 * GAP
     width = sum(picture.width for picture in pictures) + GAP * (len(pictures) - 1)
     row = Image.new("RGB", (width, above + max(picture.height for picture in pictures)), "white")
     pen = ImageDraw.Draw(row)
     left = 0
     for picture, title in zip(pictures, titles, strict=True):
-        pen.text((left + GAP, GAP), title, fill="black", font=_font())
+        pen.text((left + GAP, GAP), title, fill="black", font=_load_font())
         row.paste(picture, (left, above))
         left += picture.width + GAP
     return row
 
 
-def _veil(pixels: np.ndarray, code: dict[str, Any], colour: Colour) -> None:
-    """Cover the mask's pixels (H, W, 3) with a thin layer of colour."""
+def _tint(pixels: np.ndarray, code: dict[str, Any], colour: Colour) -> None:
+    """Blend the mask's part of `pixels` (H, W, 3) with a colour, in place."""
     counts = code["counts"]
     counts = counts.encode() if isinstance(counts, str) else counts
     inside = decode([counts], *pixels.shape[:2])[0].numpy().astype(bool)
-    pixels[inside] = (1 - VEIL) * pixels[inside] + VEIL * np.array(colour)
+    pixels[inside] = (1 - OPACITY) * pixels[inside] + OPACITY * np.array(colour)
 
 
-def _write(
+def _write_label(
     pen: ImageDraw.ImageDraw,
     words: str,
     box: list[float],
     colour: Colour,
     size: tuple[int, int],
 ) -> None:
-    """Words on a plate of the box's colour, above the box or, where there is no room, in it."""
-    left, top, right, bottom = pen.textbbox((0, 0), words, font=_font())
+    """Write words on the box's colour, above the box or, if there is no room, inside it."""
+    font = _load_font()
+    left, top, right, bottom = pen.textbbox((0, 0), words, font=font)
     width, height = right - left + 4, bottom - top + 4
     x = min(max(box[0], 0), max(size[0] - width, 0))
     y = box[1] - height if box[1] >= height else max(box[1], 0)
     pen.rectangle((x, y, x + width, y + height), fill=colour)
-    dark = 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] > 130
-    pen.text((x + 2 - left, y + 2 - top), words, fill="black" if dark else "white", font=_font())
+    light = 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] > 130
+    pen.text((x + 2 - left, y + 2 - top), words, fill="black" if light else "white", font=font)
 
 
-def _colour(label: int) -> Colour:
-    """One of each class; hues a golden section apart, so that neighbours differ."""
+def _pick_colour(label: int) -> Colour:
+    """Return the colour of a class; hues are a golden section apart, so that neighbours differ."""
     red, green, blue = hsv_to_rgb(label * 0.618 % 1, 0.75, 0.95 if label % 2 else 0.75)
     return int(255 * red), int(255 * green), int(255 * blue)
 
 
 @cache
-def _font() -> ImageFont.FreeTypeFont:
-    import matplotlib  # only for the place of its fonts
+def _load_font() -> ImageFont.FreeTypeFont:
+    import matplotlib  # only for the path of its fonts
 
     fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     return ImageFont.truetype(fonts / "DejaVuSans.ttf", TEXT)

@@ -1,4 +1,4 @@
-"""What can be asked of a finished detector: scored anew in any way, and shown; no training."""
+"""Finished detectors: evaluated with any scoring, used for predictions, and drawn."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,33 +17,33 @@ from longtail.detection.average_precision import Detections
 from longtail.detection.config import DetectionConfig, Tde
 from longtail.detection.data.annotations import Picture
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits, load
+from longtail.detection.data.feeds import Feed
 from longtail.detection.network.detector import build_detector
 from longtail.detection.predict import (
-    Source,
     detect,
     evaluate_detector,
-    in_pixels,
+    open_feed,
     predict,
     prepare_images,
-    source_of,
+    rescale,
 )
 from longtail.detection.run import DetectionResult, DetectionRun, DetectorCost, digest, make_result
 from longtail.nn.heads import check_alpha
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from longtail.training.model import load_weights
 
 T = TypeVar("T")
 OwnSplits = Splits | Path | str | None
-"""A run's own data: loaded already, or its place if it was moved; None where it lay."""
+"""Data of a run: loaded already, or its place if it was moved; None where it was."""
 
 
 class OpenDetector:
-    """A finished run with its detector, opened once; its data where they are asked for.
+    """A finished run with its detector; the data is loaded when it is needed.
 
     Args:
-        folder: of the run.
-        data: its splits if they are loaded already, or the place that they were moved to.
-        machine: where it runs now; where it was trained may be gone.
+        folder: the run folder.
+        data: splits of the data if they are loaded already, or the place it was moved to.
+        machine: options of the machine it runs on now.
     """
 
     def __init__(
@@ -64,70 +64,70 @@ class OpenDetector:
 
     @cached_property
     def splits(self) -> Splits:
-        """What it was trained and judged on, which images of one's own do not need."""
-        if isinstance(self._data, tuple):
-            data = self._data
-        else:
-            config = self.run.with_data(self._data)
-            try:
-                data = load(config.data, config.files.root)
-            except UserError as error:
-                if self._data is not None:
-                    raise
-                raise UserError(
-                    f"{self.run.missing_data(error)}. Images of your own need no data: longtail "
-                    "detect predict RUN IMAGES"
-                ) from error
+        """Training and validation split of the run; predictions on other images need neither."""
+        data = self._data if isinstance(self._data, tuple) else self._load(self._data)
         if digest(data) != self.stored["subset_sha256"]:
             raise UserError(
-                f"{self.run.folder} was trained or judged on other images than {self.config.data} "
-                "holds now"
+                f"{self.run.folder} was trained or evaluated on other images than "
+                f"{self.config.data} has now: restore them"
             )
         return data
 
+    def _load(self, place: Path | str | None) -> Splits:
+        config = self.run.with_data(place)
+        try:
+            return load(config.data, config.files.root)
+        except UserError as error:
+            if place is not None:
+                raise
+            raise UserError(
+                f"{self.run.missing_data(error)}. Predictions on your own images do not need it: "
+                "longtail detect predict RUN IMAGES"
+            ) from error
+
     @property
     def train(self) -> DetectionSet:
-        """What it was trained on."""
+        """Training split of the run."""
         return self.splits[0]
 
     @property
     def val(self) -> DetectionSet:
-        """What it was judged on."""
+        """Validation split of the run."""
         return self.splits[1]
 
-    def scored(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionConfig:
-        """The run's configuration with another way of scoring; None leaves it as it is."""
+    def change_scoring(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionConfig:
+        """Return the run's configuration with another scoring; None keeps the run's own."""
         config = self.config
         tde = tde or (config.tde if alpha is None or config.tde != "off" else "background-exempt")
         if tde == "off" and alpha is not None:
-            raise UserError("--tde off removes nothing, so that --alpha has no meaning: pass one")
+            raise UserError("--tde off removes nothing, so --alpha has no effect: pass only one")
         if tde == "off":
             return replace(config, method=config.training)
         if config.row.head == "linear":
             raise UserError(
-                f"{config.method} has a linear head, without a direction to subtract: it takes "
-                "only --tde off. Methods that take more: cosine, capsule, deconfound"
+                f"{config.method} has a linear head, without a direction to subtract: it supports "
+                "only --tde off. These methods support TDE: cosine, capsule, deconfound"
             )
-        asked = {"tde": tde} if alpha is None else {"tde": tde, "alpha": check_alpha(alpha)}
+        options = {"tde": tde} if alpha is None else {"tde": tde, "alpha": check_alpha(alpha)}
         return replace(
             config,
             method=f"{config.training}-tde",
-            inference=replace(config.inference, **asked),
+            inference=replace(config.inference, **options),
         )
 
     @cached_property
-    def _source(self) -> Source:
-        return source_of(self.detector, self.config, self.val, self.fabric)
+    def _feed(self) -> Feed:
+        return open_feed(self.detector, self.config, self.val, self.fabric)
 
     def evaluate(self, tde: Tde | None = None, alpha: float | None = None) -> DetectionResult:
-        """The result on the validation split; writes nothing."""
-        result = self.evaluate_as(self.scored(tde, alpha))
-        assert result is not None  # the only process is the first one
+        """Evaluate on the validation split; write nothing."""
+        result = self.evaluate_as(self.change_scoring(tde, alpha))
+        assert result is not None  # there is one process, with rank 0
         return result
 
     def evaluate_as(self, config: DetectionConfig) -> DetectionResult | None:
-        """The same for a whole configuration; every rank must ask, and only the first is told."""
-        measured = evaluate_detector(self.detector, config, self.val, self.fabric, self._source)
+        """Evaluate with the scoring of `config`, on every rank; all but rank 0 return None."""
+        measured = evaluate_detector(self.detector, config, self.val, self.fabric, self._feed)
         if self.fabric.global_rank:
             return None
         cost = DetectorCost.from_json(self.stored)
@@ -136,52 +136,55 @@ class OpenDetector:
     def sweep(
         self, alphas: Sequence[float], tde: Tde = "background-exempt"
     ) -> Iterator[DetectionResult]:
-        """The result at each alpha, one after the other."""
+        """Yield the result at each alpha."""
         return (self.evaluate(tde, alpha) for alpha in alphas)
 
-    def faults(self, images: Sequence[T], opened: Callable[[T], DetectionSet]) -> list[str | None]:
-        """Why each of `images` cannot be looked at: not wholly readable, or of no usable shape.
+    def find_faults(
+        self, images: Sequence[T], open_image: Callable[[T], DetectionSet]
+    ) -> list[str | None]:
+        """Return why each image cannot be used (unreadable, or too narrow), None if it can.
 
         Args:
-            images: paths, or whatever stands for one.
-            opened: gives an image as a data set.
+            images: paths, or other values that stand for an image.
+            open_image: returns an image as a data set.
         """
 
-        def fault(image: T) -> str | None:
+        def find_fault(image: T) -> str | None:
             try:
-                alone = opened(image)
-                prepare_images(self.config, alone).size(0)
+                alone = open_image(image)
+                prepare_images(self.config, alone).compute_size(0)
                 alone[0]
             except UserError as error:
                 return str(error)
             return None
 
         with ThreadPoolExecutor(max(1, self.config.machine.workers)) as pool:
-            return list(log_progress("checked", pool.map(fault, images), len(images)))
+            return list(log_progress("checked", pool.map(find_fault, images), len(images)))
 
-    def detections(
+    def predict(
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int] | None = None
     ) -> Iterator[Detections]:
-        """Detections in `data`, scored as `config` says."""
-        seen = predict(self.detector, config, data, self.fabric, images)
-        return log_progress("looked at", seen, len(data) if images is None else len(images))
+        """Yield the detections in `data` with the scoring of `config`, by default in all images."""
+        predictions = predict(self.detector, config, data, self.fabric, images)
+        total = len(data) if images is None else len(images)
+        return log_progress("predicted", predictions, total)
 
     def compare(
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int], least_score: float
-    ) -> Iterator["DrawnPair"]:
-        """Each image without and with TDE, and as annotated where it is."""
+    ) -> Iterator["DrawnImage"]:
+        """Draw each image without TDE, with TDE, and with its annotations if it has any."""
         if not 0 <= least_score <= 1:
-            raise UserError(f"--least-score {least_score:g} must be from 0 to 1, as scores are")
+            raise UserError(f"--least-score {least_score:g} must be from 0 to 1, like the scores")
         if not images:
             return
-        data = data.only(images)
-        ways = {self.config.training: self.scored("off")}
+        data = data.select(images)
+        ways = {self.config.training: self.change_scoring("off")}
         if config.tde != "off":
             ways[f"{config.method}, alpha {config.inference.alpha:g}"] = config
-        seen = self._seen(ways.values(), data, least_score)
-        for number, found in enumerate(log_progress("drawn", seen, len(data))):
+        predictions = self._predict_in_ways(ways.values(), data, least_score)
+        for number, detections in enumerate(log_progress("drawn", predictions, len(data))):
             image, target = data[number]
-            shown = dict(zip(ways, found, strict=True))
+            shown = dict(zip(ways, detections, strict=True))
             if len(target["labels"]):
                 shown["annotated"] = pictures.truth(target)
             drawn = [
@@ -189,48 +192,50 @@ class OpenDetector:
                 for each in shown.values()
             ]
             titles = [f"{name}: {len(each.labels)}" for name, each in shown.items()]
-            yield DrawnPair(pictures.side_by_side(drawn, titles), len(found[-1].labels))
+            yield DrawnImage(pictures.join_pictures(drawn, titles), len(detections[-1].labels))
 
-    def _seen(
+    def _predict_in_ways(
         self, ways: Iterable[DetectionConfig], data: DetectionSet, least_score: float
     ) -> Iterator[tuple[Detections, ...]]:
-        """Each image of `data` scored in all `ways`, a batch at a time: no image waits for all.
+        """Yield the detections of each image in all `ways` of scoring, batch by batch.
 
-        Without the detections that are not drawn, so that their masks are not pasted either.
+        Detections with a score below `least_score` are dropped before their masks are pasted.
         """
-        source = source_of(self.detector, self.config, data, self.fabric)
+        feed = open_feed(self.detector, self.config, data, self.fabric)
         least = max(least_score, self.config.inference.score_threshold)
-        asked = [way.with_options(score_threshold=least) for way in ways]
-        order = source.data.order(range(len(data)), self.config.train.batch_size)
-        for numbers, batch in zip(order, source.batches(order), strict=True):
-            scored = (
-                detect(self.detector.score_by(way).eval(), batch, self.fabric) for way in asked
+        configs = [way.with_options(score_threshold=least) for way in ways]
+        order = feed.data.split_batches(range(len(data)), self.config.train.batch_size)
+        for numbers, batch in zip(order, feed.read(order), strict=True):
+            outputs = (
+                detect(self.detector.set_scoring(config).eval(), batch, self.fabric)
+                for config in configs
             )
-            found = [list(in_pixels(each, batch, data, numbers)) for each in scored]
-            yield from zip(*found, strict=True)
+            detections = [list(rescale(output, batch, data, numbers)) for output in outputs]
+            yield from zip(*detections, strict=True)
 
 
-class DrawnPair(NamedTuple):
-    """An image with what was found in it."""
+class DrawnImage(NamedTuple):
+    """An image with its detections drawn on it."""
 
     picture: Image.Image
     detections: int
-    """Scored as asked for."""
+    """Number of detections with the requested scoring."""
 
 
-def of_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:
-    """Images without annotations, as a data set."""
+def open_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:
+    """Open images without annotations as a data set."""
     return DetectionSet(
-        tuple(_picture(i, path) for i, path in enumerate(paths, start=1)), categories, {}
+        tuple(_open_file(i, path) for i, path in enumerate(paths, start=1)), categories, {}
     )
 
 
-def _picture(number: int, path: Path) -> Picture:
+def _open_file(number: int, path: Path) -> Picture:
+    """Read the size of an image file."""
     try:
         with Image.open(path) as image:
             width, height = image.size
     except (OSError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is not an image that can be read: {error}") from error
+        raise UserError(f"{path} is not a readable image ({error}): repair or remove it") from error
     return Picture(
         id=number,
         path=path,

@@ -1,4 +1,4 @@
-"""Finished detectors become one page: figures, losses, and pictures without and with TDE."""
+"""A page about finished detectors: figures, losses, and pictures without and with TDE."""
 
 import base64
 import io
@@ -17,7 +17,7 @@ from longtail.evaluation import tables
 from longtail.reporting.template import source, template
 
 WIDTH, HEIGHT = 600, 200
-"""Of the curve of losses, in its own units."""
+"""Width and height of the loss curve, in units of its SVG."""
 
 
 def report(
@@ -29,24 +29,26 @@ def report(
     data: OwnSplits = None,
     machine: MachineConfig | None = None,
 ) -> Path:
-    """Write the page for runs that share their data.
+    """Write the page about runs on the same data.
 
     Args:
-        folders: of finished runs; the last one with TDE, else the last one, is shown in pictures.
+        folders: folders of finished runs; pictures show the last run with TDE, or the last run.
         out: the HTML file.
-        images: validation images that are drawn.
-        least_score: detections below it are not drawn.
-        data: their splits if they are loaded already, or the place that they were moved to.
-        machine: where detections are made.
+        images: number of validation images in the pictures.
+        least_score: detections with a lower score are not drawn.
+        data: splits of the data if they are loaded already, or the place it was moved to.
+        machine: options of the machine that predicts.
     """
-    opened = {run.folder.resolve(): run for run in map(DetectionRun.open, folders)}  # each once
-    runs = list(opened.values())
+    unique = {run.folder.resolve(): run for run in map(DetectionRun.open, folders)}
+    runs = list(unique.values())
     if not runs:
-        raise UserError("a report needs at least one run")
+        raise UserError("a report needs at least one run: pass the folder of a finished run")
     results = [run.result for run in runs]
-    names = _names(results)
+    names = _name_runs(results)
     if len({result["subset_sha256"] for result in results}) > 1:
-        raise UserError("these runs were trained on different data and cannot share a report")
+        raise UserError(
+            "these runs have different data and cannot share a report: write one for each data set"
+        )
     with_tde = [run for run in runs if run.config.tde != "off"]
     last = (with_tde or runs)[-1]
     shown = OpenDetector(last.folder, data=data, machine=machine)
@@ -58,13 +60,13 @@ def report(
         train_images=f"{len(shown.train):,}",
         images=f"{len(shown.val):,}",
         header=("method", "TDE", "alpha", "seeds", *FIGURES),
-        rows=rows(results),
+        rows=make_rows(results),
         unequal=tables.list_differences(results),
-        curves=[(name, _curve(run)) for name, run in zip(names, runs, strict=True)],
+        curves=[(name, _plot_loss(run)) for name, run in zip(names, runs, strict=True)],
         box=(WIDTH, HEIGHT),
-        pictures=_pictures(shown, images, least_score),
+        pictures=_draw_pictures(shown, images, least_score),
         shown=names[runs.index(last)],
-        runs=[_about(*each) for each in zip(names, runs, results, strict=True)],
+        runs=[_describe_run(*each) for each in zip(names, runs, results, strict=True)],
         style=source("style.css"),
     )
     with replace_atomically(out) as path:
@@ -72,8 +74,8 @@ def report(
     return out
 
 
-def rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for the runs that differ only in their seed: mean and deviation over seeds."""
+def make_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Make a row for each group of runs that differ only in their seed: mean and deviation."""
     return [
         [
             group.label,
@@ -89,34 +91,36 @@ def rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]
 
 
-def _names(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """As in 'deconfound-tde, seed 0': the row of each result, and its seed."""
+def _name_runs(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name each run by its row and seed, such as 'deconfound-tde, seed 0'."""
     labels = {id(r): group.label for group in tables.group_seeds(results) for r in group.results}
     return [f"{labels[id(result)]}, seed {result['seed']}" for result in results]
 
 
-def _curve(run: DetectionRun) -> str:
-    """Points of the run's loss over its epochs."""
+def _plot_loss(run: DetectionRun) -> str:
+    """Return the points of the run's loss over its epochs, for an SVG polyline."""
     losses = [record["loss"] for record in run.metrics]
     step, top = WIDTH / max(1, len(losses) - 1), max(losses, default=0)
     return " ".join(f"{i * step:.1f},{HEIGHT * (1 - v / top):.1f}" for i, v in enumerate(losses))
 
 
-def _pictures(shown: OpenDetector, images: int, least_score: float) -> list[str]:
+def _draw_pictures(shown: OpenDetector, images: int, least_score: float) -> list[str]:
+    """Draw the first validation images; return them as data URLs."""
     chosen = range(min(images, len(shown.val)))
     drawn = shown.compare(shown.config, shown.val, chosen, least_score)
-    return [_inline(each.picture) for each in drawn]
+    return [_encode_picture(each.picture) for each in drawn]
 
 
-def _inline(picture: Image.Image) -> str:
-    """As text that a page can hold."""
+def _encode_picture(picture: Image.Image) -> str:
+    """Encode a picture as a data URL."""
     content = io.BytesIO()
     picture.save(content, "JPEG", quality=85)
     return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
-def _about(name: str, run: DetectionRun, result: Mapping[str, Any]) -> dict[str, str]:
-    speed = f"{result['images_per_second']:,.0f} training images a second"
+def _describe_run(name: str, run: DetectionRun, result: Mapping[str, Any]) -> dict[str, str]:
+    """Describe a run: name, folder, cost, options and environment."""
+    speed = f"{result['images_per_second']:,.0f} training images per second"
     return {
         "name": name,
         "folder": str(run.folder),

@@ -1,7 +1,7 @@
-"""A detector's run folder, and what its detections are worth as the result of a run.
+"""A detector's run folder and its result.
 
-Groups are frequent, common and rare where a classifier has many, medium and few; the measure is
-the AP of masks where it has accuracy.
+A detector has the groups frequent, common and rare where a classifier has many, medium and few, and
+the AP of masks instead of accuracy.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ CATEGORIES = "categories.json"
 
 
 class DetectionRun(Folder[DetectionConfig]):
-    """The folder of a detector's training."""
+    """Run folder of a detector."""
 
     kind = DetectionConfig
     command = "longtail detect train"
@@ -41,12 +41,12 @@ class DetectionRun(Folder[DetectionConfig]):
 
     @property
     def categories(self) -> Categories:
-        """The classes it was trained on, with their frequencies."""
+        """Classes of the training set with their frequencies."""
         content = json.loads((self.folder / CATEGORIES).read_text())
         return Categories(**{name: tuple(values) for name, values in content.items()})
 
     def remove(self) -> None:
-        """Delete the files of a run, and nothing else that lies beside them."""
+        """Delete the files of the run, and no other files in the folder."""
         (self.folder / CATEGORIES).unlink(missing_ok=True)
         super().remove()
 
@@ -66,17 +66,17 @@ class DetectorDetails:
     tde: str
     """off, plain or background-exempt."""
     inference: Mapping[str, Any]
-    """All options of scoring; without alpha if nothing is removed."""
+    """Options of scoring; without alpha if TDE is off."""
     measure: str
-    """The measure that overall and the groups hold."""
+    """Measure of `overall` and of the groups."""
     groups: tuple[str, ...]
-    """The groups that many, medium and few stand for."""
+    """Names of the groups in `many`, `medium` and `few`."""
     ap: Mapping[str, float | None]
-    """AP, AP50, AP75, AP_r, AP_c, AP_f of masks, and the same of boxes with _bbox."""
+    """AP, AP50, AP75, AP_r, AP_c and AP_f of masks, and with _bbox of boxes."""
 
 
 DetectionResult = Result[DetectorDetails]
-"""One method, one data set, one seed, one way of scoring."""
+"""Result of one method, data set, seed and way of scoring."""
 
 
 def make_result(
@@ -86,12 +86,12 @@ def make_result(
     detector: Detector,
     cost: DetectorCost,
 ) -> DetectionResult:
-    """Make the result of detections that were measured.
+    """Make the result of a run from its measured figures.
 
     Args:
-        config: the configuration of the run, with the inference that was used.
-        data: the training and the validation split.
-        measured: the figures that `measure` returned for the validation split.
+        config: options of the run, with the inference that was used.
+        data: training and validation split.
+        measured: figures that `measure` returned for the validation split.
         detector: the trained detector.
         cost: what the training took.
     """
@@ -132,10 +132,10 @@ def make_result(
 
 
 def recipe_fields_of(config: DetectionConfig) -> dict[str, Any]:
-    """The fields that tell one recipe from another, as a result file has them."""
+    """Return the fields of a result file that distinguish recipes."""
     scoring = {**asdict(config.inference), "tde": config.tde}
     if config.tde == "off":
-        del scoring["alpha"]  # such a recipe may say any
+        del scoring["alpha"]  # it has no effect
     made = {
         "method": config.method,
         "data": short_name(config.data),
@@ -148,7 +148,7 @@ def recipe_fields_of(config: DetectionConfig) -> dict[str, Any]:
 
 
 def write_result(run: DetectionRun, result: DetectionResult, data: DetectionSet) -> None:
-    """categories.json, per_class.csv, and result.json last, for it says 'finished'."""
+    """Write categories.json, per_class.csv, and last result.json, which marks a finished run."""
     run.write(CATEGORIES, json.dumps(asdict(data.categories)) + "\n")
     rows = zip(data.categories.names, result.counts, result.per_class, strict=True)
     run.write("per_class.csv", csv_text(("class", "train_images", "AP"), rows))
@@ -156,12 +156,12 @@ def write_result(run: DetectionRun, result: DetectionResult, data: DetectionSet)
 
 
 def digest(data: Splits) -> str:
-    """SHA-256 of what a result is of: both splits."""
+    """Return the SHA-256 of both splits."""
     return hashlib.sha256(" ".join(split.digest for split in data).encode()).hexdigest()
 
 
 def training_id(config: DetectionConfig, data: DetectionSet) -> str:
-    """Equal for runs that share a training on `data`: they differ in scoring and judging alone."""
+    """Return an id that runs share if they differ only in scoring and evaluation."""
     tree = asdict(config)
     tree["method"] = config.training
     for place in ("machine", "files", "data", "inference"):

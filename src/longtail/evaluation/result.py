@@ -14,7 +14,8 @@ from torch import Tensor
 from longtail.core.config import Config
 from longtail.core.environment import commit, versions
 from longtail.data.base import Data
-from longtail.evaluation.accuracy import accuracy, cosines, sweep
+from longtail.evaluation.accuracy import accuracy, sweep
+from longtail.evaluation.alpha import cosines
 from longtail.evaluation.scoring import Evaluation
 from longtail.nn.heads import Head, NormalisedHead
 
@@ -126,7 +127,7 @@ class Result(Generic[Details]):
     seed: int
     alpha: float | None
     alpha_rule: str
-    """How alpha, or a rule's tau, was chosen: a key of `accuracy.RULES`; empty without either."""
+    """How alpha, or a rule's tau, was chosen: a key of `alpha.RULES`; empty without either."""
     overall: float | None
     many: float | None
     medium: float | None

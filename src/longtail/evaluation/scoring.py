@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from longtail.data.base import Data, Split
-from longtail.evaluation.accuracy import (
-    Scores,
-    accuracy,
-    best,
-    cosines,
-    label_free_alpha,
-    score,
-)
-from longtail.methods import Choice, HeldOut, Method, Model
+from longtail.evaluation.accuracy import Scores, accuracy, score
+from longtail.evaluation.alpha import best, cosines, label_free_alpha
+from longtail.methods import Choice, HeldOut, Method, Model, RuleInputs
 from longtail.nn.heads import Head, NormalisedHead
 
 logger = logging.getLogger(__name__)
@@ -71,7 +65,8 @@ def _apply_rule(method: Method, head: Head, features: Features, data: Data) -> H
     if not method.rule:
         return head
     labels = data.train.labels.to(features.train.device)
-    return method.rule(head, features.train, labels, features.held_out, data.counts)
+    inputs = RuleInputs(head, features.train, labels, features.held_out, data.counts)
+    return method.rule(inputs)
 
 
 def choose(

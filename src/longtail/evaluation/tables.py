@@ -1,4 +1,4 @@
-"""One table: a row for each method, mean and standard deviation over its seeds."""
+"""Tables of results: a row for each method, with mean and standard deviation over its seeds."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,25 +8,27 @@ from typing import Any
 SPLITS = ("overall", "many", "medium", "few")
 CLASS_MEAN = "class mean"
 ROUNDING = 1e-3
-"""Result files keep six digits, so that figures further apart than this do differ."""
+"""Result files keep six digits: accuracies further apart than this differ."""
 PARTS = {"test": "test", "val": "validation", "train": "training"}
-"""What may be judged on, and what it is called."""
+"""Names of the parts that a run may be evaluated on."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one method that differ only in their seed."""
+    """A table row: runs that differ only in their seed."""
 
     method: str
-    """With what sets it apart from other rows of the same method."""
+    """The method, with the settings that differ from other rows of the same method."""
     alpha: str
+    """Values of alpha over the seeds, separated by commas."""
     seeds: int
+    """Number of seeds."""
     figures: dict[str, tuple[float, float | None] | None]
-    """Mean and deviation of each split, and of the class mean; None for an empty one, no deviation
-    for one seed."""
+    """Mean and standard deviation of each split and of the class mean. None if there is no value;
+    the deviation is None for a single seed."""
 
     def cells(self, columns: Sequence[str]) -> list[str]:
-        """As text: what `HEADER` names, then the figures of `columns`."""
+        """Text of the cells under `HEADER`, then under `columns`."""
         return [
             self.method,
             self.alpha,
@@ -35,21 +37,22 @@ class Row:
         ]
 
 
-SAME = (
+ROW_FIELDS = (
     *("method", "data", "ratio", "backbone", "heads", "tau", "gamma", "momentum", "lr"),
     *("epochs", "batch_size", "subset_sha256", "evaluated_sha256", "evaluated_on", "alpha_rule"),
 )
-"""What runs of one row have in common, besides the rest of their training and options."""
-UNSAID = ("method", "data", "ratio", "subset_sha256", "evaluated_sha256")
-"""Of these, what no label repeats."""
-COMMON = ("backbone", "epochs", "batch_size", "lr", "momentum", "held_out")
-"""What every result tells of the settings that methods share."""
-OF_METHOD = (
+"""Fields that are equal in all results of a row, as are their options of training and loading."""
+UNLABELLED_FIELDS = ("method", "data", "ratio", "subset_sha256", "evaluated_sha256")
+"""The `ROW_FIELDS` that a row's label never shows."""
+SHARED_SETTINGS = ("backbone", "epochs", "batch_size", "lr", "momentum", "held_out")
+"""Fields with settings that every method has."""
+METHOD_SETTINGS = (
     *("tde", "alpha", "heads", "tau", "gamma", "mean_momentum", "mean_decay"),
     *("focal_gamma", "eql_share"),
 )
-"""Settings that are a method's own."""
+"""Settings that belong to single methods, so that a comparison of methods need not share them."""
 HEADER = ("method", "alpha", "seeds")
+"""Names of the first columns; the accuracies follow."""
 
 
 @dataclass(frozen=True)
@@ -57,57 +60,59 @@ class SeedGroup:
     """Results that differ only in their seed."""
 
     label: str
-    """The method, and what sets it apart from other groups of the same method."""
+    """The method, with the settings that differ from other groups of the same method."""
     results: tuple[Mapping[str, Any], ...]
 
 
 def group_seeds(results: Iterable[Mapping[str, Any]]) -> list[SeedGroup]:
-    """Groups in order of first appearance; in none of them does a seed occur twice.
+    """Group results that differ only in their seed, in order of first appearance.
 
-    An early file does not tell all: it goes with the first group that it does not contradict.
+    No group has a seed twice. An early file lacks some fields: it joins the first group that it
+    does not contradict.
     """
     results = list(results)
     options = {name for result in results for name in result.get("options", {})}
     groups: list[tuple[dict[str, Any], list[Mapping[str, Any]]]] = []
     for result in results:
-        own = _facts(result, options)
+        settings = _row_settings(result, options)
         for known, members in groups:
-            agree = all(known[name] == own[name] for name in known.keys() & own.keys())
+            agree = all(known[name] == settings[name] for name in known.keys() & settings.keys())
             if agree and all(other["seed"] != result["seed"] for other in members):
-                known.update(own)
+                known.update(settings)
                 members.append(result)
                 break
         else:
-            groups.append((own, [result]))
-    labels = _labels([known for known, _ in groups])
+            groups.append((settings, [result]))
+    labels = _make_labels([known for known, _ in groups])
     return [SeedGroup(*pair) for pair in zip(labels, (tuple(m) for _, m in groups), strict=True)]
 
 
-def _facts(result: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
-    """What a result tells of itself, but for its seed and what was chosen for that seed."""
-    facts = {name: result[name] for name in SAME if name in result}
+def _row_settings(result: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+    """All settings of a result except its seed and values chosen for that seed."""
+    fields = {name: result[name] for name in ROW_FIELDS if name in result}
     if result.get("alpha_rule") == "fixed":
-        facts["alpha"] = result["alpha"]
+        fields["alpha"] = result["alpha"]
     elif result.get("alpha_rule") and result["alpha"] is None:
-        facts.pop("tau", None)
-    parts = ("train", "files", "inference")  # a classifier has the second, a detector the third
-    own = {name: value for part in parts for name, value in result.get(part, {}).items()}
-    own.pop("evaluate_on", None)  # evaluated_on tells
-    if "options" in result:  # a setting that is a field of the result is told there
-        own |= {n: result["options"].get(n, "default") for n in options if n not in result}
-    return own | facts
+        fields.pop("tau", None)  # the rule chose it for this seed
+    parts = ("train", "files", "inference")  # only classifiers have files, only detectors inference
+    settings = {name: value for part in parts for name, value in result.get(part, {}).items()}
+    settings.pop("evaluate_on", None)  # same as evaluated_on
+    if "options" in result:  # a result's own field takes precedence over an option
+        settings |= {n: result["options"].get(n, "default") for n in options if n not in result}
+    return settings | fields
 
 
-def _labels(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+def _make_labels(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Label each group by its method and its settings that differ within that method."""
     labels: list[str] = []
     for known in groups:
         peers = [peer for peer in groups if peer["method"] == known["method"]]
-        said = (*SAME, "alpha", *sorted(known.keys() - {*SAME, "alpha"}))
+        names = (*ROW_FIELDS, "alpha", *sorted(known.keys() - {*ROW_FIELDS, "alpha"}))
         differing = [
             f"{name.replace('_', ' ')} {known[name]}"
-            for name in said
+            for name in names
             if name in known
-            and name not in UNSAID
+            and name not in UNLABELLED_FIELDS
             and any(peer.get(name, known[name]) != known[name] for peer in peers)
         ]
         label = ", ".join([known["method"], *differing])
@@ -117,36 +122,37 @@ def _labels(groups: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def list_differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Settings that are no method's own in which results differ, as in 'epochs 6, 12'."""
-    told = [_common(result) for result in results]
+    """List the shared settings in which results differ, as in 'epochs 6, 12'."""
     values: dict[str, dict[str, None]] = {}
-    for name, value in (item for each in told for item in each.items()):
-        values.setdefault(name, {})[str(value)] = None
+    for result in results:
+        for name, value in _shared_settings(result).items():
+            values.setdefault(name, {})[str(value)] = None
     return [
-        f"{name.replace('_', ' ')} {', '.join(found)}"
-        for name, found in values.items()
-        if len(found) > 1
+        f"{name.replace('_', ' ')} {', '.join(texts)}"
+        for name, texts in values.items()
+        if len(texts) > 1
     ]
 
 
-def _common(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that two methods of an honest comparison share."""
-    parts = ("train", "inference", *["options"] * ("inference" in result))  # a detector's network
-    own = {name: value for part in parts for name, value in result.get(part, {}).items()}
-    shared = {name: result[name] for name in COMMON if name in result} | own
-    return {name: value for name, value in shared.items() if name not in OF_METHOD}
+def _shared_settings(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a fair comparison of methods keeps equal."""
+    # the options of a detector describe its network, those of a classifier its method
+    parts = ("train", "inference", *["options"] * ("inference" in result))
+    settings = {name: value for part in parts for name, value in result.get(part, {}).items()}
+    settings = {name: result[name] for name in SHARED_SETTINGS if name in result} | settings
+    return {name: value for name, value in settings.items() if name not in METHOD_SETTINGS}
 
 
 def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """A row for each group of results that differ only in their seed."""
+    """One row for each group of results that differ only in their seed."""
     return [replace(row(group.results), method=group.label) for group in group_seeds(results)]
 
 
 def row(results: Sequence[Mapping[str, Any]]) -> Row:
-    """All `results` as one row."""
+    """One row of all `results`."""
     return Row(
         method=results[0]["method"],
-        alpha=_alphas([r["alpha"] for r in results]),
+        alpha=_format_alphas([r["alpha"] for r in results]),
         seeds=len(results),
         figures={
             **{split: spread([r[split] for r in results]) for split in SPLITS},
@@ -156,33 +162,33 @@ def row(results: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def class_mean(per_class: Iterable[float | None]) -> float | None:
-    """Mean over classes, however many images each has; one that was not judged is left out."""
-    judged = [value for value in per_class if value is not None]
-    return sum(judged) / len(judged) if judged else None
+    """Mean over the classes that have an accuracy, whatever their number of images."""
+    present = [value for value in per_class if value is not None]
+    return sum(present) / len(present) if present else None
 
 
 def is_uneven(results: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether overall, the mean over images, is not the class mean.
+    """Whether overall accuracy, the mean over images, differs from the class mean.
 
-    So it is where the part that was judged has more images of some classes than of others.
+    It does if the evaluated part has more images of some classes than of others.
     """
     pairs = ((r["overall"], class_mean(r.get("per_class", ()))) for r in results)
     return any(mean is not None and abs(mean - overall) > ROUNDING for overall, mean in pairs)
 
 
 def columns(uneven: bool) -> tuple[str, ...]:
-    """The accuracies of a table: the class mean only where it says something else than overall."""
+    """Accuracy columns of a table: the class mean only if it differs from overall."""
     return (*SPLITS, CLASS_MEAN) if uneven else SPLITS
 
 
 def data_name(result: Mapping[str, Any]) -> str:
-    """The data set with its ratio, as `longtail.load` takes it."""
+    """Name of the data with its imbalance ratio, as `longtail.load` takes it."""
     ratio = result["ratio"]
     return result["data"] + (f":{ratio:g}" if ratio else "")
 
 
 def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:
-    """Mean and standard deviation (n - 1) of what is there."""
+    """Mean and standard deviation (n - 1) of the values that are not None."""
     present = [value for value in values if value is not None]
     if not present:
         return None
@@ -191,7 +197,7 @@ def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:
 
 
 def format_figure(figure: tuple[float, float | None] | None, digits: int = 1) -> str:
-    """As in 71.9 ± 0.3; a dash for nothing."""
+    """Format mean and deviation, as in 71.9 ± 0.3; a dash for None."""
     if figure is None:
         return "-"
     mean, deviation = figure
@@ -200,10 +206,10 @@ def format_figure(figure: tuple[float, float | None] | None, digits: int = 1) ->
 
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
-    whole = [header, ["---"] * len(header), *lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in whole)
+    lines = [header, ["---"] * len(header), *lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _alphas(values: Sequence[float | None]) -> str:
+def _format_alphas(values: Sequence[float | None]) -> str:
     texts = dict.fromkeys("-" if value is None else f"{value:g}" for value in values)
     return ", ".join(texts)

@@ -1,6 +1,6 @@
-"""Methods by name. A public function that returns a `Method`, in any file here, is one.
+"""Methods by name. Every public function in this folder that returns a `Method` is a method.
 
-Its name with hyphens is the word users type; its keyword arguments are its options.
+Its name, with hyphens, is what users type; its keyword arguments are the method's options.
 """
 
 import importlib
@@ -18,6 +18,7 @@ from longtail.methods.base import (
     HeldOut,
     Method,
     Model,
+    RuleInputs,
     Stage,
     everything,
     head_only,
@@ -30,6 +31,7 @@ __all__ = [
     "HeldOut",
     "Method",
     "Model",
+    "RuleInputs",
     "Stage",
     "build",
     "describe",
@@ -44,7 +46,7 @@ __all__ = [
 
 @cache
 def registry() -> dict[str, Callable[..., Method]]:
-    """Every method, by the name users type."""
+    """Return every method by the name that users type."""
     found: dict[str, Callable[..., Method]] = {}
     for module_info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{module_info.name}")
@@ -56,17 +58,17 @@ def registry() -> dict[str, Callable[..., Method]]:
 
 
 def options_of(name: str) -> dict[str, inspect.Parameter]:
-    """The options of the method called `name`."""
+    """Return the options of the method called `name`."""
     return dict(inspect.signature(_find(name)).parameters)
 
 
 def describe(name: str) -> str:
-    """The first line of the method's docstring."""
+    """Return the first line of the method's docstring."""
     return (inspect.getdoc(_find(name)) or "").splitlines()[0]
 
 
 def parse_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the method called `name`, strings read as the option's own type."""
+    """Convert options of the method called `name` from strings to their types."""
     known = options_of(name)
     values = {}
     for key, value in options.items():
@@ -78,10 +80,10 @@ def parse_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> Method:
-    """The method called `name` with `options`."""
-    read = parse_options(name, options or {})
+    """Build the method called `name` with `options`."""
+    values = parse_options(name, options or {})
     try:
-        return _find(name)(**read)
+        return _find(name)(**values)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
 
@@ -93,7 +95,7 @@ def _find(name: str) -> Callable[..., Method]:
 
 
 def _parse(method: str, option: inspect.Parameter, value: Any) -> Any:
-    """`value` as the type of the option's default; "auto" passes where the option takes it."""
+    """Convert `value` to the type of the option's default; keep "auto" if the option takes it."""
     kind = float if option.default == "auto" else type(option.default)
     auto = " or auto" if "auto" in str(option.annotation) else ""
     if value == "auto" and auto:

@@ -1,4 +1,4 @@
-"""What a method is: a value that says head, stages and rule. No method has its own loop."""
+"""The parts of a method: head, stages and rule. All methods share one training loop."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ from longtail.nn.losses import Outputs, State, cross_entropy
 Loss = Callable[[Outputs, Tensor, State], Tensor]
 Sampler = Literal["instance", "class", "square-root", "reversed"]
 Auto = float | Literal["auto"]
-"""A number, or `auto`: it is chosen on held-out data."""
+"""A number, or `auto` to choose it on held-out data."""
 
 
 def require(
@@ -28,7 +28,7 @@ def require(
     below: float = math.inf,
     **options: Auto,
 ) -> None:
-    """Refuse a method's options, by their names, that no training could have; `auto` passes."""
+    """Raise a `UserError` for an option of a method outside its limits; `auto` passes."""
     limits = {"at least": least, "above": above, "at most": most, "below": below}
     rule = " and ".join(f"{word} {x:g}" for word, x in limits.items() if math.isfinite(x))
     for name, value in options.items():
@@ -37,7 +37,7 @@ def require(
 
 
 class Batch(NamedTuple):
-    """What one sampler gives to one step."""
+    """The images that one sampler provides for one step."""
 
     inputs: Tensor
     """(B, C, H, W) normalised images, or (B, D) embeddings."""
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
 
 class Model(nn.Module):
-    """A backbone and a head: inputs -> features and logits."""
+    """A backbone and a head."""
 
     def __init__(self, backbone: Backbone, head: Head):
         super().__init__()
@@ -54,11 +54,11 @@ class Model(nn.Module):
         self.head = head
 
     def forward(self, *inputs: Tensor, scale: Tensor | None = None) -> Outputs:
-        """Features (B, D) and logits (B, C).
+        """Return features (B, D) and logits (B, C).
 
         Args:
-            inputs: one batch, or one for each branch of a backbone that has several.
-            scale: (P,) factors of the P equal parts of a feature on its way into the head.
+            inputs: one batch, or one for each branch of the backbone.
+            scale: (P,) factors for the P equal parts of a feature before it enters the head.
         """
         features = self.backbone(*inputs)
         if scale is None:
@@ -68,77 +68,96 @@ class Model(nn.Module):
 
 
 def everything(model: Model) -> Iterable[nn.Parameter]:
-    """All parameters move."""
+    """Train all parameters."""
     return model.parameters()
 
 
 def head_only(model: Model) -> Iterable[nn.Parameter]:
-    """The backbone stays as it is."""
+    """Train the head and freeze the backbone."""
     return model.head.parameters()
 
 
-def joint(model: Model) -> Iterable[nn.Parameter]:
-    """The backbone and the head's weight: what `baseline` trains, whatever else a head has."""
+def backbone_and_weight(model: Model) -> Iterable[nn.Parameter]:
+    """Train what `baseline` trains and freeze any further parameters of the head."""
     return [*model.backbone.parameters(), model.head.weight]
 
 
-def centroids(features: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Mean feature (C, D) of each class; zero for a class without any."""
+def compute_centroids(features: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return the mean feature (C, D) of each class; zero for a class without images."""
     total = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
     return total / torch.bincount(labels, minlength=classes).clamp(min=1)[:, None]
 
 
 def plain_step(model: nn.Module, loss: Loss, batches: list[Batch], state: State) -> Tensor:
-    """One forward and one loss on the first sampler's batch."""
+    """Return the loss of one forward pass, for a stage with one sampler."""
     (batch,) = batches
     return loss(model(batch.inputs), batch.target, state)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of training. Every function in it runs on the device without host branches.
+    """A part of training.
 
-    A stage that prepares something, or trains other parameters than the one before it, starts a
-    fresh optimiser and schedule; otherwise both carry on.
+    Its functions run in a CUDA graph: they must not branch on the value of a tensor. A stage that
+    has a `prepare`, or trains other parameters than the stage before, starts with a new optimiser
+    and schedule. Otherwise both continue.
     """
 
     loss: Loss = cross_entropy
     samplers: tuple[Sampler, ...] = ("instance",)
-    """One batch comes from each."""
+    """Each step gets one batch from each sampler."""
     mix: Callable[[Tensor, Tensor, State], tuple[Tensor, Tensor]] | None = None
-    """(inputs, target, state) -> inputs, soft target; applied to each batch."""
+    """(inputs, target, state) -> (inputs, soft target); applied to each batch."""
     trains: Callable[[Model], Iterable[nn.Parameter]] = everything
+    """Returns the parameters to train."""
     prepare: Callable[[Model, Tensor, Tensor, ClassCounts], None] | None = None
-    """Once before the stage, outside the graph: (model, features, labels, counts), the features
-    of the training set."""
+    """Runs once before the stage, outside the graph: (model, features, labels, counts), with the
+    features and labels of the training set."""
     step: Callable[[nn.Module, Loss, list[Batch], State], Tensor] = plain_step
+    """Returns the loss of one step; needed if one forward pass is not enough."""
     share: float = 1.0
-    """Epochs of this stage as a part of `--epochs`."""
+    """Epochs of this stage as a fraction of `--epochs`."""
 
 
 class HeldOut(NamedTuple):
-    """Features that no parameter was trained on."""
+    """The held-out part: images that no parameter was trained on."""
 
     features: Tensor
+    """(N, D)."""
     labels: Tensor
+    """(N,)."""
 
 
-Rule = Callable[[Head, Tensor, Tensor, HeldOut | None, ClassCounts], Head]
-"""Post-hoc: (head, features, labels, held_out, counts) -> head. Pure: leaves its head alone."""
+class RuleInputs(NamedTuple):
+    """Everything that a post-hoc rule may use."""
+
+    head: Head
+    """The trained head; a rule must not change it."""
+    features: Tensor
+    """(N, D) features of the training images."""
+    labels: Tensor
+    """(N,) their classes."""
+    held_out: HeldOut | None
+    """None if the data has no validation part."""
+    counts: ClassCounts
+
+
+Rule = Callable[[RuleInputs], Head]
+"""Returns a new head made from a trained one."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An option that was left `auto`: the value that does best on held-out data is taken."""
+    """An option set to `auto`: the value with the best held-out accuracy is chosen."""
 
     option: str
-    """Its name, and that of the field of a result that holds what was chosen."""
+    """Name of the option, and of the result field that stores the chosen value."""
     grid: tuple[float, ...]
-    """What is tried; ties go to the smallest."""
+    """Values to try; ties go to the smallest."""
 
 
 class Paper(NamedTuple):
-    """Where a method comes from."""
+    """The paper that introduced a method."""
 
     authors: str
     year: int
@@ -146,13 +165,14 @@ class Paper(NamedTuple):
 
 
 class CausalReading(NamedTuple):
-    """How tab:1 of the paper reads a method; empty where it does not."""
+    """How Table 1 of the paper classifies a method; the defaults if it does not list it."""
 
     rebalances: bool = False
-    """do(D)."""
+    """Whether it intervenes on the data: do(D)."""
     deconfounds: bool = False
-    """do(X)."""
+    """Whether it intervenes on the features: do(X)."""
     effect: Literal["", "CDE", "NDE", "TDE"] = ""
+    """The direct effect that it predicts with, if any."""
 
 
 NOT_READ = CausalReading()
@@ -160,39 +180,39 @@ NOT_READ = CausalReading()
 
 @dataclass(frozen=True)
 class Method:
-    """Head, stages, rule; `X` and `X-tde` are one training and two alphas."""
+    """A way to train a classifier and to predict with it."""
 
     head: Callable[[int, int], Head] = LinearHead
     """(dim, classes) -> head."""
     stages: tuple[Stage, ...] = (Stage(),)
     rule: Rule | None = None
+    """Replaces the head after training, if the method does so."""
     backbone: str | None = None
-    """The only backbone it works with, if there is only one."""
+    """The backbone that the method requires, if any."""
     alpha: float | None = None
-    """Strength of the total direct effect at test time; None for a head that has none."""
+    """Strength of the removed indirect effect at test time; None for other heads."""
     choice: Choice | None = None
-    """What is still open; the method with that option set has the rule or the alpha."""
+    """The option still to be chosen; setting it gives a method with a rule or an alpha."""
     training: str = ""
-    """The method whose training this one shares; empty for its own."""
+    """The method whose training this one shares; empty if it has its own."""
     first: str = ""
-    """The method whose training is the first stage of this one, weight for weight; empty for a
-    first stage of its own."""
+    """The method whose training is exactly the first stage of this one; empty if it has its own."""
     post_hoc: tuple[str, ...] = ()
-    """Options that training does not see."""
+    """Options that do not affect training."""
     paper: Paper | None = None
     weighs_counts: bool = False
-    """Whether a loss or the rule reads the class counts."""
+    """Whether a loss or the rule uses the class counts."""
     reading: CausalReading = NOT_READ
 
     @property
     def needs_counts(self) -> bool:
-        """Whether the class distribution must be known, by a loss, a rule or a sampler."""
+        """Whether a loss, the rule or a sampler needs the class counts."""
         samplers = {sampler for stage in self.stages for sampler in stage.samplers}
         return self.weighs_counts or samplers != {"instance"}
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What it changes of the plain classifier: training, inference, both or neither."""
+        """What differs from the baseline: training, inference, both or neither."""
         plain = Method()
         trains = (self.head, self.stages) != (plain.head, plain.stages)
         infers = bool(self.rule or self.choice or self.alpha)

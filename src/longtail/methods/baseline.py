@@ -1,4 +1,4 @@
-"""The methods everything else is measured against."""
+"""The method that all others are compared with."""
 
 from longtail.methods.base import Method
 

@@ -1,4 +1,4 @@
-"""Two branches on one trunk: one learns as the data comes, the other from its reverse."""
+"""Two branches on one trunk, trained with instance-balanced and with reversed sampling."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from longtail.nn.losses import State
 
 
 def bbn() -> Method:
-    """Uniform and reversed samples in two branches, from one to the other (Zhou et al. 2020)."""
+    """Weight shifts from a branch with uniform to one with reversed sampling (Zhou et al. 2020)."""
     return Method(
         stages=(Stage(samplers=("instance", "reversed"), step=_cumulative_step),),
         backbone="resnet32-dual",
@@ -18,9 +18,9 @@ def bbn() -> Method:
 
 
 def _cumulative_step(model: nn.Module, loss: Loss, batches: list[Batch], state: State) -> Tensor:
-    """Both features and both losses weighted by a = 1 - (t/T)^2 and 1 - a.
+    """Weight the features and the losses of the two branches by a = 1 - (t/T)^2 and 1 - a.
 
-    The factor 2 makes the equal weights of the test, 1/2 each, a plain concatenation.
+    At test time both weights are 1/2. The factor 2 turns that into a plain concatenation.
     """
     uniform, reverse = batches
     a = 1 - state.progress**2

@@ -1,6 +1,6 @@
 """Decoupled training (Kang et al. 2020): the features of `baseline`, then another classifier.
 
-The first stage is that of `baseline`, weight for weight under the same seed.
+With the same seed, the first stage gives exactly the weights of `baseline`.
 """
 
 from functools import partial
@@ -15,48 +15,48 @@ from longtail.methods.base import (
     Auto,
     CausalReading,
     Choice,
-    HeldOut,
     Method,
     Model,
     Paper,
+    RuleInputs,
     Stage,
-    centroids,
+    backbone_and_weight,
+    compute_centroids,
     head_only,
-    joint,
     require,
 )
 from longtail.nn.heads import AffineHead, Head
 from longtail.nn.ops import at_least_float32, product
 
 TAUS = tuple(i / 10 for i in range(11))
-"""0 to 1 in steps of 0.1: where tau is looked for."""
+"""Values that `auto` tries: 0 to 1 in steps of 0.1."""
 KANG = Paper("Kang et al.", 2020, "1910.09217")
 TWO_STAGE = CausalReading(rebalances=True, effect="NDE")
 
 
 def decouple_joint() -> Method:
-    """The first stage alone: `baseline` under its paper's name (Kang et al. 2020)."""
+    """The first stage alone: `baseline` under the name of that paper (Kang et al. 2020)."""
     return Method(training="baseline", paper=KANG)
 
 
 def decouple_ncm() -> Method:
-    """Nearest class mean of the baseline's features, by cosine (Kang et al. 2020)."""
-    return Method(rule=_nearest_mean, training="baseline", paper=KANG, reading=TWO_STAGE)
+    """Nearest class mean by cosine, on the baseline's features (Kang et al. 2020)."""
+    return Method(rule=_use_class_means, training="baseline", paper=KANG, reading=TWO_STAGE)
 
 
 def decouple_crt(*, share: float = 0.1) -> Method:
-    """A fresh classifier on frozen features, class-balanced samples (Kang et al. 2020)."""
+    """New classifier on frozen features, class-balanced sampling (Kang et al. 2020)."""
     require(above=0, share=share)
-    second = Stage(samplers=("class",), trains=head_only, prepare=_fresh_head, share=share)
+    second = Stage(samplers=("class",), trains=head_only, prepare=_reset_head, share=share)
     stages = (Stage(), second)
     return Method(stages=stages, first="baseline", paper=KANG, reading=TWO_STAGE)
 
 
 def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
-    """The baseline's weights divided by |w|^tau (Kang et al. 2020)."""
+    """Baseline whose class weights are divided by |w|^tau (Kang et al. 2020)."""
     require(least=0, tau=tau)
     return Method(
-        rule=None if tau == "auto" else partial(_rescaled, tau=tau),
+        rule=None if tau == "auto" else partial(_normalise_weights, tau=tau),
         choice=Choice("tau", TAUS) if tau == "auto" else None,
         training="baseline",
         post_hoc=("tau",),
@@ -66,12 +66,12 @@ def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
 
 
 def decouple_lws(*, share: float = 0.1) -> Method:
-    """A learnt scale of each class on frozen weights, class-balanced samples (Kang et al. 2020)."""
+    """Learned scale of each frozen class weight, class-balanced sampling (Kang et al. 2020)."""
     require(above=0, share=share)
     second = Stage(samplers=("class",), trains=_scale_only, share=share)
     return Method(
         head=ScaledHead,
-        stages=(Stage(trains=joint), second),
+        stages=(Stage(trains=backbone_and_weight), second),
         first="baseline",
         paper=KANG,
         reading=TWO_STAGE,
@@ -80,7 +80,7 @@ def decouple_lws(*, share: float = 0.1) -> Method:
 
 @final
 class ScaledHead(Head):
-    """A linear head with a scale for each class: g_i <w_i, x>; all g are 1 at first."""
+    """A linear head with a learned scale for each class: z_i = g_i <w_i, x>, g_i = 1 at first."""
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__(dim, classes)
@@ -88,7 +88,7 @@ class ScaledHead(Head):
         self.scale = nn.Parameter(torch.ones(classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (..., C)."""
+        """Return logits (..., C) of features (..., D)."""
         return product(at_least_float32(x), at_least_float32(self.weight)) * self.scale
 
 
@@ -97,25 +97,17 @@ def _scale_only(model: Model) -> list[nn.Parameter]:
     return [model.head.scale]
 
 
-def _fresh_head(model: Model, features: Tensor, labels: Tensor, counts: ClassCounts) -> None:
+def _reset_head(model: Model, features: Tensor, labels: Tensor, counts: ClassCounts) -> None:
     model.head.reset_parameters()
 
 
-def _nearest_mean(
-    head: Head, features: Tensor, labels: Tensor, held_out: HeldOut | None, counts: ClassCounts
-) -> Head:
-    """Unit class means: <w_i, x> ranks the classes as cos(w_i, x) does."""
-    return AffineHead.of(F.normalize(centroids(features, labels, len(counts))))
+def _use_class_means(inputs: RuleInputs) -> Head:
+    """Use unit class means as weights: <w_i, x> then ranks the classes as cos(w_i, x) does."""
+    means = compute_centroids(inputs.features, inputs.labels, len(inputs.counts))
+    return AffineHead.of(F.normalize(means))
 
 
-def _rescaled(
-    head: Head,
-    features: Tensor,
-    labels: Tensor,
-    held_out: HeldOut | None,
-    counts: ClassCounts,
-    *,
-    tau: float,
-) -> Head:
-    norms = head.weight.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    return AffineHead.of(head.weight / norms**tau, tau=tau)
+def _normalise_weights(inputs: RuleInputs, *, tau: float) -> Head:
+    weight = inputs.head.weight
+    norms = weight.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return AffineHead.of(weight / norms**tau, tau=tau)

@@ -1,4 +1,4 @@
-"""Margins by class: the rarer, the wider."""
+"""Margins that are wider for rarer classes."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from longtail.nn.heads import CosineHead
 def ldam_drw(
     *, margin: float = 0.5, scale: float = 30.0, beta: float = 0.9999, defer: float = 0.8
 ) -> Method:
-    """Margins as n^(-1/4) on cosines; re-weighted after `defer` of training (Cao et al. 2019)."""
+    """Margins as n^(-1/4) on cosines; re-weighting after `defer` of training (Cao et al. 2019)."""
     require(least=0, margin=margin)
     require(above=0, scale=scale)
     require(least=0, below=1, beta=beta)

@@ -1,6 +1,6 @@
-"""Features helped by a memory of class centroids (Liu et al. 2019, without its spatial attention).
+"""A memory of class centroids (Liu et al. 2019, without the spatial attention of that paper).
 
-Symbols: v direct feature, M memory (C, D) of the centroids c_i.
+Symbols: v feature, M memory (C, D) of the class centroids c_i.
 """
 
 from functools import partial
@@ -19,10 +19,10 @@ from longtail.methods.base import (
     Model,
     Paper,
     Stage,
-    centroids,
+    backbone_and_weight,
+    compute_centroids,
     everything,
     head_only,
-    joint,
     require,
 )
 from longtail.nn.heads import CapsuleHead, Head
@@ -38,26 +38,26 @@ def oltr(
     margin: float = 5.0,
     share: float = 1.0,
 ) -> Method:
-    """Memory of centroids, all weights trained on with class-aware samples (Liu et al. 2019)."""
+    """Memory of centroids; second stage trains all, class-balanced sampling (Liu et al. 2019)."""
     require(least=0, attract=attract, margin=margin)
     step = partial(_step, attract=attract, margin=margin)
     second = Stage(
-        samplers=("class",), trains=everything, prepare=_remember, step=step, share=share
+        samplers=("class",), trains=everything, prepare=_fill_memory, step=step, share=share
     )
-    return _with_memory(second, tau, reach)
+    return _build_method(second, tau, reach)
 
 
 def decouple_oltr(*, tau: float = 16.0, reach: float = 10.0, share: float = 1.0) -> Method:
-    """OLTR's second stage on frozen features (Liu et al. 2019; Kang et al. 2020)."""
-    second = Stage(samplers=("class",), trains=head_only, prepare=_remember, share=share)
-    return _with_memory(second, tau, reach)
+    """Second stage of OLTR on frozen features (Liu et al. 2019; Kang et al. 2020)."""
+    second = Stage(samplers=("class",), trains=head_only, prepare=_fill_memory, share=share)
+    return _build_method(second, tau, reach)
 
 
-def _with_memory(second: Stage, tau: float, reach: float) -> Method:
+def _build_method(second: Stage, tau: float, reach: float) -> Method:
     require(above=0, tau=tau, reach=reach, share=second.share)
     return Method(
         head=partial(MemoryHead, tau=tau, reach=reach),
-        stages=(Stage(trains=joint), second),
+        stages=(Stage(trains=backbone_and_weight), second),
         first="baseline",
         paper=Paper("Liu et al.", 2019, "1904.05160"),
         reading=CausalReading(rebalances=True, effect="NDE"),
@@ -66,22 +66,22 @@ def _with_memory(second: Stage, tau: float, reach: float) -> Method:
 
 @final
 class MemoryHead(Head):
-    """A linear head until it has a memory, then a squashed cosine classifier of meta embeddings.
+    """A linear head in the first stage; with a memory, a capsule classifier of meta embeddings.
 
         meta(v) = reach / min_i |v - c_i| * (v + tanh(selector(v)) * softmax(W v) M)
 
-    W is first the linear head; softmax(W v) then says which centroids to recall. The farther v lies
-    from every centroid, the shorter its embedding and the less certain its logits.
+    W is the weight of the linear head; softmax(W v) selects the centroids to recall. The farther v
+    is from every centroid, the shorter its embedding and the less certain its logits.
 
     Args:
         dim: length D of a feature.
         classes: number of classes C.
         tau: scale of the logits.
-        reach: scale of the reachability; the paper's formula has 1, its authors' code 10.
-        remembers: whether the memory is filled, as `_remember` does before the second stage.
+        reach: scale of the reachability; that paper's formula has 1, its authors' code 10.
+        remembers: whether the memory is filled, which happens before the second stage.
     """
 
-    shown = ("dim", "classes", "tau", "reach")
+    repr_fields = ("dim", "classes", "tau", "reach")
     memory: Tensor
 
     def __init__(
@@ -98,48 +98,54 @@ class MemoryHead(Head):
         self.selector = nn.Linear(dim, dim)
         self.classifier = CapsuleHead(dim, classes, tau=tau, alpha=0.0)
         self.register_buffer("memory", torch.zeros(classes, dim))
-        self.remembers = remembers  # a host value: each stage has its own graph
+        self.remembers = remembers  # a Python value because each stage has its own graph
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, C)."""
+        """Return logits (B, C) of features (B, D)."""
         x = at_least_float32(x)
         recalled = product(x, at_least_float32(self.weight))
         if not self.remembers:
             return recalled
-        memory = self.memory.clone()  # the step follows it before the backward pass
-        # one formula for every batch size: a graph that is exported has no branch
+        memory = self.memory.clone()  # the step updates the memory before the backward pass
+        # one mode for every batch size, because an exported graph cannot branch
         distance = torch.cdist(x, memory, compute_mode="use_mm_for_euclid_dist")
         nearest = distance.amin(1, keepdim=True)  # (B, 1)
         meta = x + self.selector(x).tanh() * (recalled.softmax(1) @ memory)
         return self.classifier.total(self.reach / nearest.clamp(min=1e-6) * meta)
 
     @torch.no_grad()
-    def follow(self, features: Tensor, target: Tensor, decay: Tensor) -> None:
-        """Move the centroids of the classes in the batch, that of all ranks, toward their means."""
+    def update_memory(self, features: Tensor, target: Tensor, decay: Tensor) -> None:
+        """Move the centroids of the classes in the batch of all ranks toward their means.
+
+        Args:
+            features: (B, D).
+            target: (B,) classes.
+            decay: weight of the old centroid; that of the batch mean is 1 - decay.
+        """
         member = F.one_hot(target, self.classes).to(features)  # (B, C)
         total = torch.cat([member.T @ features, member.sum(0)[:, None]], dim=1)
-        self._followed(total, partial(self._move, decay=decay))
+        self._update_statistics(total, partial(self._move_centroids, decay=decay))
 
     @torch.no_grad()
-    def _move(self, total: Tensor, decay: Tensor) -> None:
-        total = sum_over_ranks(total)  # (C, D + 1): one message
+    def _move_centroids(self, total: Tensor, decay: Tensor) -> None:
+        total = sum_over_ranks(total)  # (C, D + 1): one message for the sums and the counts
         count = total[:, -1:]
         moved = torch.lerp(total[:, :-1] / count.clamp(min=1), self.memory, decay)
         self.memory.copy_(torch.where(count > 0, moved, self.memory))
 
     def get_extra_state(self) -> Tensor:
-        """Whether there is a memory; a tensor, as every format can keep it."""
+        """Return whether the memory is filled, as a tensor, which every file format can store."""
         return torch.tensor(self.remembers)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take over what `get_extra_state` gave."""
+        """Restore the value of `get_extra_state`."""
         self.remembers = bool(state)
 
 
 def large_margin(features: Tensor, target: Tensor, memory: Tensor, margin: float) -> Tensor:
-    """max(0, |v - c_y| - mean over others |v - c_i| + margin), the mean over the batch.
+    """Return max(0, |v - c_y| - mean over others |v - c_i| + margin), averaged over the batch.
 
-    The paper sums over the others, which leaves nothing of the loss with many classes.
+    That paper sums over the others, which makes the loss zero with many classes.
     """
     distance = torch.cdist(features, memory)  # (B, C)
     own = distance.gather(1, target[:, None])
@@ -147,9 +153,9 @@ def large_margin(features: Tensor, target: Tensor, memory: Tensor, margin: float
     return F.relu(own - others + margin).mean()
 
 
-def _remember(model: Model, features: Tensor, labels: Tensor, counts: ClassCounts) -> None:
+def _fill_memory(model: Model, features: Tensor, labels: Tensor, counts: ClassCounts) -> None:
     head = cast(MemoryHead, model.head)
-    head.memory.copy_(centroids(features, labels, len(counts)))
+    head.memory.copy_(compute_centroids(features, labels, len(counts)))
     head.remembers = True
 
 
@@ -162,10 +168,10 @@ def _step(
     attract: float,
     margin: float,
 ) -> Tensor:
-    """Cross-entropy and the large-margin loss; the memory follows the features as they move."""
+    """Return cross-entropy plus the large-margin loss, and update the memory."""
     (batch,) = batches
     outputs: Outputs = model(batch.inputs)
     head = cast(MemoryHead, model.head)
-    apart = large_margin(outputs.features, batch.target, head.memory.clone(), margin)
-    head.follow(outputs.features, batch.target, state.mu)
-    return loss(outputs, batch.target, state) + attract * apart
+    distances = large_margin(outputs.features, batch.target, head.memory.clone(), margin)
+    head.update_memory(outputs.features, batch.target, state.mu)
+    return loss(outputs, batch.target, state) + attract * distances

@@ -1,1 +1,1 @@
-"""Heads, backbones and losses: plain modules and functions that any training loop can use."""
+"""Heads, backbones and losses: plain modules and functions for any training loop."""

@@ -1,7 +1,7 @@
-"""Backbones: images to feature vectors. Ours for small images, timm's by their own names.
+"""Backbones: our own for small images, and every timm model by its name.
 
-A backbone is an `nn.Module`, images (B, C, H, W) -> features (B, D), with D as its `dim`.
-Features are post-ReLU and post-pool, so that cos(x, d) is not negative.
+A backbone is an `nn.Module` from images (B, C, H, W) to features (B, D), with D as its `dim`.
+The features of our own come after ReLU and pooling, so cos(x, d) is never negative.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from longtail.nn.convolution import WEIGHT_GRADIENT, FewChannelConv
 
 
 class Backbone(nn.Module):
-    """Inputs (B, ...) -> features (B, dim) (abstract)."""
+    """Base class of all backbones: inputs (B, ...) in, features (B, dim) out."""
 
     dim: int
 
 
 class Identity(Backbone):
-    """Embeddings are features already."""
+    """Returns its inputs: embeddings are already features."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -32,14 +32,14 @@ class Identity(Backbone):
 
 
 class Conv4(Backbone):
-    """Four 3x3 convolutions for images of 8 to 16 pixels: the CPU's own network."""
+    """Four 3x3 convolutions for images of 8 to 16 pixels, small enough to train on a CPU."""
 
     def __init__(self, channels: int, widths: tuple[int, ...] = (16, 32, 64, 128)):
         super().__init__()
         self.dim = widths[-1]
         layers: list[nn.Module] = []
         for depth, (before, after) in enumerate(zip((channels, *widths), widths, strict=False)):
-            layers += [convolution(before, after), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+            layers += [make_conv(before, after), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
             if depth in (0, 1):
                 layers.append(nn.MaxPool2d(2))
         self.layers = nn.Sequential(*layers)
@@ -55,9 +55,9 @@ class Block(nn.Module):
         super().__init__()
         self.widen = after - before
         self.stride = 2 if self.widen else 1
-        self.conv1 = convolution(before, after, stride=self.stride)
+        self.conv1 = make_conv(before, after, stride=self.stride)
         self.norm1 = nn.BatchNorm2d(after)
-        self.conv2 = convolution(after, after)
+        self.conv2 = make_conv(after, after)
         self.norm2 = nn.BatchNorm2d(after)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,51 +70,47 @@ class Block(nn.Module):
 
 
 class ResNet32(Backbone):
-    """The ResNet-32 of CIFAR, 64-d.
+    """The ResNet-32 for CIFAR, with 64 features.
 
-    With `branches=2` its last block is doubled and the two pooled outputs are concatenated
-    (128-d): the network of BBN, and the one the paper's CIFAR figures were made with. Given as
-    many batches as branches, each branch sees its own.
+    With `branches=2` it has two copies of the last block and concatenates their pooled outputs to
+    128 features: the network of BBN, with which the paper made its CIFAR figures. If `forward`
+    gets one batch for each branch, each branch sees only its own.
     """
 
     def __init__(self, channels: int, branches: int = 1):
         super().__init__()
         self.dim = 64 * branches
         widths = [16] * 5 + [32] * 5 + [64] * 4
-        self.stem = nn.Sequential(convolution(channels, 16), nn.BatchNorm2d(16), nn.ReLU())
+        self.stem = nn.Sequential(make_conv(channels, 16), nn.BatchNorm2d(16), nn.ReLU())
         self.trunk = nn.Sequential(
             *(Block(before, after) for before, after in zip([16, *widths], widths, strict=False))
         )
         self.branches = nn.ModuleList(Block(64, 64) for _ in range(branches))
 
-    def shared(self, x: Tensor) -> Tensor:
-        """What all branches see."""
-        return self.trunk(self.stem(x))
-
     def forward(self, *inputs: Tensor) -> Tensor:
-        seen = [self.shared(x) for x in inputs]
-        seen = seen * len(self.branches) if len(seen) == 1 else seen
-        pairs = zip(self.branches, seen, strict=True)
+        shared = [self.trunk(self.stem(x)) for x in inputs]
+        shared = shared * len(self.branches) if len(shared) == 1 else shared
+        pairs = zip(self.branches, shared, strict=True)
         return torch.cat([branch(x).mean(dim=(2, 3)) for branch, x in pairs], dim=1)
 
 
 class Timm(Backbone):
-    """Any timm model, its classifier removed."""
+    """Any timm model without its classifier."""
 
     def __init__(self, name: str, channels: int):
         import timm
 
         super().__init__()
         self.model = timm.create_model(name, num_classes=0, in_chans=channels)
-        # what is left without a classifier; num_features is what its last stage had
+        # width after the hidden layer of some models; num_features is that of the last stage
         self.dim = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
 
 
-def convolution(before: int, after: int, stride: int = 1) -> nn.Conv2d:
-    """A 3x3 convolution without bias, Kaiming normal."""
+def make_conv(before: int, after: int, stride: int = 1) -> nn.Conv2d:
+    """Create a 3x3 convolution without bias, with Kaiming normal weights."""
     if before == after and before in WEIGHT_GRADIENT and stride == 1:
         conv: nn.Conv2d = FewChannelConv(before)
     else:
@@ -123,7 +119,7 @@ def convolution(before: int, after: int, stride: int = 1) -> nn.Conv2d:
     return conv
 
 
-OURS: dict[str, Callable[[int], Backbone]] = {
+BUILT_IN: dict[str, Callable[[int], Backbone]] = {
     "identity": Identity,
     "conv4": Conv4,
     "resnet32": ResNet32,
@@ -132,12 +128,18 @@ OURS: dict[str, Callable[[int], Backbone]] = {
 
 
 def build(name: str, channels: int) -> Backbone:
-    """The backbone called `name` for inputs of `channels` channels (or embeddings of that size)."""
-    if name in OURS:
-        return OURS[name](channels)
+    """Build the backbone called `name`.
+
+    Args:
+        name: one of `BUILT_IN`, or any timm model.
+        channels: channels of an image, or the length of an embedding.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name](channels)
     import timm
 
     if not timm.is_model(name):
-        known = [*OURS, *timm.list_models()]
-        raise unknown("backbone", name, known, f"ours: {', '.join(OURS)}; else any name of timm")
+        known = [*BUILT_IN, *timm.list_models()]
+        hint = f"built in: {', '.join(BUILT_IN)}; or any timm model"
+        raise unknown("backbone", name, known, hint)
     return Timm(name, channels)

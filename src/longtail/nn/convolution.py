@@ -1,11 +1,12 @@
-"""A 3x3 convolution for few channels, where cuDNN's tiles are mostly empty.
+"""A 3x3 convolution for few channels, in Triton kernels that are faster than cuDNN's.
 
-With 16 channels in and out a pixel is 16 numbers, and cuDNN multiplies tiles of 64 or more output
-channels: the first third of ResNet-32 took over half of a training step. Here a program owns
-BLOCK pixels and all channels, and the nine taps are nine small matrix products. The gradient of the
-weight has few outputs and sums over all pixels, which cuDNN does slowly with 32 channels too.
+cuDNN multiplies tiles of 64 or more output channels. With 16 channels most of a tile is empty, and
+the first third of ResNet-32 took more than half of a training step. In these kernels a program
+computes all channels of BLOCK pixels, and the nine taps are nine small matrix products. The
+gradient of the weight has few outputs and sums over all pixels; cuDNN computes it slowly with 32
+channels, too.
 
-Shapes: images (N, H, W, C) as they lie in memory (channels last), M = N H W pixels.
+Shapes: images (N, H, W, C) in channels-last memory, M = N H W pixels.
 """
 
 from typing import Any
@@ -17,19 +18,23 @@ from torch.nn import functional as F
 try:
     import triton
     import triton.language as tl
-except ImportError:  # no CUDA build of torch: the kernels below are never called
+except ImportError:  # torch without CUDA never calls the kernels below
     triton = None
 
 CONVOLVE = {16: (256, 4)}
-"""Channels to pixels and warps of a program; with others cuDNN's convolution is faster."""
+"""Number of channels to (pixels, warps) of a program; cuDNN is faster with other numbers."""
 WEIGHT_GRADIENT = {16: (64, 4, 264), 32: (64, 4, 264)}
-"""Channels to pixels a turn, warps, and programs; each program writes a part of the sum."""
+"""Number of channels to (pixels per turn, warps, programs); each program writes a partial sum."""
 
 
 class FewChannelConv(nn.Conv2d):
-    """A 3x3 convolution, C to C channels, stride 1, padding 1, no bias.
+    """A 3x3 convolution from C to C channels with stride 1, padding 1 and no bias.
 
-    The same values as `nn.Conv2d` up to rounding; its own kernels run in bf16 on CUDA.
+    It computes what `nn.Conv2d` computes, up to rounding, and uses the Triton kernels for bf16
+    inputs on CUDA.
+
+    Args:
+        channels: C.
     """
 
     def __init__(self, channels: int):
@@ -37,11 +42,11 @@ class FewChannelConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if triton is not None and x.is_cuda and x.dtype == torch.bfloat16:
-            return _FewChannels.apply(x, self.weight)
+            return _Convolution.apply(x, self.weight)
         return super().forward(x)
 
 
-class _FewChannels(torch.autograd.Function):
+class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         x, low = x.contiguous(memory_format=torch.channels_last), weight.to(x.dtype)
@@ -53,22 +58,22 @@ class _FewChannels(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)
-        dx = input_gradient(gradient, x, weight) if ctx.needs_input_grad[0] else None
-        dw = weight_gradient(x, gradient).to(ctx.dtype) if ctx.needs_input_grad[1] else None
+        dx = compute_input_gradient(gradient, x, weight) if ctx.needs_input_grad[0] else None
+        dw = compute_weight_gradient(x, gradient).to(ctx.dtype) if ctx.needs_input_grad[1] else None
         return dx, dw
 
 
-def input_gradient(gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """Gradient of x, of its shape."""
+def compute_input_gradient(gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Return the gradient of x, in the shape of x."""
     if x.shape[1] in CONVOLVE:
         return convolve(gradient, weight, flipped=True)
-    geometry = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dilation and defaults
-    wanted = [True, False, False]
-    return torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, wanted)[0]
+    geometry = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, defaults
+    outputs = [True, False, False]  # of x, weight and bias
+    return torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, outputs)[0]
 
 
 def convolve(x: Tensor, weight: Tensor, *, flipped: bool = False) -> Tensor:
-    """Convolve x with `weight`; flipped, make the gradient of x from that of the output."""
+    """Convolve x with `weight`; with `flipped`, turn the output's gradient into that of x."""
     images, channels, height, width = x.shape
     y = torch.empty_like(x)
     pixels = images * height * width
@@ -86,8 +91,8 @@ def convolve(x: Tensor, weight: Tensor, *, flipped: bool = False) -> Tensor:
     return y
 
 
-def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
-    """Gradient (C, C, 3, 3) of the weight, float32."""
+def compute_weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient (C, C, 3, 3) of the weight in float32."""
     images, channels, height, width = x.shape
     pixels = images * height * width
     block, warps, groups = WEIGHT_GRADIENT[channels]
@@ -107,8 +112,8 @@ def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
 if triton is not None:
 
     @triton.jit
-    def _tap(x, m, row, column, down, right, M, H, W, C: tl.constexpr):  # type: ignore[no-untyped-def]
-        """The pixels (BLOCK, C) that lie `down` and `right` of `m`; zeros outside the image."""
+    def _load_tap(x, m, row, column, down, right, M, H, W, C: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Load the pixels (BLOCK, C) `down` and `right` of `m`; zeros outside the image."""
         inside = (row + down >= 0) & (row + down < H) & (column + right >= 0) & (column + right < W)
         at = (m + down * W + right)[:, None] * C + tl.arange(0, C)[None, :]
         return tl.load(x + at, mask=(inside & (m < M))[:, None], other=0.0)
@@ -135,7 +140,7 @@ if triton is not None:
         total = tl.zeros((BLOCK, C), tl.float32)
         for tap in tl.static_range(9):
             down, right = tap // 3 - 1, tap % 3 - 1
-            pixels = _tap(x, m, row, column, down, right, M, H, W, C)
+            pixels = _load_tap(x, m, row, column, down, right, M, H, W, C)
             at = 8 - tap if FLIPPED else tap
             place = w + (at // 3) * w_down + (at % 3) * w_right
             weights = tl.load(place + c[:, None] * w_before + c[None, :] * w_after)  # (in, out)
@@ -144,11 +149,11 @@ if triton is not None:
         tl.store(y + at, total.to(y.dtype.element_ty), mask=(m < M)[:, None])
 
     @triton.jit
-    def _row(x, m, down, M, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
-        """Three neighbours (BLOCK, 4 C) of each pixel in the row `down` of it; zeros outside.
+    def _load_row(x, m, down, M, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Load the three neighbours (BLOCK, 4 C) of each pixel, `down` rows below; zeros outside.
 
-        Left, middle and right lie one after another in memory. The last quarter is zeros: widths
-        are powers of two.
+        Left, middle and right are contiguous in memory. The last quarter is zero because Triton
+        needs a power of two.
         """
         j = tl.arange(0, 4 * C)
         right = j // C - 1
@@ -173,17 +178,17 @@ if triton is not None:
         group, groups = tl.program_id(0), tl.num_programs(0)
         c, j = tl.arange(0, C), tl.arange(0, 4 * C)
         above = tl.zeros((4 * C, C), tl.float32)
-        level = tl.zeros((4 * C, C), tl.float32)
+        middle = tl.zeros((4 * C, C), tl.float32)
         below = tl.zeros((4 * C, C), tl.float32)
         for turn in range(TURNS):
             m = (turn * groups + group) * BLOCK + tl.arange(0, BLOCK)
             at = m[:, None] * C + c[None, :]
             gradient = tl.load(g + at, mask=(m < M)[:, None], other=0.0)
-            above = tl.dot(tl.trans(_row(x, m, -1, M, H, W, C)), gradient, above)
-            level = tl.dot(tl.trans(_row(x, m, 0, M, H, W, C)), gradient, level)
-            below = tl.dot(tl.trans(_row(x, m, 1, M, H, W, C)), gradient, below)
+            above = tl.dot(tl.trans(_load_row(x, m, -1, M, H, W, C)), gradient, above)
+            middle = tl.dot(tl.trans(_load_row(x, m, 0, M, H, W, C)), gradient, middle)
+            below = tl.dot(tl.trans(_load_row(x, m, 1, M, H, W, C)), gradient, below)
         at = parts + group * 9 * C * C + j[:, None] * C + c[None, :]  # (3, 3, in, out)
-        there = (j < 3 * C)[:, None]
-        tl.store(at, above, mask=there)
-        tl.store(at + 3 * C * C, level, mask=there)
-        tl.store(at + 6 * C * C, below, mask=there)
+        inside = (j < 3 * C)[:, None]
+        tl.store(at, above, mask=inside)
+        tl.store(at + 3 * C * C, middle, mask=inside)
+        tl.store(at + 6 * C * C, below, mask=inside)

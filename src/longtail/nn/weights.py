@@ -1,7 +1,7 @@
-"""Trained classifiers of timm and torchvision: a checkpoint read, its last layer set apart.
+"""Checkpoints of timm and torchvision classifiers, split into a network and its last layer.
 
-Nothing of a file is ever executed: safetensors hold tensors alone, and a `.pt` is read with
-`weights_only`.
+Reading a checkpoint never executes code: safetensors files hold only tensors, and `.pt` files are
+read with `weights_only`.
 Shapes: C classes, D features.
 """
 
@@ -17,17 +17,17 @@ from longtail.core.errors import UserError, unknown
 from longtail.core.files import read_tensors
 from longtail.nn.backbones import Backbone
 
-State = dict[str, Tensor]
+StateDict = dict[str, Tensor]
 WRAPPERS = ("state_dict", "model", "model_state_dict", "model_state", "state_dict_ema")
-"""Under which training scripts put the weights in their checkpoints."""
+"""Keys under which training scripts store the weights in a checkpoint."""
 PREFIXES = ("module.", "_orig_mod.")
-"""That DataParallel and torch.compile put before every name."""
-THEIRS = ("timm/", "torchvision/")
-"""How the full name of a network begins, as in `timm/resnet50`."""
+"""Prefixes that DataParallel and torch.compile add to every name."""
+LIBRARY_PREFIXES = ("timm/", "torchvision/")
+"""Prefixes of the full names of networks, as in `timm/resnet50`."""
 
 
-def read_state(path: Path) -> State:
-    """The weights in a checkpoint, by name.
+def read_state(path: Path) -> StateDict:
+    """Read the weights of a checkpoint, by name.
 
     Raises:
         UserError: if the file cannot be read without executing code, or holds no weights.
@@ -43,7 +43,7 @@ def read_state(path: Path) -> State:
         raise
     except OSError as error:
         raise UserError(f"{path} cannot be read, it may be cut short: {error}") from None
-    except Exception as error:  # the unpickler raises anything at all on what it refuses
+    except Exception as error:  # the unpickler raises any type for content that it refuses
         raise UserError(
             f"{path} cannot be read as plain weights ({type(error).__name__}): it is cut short, or "
             "holds objects whose loading would execute code. Save the weights alone, with "
@@ -54,29 +54,30 @@ def read_state(path: Path) -> State:
             content = content[wrapper]
     if not isinstance(content, Mapping) or not any(isinstance(v, Tensor) for v in content.values()):
         raise UserError(f"{path} holds no weights: a state dict, name to tensor, is expected")
-    return {_bare(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    return {_strip_prefixes(name): value for name, value in tensors.items()}
 
 
-def _bare(name: str) -> str:
-    """Without the prefixes of wrappers, which may be wrapped themselves."""
+def _strip_prefixes(name: str) -> str:
+    """Remove the prefixes of wrappers, which may be nested."""
     while name.startswith(PREFIXES):
         name = name.partition(".")[2]
     return name
 
 
 @dataclass(frozen=True)
-class Classifier:
+class LastLayer:
     """The last linear layer of a checkpoint."""
 
     prefix: str
-    """Of its names in the checkpoint, as in `fc.`; empty where the layer was saved alone."""
+    """Prefix of its names in the checkpoint, as in `fc.`; empty if only the layer was saved."""
     weight: Tensor
     """(C, D)."""
     bias: Tensor | None
     """(C,)."""
 
-    def replaced(self, state: State, weight: Tensor) -> State:
-        """The checkpoint with another `weight` (C, D) in this layer, and no bias."""
+    def replace_in(self, state: StateDict, weight: Tensor) -> StateDict:
+        """Return the checkpoint with `weight` (C, D) in this layer and a bias of zero."""
         own, bias = f"{self.prefix}weight", f"{self.prefix}bias"
         changed = {**state, own: weight.to(state[own])}
         if self.bias is not None:
@@ -84,8 +85,8 @@ class Classifier:
         return changed
 
 
-def classifier_in(state: State, classes: int, dim: int) -> Classifier:
-    """The layer of a checkpoint that takes features of size `dim` to `classes`."""
+def find_last_layer(state: StateDict, classes: int, dim: int) -> LastLayer:
+    """Find the layer of a checkpoint that maps features of length `dim` to `classes` logits."""
     names = [
         name
         for name, value in state.items()
@@ -93,25 +94,25 @@ def classifier_in(state: State, classes: int, dim: int) -> Classifier:
     ]
     if not names:
         raise UserError(
-            f"the checkpoint has no linear layer from {dim} features to {classes} classes: the "
-            "features must be those its last layer was trained on, and the classes the same"
+            f"the checkpoint has no linear layer from {dim} features to {classes} classes: use "
+            "the features and the classes that its last layer was trained on"
         )
-    return _layer(state, names[-1].removesuffix("weight"))
+    return _read_layer(state, names[-1].removesuffix("weight"))
 
 
-def _layer(state: State, prefix: str) -> Classifier:
+def _read_layer(state: StateDict, prefix: str) -> LastLayer:
     bias = state.get(f"{prefix}bias")
     weight = state[f"{prefix}weight"].float()
-    return Classifier(prefix, weight, None if bias is None else bias.float())
+    return LastLayer(prefix, weight, None if bias is None else bias.float())
 
 
-class Penultimate(Backbone):
-    """A network without its last layer: images to the features that the layer saw.
+class HeadlessNetwork(Backbone):
+    """A network without its last layer: images in, the inputs of that layer out.
 
     Args:
-        name: its full name.
-        network: the whole, which is cut.
-        layer: the last one's name in it.
+        name: full name of the network.
+        network: the complete network; its last layer is replaced in place.
+        layer: name of the last layer in `network`.
     """
 
     def __init__(self, name: str, network: nn.Module, layer: str):
@@ -124,71 +125,76 @@ class Penultimate(Backbone):
         return self.network(x)
 
 
-def build(name: str, state: State, classes: int, sample: Tensor) -> tuple[Penultimate, Classifier]:
-    """The network called `name` with the weights of `state`, and its classifier.
+def build(
+    name: str, state: StateDict, classes: int, sample: Tensor
+) -> tuple[HeadlessNetwork, LastLayer]:
+    """Build the network called `name` with the weights of `state`, split before its last layer.
 
     Args:
-        name: of timm or torchvision; where both have it, whichever the weights fit.
+        name: name in timm or torchvision; if both have it, the one that the weights fit is built.
         state: the checkpoint.
-        classes: C.
-        sample: a batch of images (B, channels, H, W), on which the parts must agree with the whole.
+        classes: number of classes C.
+        sample: images (B, channels, H, W) on which the two parts must reproduce the logits.
     """
-    complaint = ""
-    for full_name in _full_names(name):
-        network = _whole(full_name, classes, channels=sample.shape[1])
-        layer = _last_layer(network, classes)
+    problem = ""
+    for full_name in _find_full_names(name):
+        network = _create_network(full_name, classes, channels=sample.shape[1])
+        layer = _find_last_linear(network, classes)
         if layer is None:
-            complaint = f"its classifier is no linear layer of {classes} outputs"
+            problem = f"its classifier is not a linear layer with {classes} outputs"
             continue
         own = state.get(f"{layer}.weight")
         if own is not None and len(own) != classes:
-            complaint = f"its classifier knows {len(own)} classes, the data has {classes}"
+            problem = f"its classifier has {len(own)} classes, the data has {classes}"
             continue
         try:
             network.load_state_dict(state)
         except RuntimeError as error:
-            complaint = " ".join(str(error).split())[:300]
+            problem = " ".join(str(error).split())[:300]
             continue
-        return _apart(full_name, network.eval(), _layer(state, f"{layer}."), sample)
-    raise UserError(f"the checkpoint does not fit {name}: {complaint}")
+        return _split(full_name, network.eval(), _read_layer(state, f"{layer}."), sample)
+    raise UserError(f"the checkpoint does not fit {name}: {problem}")
 
 
-def rebuild(full_name: str, classes: int, channels: int) -> Penultimate:
-    """The network that `build` gave under that name, its weights still those of a fresh one."""
-    if full_name not in _full_names(full_name.partition("/")[2]):
+def rebuild(full_name: str, classes: int, channels: int) -> HeadlessNetwork:
+    """Build the network that `build` returned under `full_name`, with random weights."""
+    if full_name not in _find_full_names(full_name.partition("/")[2]):
         raise UserError(f"there is no network '{full_name}' in this version of its library")
-    network = _whole(full_name, classes, channels)
-    layer = _last_layer(network, classes)
+    network = _create_network(full_name, classes, channels)
+    layer = _find_last_linear(network, classes)
     if layer is None:
-        raise UserError(f"the classifier of {full_name} is no linear layer of {classes} outputs")
-    return Penultimate(full_name, network, layer)
+        raise UserError(
+            f"the classifier of {full_name} is not a linear layer with {classes} outputs"
+        )
+    return HeadlessNetwork(full_name, network, layer)
 
 
-def _full_names(name: str) -> list[str]:
-    """The full names of all networks that are called so."""
+def _find_full_names(name: str) -> list[str]:
+    """Find every network called `name`, in timm and in torchvision."""
     import timm
     from torchvision import models
 
-    theirs = models.list_models(module=models)
-    known = (timm.is_model(name), name in theirs)
+    of_torchvision = models.list_models(module=models)
+    known = (timm.is_model(name), name in of_torchvision)
     if not any(known):
-        raise unknown("network", name, [*timm.list_models(), *theirs], "any of timm or torchvision")
-    return [home + name for home, has in zip(THEIRS, known, strict=True) if has]
+        names = [*timm.list_models(), *of_torchvision]
+        raise unknown("network", name, names, "any of timm or torchvision")
+    return [prefix + name for prefix, has in zip(LIBRARY_PREFIXES, known, strict=True) if has]
 
 
-def _whole(full_name: str, classes: int, channels: int) -> nn.Module:
-    """That network, with random weights."""
+def _create_network(full_name: str, classes: int, channels: int) -> nn.Module:
+    """Create the complete network with random weights."""
     import timm
     from torchvision import models
 
-    home, _, name = full_name.partition("/")
-    if home == "timm":
+    library, _, name = full_name.partition("/")
+    if library == "timm":
         return timm.create_model(name, num_classes=classes, in_chans=channels)
     return models.get_model(name, weights=None, num_classes=classes)
 
 
-def _last_layer(network: nn.Module, classes: int) -> str | None:
-    """The name of its last linear layer with so many outputs."""
+def _find_last_linear(network: nn.Module, classes: int) -> str | None:
+    """Return the name of the last linear layer with `classes` outputs, or None."""
     layers = [
         name
         for name, module in network.named_modules()
@@ -198,22 +204,22 @@ def _last_layer(network: nn.Module, classes: int) -> str | None:
 
 
 @torch.no_grad()
-def _apart(
-    full_name: str, network: nn.Module, layer: Classifier, sample: Tensor
-) -> tuple[Penultimate, Classifier]:
-    """The network cut before its last layer, if the two together still give its logits."""
+def _split(
+    full_name: str, network: nn.Module, layer: LastLayer, sample: Tensor
+) -> tuple[HeadlessNetwork, LastLayer]:
+    """Split the network before its last layer, and check that the parts give the same logits."""
     try:
-        whole = network(sample)
-    except Exception as error:  # whatever a network raises on a size that is not its own
+        expected = network(sample)
+    except Exception as error:  # a network may raise any type for a size that it does not take
         shape = "x".join(map(str, sample.shape[1:]))
         raise UserError(
             f"{full_name} does not take images of {shape}: {error}. Another --image-size may fit"
         ) from error
-    cut = Penultimate(full_name, network, layer.prefix.removesuffix("."))
-    logits = nn.functional.linear(cut(sample), layer.weight, layer.bias)
-    if logits.shape != whole.shape or not torch.allclose(logits, whole, rtol=1e-3, atol=1e-3):
+    headless = HeadlessNetwork(full_name, network, layer.prefix.removesuffix("."))
+    logits = nn.functional.linear(headless(sample), layer.weight, layer.bias)
+    if logits.shape != expected.shape or not torch.allclose(logits, expected, rtol=1e-3, atol=1e-3):
         raise UserError(
-            f"{full_name} does more after its last linear layer, so that another layer in its "
-            "place would not be what is measured here"
+            f"{full_name} does more after its last linear layer, so replacing that layer would not "
+            "give the logits that are measured here: use a network that ends in a linear layer"
         )
-    return cut, layer
+    return headless, layer

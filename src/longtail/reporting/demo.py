@@ -13,16 +13,19 @@ from longtail.training.loop import Progress
 
 METHODS = ("baseline", "deconfound", "deconfound-tde")
 ALPHA = 1.0
-"""Fixed before any figure of the demo was seen."""
+"""Fixed before any result of the demo was seen."""
 
 
 def demo(
     out: Path, seeds: Sequence[int], progress: Progress | None = None
 ) -> tuple[list[Run], Path]:
-    """Train, judge and report; gives the runs and the page."""
+    """Train the three methods and write their report; return the runs and the page."""
     config = Config.preset("letters-lt").with_options(alpha=ALPHA)
     for job in plan(config, METHODS, seeds, out):
         if (job.run.folder / "config.yaml").exists() and differences(job.run.config, job.config):
-            raise UserError(f"{job.run.folder} is a run of yours: choose another --out")
+            raise UserError(
+                f"{job.run.folder} is not a run of the demo, which would replace it: "
+                "choose another --out"
+            )
     runs = fit_all(config, METHODS, seeds, out=out, overwrite=True, progress=progress)
     return runs, report(runs, out / "report.html")

@@ -1,9 +1,9 @@
-"""Grad-CAM (Selvaraju et al. 2017): which places of an image speak for a class.
+"""Grad-CAM (Selvaraju et al. 2017): the image regions that raise the logit of a class.
 
-    map = relu( sum_k a_k A_k ),    a_k = mean over places of d logit / d A_k
+    map = relu( sum_k a_k A_k ),    a_k = mean over positions of d logit / d A_k
 
-Shapes: B images, A activations (B, K, h, w) of a named layer, maps (B, h, w). The logit is that of
-the head as it classifies: for TDE that of Eq. 8 at the run's alpha, not the total one.
+Shapes: B images, A activations (B, K, h, w) of a named layer, maps (B, h, w). The logit is the one
+that classifies: for TDE that of Eq. 8 at the run's alpha, not the total logit.
 """
 
 import math
@@ -17,43 +17,45 @@ from torch.nn import functional as F
 
 from longtail.core.errors import UserError, some, unknown
 from longtail.data.base import Split
+from longtail.evaluation import tables
 from longtail.nn.backbones import Backbone, Conv4, ResNet32, Timm
 from longtail.nn.heads import Head
+from longtail.nn.preprocess import to_channels_last
 from longtail.runs.reopen import OpenRun
 
 BATCH = 250
-NAMED = 24
-"""Layers that an error names."""
+LISTED = 24
+"""Layers that an error message lists."""
 
 
-def layers_of(backbone: Backbone, name: str = "") -> list[nn.Module]:
-    """The layer called `name`, by default the last stage; a list of modules is all of them."""
+def find_layers(backbone: Backbone, name: str = "") -> list[nn.Module]:
+    """Find the layer called `name`, by default the last stage; of a ModuleList, all modules."""
     root = _root(backbone)
-    order = getattr(root, "output_fmt", "NCHW")  # as timm says it of its transformers
+    order = getattr(root, "output_fmt", "NCHW")  # timm sets it for some networks
     if str(getattr(order, "value", order)) != "NCHW":
         raise UserError(
-            f"this network gives its maps as {order}: Grad-CAM needs a convolutional one, whose "
-            "channels come before the places"
+            f"this network gives its maps as {order}: Grad-CAM needs a convolutional network, "
+            "with NCHW maps"
         )
     name = name or _last_stage(backbone)
     known = dict(root.named_modules())
     if not name or name not in known:
-        raise unknown("layer", name, [key for key in known if key], _named(backbone))
+        raise unknown("layer", name, [key for key in known if key], _list_layers(backbone))
     layer = known[name]
     return list(layer) if isinstance(layer, nn.ModuleList) else [layer]
 
 
 def _root(backbone: Backbone) -> nn.Module:
-    """What layers are named from."""
+    """The module that layer names start from."""
     root = backbone.model if isinstance(backbone, Timm) else backbone
     assert isinstance(root, nn.Module)
     return root
 
 
-def _named(backbone: Backbone) -> str:
-    """Layers by name, the outermost first."""
+def _list_layers(backbone: Backbone) -> str:
+    """Names of the layers, the outermost first."""
     names = [name for name, _ in _root(backbone).named_modules() if name]
-    return "layers: " + some(sorted(names, key=lambda name: name.count(".")), NAMED)
+    return "layers: " + some(sorted(names, key=lambda name: name.count(".")), LISTED)
 
 
 def _last_stage(backbone: Backbone) -> str:
@@ -65,11 +67,11 @@ def _last_stage(backbone: Backbone) -> str:
         stages = getattr(backbone.model, "feature_info", None)
         if not stages:
             raise UserError(
-                "timm does not tell the stages of this network: name one with --layer "
-                f"({_named(backbone)})"
+                "timm does not list the stages of this network: name a layer with --layer "
+                f"({_list_layers(backbone)})"
             )
         return stages[-1]["module"]
-    raise UserError("Grad-CAM needs images and a convolutional network: embeddings have no places")
+    raise UserError("Grad-CAM needs images and a convolutional network, not embeddings")
 
 
 def grad_cam(
@@ -77,82 +79,84 @@ def grad_cam(
 ) -> Tensor:
     """Maps (B, h, w) of network `inputs` (B, C, H, W) for the logits of `target` (B,).
 
-    Both modules must be in evaluation mode. Where the layer is several modules that are
-    concatenated, as the branches of `resnet32-dual`, their channels are summed as one layer's.
+    Both modules must be in evaluation mode. If the layer is several concatenated modules, as the
+    branches of `resnet32-dual`, their channels count as those of one layer.
     """
-    with torch.enable_grad(), _watched(layers_of(backbone, layer)) as seen:
+    with torch.enable_grad(), _record_outputs(find_layers(backbone, layer)) as activations:
         logits = head(backbone(inputs))
         chosen = logits.gather(1, target[:, None]).sum()
-    sizes = {activation.shape[2:] for activation in seen}
-    if len(sizes) != 1 or any(activation.ndim != 4 for activation in seen):
+    sizes = {activation.shape[2:] for activation in activations}
+    if len(sizes) != 1 or any(activation.ndim != 4 for activation in activations):
         raise UserError(
-            f"layer '{layer or _last_stage(backbone)}' gives no map of places (B, K, h, w): "
+            f"layer '{layer or _last_stage(backbone)}' gives no map of shape (B, K, h, w): "
             "Grad-CAM needs a convolutional layer, or several with maps of one size "
-            f"({_named(backbone)})"
+            f"({_list_layers(backbone)})"
         )
-    slopes = torch.autograd.grad(chosen, seen)
+    gradients = torch.autograd.grad(chosen, activations)
     parts = [
-        (slope.mean(dim=(2, 3), keepdim=True) * activation).sum(1)
-        for slope, activation in zip(slopes, seen, strict=True)
+        (gradient.mean(dim=(2, 3), keepdim=True) * activation).sum(1)
+        for gradient, activation in zip(gradients, activations, strict=True)
     ]
     return F.relu(torch.stack(parts).sum(0)).detach()
 
 
 @contextmanager
-def _watched(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """What `layers` give while they are watched; gradients reach back to there and no further."""
-    seen: list[Tensor] = []
+def _record_outputs(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Record the outputs of `layers` in the block; gradients flow back to them and no further."""
+    outputs: list[Tensor] = []
 
-    def watch(module: nn.Module, inputs: object, output: object) -> object:
-        if not isinstance(output, Tensor):  # as a stage of several resolutions gives them
-            seen.append(torch.empty(0))
+    def record(module: nn.Module, inputs: object, output: object) -> object:
+        if not isinstance(output, Tensor):  # a stage with several resolutions gives a list
+            outputs.append(torch.empty(0))
             return output
-        seen.append(output.detach().requires_grad_())
-        return seen[-1].clone()  # the next layer may work in place
+        outputs.append(output.detach().requires_grad_())
+        return outputs[-1].clone()  # the next layer may work in place
 
-    handles = [layer.register_forward_hook(watch) for layer in layers]
+    handles = [layer.register_forward_hook(record) for layer in layers]
     try:
-        yield seen
+        yield outputs
     finally:
         for handle in handles:
             handle.remove()
 
 
 def compactness(maps: Tensor) -> Tensor:
-    """Share of each map's mass (B, h, w) that lies in its top tenth; nan for a map of zeros.
+    """Share of the mass of each map (B, h, w) in its top tenth; nan for a map of zeros.
 
-    A tenth of the places, the last of them by its part: 0.1 for a level map, 1 for a single peak.
+    It is 0.1 for a constant map and 1 for a single peak. If a tenth of the positions is not a whole
+    number, the last position counts in part.
     """
     flat = maps.flatten(1).sort(dim=1, descending=True).values
-    places = flat.shape[1]
-    part = (places / 10 - torch.arange(places, device=maps.device)).clamp(0, 1)  # 1 1 1 0.4 0 0 ...
+    positions = flat.shape[1]
+    ranks = torch.arange(positions, device=maps.device)
+    part = (positions / 10 - ranks).clamp(0, 1)  # 1 1 1 0.4 0 0 ...
     return (flat * part).sum(1) / flat.sum(1)
 
 
 @dataclass(frozen=True)
 class Compactness:
-    """Compactness over a test set: mean over the images of each split, in percent."""
+    """Mean compactness over the test images of each split, in percent."""
 
     overall: float | None
     many: float | None
     medium: float | None
     few: float | None
     images: int
-    """Of the test set."""
+    """Number of test images."""
     empty: int
-    """Of them, with a map of zeros: nothing in the layer speaks for their class."""
+    """Test images with a map of zeros: nothing in the layer raises the logit of their class."""
     places: tuple[int, int]
-    """h, w of a map."""
+    """Height h and width w of a map."""
 
 
-def maps_of_run(opened: OpenRun, part: Split, layer: str = "") -> Tensor:
-    """Maps of the true classes of `part` under an opened run, batch by batch."""
+def compute_maps(opened: OpenRun, part: Split, layer: str = "") -> Tensor:
+    """Compute the maps (N, h, w) of the true classes of `part`, batch by batch."""
     batches = map(part.take, torch.arange(len(part)).split(BATCH))
     device = opened.fabric.device
     parts = [
         grad_cam(
             *(opened.model.backbone, opened.head),
-            opened.view.network_inputs(batch.pixels().to(device)),
+            to_channels_last(opened.preprocess(batch.pixels().to(device))),
             batch.labels.to(device),
             layer,
         ).cpu()
@@ -162,20 +166,20 @@ def maps_of_run(opened: OpenRun, part: Split, layer: str = "") -> Tensor:
 
 
 def measure(opened: OpenRun, layer: str = "") -> Compactness:
-    """How compact the maps of the true class are over the test set of an opened run."""
+    """Measure the compactness of the true class's maps over the test set of an opened run."""
     data = opened.data
     test = data.evaluated
-    maps = maps_of_run(opened, test, layer)
+    maps = compute_maps(opened, test, layer)
     shares = 100 * compactness(maps)
     split_of = {c: name for name, classes in data.counts.splits.items() for c in classes}
-    there = shares.isfinite()
-    by_split: dict[str, list[float]] = {"overall": shares[there].tolist()}
-    for share, label in zip(shares[there].tolist(), test.labels[there].tolist(), strict=True):
+    present = shares.isfinite()
+    by_split: dict[str, list[float]] = {"overall": shares[present].tolist()}
+    for share, label in zip(shares[present].tolist(), test.labels[present].tolist(), strict=True):
         by_split.setdefault(split_of[label], []).append(share)
     return Compactness(
-        **{name: _mean(by_split.get(name, [])) for name in ("overall", "many", "medium", "few")},
+        **{name: _mean(by_split.get(name, [])) for name in tables.SPLITS},
         images=len(shares),
-        empty=int((~there).sum()),
+        empty=int((~present).sum()),
         places=(maps.shape[1], maps.shape[2]),
     )
 

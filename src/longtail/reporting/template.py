@@ -1,4 +1,4 @@
-"""The templates, styles and scripts that lie in `page/` and are inlined into single-file pages."""
+"""Templates, styles and scripts in `assets/`, which pages contain inline."""
 
 from importlib.resources import files
 
@@ -6,11 +6,12 @@ import jinja2
 
 
 def template(name: str) -> jinja2.Template:
-    """The template called `name`; what it is given is escaped."""
+    """The template called `name`; it escapes the values that it shows."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment.from_string(source(name))
 
 
 def source(name: str) -> str:
-    """The text of a file in `page/`."""
+    """The text of the file `name` in `assets/`."""
     return files("longtail.reporting").joinpath("assets", name).read_text(encoding="utf-8")

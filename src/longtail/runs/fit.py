@@ -35,8 +35,9 @@ from longtail.runs.plan import (
 )
 from longtail.runs.record import evaluate_training
 from longtail.runs.train import train_jobs
-from longtail.training.loop import Progress, explain_out_of_memory, launch
-from longtail.training.model import check_fits
+from longtail.training.launch import explain_out_of_memory, launch
+from longtail.training.loop import Progress
+from longtail.training.probe import check_fits
 
 
 def fit(

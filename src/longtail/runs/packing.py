@@ -10,9 +10,9 @@ from lightning.fabric import Fabric
 from longtail.data.base import Data
 from longtail.runs.folder import Run
 from longtail.runs.plan import DataOf, Job
-from longtail.training.batches import streams
-from longtail.training.model import NetworkProbe
-from longtail.training.schedule import lay_out
+from longtail.training.batches import must_stream
+from longtail.training.probe import NetworkProbe
+from longtail.training.schedule import schedule_stages
 
 
 class TrainedRun(NamedTuple):
@@ -24,8 +24,8 @@ class TrainedRun(NamedTuple):
 
 def find_trained_run(job: Job, data: Data, others: Iterable[Job]) -> TrainedRun | None:
     """Find a finished run among `others` that trained all of `job`, or at least its first stage."""
-    legs = lay_out(job.method.stages, job.config.train.epochs)
-    epochs = {job.first_stage_id(data): legs[0].stop, job.training_id(data): legs[-1].stop}
+    stages = schedule_stages(job.method.stages, job.config.train.epochs)
+    epochs = {job.first_stage_id(data): stages[0].stop, job.training_id(data): stages[-1].stop}
     beside = [other for other in others if other.config.data == job.config.data]
     # the stored id, since a recipe may have changed after its run was trained
     runs = {other.run.result["training_id"]: other.run for other in beside if other.run.has_model}
@@ -69,7 +69,7 @@ def schedule(
 
     def shape(group: list[Job]) -> tuple:
         job = group[0]
-        stops = [leg.stop for leg in lay_out(job.method.stages, job.config.train.epochs)]
+        stops = [s.stop for s in schedule_stages(job.method.stages, job.config.train.epochs)]
         return len(data_of(job).train) // job.config.train.batch_size, stops[-1], stops
 
     return [
@@ -102,7 +102,7 @@ def _can_share_device(sets: Iterable[Data], probes: Iterable[NetworkProbe], fabr
     A network with dropout draws from the device's only generator, so it is trained alone.
     """
     single_gpu = on_cuda(fabric) and fabric.world_size == 1
-    streamed = any(streams(data, fabric.device) for data in sets)
+    streamed = any(must_stream(data, fabric.device) for data in sets)
     return single_gpu and not streamed and not any(probe.random for probe in probes)
 
 

@@ -12,8 +12,6 @@ from longtail.core.errors import UserError
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.evaluation import tables
-from longtail.evaluation.intervals import FORMAT, Intervals, intervals
-from longtail.evaluation.intervals import NAME as INTERVALS
 from longtail.evaluation.result import ClassifierDetails, Result, csv_text, make_result
 from longtail.evaluation.scoring import (
     Evaluation,
@@ -23,14 +21,16 @@ from longtail.evaluation.scoring import (
     extract_parts,
     score_parts,
 )
+from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
+from longtail.evaluation.slider import NAME as SLIDER
 from longtail.methods import Method
 from longtail.nn.heads import Head, NormalisedHead
 from longtail.runs.folder import Run
 from longtail.runs.packing import on_cuda
 from longtail.runs.plan import DataOf, Job
 from longtail.runs.train import FinishedTraining, train_jobs
-from longtail.training.blueprint import Blueprint
 from longtail.training.loop import Progress
+from longtail.training.model import Blueprint
 from longtail.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,8 @@ def evaluate_training(
             if job is not group[0]:
                 job.run.write_metrics(group[0].run.metrics)
             _write_model(job, replica, evaluation, data, with_head=method.rule is not None)
-            write_result(job.run, result, intervals(evaluation.scores, data.counts, alpha), data)
+            slider = count_for_slider(evaluation.scores, data.counts, alpha)
+            write_result(job.run, result, slider, data)
         yield job
 
 
@@ -127,7 +128,7 @@ def _write_model(
 
 
 def write_result(
-    run: Run, result: Result[ClassifierDetails], where_right: Intervals, data: Data
+    run: Run, result: Result[ClassifierDetails], slider: SliderCounts, data: Data
 ) -> None:
     """Write what an evaluation leaves; result.json comes last, since it marks a finished run."""
     absent = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
@@ -137,7 +138,7 @@ def write_result(
             *(len(absent), len(data.classes), data.evaluated_on),
             ", ".join(absent[:10]) + (" ..." if len(absent) > 10 else ""),
         )
-    run.write(INTERVALS, json.dumps(where_right.to_json()) + "\n")
+    run.write(SLIDER, json.dumps(slider.to_json(), separators=(",", ":")) + "\n")
     rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
     run.write("per_class.csv", csv_text(("class", "train_images", "accuracy"), rows))
     points = [(alpha, *splits.values()) for alpha, splits in result.details.sweep.items()]
@@ -145,22 +146,22 @@ def write_result(
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
 
 
-def read_intervals(run: Run) -> Intervals:
-    """Read the intervals that the evaluation of `run` wrote."""
-    path = run.folder / INTERVALS
+def read_slider(run: Run) -> SliderCounts:
+    """Read the slider counts that the evaluation of `run` wrote."""
+    path = run.folder / SLIDER
     again = (
         f"delete {run.folder}/result.json, and the same longtail train command with --resume "
         "evaluates the run again without training it"
     )
     if not path.exists():
         raise UserError(
-            f"{run.folder} has no {INTERVALS}, since an older version evaluated it: {again}"
+            f"{run.folder} has no {SLIDER}, since an older version evaluated it: {again}"
         )
     try:
         content = json.loads(path.read_text())
         version = content.pop("format")
         if version == FORMAT:
-            return Intervals(**content)
+            return SliderCounts(**content)
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UserError(f"{path} cannot be read, it was cut short: {again}") from None
     raise UserError(

@@ -14,17 +14,19 @@ from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation import tables
+from longtail.evaluation.alpha import GRID, choose_alpha
 from longtail.evaluation.result import ClassifierCost, ClassifierDetails, Result, make_result
 from longtail.evaluation.scoring import Evaluation, choose_label_free, extract_parts, score_parts
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
+from longtail.nn.preprocess import Preprocess
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job
+from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
-from longtail.training.loop import launch
+from longtail.training.launch import launch
 from longtail.training.model import build_model, load_weights
-from longtail.training.resident import View
 
 OwnData = Data | Path | str | None
 """A run's own data: loaded already, or its place if it was moved; None where it lay."""
@@ -39,12 +41,12 @@ class OpenRun:
     """The method with its open option set to the value that was chosen."""
     data: Data
     model: Model
-    view: View
+    preprocess: Preprocess
     fabric: Fabric
 
     def features(self, split: Split) -> Tensor:
         """Extract features (N, D) of images, which are prepared as the training images were."""
-        return extract(self.model, split, self.view, self.fabric, self.job.config.machine)
+        return extract(self.model, split, self.preprocess, self.fabric, self.job.config.machine)
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -85,8 +87,8 @@ def reopen(run: Run | Path | str, data: OwnData = None) -> OpenRun:
     model = build_model(job.config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = relaunch(run)
-    view = View.of(own, job.config.train, fabric.device)
-    return OpenRun(job, method, own, model.to(fabric.device).eval(), view, fabric)
+    preprocess = build_preprocess(own, job.config.train).to(fabric.device)
+    return OpenRun(job, method, own, model.to(fabric.device).eval(), preprocess, fabric)
 
 
 def relaunch(run: Run) -> Fabric:
@@ -157,13 +159,13 @@ def _choose_alpha(opened: OpenRun) -> tuple[float, str]:
     if stored["alpha_rule"] == "held-out":  # perhaps by a tuning run
         return stored["alpha"], "held-out"
     if evaluation.held_out is not None and opened.data.test is not None:
-        return measures.choose_alpha(evaluation.held_out, opened.data.counts), "held-out"
+        return choose_alpha(evaluation.held_out, opened.data.counts), "held-out"
     assert isinstance(evaluation.head, NormalisedHead)
     return choose_label_free(evaluation.head, evaluation.features.train)
 
 
 def sweep(
-    run: Run | Path | str, alphas: Sequence[float] = measures.GRID, *, data: OwnData = None
+    run: Run | Path | str, alphas: Sequence[float] = GRID, *, data: OwnData = None
 ) -> dict[float, measures.Accuracy]:
     """Compute the accuracy of a finished run at each alpha, from one pass over the images."""
     alphas = [check_alpha(alpha) for alpha in alphas]

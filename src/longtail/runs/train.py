@@ -14,9 +14,8 @@ from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import ClassifierCost, own_seconds
 from longtail.runs.packing import find_trained_run, on_cuda
 from longtail.runs.plan import DataOf, Job
-from longtail.training.batches import StreamedBatches, place
+from longtail.training.batches import Batches, place
 from longtail.training.loop import Progress, Stopwatch, train
-from longtail.training.resident import ResidentBatches
 from longtail.training.trainer import Trainer
 
 
@@ -40,7 +39,7 @@ class FinishedTraining:
             images=replica.images,
             images_per_second=self.images_per_second,
             device=environment(cuda=on_cuda(replica.fabric))["device"],
-            capture_seconds=self.clock.away,
+            capture_seconds=self.clock.paused_seconds,
             replicas=len(self.replicas),
         )
 
@@ -77,8 +76,9 @@ def train_jobs(
             job.run.append_metrics(record, epoch=epoch - 1)
             if due or epoch == replica.epochs:
                 share = seconds_per_image * replica.images_in(0, epoch)
+                done_now = Checkpoint(epoch, share, clock.paused_seconds)
                 state = {"data": replica.data.identity, "replica": replica.state_dict()}
-                job.run.save_checkpoint({**Checkpoint(epoch, share, clock.away)._asdict(), **state})
+                job.run.save_checkpoint({**done_now._asdict(), **state})
         if due:
             last_save = clock.seconds
         if progress:
@@ -114,7 +114,7 @@ def _restore(
             replica.load_state_dict(saved["replica"])
         elif trained := find_trained_run(job, replica.data, others):
             done = Checkpoint(trained.epochs, done.seconds + own_seconds(trained.run.result))
-            replica.take_over(trained.run.load_model(), f"{trained.run.folder}/model.safetensors")
+            replica.start_from(trained.run.load_model(), f"{trained.run.folder}/model.safetensors")
             if fabric.global_rank == 0:
                 job.run.write_metrics(trained.run.metrics)
     return done
@@ -122,7 +122,7 @@ def _restore(
 
 def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Trainer]:
     """Build a trainer for each job; jobs with the same images and crops share their batches."""
-    placed: dict[Any, ResidentBatches | StreamedBatches] = {}
+    placed: dict[Any, Batches] = {}
     replicas = []
     for job in jobs:
         data, train = data_of(job), job.config.train

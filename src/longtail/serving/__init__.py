@@ -1,1 +1,1 @@
-"""Trained models outside training: predict, export, embed, retrofit."""
+"""Use of trained models: predict, export, embed, retrofit."""

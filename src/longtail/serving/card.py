@@ -1,87 +1,87 @@
-"""The model card: what a shipped model is, in Markdown that lies beside it."""
+"""Model cards: Markdown that describes an exported model."""
 
 from longtail.evaluation import tables
 from longtail.methods import registry
-from longtail.serving.model import About
+from longtail.serving.model import ModelDescription
 
 
-def card(about: About, name: str) -> str:
-    """The card of the model in the file or folder called `name`."""
+def render_card(about: ModelDescription, name: str) -> str:
+    """Return the card of the model in the file or folder called `name`."""
     return "\n".join(
         [
             *_front_matter(about),
             f"# {_title(about)}",
             "",
-            _what(about),
+            _summarise(about),
             "",
             "```python",
             "import longtail as lt",
             "",
             f'model = lt.load_model("{name}")',
-            *_call(about),
+            *_call_example(about),
             "```",
             "",
             f"Input: {about.preprocessing}.",
             *(["", _normalisation(about)] if not about.blueprint.embeddings else []),
-            "Output: logits `(batch, classes)`; their softmax is what `predict` gives.",
+            "Output: logits `(batch, classes)`; `predict` returns their softmax.",
             "",
             "## Figures",
             "",
-            *_figures(about),
+            *_accuracy_lines(about),
             "",
             "## Training",
             "",
-            *_training(about),
+            *_training_lines(about),
             "",
         ]
     )
 
 
-def _front_matter(about: About) -> list[str]:
-    """What model hubs index."""
+def _front_matter(about: ModelDescription) -> list[str]:
+    """Return the metadata that model hubs index."""
     kind = "tabular-classification" if about.blueprint.embeddings else "image-classification"
     return ["---", "library_name: longtail", f"pipeline_tag: {kind}", "tags:", "- long-tail", "---"]
 
 
-def _title(about: About) -> str:
+def _title(about: ModelDescription) -> str:
     return f"{about.training.get('method', 'model')} on {_data(about)}"
 
 
-def _data(about: About) -> str:
+def _data(about: ModelDescription) -> str:
     return tables.data_name({"data": "unnamed data", "ratio": None, **about.training})
 
 
-def _what(about: About) -> str:
+def _summarise(about: ModelDescription) -> str:
     size = len(about.classes)
-    told = f"A classifier of {size} classes, {about.blueprint.backbone}, written by longtail "
-    told += f"{about.version}. "
+    summary = f"A classifier of {size} classes, {about.blueprint.backbone}, written by longtail "
+    summary += f"{about.version}. "
     if about.alpha is None:
-        return told + "It has no alpha."
+        return summary + "It has no alpha."
     if about.dial:
         return (
-            told + f"Alpha is an input, {about.alpha:g} unless it is set. A larger one "
-            "takes more of the frequent classes' advantage away, 0 takes nothing."
+            summary + f"Alpha is an input, {about.alpha:g} by default. A larger alpha removes more "
+            "of the frequent classes' advantage, 0 removes none."
         )
     return (
-        told + f"Alpha {about.alpha:g} is folded into its weights: the total direct effect costs "
-        "nothing here, and cannot be turned any more."
+        summary + f"Alpha {about.alpha:g} is folded into its weights: the total direct effect adds "
+        "no cost, and alpha is fixed."
     )
 
 
-def _call(about: About) -> list[str]:
+def _call_example(about: ModelDescription) -> list[str]:
     inputs = "embeddings" if about.blueprint.embeddings else '["a.jpg", "b.png"]'
     return [f"for found in model.predict({inputs}):", "    print(found.name, found.probability)"]
 
 
-def _normalisation(about: About) -> str:
+def _normalisation(about: ModelDescription) -> str:
     mean, std = (
         ", ".join(f"{value:.4g}" for value in values)
         for values in (about.blueprint.mean, about.blueprint.std)
     )
-    return f"Inside it computes `(x / 255 - mean) / std` with mean ({mean}) and std ({std})."
+    return f"The model computes `(x / 255 - mean) / std` with mean ({mean}) and std ({std})."
 
 
-def _figures(about: About) -> list[str]:
+def _accuracy_lines(about: ModelDescription) -> list[str]:
     metrics = about.metrics
     part = tables.PARTS.get(metrics.get("evaluated_on", ""), "unknown")
     shown = (*tables.SPLITS, *(["class_mean"] if "class_mean" in metrics else []))
@@ -94,17 +94,17 @@ def _figures(about: About) -> list[str]:
         "classes with more than 100, 20 to 100 and fewer than 20 training images.",
     ]
     if about.alpha != metrics.get("alpha"):
-        lines.append(f"At the alpha of this file, {about.alpha:g}, it was not measured.")
+        lines.append(f"It was not evaluated at the alpha of this file, {about.alpha:g}.")
     return lines
 
 
-def _training(about: About) -> list[str]:
+def _training_lines(about: ModelDescription) -> list[str]:
     training, counts = about.training, about.counts
     how = f"seed {training.get('seed')}, {training.get('epochs')} epochs"
     if "checkpoint" in training:
-        how = f"the weights of `{training['checkpoint']}`, trained no further"
+        how = f"the weights of `{training['checkpoint']}`, without further training"
     number = training.get("held_out")
-    held = f", {number:,} of them held out and not learned from" if number else ""
+    held = f", {number:,} of them held out from training" if number else ""
     facts = [
         f"{sum(counts):,} images of {len(counts)} classes, {max(counts):,} of the most frequent "
         f"and {min(counts):,} of the rarest{held}; {how}; subset SHA-256 "

@@ -1,9 +1,9 @@
-"""Features of a trained network as a file: what its head saw, for any classifier to start from.
+"""Write the features of a trained network, the inputs of its head, to a file.
 
     longtail embed runs/x -o features.npz
 
-The file is a data set itself (`longtail train features.npz`), and what the classifiers of
-`estimator.py` take.
+The file is a data set (`longtail train features.npz`), and holds arrays for the classifiers of
+`longtail.estimators`.
 """
 
 import json
@@ -29,44 +29,43 @@ from longtail.training.features import extract
 def embed(
     run: Run | Path | str, out: Path | str, *, data: Path | str | Data | None = None, **options: Any
 ) -> Path:
-    """Write the penultimate features of `run`'s network as an `.npz`; gives its path.
+    """Write the penultimate features of a run's network to an `.npz` file; return its path.
 
     Args:
         run: a finished run.
-        out: the file; it holds x_train, y_train, x_val, y_val, x_test, y_test as far as there are
-            such parts, the names of the classes, and which network made it.
-        data: images to take the features of, prepared as the network's own; by default those it
-            was trained on.
-        options: fields of `DataConfig` for `data`; without it, `root` is where the run's own data
-            lies.
+        out: the file. It holds x_train, y_train, x_val, y_val, x_test and y_test for the parts
+            that exist, the class names, and the origin of the features.
+        data: images to embed, prepared as for training; by default those of the run.
+        options: fields of `DataConfig` for `data`; without `data`, only `root`, the folder of the
+            run's own data.
     """
     out = Path(out)
     if out.suffix != ".npz":
-        raise UserError(f"{out} must end in .npz: that is how it is told apart when it is loaded")
+        raise UserError(f"{out} must end in .npz: that is how longtail recognises the format")
     run = Run.open(run)
-    shipped = read_run(run)
-    wanted = _wanted(run, data, options)
-    _check_same_kind(run, shipped.about.blueprint.shape, wanted)
+    served = read_run(run)
+    images = _load_images(run, data, options)
+    _check_shape(run, served.about.blueprint.shape, images)
     fabric, machine = relaunch(run), run.config.machine
-    model = Model(shipped.backbone, shipped.head)
-    # as in training, to the last bit
+    model = Model(served.backbone, served.head)
+    # channels last as in training, for bit-identical features
     model.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    view = shipped.about.blueprint.view(fabric.device)
+    preprocess = served.preprocess.to(fabric.device)
     arrays: dict[str, NDArray] = {}
     for part in ("train", "val", "test"):
-        split = getattr(wanted, part)
+        split = getattr(images, part)
         if split is not None:
-            arrays[f"x_{part}"] = _small(extract(model, split, view, fabric, machine))
+            arrays[f"x_{part}"] = _to_float16(extract(model, split, preprocess, fabric, machine))
             arrays[f"y_{part}"] = split.labels.numpy()
-    arrays["classes"] = np.array(wanted.classes, dtype=str)
-    arrays["made_by"] = np.array(json.dumps(origin(run, wanted)))
+    arrays["classes"] = np.array(images.classes, dtype=str)
+    arrays["made_by"] = np.array(json.dumps(describe_origin(run, images)))
     with replace_atomically(out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
     return out
 
 
-def _wanted(run: Run, data: Path | str | Data | None, options: dict[str, Any]) -> Data:
-    """The images that features are asked of."""
+def _load_images(run: Run, data: Path | str | Data | None, options: dict[str, Any]) -> Data:
+    """Load `data`, or else the run's own data."""
     if isinstance(data, Data):
         data_sets.check_loaded(data, options)
         return data
@@ -74,14 +73,14 @@ def _wanted(run: Run, data: Path | str | Data | None, options: dict[str, Any]) -
         return data_sets.load(data, **options)
     if ignored := [name for name in options if name != "root"]:
         raise UserError(
-            f"--{ignored[0].replace('_', '-')} prepares other images, named by --data: those of "
-            "the run itself are prepared as they were"
+            f"--{ignored[0].replace('_', '-')} applies to --data only: the run's own images are "
+            "always prepared as in training"
         )
     return own_data(run, options.get("root"))
 
 
-def origin(run: Run, data: Data) -> dict[str, Any]:
-    """Which network, trained on what, made features of which images."""
+def describe_origin(run: Run, data: Data) -> dict[str, Any]:
+    """Describe the network, its training and the images that features come from."""
     config, stored = run.config, run.result
     ratio = "" if stored["ratio"] is None else f":{stored['ratio']:g}"
     return {
@@ -97,22 +96,22 @@ def origin(run: Run, data: Data) -> dict[str, Any]:
 
 
 def read_origin(path: Path) -> dict[str, Any]:
-    """What `embed` said of the features in `path`; empty for a file of other making."""
+    """Read the origin that `embed` wrote into `path`; empty if another program wrote the file."""
     with np.load(path, allow_pickle=False) as file:
         return json.loads(str(file["made_by"])) if "made_by" in file.files else {}
 
 
-def _check_same_kind(run: Run, own: tuple[int, ...], data: Data) -> None:
+def _check_shape(run: Run, own: tuple[int, ...], data: Data) -> None:
     other = tuple(data.train.inputs.shape[1:])
     if len(own) != len(other) or own[0] != other[0]:
         raise UserError(
-            f"{run.folder} was trained on inputs of shape {own}, and {data.name} has "
-            f"{other}: other heights and widths would do, other channels do not"
+            f"{run.folder} was trained on inputs of shape {own}, but {data.name} has {other}: only "
+            "height and width may differ"
         )
 
 
-def _small(features: Tensor) -> NDArray:
-    """As float16, whose three digits are more than bf16 computes with, where its range does."""
+def _to_float16(features: Tensor) -> NDArray:
+    """Convert to float16, more precise than bf16; stay in float32 if that overflows."""
     half = features.half()
     kept = half if bool(torch.isfinite(half).all()) else features
     return kept.numpy(force=True)

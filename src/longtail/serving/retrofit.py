@@ -1,8 +1,8 @@
-"""TDE for a classifier that exists: measure the mean direction, choose alpha, train nothing.
+"""Add TDE to a trained classifier: measure the mean direction and choose alpha, without training.
 
-Any linear classifier is a cosine classifier once features and weights are normalised. The mean
-feature of its training images is one pass away, and with it Eq. 8. As the length of a feature does
-not change which class is first, the folded weights fit into the network's own last layer.
+A linear classifier becomes a cosine classifier when features and weights are normalised. One pass
+over its training images gives their mean feature, and with it Eq. 8. The length of a feature does
+not change which class wins, so the folded weights fit into the network's own last layer.
 Shapes: N images, C classes, D features.
 """
 
@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import safetensors.torch
 import torch
-from torch import Tensor
 
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.environment import environment, versions
@@ -25,108 +24,103 @@ from longtail.data.base import Data, Split
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.data.prepare import hold_out
 from longtail.estimators.rows import HELD_OUT
-from longtail.evaluation.accuracy import (
-    Accuracy,
-    accuracy,
-    best,
-    cosines,
-    label_free_alpha,
-    score,
-    sweep,
-)
+from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
+from longtail.evaluation.alpha import best, cosines, label_free_alpha
 from longtail.methods import Model
 from longtail.nn import weights as networks
 from longtail.nn.backbones import Backbone, Identity
 from longtail.nn.heads import AffineHead, CosineHead, Head
 from longtail.serving import write as exports
-from longtail.serving.model import About, ServedModel
-from longtail.training.blueprint import Blueprint
+from longtail.serving.model import ModelDescription, ServedModel
+from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
-from longtail.training.loop import launch
-from longtail.training.resident import View
+from longtail.training.launch import launch
+from longtail.training.model import Blueprint
 
 Pixels = Literal["imagenet", "data"]
-AS_IT_IS = TrainConfig(augment="none")
-"""How images are seen: whole."""
+NO_AUGMENTATION = TrainConfig(augment="none")
+"""Images are used whole."""
 
 
 @dataclass(frozen=True)
 class Retrofit:
-    """A trained classifier in its TDE version, beside what it was."""
+    """A trained classifier with TDE, compared with the original."""
 
     head: CosineHead
-    """Its own weights, the measured mean feature, and the chosen alpha."""
+    """The classifier's weights, the measured mean feature, and the chosen alpha."""
     rule: str
-    """held-out, label-free, or no direction: as for the estimators."""
+    """How alpha was chosen: held-out, label-free, or no direction."""
     chosen_on: str
-    """The part of the data that alpha was chosen on."""
+    """Part of the data that alpha was chosen on."""
     evaluated_on: str
+    """Part of the data that `before` and `after` were measured on."""
     mean_cos: float
     """Mean of cos(x, d) over the training images."""
     path: Mapping[float, Accuracy]
-    """On the part that alpha was chosen on."""
+    """Accuracy at each alpha, on the part that alpha was chosen on."""
     before: Accuracy
-    """Of the original layer, on the part that is judged."""
+    """Accuracy of the original layer."""
     after: Accuracy
-    state: networks.State
-    """The checkpoint with the folded weights in its last layer: the same network, used as ever."""
+    """Accuracy with TDE."""
+    state: networks.StateDict
+    """The checkpoint with the folded weights in its last layer, for the same network."""
 
     @property
     def gain(self) -> float:
-        """In class-balanced accuracy on the judged part."""
+        """Gain in class-balanced accuracy on the evaluated part."""
         return self.after.class_mean - self.before.class_mean
 
     @property
     def verdict(self) -> str:
-        """Whether it helps, in words."""
+        """Whether TDE helps, in words."""
         if self.rule == "no direction":
             return (
                 f"It does not help: mean cos(x, d) is {self.mean_cos:.2f}, so the features have no "
-                "common direction that could be taken away. Alpha is 0."
+                "common direction to remove. Alpha is 0."
             )
-        told = (
+        change = (
             f"class-balanced accuracy on the {self.evaluated_on} part goes from "
             f"{self.before.class_mean:.1f} to {self.after.class_mean:.1f}"
         )
         caution = ""
         if self.chosen_on == "train":
             caution = (
-                " Alpha was chosen on training images, which the network has seen: images it has "
-                "not seen, as a validation part, would choose better."
+                " Alpha was chosen on training images, which the network has seen: a validation "
+                "part, which it has not seen, would choose better."
             )
         if self.chosen_on == self.evaluated_on and self.rule == "held-out":
             caution += (
-                " Alpha was chosen and judged on the same images, so this is optimistic: only a "
-                "test part can tell."
+                " Alpha was chosen and evaluated on the same images, so this is optimistic: only a "
+                "test part gives a fair estimate."
             )
         if self.head.alpha == 0:
             return (
                 f"TDE does not help: alpha 0 is best on the {self.chosen_on} part, which only "
-                f"normalises the weights; {told}.{caution}"
+                f"normalises the weights; {change}.{caution}"
             )
         helps = "It helps" if self.gain > 0 else "It does not help; keep the original"
-        return f"{helps}: at alpha {self.head.alpha:g} {told}.{caution}"
+        return f"{helps}: at alpha {self.head.alpha:g} {change}.{caution}"
 
-    def save(self, folder: Path, shipped: ServedModel, about: Mapping[str, Any]) -> None:
-        """Write `shipped` as `load_model` reads it, checkpoint.safetensors and result.json."""
-        exports.save_pretrained(shipped, folder)
-        plain = {name: value.detach().cpu().contiguous() for name, value in self.state.items()}
+    def save(self, folder: Path, model: ServedModel, facts: Mapping[str, Any]) -> None:
+        """Write the model for `load_model`, the new checkpoint, and result.json with `facts`."""
+        exports.save_pretrained(model, folder)
+        tensors = {name: value.detach().cpu().contiguous() for name, value in self.state.items()}
         with replace_atomically(folder / exports.CHECKPOINT) as path:
-            path.write_bytes(safetensors.torch.save(plain))
+            path.write_bytes(safetensors.torch.save(tensors))
         with replace_atomically(folder / "result.json") as path:
-            path.write_text(json.dumps({**about, **self.to_json()}, indent=1) + "\n")
+            path.write_text(json.dumps({**facts, **self.to_json()}, indent=1) + "\n")
 
     def to_json(self) -> dict[str, Any]:
-        """All but the tensors."""
+        """Return all fields but the tensors as plain JSON values."""
         return {
             "alpha": self.head.alpha,
             "alpha_rule": self.rule,
             "chosen_on": self.chosen_on,
             "evaluated_on": self.evaluated_on,
             "mean_cos": self.mean_cos,
-            "before": _figures(self.before),
-            "after": _figures(self.after),
-            "sweep": {f"{alpha:g}": _figures(point) for alpha, point in self.path.items()},
+            "before": _flatten(self.before),
+            "after": _flatten(self.after),
+            "sweep": {f"{alpha:g}": _flatten(point) for alpha, point in self.path.items()},
             "verdict": self.verdict,
         }
 
@@ -140,16 +134,17 @@ def retrofit(
     pixels: Pixels = "imagenet",
     **options: Any,
 ) -> Retrofit:
-    """The TDE version of a trained timm or torchvision classifier; trains nothing.
+    """Add TDE to a trained timm or torchvision classifier, without training.
 
     Args:
-        checkpoint: its weights: a state dict as .pt, .pth or .safetensors.
-        data: what it was trained on, images or an `.npz` of the features its last layer takes.
-            Alpha is chosen on the validation part, else on a fifth of each training class; the
-            test part, if there is one, is only judged on.
-        model: the network's name in timm or torchvision; not needed with features.
-        out: a folder for the result, which `load_model` and `export` read; None writes nothing.
-        pixels: how pixels were normalised in its training.
+        checkpoint: weights of the classifier: a state dict as .pt, .pth or .safetensors.
+        data: its training data, images or an `.npz` file of the inputs of its last layer. Alpha
+            is chosen on the validation part, else on a fifth of each training class; the test
+            part, if there is one, is only used for evaluation.
+        model: name of the network in timm or torchvision; not needed if `data` holds features.
+        out: folder for the result, which `load_model` and `export` read; None writes no files.
+        pixels: mean and deviation that normalised the pixels in training: ImageNet's, or the
+            data's own.
         options: fields of `DataConfig`.
     """
     folder = None if out is None else Path(out)
@@ -161,10 +156,10 @@ def retrofit(
     data = data if isinstance(data, Data) else data_sets.load(data, **options)
     if pixels == "imagenet" and len(data.mean) == 3:
         data = replace(data, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-    backbone, layer = _network(state, data, model)
-    made = _measured(_features(backbone, layer, data), layer, data, state)
+    backbone, layer = _split_network(state, data, model)
+    result = _retrofit_layer(_extract_features(backbone, layer, data), layer, data, state)
     if folder:
-        about = {
+        facts = {
             "checkpoint": Path(checkpoint).name,
             "model": model or None,
             "data": Path(data.full_name).name,
@@ -172,42 +167,44 @@ def retrofit(
             "counts": data.counts.images,
             **environment(cuda=torch.cuda.is_available()),
         }
-        made.save(folder, _shipped(made, backbone, data, Path(checkpoint).name), about)
-    return made
+        result.save(folder, _make_model(result, backbone, data, Path(checkpoint).name), facts)
+    return result
 
 
-def _network(
-    state: networks.State, data: Data, name: str
-) -> tuple[Identity | networks.Penultimate, networks.Classifier]:
-    """What gives the features, and the layer that they go into."""
+def _split_network(
+    state: networks.StateDict, data: Data, name: str
+) -> tuple[Identity | networks.HeadlessNetwork, networks.LastLayer]:
+    """Return the part of the network that computes the features, and its last layer."""
     classes, sample = len(data.classes), data.train.take(torch.arange(2)).pixels()
     if data.embeddings:
         dim = sample.shape[1]
-        return Identity(dim), networks.classifier_in(state, classes, dim)
+        return Identity(dim), networks.find_last_layer(state, classes, dim)
     if not name:
         raise UserError("which network? Pass its name in timm or torchvision as --model")
     return networks.build(name, state, classes, sample / 255)
 
 
-def _features(backbone: Backbone, layer: networks.Classifier, data: Data) -> dict[str, Split]:
-    """Features (N, D) of every part."""
+def _extract_features(
+    backbone: Backbone, layer: networks.LastLayer, data: Data
+) -> dict[str, Split]:
+    """Compute the features (N, D) of every part."""
     machine = MachineConfig()
     fabric = launch(machine)
-    view = View.of(data, AS_IT_IS, fabric.device)
+    preprocess = build_preprocess(data, NO_AUGMENTATION).to(fabric.device)
     network = Model(backbone, AffineHead.of(layer.weight, layer.bias)).to(fabric.device)
     parts = {}
     for part in ("train", "val", "test"):
         if (split := getattr(data, part)) is not None:
-            found = extract(network, split, view, fabric, machine)
-            parts[part] = Split(found.cpu(), split.labels)
+            features = extract(network, split, preprocess, fabric, machine)
+            parts[part] = Split(features.cpu(), split.labels)
     return parts
 
 
 @torch.no_grad()
-def _measured(
-    parts: Mapping[str, Split], layer: networks.Classifier, data: Data, state: networks.State
+def _retrofit_layer(
+    parts: Mapping[str, Split], layer: networks.LastLayer, data: Data, state: networks.StateDict
 ) -> Retrofit:
-    """Direction, alpha, and the two heads judged."""
+    """Measure the direction, choose alpha, and evaluate both heads."""
     train, held, chosen_on = parts["train"], parts.get("val"), "val"
     if held is None:
         (train, held), chosen_on = hold_out(train, HELD_OUT), "train"
@@ -221,12 +218,12 @@ def _measured(
         rule = "no direction"
     elif path:
         head.alpha, rule = best(path), "held-out"
-    head.mean_feature.copy_(parts["train"].in_memory.mean(0))  # of what was held out too
-    evaluated_on, judged = next((p, parts[p]) for p in ("test", "val", "train") if p in parts)
+    head.mean_feature.copy_(parts["train"].in_memory.mean(0))  # with the held-out images
+    evaluated_on, split = next((p, parts[p]) for p in ("test", "val", "train") if p in parts)
     if evaluated_on == "train" and len(held):
-        judged = held
+        split = held
     folded = head.folded()
-    usual = float(parts["train"].in_memory.norm(dim=1).mean().clamp(min=1e-12))
+    mean_length = float(parts["train"].in_memory.norm(dim=1).mean().clamp(min=1e-12))
     return Retrofit(
         head=head.eval(),
         rule=rule,
@@ -234,28 +231,28 @@ def _measured(
         evaluated_on=evaluated_on,
         mean_cos=mean_cos,
         path=path,
-        before=_judge(AffineHead.of(layer.weight, layer.bias), judged, data),
-        after=_judge(folded, judged, data),
-        # without the normalised feature, logits keep their size where features are of usual length
-        state=layer.replaced(state, folded.weight / usual),
+        before=_evaluate(AffineHead.of(layer.weight, layer.bias), split, data),
+        after=_evaluate(folded, split, data),
+        # the layer does not normalise features: dividing by their mean length keeps logits in scale
+        state=layer.replace_in(state, folded.weight / mean_length),
     )
 
 
-def _shipped(
-    made: Retrofit, backbone: Identity | networks.Penultimate, data: Data, checkpoint: str
+def _make_model(
+    result: Retrofit, backbone: Identity | networks.HeadlessNetwork, data: Data, checkpoint: str
 ) -> ServedModel:
-    """The network with the new head, its dial at the chosen alpha."""
+    """Build the network with the new head, its adjustable alpha set to the chosen one."""
     name = "identity" if isinstance(backbone, Identity) else backbone.name
-    about = About(
-        blueprint=Blueprint.of(Config(backbone=name, train=AS_IT_IS), made.head, data),
+    about = ModelDescription(
+        blueprint=Blueprint.of(Config(backbone=name, train=NO_AUGMENTATION), result.head, data),
         classes=data.classes,
         counts=data.counts.images,
-        alpha=made.head.alpha,
+        alpha=result.head.alpha,
         dial=True,
         metrics={
-            "evaluated_on": made.evaluated_on,
-            "alpha": made.head.alpha,
-            **_figures(made.after),
+            "evaluated_on": result.evaluated_on,
+            "alpha": result.head.alpha,
+            **_flatten(result.after),
         },
         training={
             "method": "retrofit",
@@ -263,20 +260,17 @@ def _shipped(
             "data": Path(data.name).name,
             "ratio": data.ratio,
             "subset_sha256": data.subset_sha256,
-            "verdict": made.verdict,
+            "verdict": result.verdict,
         },
         version=versions()["longtail"],
     )
-    return ServedModel(Model(backbone, made.head), about).cpu()
+    return ServedModel(Model(backbone, result.head), about).cpu()
 
 
-def _judge(head: Head, split: Split, data: Data) -> Accuracy:
-    return accuracy(_logits(head, split.in_memory), split.labels, data.counts)
+def _evaluate(head: Head, split: Split, data: Data) -> Accuracy:
+    logits = torch.cat([head(batch) for batch in split.in_memory.split(4096)])
+    return accuracy(logits, split.labels, data.counts)
 
 
-def _logits(head: Head, features: Tensor) -> Tensor:
-    return torch.cat([head(batch) for batch in features.split(4096)])
-
-
-def _figures(judged: Accuracy) -> dict[str, float | None]:
-    return {**judged.splits(), "class_mean": judged.class_mean}
+def _flatten(point: Accuracy) -> dict[str, float | None]:
+    return {**point.splits(), "class_mean": point.class_mean}

@@ -1,7 +1,7 @@
-"""Runs to files that other programs take: safetensors, ONNX, torch.export, a pretrained folder.
+"""Write models to files: safetensors, ONNX, torch.export, or a pretrained folder.
 
-What a file says is compared with the run's own model, total - alpha * indirect (Eq. 8), before it
-is written; a card lies beside it.
+Each file is compared with the run's own model, total - alpha * indirect (Eq. 8), before it is
+written, and gets a model card beside it.
 """
 
 import copy
@@ -19,21 +19,28 @@ from longtail.core.errors import UserError, unknown
 from longtail.core.files import replace_atomically
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import FILES, Run
-from longtail.serving.card import card
-from longtail.serving.model import About, ServedModel, no_dial
-from longtail.serving.read import CONFIG, DESCRIPTION, WEIGHTS, needs, onnx_session, read_folder
+from longtail.serving.card import render_card
+from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
+from longtail.serving.read import (
+    CONFIG,
+    DESCRIPTION,
+    WEIGHTS,
+    read_folder,
+    require_packages,
+    start_onnx_session,
+)
 
 BATCHES = (1, 2, 5)
-"""Sizes at which a graph must agree with the model."""
+"""Batch sizes at which a graph must agree with the model."""
 TOLERANCE = 1e-4
-"""Of a logit, as a part of the largest."""
+"""Allowed error of a logit, relative to the largest."""
 ALPHAS = (0.0, 1.5)
-"""Where a graph with a dial must agree."""
+"""Alphas at which a graph with adjustable alpha must agree with the model."""
 LARGEST_ONNX = 2**31 - 2**24
-"""Bytes of weights, with room for the graph: protobuf holds no more in one file."""
+"""Most bytes of weights in one file: protobuf's limit, less room for the graph."""
 CARD = "README.md"
 CHECKPOINT = "checkpoint.safetensors"
-"""Of `retrofit`: the original network with the new weights in its last layer."""
+"""File of `retrofit`: the original network with new weights in its last layer."""
 
 
 def export(
@@ -44,57 +51,59 @@ def export(
     alpha: float | None = None,
     alpha_input: bool = False,
 ) -> Path:
-    """Write the model of a finished run to one file, and its card beside it.
+    """Write the model of a finished run to one file, with a model card beside it.
 
     Args:
-        run: the run or its folder, or that of `retrofit` or `save_pretrained`.
+        run: a run or its folder, or a folder of `retrofit` or `save_pretrained`.
         to: safetensors, onnx or torch-export.
-        out: the file; METHOD with the format's suffix, in this folder, by default.
-        alpha: folded into the weights; the run's own by default.
-        alpha_input: leave alpha free, as a second input of the graph, instead.
+        out: the file; METHOD with the format's suffix, in the current folder, by default.
+        alpha: alpha to fold into the weights; the run's own by default.
+        alpha_input: keep alpha as a second input of the graph instead.
 
     Raises:
-        UserError: if there is nothing to export, or what was made differs from the run's model.
+        UserError: if there is no model to export, or the file would differ from the run's model.
     """
     if to not in WRITERS:
         raise unknown("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
     if alpha_input and alpha is not None:
-        raise UserError("--alpha fixes it and --alpha-input leaves it free: pass one of them")
+        raise UserError(
+            "--alpha folds it in and --alpha-input keeps it adjustable: pass one of them"
+        )
     trained = read_folder(run.folder if isinstance(run, Run) else Path(run))
     if alpha_input and not trained.about.dial:
-        raise no_dial(trained.about)
-    shipped = trained if alpha_input else trained.folded(alpha)
+        raise fixed_alpha_error(trained.about)
+    model = trained if alpha_input else trained.fold(alpha)
     suffix, write = WRITERS[to]
     path = Path(f"{trained.about.training['method']}{suffix}" if out is None else out)
     if path.suffix != suffix:
-        raise UserError(f"{path} is to hold {to}: its name must end in {suffix}")
+        raise UserError(f"{path} must end in {suffix} to hold {to}")
     if out is None and path.exists():
-        raise UserError(f"{path} is there already: -o {path} replaces it, another name keeps both")
+        raise UserError(f"{path} exists: -o {path} replaces it, another name keeps both")
     own_folder = any((path.parent / name).exists() for name in ("config.yaml", CONFIG))
     if own_folder and path.name in (*FILES, CHECKPOINT):
         raise UserError(f"{path} is a file of the run itself: choose another -o")
-    content, graph = write(shipped)
-    _check(trained, shipped, graph, to)
+    content, graph = write(model)
+    _check(trained, model, graph, to)
     _write(path, content)
-    _write(card_of(path), card(shipped.about, path.name).encode())
+    _write(card_path(path), render_card(model.about, path.name).encode())
     return path
 
 
-def card_of(path: Path) -> Path:
-    """Where the card of a model file lies."""
+def card_path(path: Path) -> Path:
+    """Return the path of the card beside a model file."""
     return path.with_name(f"{path.name}.md")
 
 
-def save_pretrained(shipped: ServedModel, folder: Path | str) -> Path:
-    """Write `shipped` as a folder in the layout of model hubs, which `from_pretrained` reads."""
+def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
+    """Write `model` to a folder in the layout of model hubs, which `from_pretrained` reads."""
     folder = Path(folder)
     if (folder / "config.yaml").exists():
-        raise UserError(f"{folder} is the folder of a run: choose another")
-    content, graph = _safetensors(shipped)
-    _check(shipped, shipped, graph, "safetensors")
+        raise UserError(f"{folder} is the folder of a run: choose another folder")
+    content, graph = _safetensors(model)
+    _check(model, model, graph, "safetensors")
     _write(folder / WEIGHTS, content)
-    _write(folder / CONFIG, (_description(shipped, indent=2) + "\n").encode())
-    _write(folder / CARD, card(shipped.about, folder.name).encode())
+    _write(folder / CONFIG, (_describe(model, indent=2) + "\n").encode())
+    _write(folder / CARD, render_card(model.about, folder.name).encode())
     return folder
 
 
@@ -103,35 +112,35 @@ def _write(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def _description(shipped: ServedModel, indent: int | None = None) -> str:
-    return json.dumps(shipped.about.to_json(), indent=indent)
+def _describe(model: ServedModel, indent: int | None = None) -> str:
+    return json.dumps(model.about.to_json(), indent=indent)
 
 
 Graph = Callable[..., Tensor]
-"""What computes the logits, read back from what will be written."""
+"""A function that computes logits, loaded from the bytes that will be written."""
 
 
-def _safetensors(shipped: ServedModel) -> tuple[bytes, Graph]:
-    weights = {name: w.cpu().contiguous() for name, w in shipped.state_dict().items()}
-    said = _description(shipped)
-    content = safetensors.torch.save(weights, {"format": "pt", DESCRIPTION: said})
-    again = ServedModel.build(About.from_json(said, "the file"), "the file")
-    return content, again.take(safetensors.torch.load(content), "the file")
+def _safetensors(model: ServedModel) -> tuple[bytes, Graph]:
+    weights = {name: w.cpu().contiguous() for name, w in model.state_dict().items()}
+    text = _describe(model)
+    content = safetensors.torch.save(weights, {"format": "pt", DESCRIPTION: text})
+    copied = ServedModel.build(ModelDescription.from_json(text, "the file"), "the file")
+    return content, copied.load_weights(safetensors.torch.load(content), "the file")
 
 
-def _onnx(shipped: ServedModel) -> tuple[bytes, Graph]:
-    needs("onnx", "onnxscript", "onnxruntime")
-    size = sum(weight.nbytes for weight in shipped.state_dict().values())
+def _onnx(model: ServedModel) -> tuple[bytes, Graph]:
+    require_packages("onnx", "onnxscript", "onnxruntime")
+    size = sum(weight.nbytes for weight in model.state_dict().values())
     if size > LARGEST_ONNX:
         raise UserError(
-            f"the weights take {size / 1e9:.1f} GB and one ONNX file holds 2: use --to safetensors"
+            f"the weights take {size / 1e9:.1f} GB, but one ONNX file holds 2: use --to safetensors"
         )
-    names = _input_names(shipped)
-    sample, shapes = _sample(shipped, 2), _dynamic(shipped)
+    names = _input_names(model)
+    sample, shapes = _make_inputs(model, 2), _dynamic_shapes(model)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch about itself
+        warnings.simplefilter("ignore")  # torch's warnings about its own code
         program = torch.onnx.export(
-            shipped,
+            model,
             sample,
             dynamo=True,
             dynamic_shapes=shapes,
@@ -141,10 +150,10 @@ def _onnx(shipped: ServedModel) -> tuple[bytes, Graph]:
         )
     assert program is not None
     for node in program.model.graph.all_nodes():
-        node.metadata_props.clear()  # stack traces, with the paths of this machine
-    program.model.metadata_props[DESCRIPTION] = _description(shipped)
+        node.metadata_props.clear()  # stack traces hold paths of this machine
+    program.model.metadata_props[DESCRIPTION] = _describe(model)
     content = program.model_proto.SerializeToString()
-    session = onnx_session(content)
+    session = start_onnx_session(content)
 
     def run(*inputs: Tensor) -> Tensor:
         feed = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
@@ -153,17 +162,17 @@ def _onnx(shipped: ServedModel) -> tuple[bytes, Graph]:
     return content, run
 
 
-def _torch_export(shipped: ServedModel) -> tuple[bytes, Graph]:
+def _torch_export(model: ServedModel) -> tuple[bytes, Graph]:
     content = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(
-            shipped, _sample(shipped, 2), dynamic_shapes=_dynamic(shipped)
+            model, _make_inputs(model, 2), dynamic_shapes=_dynamic_shapes(model)
         )
         for node in program.graph.nodes:
-            node.meta.pop("stack_trace", None)  # it has the paths of this machine
-        described = {f"{DESCRIPTION}.json": _description(shipped)}
-        torch.export.save(program, content, extra_files=described)
+            node.meta.pop("stack_trace", None)  # it holds paths of this machine
+        extra_files = {f"{DESCRIPTION}.json": _describe(model)}
+        torch.export.save(program, content, extra_files=extra_files)
         content.seek(0)
         return content.getvalue(), torch.export.load(content).module()
 
@@ -173,48 +182,48 @@ WRITERS: dict[str, tuple[str, Callable[[ServedModel], tuple[bytes, Graph]]]] = {
     "onnx": (".onnx", _onnx),
     "torch-export": (".pt2", _torch_export),
 }
-"""Format to its suffix and what makes the bytes of a file, with what they compute."""
+"""Suffix of each format, and the function that makes the bytes of a file and its graph."""
 
 
-def _input_names(shipped: ServedModel) -> list[str]:
-    inputs = "embeddings" if shipped.about.blueprint.embeddings else "images"
-    return [inputs, "alpha"] if shipped.about.dial else [inputs]
+def _input_names(model: ServedModel) -> list[str]:
+    inputs = "embeddings" if model.about.blueprint.embeddings else "images"
+    return [inputs, "alpha"] if model.about.dial else [inputs]
 
 
-def _dynamic(shipped: ServedModel) -> tuple[dict[int, torch.export.Dim] | None, ...]:
+def _dynamic_shapes(model: ServedModel) -> tuple[dict[int, torch.export.Dim] | None, ...]:
     batch = {0: torch.export.Dim("batch")}
-    return (batch, None) if shipped.about.dial else (batch,)
+    return (batch, None) if model.about.dial else (batch,)
 
 
-def _sample(shipped: ServedModel, batch: int, alpha: float = 1.0) -> tuple[Tensor, ...]:
-    """Inputs of a batch of noise, always the same."""
+def _make_inputs(model: ServedModel, batch: int, alpha: float = 1.0) -> tuple[Tensor, ...]:
+    """Make a batch of noise, the same on every call."""
     generator = torch.Generator().manual_seed(batch)
-    shape = (batch, *shipped.about.blueprint.shape)
-    if shipped.about.blueprint.embeddings:
+    shape = (batch, *model.about.blueprint.shape)
+    if model.about.blueprint.embeddings:
         inputs = torch.rand(shape, generator=generator)
     else:
         inputs = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
-    return (inputs, torch.tensor(alpha)) if shipped.about.dial else (inputs,)
+    return (inputs, torch.tensor(alpha)) if model.about.dial else (inputs,)
 
 
 @torch.no_grad()
-def _check(trained: ServedModel, shipped: ServedModel, graph: Graph, what: str) -> None:
-    """Refuse a `graph` of `shipped` that says something else than the `trained` model."""
+def _check(trained: ServedModel, model: ServedModel, graph: Graph, what: str) -> None:
+    """Raise an error if the `graph` of `model` differs from the `trained` model."""
     trained = copy.deepcopy(trained).cpu()
     for batch in BATCHES:
-        for alpha in ALPHAS if shipped.about.dial else (shipped.about.alpha,):
-            inputs = _sample(shipped, batch, alpha or 0.0)
-            turned = isinstance(trained.head, NormalisedHead) and alpha is not None
-            dial = (torch.tensor(alpha),) if turned else ()
-            expected, got = trained(inputs[0], *dial), graph(*inputs)
+        for alpha in ALPHAS if model.about.dial else (model.about.alpha,):
+            inputs = _make_inputs(model, batch, alpha or 0.0)
+            has_alpha = isinstance(trained.head, NormalisedHead) and alpha is not None
+            alpha_input = (torch.tensor(alpha),) if has_alpha else ()
+            expected, got = trained(inputs[0], *alpha_input), graph(*inputs)
             if got.shape != expected.shape:
                 raise UserError(
                     f"the {what} graph gives {tuple(got.shape)} for a batch of {batch}, the model "
                     f"{tuple(expected.shape)}: nothing was written"
                 )
-            apart = (got - expected).abs().max().item()
-            if not apart <= TOLERANCE * max(1.0, expected.abs().max().item()):
+            error = (got - expected).abs().max().item()
+            if not error <= TOLERANCE * max(1.0, expected.abs().max().item()):
                 raise UserError(
-                    f"the {what} graph and the model differ by {apart:.2g} in a logit (batch "
+                    f"the {what} graph and the model differ by {error:.2g} in a logit (batch "
                     f"{batch}): nothing was written. --to safetensors keeps the weights as they are"
                 )

@@ -1,1 +1,1 @@
-"""The one training loop, and what it needs: model, optimiser, batches, schedule, launch."""
+"""The training loop and its parts: launch, model, batches, schedule, optimiser, step."""

@@ -1,11 +1,14 @@
-"""Images that do not fit the device: workers read them, pinned memory carries them over.
+"""Where the network inputs of a step come from.
 
-On the device they take the same batched functions as resident images, and come out the same.
-Shapes: B images in a batch, stored (C, H, W).
+Images that fit the device stay there as uint8; others stream to it from worker processes. Both
+take the same batched functions on the device, with the same result.
+
+Shapes: N training images, B in a batch, stored images (C, H, W).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -13,67 +16,144 @@ from torch import Tensor
 
 from longtail.core.config import MachineConfig, TrainConfig
 from longtail.core.errors import UserError
+from longtail.data.augment.crops import Augmentation, CropFlip, Plain
+from longtail.data.augment.photo import ResizedCrop
 from longtail.data.base import Data
 from longtail.data.decoding.host import processes, share
 from longtail.data.decoding.images import Pixels
-from longtail.data.decoding.streamed import Encoded, StreamedImages
+from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import CHUNK, read_chunks
-from longtail.training.resident import ResidentBatches, View, augmentation
+from longtail.nn.preprocess import Preprocess, to_channels_last
 
-SHARE = 0.5
-"""Of the device's memory that resident images may take; the rest is the network's."""
+RESIDENT_SHARE = 0.5
+"""Part of the device's memory that resident images may take; the network needs the rest."""
 
 
 def place(
     data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device
-) -> "ResidentBatches | StreamedBatches":
-    """The training set on the device if it fits there, else streaming to it."""
-    if streams(data, device):
+) -> "Batches":
+    """Put the training set on the device if it fits there, else stream it."""
+    if must_stream(data, device):
         return StreamedBatches(data, train, machine, device)
     return ResidentBatches.place(data, train, device)
 
 
-def streams(data: Data, device: torch.device) -> bool:
-    """Whether the training images cannot stay on `device`."""
+def must_stream(data: Data, device: torch.device) -> bool:
+    """Whether the training images do not fit on `device`."""
     inputs = data.train.inputs
     if isinstance(inputs, StreamedImages):
         return True
     if device.type != "cuda":
         return False
-    room = SHARE * torch.cuda.get_device_properties(device).total_memory
+    room = RESIDENT_SHARE * torch.cuda.get_device_properties(device).total_memory
     return inputs.numel() * inputs.element_size() > room
 
 
-class StreamedBatches:
-    """Takes the place of `Resident`."""
+@dataclass(frozen=True)
+class ResidentBatches:
+    """Batches gathered from a training set that lies on the device."""
 
-    captured = False
-    """A graph cannot wait for workers."""
+    source: Tensor
+    """(N, C, H, W) uint8, prepared by `Augmentation.ready`, or (N, D) embeddings."""
+    labels: Tensor
+    """(N,)."""
+    augmentation: Augmentation
+    preprocess: Preprocess
+
+    @staticmethod
+    def place(data: Data, train: TrainConfig, device: torch.device) -> "ResidentBatches":
+        """Copy the training set of `data` to `device`."""
+        augmentation = choose_augmentation(data, train)
+        return ResidentBatches(
+            source=augmentation.ready(data.train.in_memory).to(device),
+            labels=data.train.labels.to(device),
+            augmentation=augmentation,
+            preprocess=build_preprocess(data, train).to(device),
+        )
+
+    capturable = True
+    """Whether a CUDA graph can hold `draw`."""
+
+    def begin_epoch(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        """Do nothing: the images are on the device already."""
+
+    def draw(self, index: Tensor, draws: Tensor, sampler: int) -> Tensor:
+        """Network inputs of the rows in `index` (B,), augmented by their `draws` (B, P)."""
+        return to_channels_last(self.preprocess(self.augmentation(self.source, index, draws)))
+
+
+class StreamedBatches:
+    """Batches that worker processes read, for a training set too large for the device."""
+
+    capturable = False
+    """A CUDA graph cannot wait for workers."""
 
     def __init__(
         self, data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device
     ):
         self.inputs = data.train.inputs
         self.labels = data.train.labels.to(device)
-        self.augmentation = augmentation(data, train)
-        self.view = View.of(data, train, device)
+        self.augmentation = choose_augmentation(data, train)
+        self.preprocess = build_preprocess(data, train).to(device)
         self.machine = machine
         self.device = device
-        self._feeds: list[Iterator[Tensor]] = []
+        self._streams: list[Iterator[Tensor]] = []
 
-    def begin(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
-        """Start the workers on an epoch: rows of each sampler, in batches of `sizes`."""
+    def begin_epoch(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        """Start the workers on the rows of each sampler, in batches of `sizes`."""
         batches = [list(order.split(list(sizes))) for order in orders]
-        self._feeds = [
-            stream_batches(self.inputs, rows, self.machine, self.device, feeds=len(batches))
+        self._streams = [
+            stream_batches(self.inputs, rows, self.machine, self.device, streams=len(batches))
             for rows in batches
         ]
 
-    def draw(self, index: Tensor, drawn: Tensor, sampler: int) -> Tensor:
-        """Network inputs of the sampler's next batch, which holds the rows in `index`."""
-        source = self.augmentation.ready(next(self._feeds[sampler]))
+    def draw(self, index: Tensor, draws: Tensor, sampler: int) -> Tensor:
+        """Network inputs of the sampler's next batch, which holds the rows in `index` (B,)."""
+        source = self.augmentation.ready(next(self._streams[sampler]))
         places = torch.arange(len(index), device=self.device)
-        return self.view.network_inputs(self.augmentation(source, places, drawn))
+        return to_channels_last(self.preprocess(self.augmentation(source, places, draws)))
+
+
+Batches = ResidentBatches | StreamedBatches
+
+
+def choose_augmentation(data: Data, train: TrainConfig) -> Augmentation:
+    """Choose the augmentation that `train` asks for, sized for the images of `data`."""
+    if data.embeddings or train.augment == "none":
+        return Plain()
+    stored, seen = stored_size(data), input_size(data, train)
+    if train.augment == "resized-crop":
+        return ResizedCrop(stored, seen, train.jitter)
+    if max(seen[side] - stored[side] for side in (0, 1)) > 2 * train.pad:
+        raise UserError(
+            f"--crop-size {train.crop_size} is larger than the padded image of "
+            f"{stored[0]}x{stored[1]} pixels: --augment resized-crop enlarges images"
+        )
+    return CropFlip(stored, seen, train.pad, flip=train.augment == "crop-flip")
+
+
+def build_preprocess(data: Data, train: TrainConfig) -> Preprocess:
+    """Build the preprocessing that `train` asks for, with the statistics of `data`."""
+    return Preprocess(data.mean, data.std, None if data.embeddings else input_size(data, train))
+
+
+def input_size(data: Data, train: TrainConfig) -> tuple[int, int]:
+    """(H, W) of the network's inputs."""
+    if train.crop_size is not None:
+        return train.crop_size, train.crop_size
+    return stored_size(data)
+
+
+def stored_size(data: Data) -> tuple[int, int]:
+    """(H, W) of the stored images."""
+    return data.train.inputs.shape[2], data.train.inputs.shape[3]
+
+
+def sample_input(data: Data, train: TrainConfig) -> Tensor:
+    """One network input of the right shape, to try a network out."""
+    if data.embeddings:
+        return data.train.in_memory[:1]
+    return torch.zeros(1, data.train.inputs.shape[1], *input_size(data, train))
 
 
 def stream_batches(
@@ -82,124 +162,87 @@ def stream_batches(
     machine: MachineConfig,
     device: torch.device,
     *,
-    feeds: int = 1,
+    streams: int = 1,
 ) -> Iterator[Tensor]:
-    """The images at the places of each of `batches`, on `device`; workers begin at once.
+    """Yield the images of each batch on `device`; the workers start at once.
 
     Args:
-        inputs: the images.
-        batches: places, (B,) each.
-        machine: its workers.
-        device: where the images are wanted.
-        feeds: such iterators that are read by turns, and share the workers.
+        inputs: all images.
+        batches: row numbers, (B,) each.
+        machine: sets the number of workers.
+        device: receives the images.
+        streams: iterators that are read in turn and share the workers, this one included.
     """
     places = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
-    on_device = machine.decode == "device" and isinstance(inputs, StreamedImages)
-    if on_device and not can_decode(device):
-        raise UserError(
-            f"this torchvision cannot decode JPEGs on {device}: leave --decode device out"
-        )
     wide = inputs.element_size() if isinstance(inputs, Tensor) else 1
-    arriving = read_chunks(
-        _maker(inputs, encoded=on_device),
+    chunks = read_chunks(
+        inputs.decoded if isinstance(inputs, StreamedImages) else partial(_take_rows, inputs),
         places,
-        workers=workers_of(machine, feeds) if places else 0,
+        workers=count_workers(machine, streams) if places else 0,
         chunk_bytes=CHUNK * math.prod(inputs.shape[1:]) * wide,
-        loaders=feeds * processes(machine),
-        pin=device.type == "cuda" and not on_device,
+        loaders=streams * processes(machine),
+        pin=device.type == "cuda",
     )
-    made = _joined(inputs, arriving, [len(batch) for batch in batches], device)
-    return _early(made, device) if device.type == "cuda" else made
+    joined = _join_chunks(inputs, chunks, [len(batch) for batch in batches], device)
+    return _prefetch(joined, device) if device.type == "cuda" else joined
 
 
-def _maker(
-    inputs: Tensor | StreamedImages, *, encoded: bool
-) -> Callable[[list[int]], Pixels | Encoded]:
-    """What a worker does with a chunk of places."""
-    if isinstance(inputs, StreamedImages):
-        return inputs.encoded if encoded else inputs.decoded
-    return partial(_taken, inputs)
+def count_workers(machine: MachineConfig, streams: int = 1) -> int:
+    """Workers of each stream: a share of --workers, or of the cores of this process."""
+    if machine.workers == 0:
+        return 0
+    return max(1, (machine.workers or share(machine)) // streams)
 
 
-def _taken(inputs: Tensor, index: list[int]) -> Pixels:
-    return Pixels(inputs[index], {})
+def _take_rows(inputs: Tensor, rows: list[int]) -> Pixels:
+    return Pixels(inputs[rows], {})
 
 
-def _joined(
+def _join_chunks(
     inputs: Tensor | StreamedImages,
-    arriving: Iterator[Pixels | Encoded],
+    chunks: Iterator[Pixels],
     sizes: Sequence[int],
     device: torch.device,
 ) -> Iterator[Tensor]:
-    """Chunks put together to batches on the device."""
+    """Copy chunks to the device and join them to batches of `sizes`."""
     dtype = inputs.dtype if isinstance(inputs, Tensor) else torch.uint8
     for size in sizes:
-        whole = torch.empty(size, *inputs.shape[1:], dtype=dtype, device=device)
+        batch = torch.empty(size, *inputs.shape[1:], dtype=dtype, device=device)
         filled = 0
         while filled < size:
-            chunk = next(arriving)
-            if isinstance(chunk, Encoded):
-                chunk = _decoded(chunk, inputs.shape[-1], device)
+            chunk = next(chunks)
             if chunk.broken:
                 assert isinstance(inputs, StreamedImages)
                 inputs.tell(chunk.broken)
             count = len(chunk.images)
-            whole[filled : filled + count].copy_(chunk.images, non_blocking=True)
+            batch[filled : filled + count].copy_(chunk.images, non_blocking=True)
             filled += count
-        yield whole
+        yield batch
 
 
-def _early(batches: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
-    """The same, each carried to the device while the step before it is computed there.
+def _prefetch(batches: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
+    """Yield `batches`, copying each to the device while it computes the step before.
 
-    It waits for workers before it gives out what it has: where they are late, the epoch ends a step
-    later, and not each step.
+    A batch is handed out only when the next one has come from the workers: if they are late, the
+    epoch ends one step later, instead of every step waiting.
     """
-    carrier = _carrier(device)
+    copying = _copy_stream(device)
 
-    def carried() -> Tensor | None:
-        with torch.cuda.stream(carrier):
+    def fetch() -> Tensor | None:
+        with torch.cuda.stream(copying):
             return next(batches, None)
 
-    coming = carried()
+    coming = fetch()
     while coming is not None:
-        there, whole = carrier.record_event(), coming
-        coming = carried()
+        arrived, batch = copying.record_event(), coming
+        coming = fetch()
         reader = torch.cuda.current_stream(device)
-        reader.wait_event(there)
-        whole.record_stream(reader)  # its memory is the carrier's, and given out again there
-        yield whole
+        reader.wait_event(arrived)
+        batch.record_stream(reader)  # or the copying stream could reuse its memory too early
+        yield batch
 
 
 @cache
-def _carrier(device: torch.device) -> torch.cuda.Stream:
-    """One for all, since each has a store of memory of its own.
-
-    Streams are given out by turns from a few: among those of high priority is none of `jpeg`'s.
-    """
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all batches: every stream keeps a memory pool of its own."""
     return torch.cuda.Stream(device, priority=-1)
-
-
-def can_decode(device: torch.device) -> bool:
-    """Whether `--decode device` is possible there."""
-    from longtail.data.decoding.jpeg import usable  # torchvision is slow to import
-
-    return usable(device)
-
-
-def _decoded(chunk: Encoded, size: int, device: torch.device) -> Pixels:
-    """Decode what workers only read."""
-    from longtail.data.decoding.jpeg import decode_jpegs
-
-    made = decode_jpegs(chunk.blobs(), size, device)
-    black = torch.zeros(3, size, size, dtype=torch.uint8, device=device)
-    images = torch.stack([black if isinstance(image, str) else image for image in made])
-    rows = zip(chunk.rows, made, strict=True)
-    return Pixels(images, {row: reason for row, reason in rows if isinstance(reason, str)})
-
-
-def workers_of(machine: MachineConfig, feeds: int = 1) -> int:
-    """For each of `feeds`: as many as asked for, else the cores for this process, shared out."""
-    if machine.workers == 0:
-        return 0
-    return max(1, (machine.workers or share(machine)) // feeds)

@@ -1,6 +1,6 @@
-"""The captured step: all replicas' steps as one CUDA graph, each on its own stream.
+"""The step as a CUDA graph: one graph holds the steps of all trainers, each on its own stream.
 
-Replaying launches hundreds of kernels at the price of one, and replicas fill the device together.
+A replay launches hundreds of kernels at the price of one, and trainers fill the device together.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,76 +12,82 @@ from torch import Tensor
 from longtail.training.trainer import Trainer
 
 WARM_UP_STEPS = 3
-"""Enough for cuDNN and the allocator to settle before the capture."""
+"""Steps before the capture, so that cuDNN and the allocator have made their choices."""
 
 
 Sizes = tuple[int, ...]
-"""Images of each replica in one step; 0 for one whose epoch is over already."""
+"""Images of each trainer in one step; 0 if its epoch has ended."""
 
 
-def steps_of_epoch(replicas: Sequence[Trainer]) -> list[Sizes]:
-    """The steps that `replicas` take together; an epoch lasts as long as its longest."""
-    return list(zip_longest(*(replica.step_sizes for replica in replicas), fillvalue=0))
+def list_steps(trainers: Sequence[Trainer]) -> list[Sizes]:
+    """List the steps of an epoch, which lasts as long as that of the slowest trainer."""
+    return list(zip_longest(*(trainer.step_sizes for trainer in trainers), fillvalue=0))
 
 
-def stepper(replicas: Sequence[Trainer]) -> Callable[[Sizes], None]:
-    """advance(sizes): one step of every replica on its number of images.
+def build_step(trainers: Sequence[Trainer]) -> Callable[[Sizes], None]:
+    """Build the function that takes one step of every trainer.
 
-    On one CUDA device every step is captured here and now; elsewhere steps run eagerly.
+    On one CUDA device, steps of every size are captured now; elsewhere they run eagerly.
     """
-    fabric, machine = replicas[0].fabric, replicas[0].config.machine
-    alone = fabric.device.type == "cuda" and fabric.world_size == 1
-    if not (machine.graph and alone and all(replica.resident.captured for replica in replicas)):
-        return lambda sizes: _step_all(replicas, sizes)
-    graphs = {sizes: capture(replicas, sizes) for sizes in set(steps_of_epoch(replicas))}
+    fabric, machine = trainers[0].fabric, trainers[0].config.machine
+    one_device = fabric.device.type == "cuda" and fabric.world_size == 1
+    capturable = all(trainer.batches.capturable for trainer in trainers)
+    if not (machine.graph and one_device and capturable):
+        return lambda sizes: _step_all(trainers, sizes)
+    graphs = {sizes: capture(trainers, sizes) for sizes in set(list_steps(trainers))}
     return lambda sizes: graphs[sizes].replay()
 
 
-def capture(replicas: Sequence[Trainer], sizes: Sizes) -> torch.cuda.CUDAGraph:
-    """Record one step of every replica; their state is afterwards what it was before."""
-    pairs = [(replica, size) for replica, size in zip(replicas, sizes, strict=True) if size]
-    replicas = [replica for replica, _ in pairs]
+def _step_all(trainers: Sequence[Trainer], sizes: Sizes) -> None:
+    for trainer, size in zip(trainers, sizes, strict=True):
+        if size:
+            trainer.step(size)
+
+
+def capture(trainers: Sequence[Trainer], sizes: Sizes) -> torch.cuda.CUDAGraph:
+    """Capture one step of every trainer, and leave its state as it was."""
+    pairs = [(trainer, size) for trainer, size in zip(trainers, sizes, strict=True) if size]
+    trainers = [trainer for trainer, _ in pairs]
     with torch.no_grad():  # a recorded clone would tie the gradients to this stream
-        saved = [{id(t): t.clone() for t in replica.tensors()} for replica in replicas]
-    seeds = [replica.state.generator.get_state() for replica in replicas]
-    warm = torch.cuda.Stream()
-    warm.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(warm):
-        for replica, size in pairs:
-            for _ in range(WARM_UP_STEPS):
-                replica.cursor.zero_()
-                replica.step(size)
-    torch.cuda.current_stream().wait_stream(warm)
+        saved = [{id(t): t.clone() for t in trainer.tensors()} for trainer in trainers]
+    seeds = [trainer.state.generator.get_state() for trainer in trainers]
+    _warm_up(pairs)
     graph = torch.cuda.CUDAGraph()
-    for replica in replicas:
-        graph.register_generator_state(replica.state.generator)
-    streams = [torch.cuda.Stream() for _ in replicas]
+    for trainer in trainers:
+        graph.register_generator_state(trainer.state.generator)
+    streams = [torch.cuda.Stream() for _ in trainers]
     with torch.cuda.graph(graph):
         main = torch.cuda.current_stream()
-        begun = []
+        forked = []
         try:
-            for (replica, size), stream in zip(pairs, streams, strict=True):
+            for (trainer, size), stream in zip(pairs, streams, strict=True):
                 stream.wait_stream(main)
-                begun.append(stream)
+                forked.append(stream)
                 with torch.cuda.stream(stream):
-                    replica.step(size)
-        finally:  # a capture that fails must end too, or its own error hides the first
-            for stream in begun:
+                    trainer.step(size)
+        finally:  # join even after an error, or the capture's own error hides it
+            for stream in forked:
                 main.wait_stream(stream)
-    for replica, before, seed in zip(replicas, saved, seeds, strict=True):
-        _restore(replica, before)
-        replica.state.generator.set_state(seed)
+    for trainer, before, seed in zip(trainers, saved, seeds, strict=True):
+        _restore(trainer, before)
+        trainer.state.generator.set_state(seed)
     return graph
 
 
-def _restore(replica: Trainer, before: dict[int, Tensor]) -> None:
-    """Undo the warm-up. A buffer that the optimiser made meanwhile starts at zero, as it would."""
+def _warm_up(pairs: Sequence[tuple[Trainer, int]]) -> None:
+    """Take a few steps on a stream of their own, as a capture needs."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for trainer, size in pairs:
+            for _ in range(WARM_UP_STEPS):
+                trainer.cursor.zero_()
+                trainer.step(size)
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+def _restore(trainer: Trainer, before: dict[int, Tensor]) -> None:
+    """Undo the warm-up; a buffer that the optimiser has made since starts at zero, as it would."""
     with torch.no_grad():
-        for tensor in replica.tensors():
+        for tensor in trainer.tensors():
             tensor.copy_(before[id(tensor)]) if id(tensor) in before else tensor.zero_()
-
-
-def _step_all(replicas: Sequence[Trainer], sizes: Sizes) -> None:
-    for replica, size in zip(replicas, sizes, strict=True):
-        if size:
-            replica.step(size)

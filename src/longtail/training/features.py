@@ -1,4 +1,4 @@
-"""Features of a whole part by a trained network, each row once over all ranks."""
+"""Features of a whole split by a trained network, each row computed once over all ranks."""
 
 from typing import cast
 
@@ -11,21 +11,22 @@ from longtail.core.progress import log_progress
 from longtail.data.base import Split
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.methods import Model
+from longtail.nn.preprocess import Preprocess, to_channels_last
 from longtail.training.batches import stream_batches
-from longtail.training.resident import View
 
 EVALUATION_BATCH = 1000
+"""Most inputs in a batch."""
 EVALUATION_SIZE = 1000 * 3 * 96 * 96
-"""Most inputs, and most numbers in them, that are judged at a time: no more than a step takes."""
+"""Most numbers in the inputs of a batch, so that it takes no more memory than a training step."""
 
 
 @torch.no_grad()
 def extract(
-    model: Model, split: Split, view: View, fabric: Fabric, machine: MachineConfig
+    model: Model, split: Split, preprocess: Preprocess, fabric: Fabric, machine: MachineConfig
 ) -> Tensor:
-    """Features (N, D) of all of `split` in evaluation mode, float32.
+    """Extract the features (N, D) of `split` in evaluation mode, as float32.
 
-    Every rank computes its own rows, and the sum over ranks puts them together: each row once.
+    Every rank fills its own rows of a zero matrix; the sum over ranks has all rows, each once.
     """
     training = model.training
     model.eval()
@@ -38,11 +39,12 @@ def extract(
         batches = stream_batches(inputs, parts, machine, fabric.device)
     else:
         batches = (inputs[part.to(inputs.device)].to(fabric.device) for part in parts)
-    for part, batch in log_progress("looked at", zip(parts, batches, strict=True), len(rows), size):
+    pairs = zip(parts, batches, strict=True)
+    for part, batch in log_progress("extracted features of", pairs, len(rows), size):
         with fabric.autocast():
-            # forward itself: a compiled backbone would compile anew for these shapes
-            made = model.backbone.forward(view.network_inputs(batch)).float()
-        features[part.to(fabric.device)] = made
+            # forward itself: calling a compiled backbone would compile it again for these shapes
+            output = model.backbone.forward(to_channels_last(preprocess(batch)))
+        features[part.to(fabric.device)] = output.float()
     model.train(training)
     if fabric.world_size > 1:
         features = cast(Tensor, fabric.all_reduce(features, reduce_op="sum"))

@@ -1,22 +1,28 @@
-"""The model of a run: built from its seed, tried out before anything is touched, loaded."""
+"""The model of a run: built from its seed, described as plain values, loaded."""
 
-from functools import cache
-from typing import NamedTuple
+import inspect
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from longtail import methods
 from longtail.core.config import Config
-from longtail.core.errors import UserError
+from longtail.core.errors import UserError, unknown
 from longtail.core.seeding import stream
 from longtail.data.base import Data
 from longtail.methods import Method, Model
 from longtail.nn import backbones
-from longtail.training.resident import augmentation, sample_input
+from longtail.nn import weights as networks
+from longtail.nn.heads import Head
+from longtail.nn.preprocess import Preprocess
+from longtail.training.batches import input_size
 
 
 def build_model(config: Config, method: Method, data: Data) -> Model:
-    """The model of a run, initialised from its seed alone, on the CPU."""
+    """Build the model of a run on the CPU; its weights depend on the seed alone."""
     check_backbone(config, method, data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(config.seed, "init"))
@@ -25,149 +31,131 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-class NetworkProbe(NamedTuple):
-    """What is known of a network after one input has gone through it."""
-
-    dim: int
-    """D of its features."""
-    activations: int
-    """Numbers that its layers put out for one input."""
-    random: bool
-    """Whether it has randomness of its own, such as dropout."""
-
-
-def check_fits(config: Config, method: Method, data: Data, world: int) -> NetworkProbe:
-    """Refuse what could not be trained: try backbone and head, lay the batch on the ranks."""
-    augmentation(data, config.train)
-    check_backbone(config, method, data)
-    sample = sample_input(data, config.train)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        try:
-            tried = _tried(config.backbone, sample.shape[1:])
-        except UserError:
-            raise
-        except Exception as error:  # whatever a network raises on a size that is not its own
-            shape = "x".join(map(str, sample.shape[1:]))
-            raise UserError(
-                f"--backbone {config.backbone} does not take inputs of {shape}: {error}. Another "
-                "--image-size or --backbone may fit"
-            ) from error
-        method.head(tried.dim, len(data.classes)).eval()(torch.zeros(1, tried.dim))
-        _check_parts(config, sample.shape[1:], len(data.train), world)
-    return tried
-
-
-@cache  # a bench has many trainings of one network
-def _tried(backbone: str, shape: torch.Size) -> NetworkProbe:
-    """What the backbone really makes of inputs of `shape`."""
-    network = backbones.build(backbone, shape[0]).eval()
-    layers = [layer for layer in network.modules() if not list(layer.children())]
-    made: list[int] = []
-
-    def count(layer: nn.Module, args: object, output: object) -> None:
-        parts = output if isinstance(output, tuple) else (output,)  # as a recurrent layer's
-        made.extend(part.numel() for part in parts if isinstance(part, Tensor))
-
-    hooks = [layer.register_forward_hook(count) for layer in layers]
-    try:
-        (dim,) = network(torch.zeros(1, *shape)).shape[1:]
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if dim != network.dim:
-        raise ValueError(f"its features have {dim} numbers, not {network.dim}")
-    return NetworkProbe(dim, sum(made), any(map(_draws, layers)))
-
-
-def _draws(layer: nn.Module) -> bool:
-    """Whether a layer drops values, or paths, at random while training."""
-    return any(getattr(layer, name, 0.0) for name in ("p", "drop_prob"))
-
-
 def check_backbone(config: Config, method: Method, data: Data) -> None:
-    """Images need a network, embeddings none."""
+    """Refuse images without a network and embeddings with one."""
     name = config.backbone
     if data.embeddings == (name == "identity"):
         return
     if method.backbone:
         raise UserError(
             f"{config.method} works only with the backbone {name}, which needs images, and "
-            f"{data.name} holds embeddings: leave it out"
+            f"{data.name} holds embeddings: leave this method out"
         )
     kind = "embeddings" if data.embeddings else "images"
     other = "--backbone identity" if data.embeddings else "a network, such as conv4"
     raise UserError(f"{data.name} holds {kind}: it needs {other}, not --backbone {name}")
 
 
-def batch_of_rank(config: Config, images: int, world: int) -> int:
-    """Images of a step on each rank, in equal parts; few images make a smaller step."""
-    size, parts = config.train.batch_size, config.machine.accumulate
-    if size % (world * parts):
-        fits = size // (world * parts) * world * parts or world * parts
-        raise UserError(
-            f"--batch-size {size} counts images over all ranks and does not divide by the "
-            f"{world} ranks of this run"
-            + (f" times --accumulate {parts}" if parts > 1 else "")
-            + f": use {fits}"
-        )
-    if images < world * parts:
-        raise UserError(
-            f"{images} training images do not fill a step of {world * parts} parts, which takes "
-            f"one at least in each: use {' or '.join(_fewer_parts(parts, world))}"
-        )
-    return min(size, images) // (world * parts) * parts
-
-
-def _fewer_parts(parts: int, world: int) -> list[str]:
-    smaller = [f"a smaller --accumulate (now {parts})"] * (parts > 1)
-    return smaller + [f"fewer ranks than {world}"] * (world > 1)
-
-
-def short_batch(config: Config, images: int, world: int) -> int:
-    """Images of the short last step on each rank, if it is kept: alike on all, the rest dropped."""
-    if not config.train.keep_short_batch:
-        return 0
-    rest = images % (batch_of_rank(config, images, world) * world) // world
-    return rest // config.machine.accumulate * config.machine.accumulate
-
-
-def _check_parts(config: Config, shape: torch.Size, images: int, world: int) -> None:
-    """Refuse parts of one image for a network that normalises over more."""
-    size, parts = config.train.batch_size, config.machine.accumulate
-    if batch_of_rank(config, images, world) == parts:
-        where, larger = "every step", [f"a larger --batch-size (now {size})"]
-        few = size >= 2 * world * parts  # training images, so that a larger one changes nothing
-        ways = ([] if few else larger) + _fewer_parts(parts, world)
-    elif short_batch(config, images, world) == parts:
-        where = "the short last step of an epoch"
-        ways = [f"another --batch-size (now {size})", "no --keep-short-batch"]
-    else:
-        return
-    synchronised = config.machine.sync_batchnorm and world > 1
-    if not synchronised and (reason := _why_not_alone(config.backbone, shape)):
-        alone = "one in each part" if world * parts > 1 else "just one"
-        raise UserError(
-            f"--backbone {config.backbone} cannot be trained on one image alone, and of {images} "
-            f"training images {where} takes {alone}: use {' or '.join(ways)} ({reason})"
-        )
-
-
-@cache
-def _why_not_alone(backbone: str, shape: torch.Size) -> str:
-    """What a fresh network says to one input in training mode; nothing if it takes it."""
-    try:
-        backbones.build(backbone, shape[0]).train()(torch.zeros(1, *shape))
-    except ValueError as error:  # as batch normalisation, of a map that has shrunk to one place
-        return str(error)
-    return ""
-
-
 def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """Load a state that was saved from such a model, or say that it was not."""
+    """Load `state` into `model`; raise if it was saved from another model.
+
+    Args:
+        model: the module to fill.
+        state: its weights by name.
+        source: the file, for the error.
+    """
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise UserError(
             f"{source} holds the weights of another model than the run's config.yaml asks for: "
-            "bring back the one of the two that was changed, or train the run anew with --overwrite"
+            "restore whichever of the two was changed, or train again with --overwrite"
         ) from error
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A trained model as plain values: all that its file holds besides the weights."""
+
+    backbone: str
+    """Name of the network; `timm/resnet50` is timm's network without its last layer."""
+    head: Mapping[str, Any]
+    """Class name of the head as `kind`, and the numbers it is built with."""
+    shape: tuple[int, ...]
+    """Shape of one input: (C, H, W) of an image, (D,) of an embedding."""
+    seen: tuple[int, ...]
+    """(H, W) of the centre crop that the network sees; empty for embeddings."""
+    mean: tuple[float, ...]
+    """Mean of each channel on the 0..1 scale; empty for embeddings."""
+    std: tuple[float, ...]
+    """Standard deviation of each channel, likewise."""
+
+    @staticmethod
+    def of(config: Config, head: Head, data: Data) -> "Blueprint":
+        """Describe `head` on the network of `config`, trained on `data`."""
+        shape = tuple(data.train.inputs.shape[1:])
+        seen = () if data.embeddings else input_size(data, config.train)
+        return Blueprint(config.backbone, describe_head(head), shape, seen, data.mean, data.std)
+
+    @property
+    def embeddings(self) -> bool:
+        """Whether the model takes feature vectors, not images."""
+        return len(self.shape) == 1
+
+    def build(self) -> Model:
+        """Build the model with fresh weights."""
+        values = dict(self.head)
+        kind = find_head(str(values.pop("kind")))
+        with torch.random.fork_rng(devices=[]):  # leaves the caller's random numbers alone
+            head, channels = kind(**values), self.shape[0]
+            if self.backbone.startswith(networks.LIBRARY_PREFIXES):
+                return Model(networks.rebuild(self.backbone, head.classes, channels), head)
+            return Model(backbones.build(self.backbone, channels), head)
+
+    def preprocess(self) -> Preprocess:
+        """Build the module that turns stored inputs into network inputs."""
+        size = None if self.embeddings else (self.seen[0], self.seen[1])
+        return Preprocess(self.mean, self.std, size)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON that `from_json` reads back."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any], source: str) -> "Blueprint":
+        """Read what `to_json` returned; errors name `source`, the file."""
+        try:
+            lists = {name: tuple(tree[name]) for name in ("shape", "seen", "mean", "std")}
+            blueprint = Blueprint(str(tree["backbone"]), dict(tree["head"]), **lists)
+            channels = 0 if blueprint.embeddings else blueprint.shape[0]
+            sound = len(blueprint.shape) in (1, 3) and "kind" in blueprint.head
+            sound &= len(blueprint.seen) == len(blueprint.shape[1:])
+            sound &= all(type(n) is int and n > 0 for n in blueprint.shape + blueprint.seen)
+            sound &= len(blueprint.mean) == len(blueprint.std) == channels
+            sound &= all(type(value) is float for value in blueprint.mean + blueprint.std)
+        except (KeyError, TypeError, ValueError):
+            sound = False
+        if not sound:
+            raise UserError(f"{source} does not say which model its weights belong to")
+        return blueprint
+
+
+def describe_head(head: Head) -> dict[str, Any]:
+    """Return the class name of `head` as `kind`, and those of its arguments that are numbers."""
+    arguments = {
+        name: getattr(head, name, None) for name in inspect.signature(type(head)).parameters
+    }
+    numbers = {name: value for name, value in arguments.items() if isinstance(value, (int, float))}
+    return {"kind": type(head).__name__, **numbers}
+
+
+def find_head(name: str) -> type[Head]:
+    """Find the head class called `name`; import the files of the methods only if none is known."""
+    if name not in _head_classes():
+        methods.registry()
+    if name not in (known := _head_classes()):
+        raise unknown("kind of head", name, known, "is its method's file installed?")
+    return known[name]
+
+
+def _head_classes() -> dict[str, type[Head]]:
+    """Return every concrete head class defined so far, by its name."""
+    found: dict[str, type[Head]] = {}
+    pending: list[type[Head]] = [Head]
+    while pending:
+        kind = pending.pop()
+        below = kind.__subclasses__()
+        pending += below
+        if not below:
+            found[kind.__name__] = kind
+    return found

@@ -1,4 +1,4 @@
-"""When what happens: stages laid end to end, and the learning rate of each epoch."""
+"""The epochs of each stage, and the learning rate of each epoch."""
 
 import math
 from collections.abc import Sequence
@@ -11,23 +11,29 @@ from longtail.methods import Stage
 
 
 @dataclass(frozen=True)
-class Leg:
-    """A stage on the time line of epochs, counted from 0 over all stages."""
+class ScheduledStage:
+    """A stage with its epochs, counted from 0 over all stages."""
 
     stage: Stage
     start: int
+    """Its first epoch."""
     stop: int
+    """The epoch after its last."""
     span: tuple[int, int]
-    """Epochs from start to stop of the schedule it belongs to: stages that carry on share one."""
+    """Start and stop of its learning-rate schedule, which consecutive stages may share."""
 
     @property
     def fresh(self) -> bool:
-        """Whether it starts with a new optimiser and a new schedule."""
+        """Whether the stage starts with a new optimiser and a new schedule."""
         return self.start == self.span[0]
 
 
-def lay_out(stages: Sequence[Stage], epochs: int) -> list[Leg]:
-    """The stages end to end; a schedule spans a fresh stage and those that carry on after it."""
+def schedule_stages(stages: Sequence[Stage], epochs: int) -> list[ScheduledStage]:
+    """Give every stage its share of `epochs`, one stage after the other.
+
+    A stage is fresh if it prepares the model or trains other parameters than the stage before. A
+    learning-rate schedule spans a fresh stage and those after it that are not.
+    """
     fresh = [
         i == 0 or stage.prepare is not None or stage.trains is not stages[i - 1].trains
         for i, stage in enumerate(stages)
@@ -35,20 +41,21 @@ def lay_out(stages: Sequence[Stage], epochs: int) -> list[Leg]:
     shares = list(accumulate(stage.share for stage in stages))
     edges = [0]
     for i, share in enumerate(shares):
-        # rounded together, so that halves of 5 epochs make 5, and each has an epoch at least
+        # round running totals, so that two halves of 5 epochs make 5; give each stage an epoch
         end = next((j for j in range(i + 1, len(stages)) if fresh[j]), len(stages))
         latest = round(shares[end - 1] * epochs) - (end - 1 - i)
         edges.append(max(edges[-1] + 1, min(latest, round(share * epochs))))
-    legs = []
+    scheduled = []
     for i, stage in enumerate(stages):
         first = max(j for j in range(i + 1) if fresh[j])
         after = next((j for j in range(i + 1, len(stages)) if fresh[j]), len(stages))
-        legs.append(Leg(stage, edges[i], edges[i + 1], (edges[first], edges[after])))
-    return legs
+        span = edges[first], edges[after]
+        scheduled.append(ScheduledStage(stage, edges[i], edges[i + 1], span))
+    return scheduled
 
 
 class RateOptions(Protocol):
-    """The options that a learning rate depends on; its times are epochs, or steps."""
+    """The options that a learning rate depends on; times are in epochs, or in steps."""
 
     @property
     def lr(self) -> float: ...
@@ -63,9 +70,10 @@ class RateOptions(Protocol):
 
 
 def rate(train: RateOptions, epoch: int, span: tuple[int, int]) -> float:
-    """Learning rate of `epoch` in a schedule from span[0] to span[1]: warm-up, steps or cosine.
+    """Learning rate of `epoch` in a schedule from span[0] to span[1].
 
-    A later stage starts from trained weights: at most a tenth of it warms up.
+    It warms up linearly, then falls in steps or along a cosine. A later stage starts
+    from trained weights, so at most a tenth of it warms up.
     """
     epoch, epochs = epoch - span[0], span[1] - span[0]
     warmup = train.warmup if span[0] == 0 else min(train.warmup, epochs // 10)

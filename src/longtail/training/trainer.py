@@ -1,9 +1,9 @@
-"""One training on one device: model, optimiser, resident data, and the step.
+"""One training on one device: its model, its optimiser, its batches, and the step.
 
 The step reads nothing from the host: batch indices, learning rate, mu, progress and random
-numbers are device tensors and a device generator, so that it can be captured as one graph.
+numbers are device tensors and a device generator, so a CUDA graph can capture it.
 
-Shapes: B images a step on this rank, N training images, T full steps an epoch.
+Shapes: B images per step on this rank, N training images, P augmentation parameters of an image.
 """
 
 from collections.abc import Iterator
@@ -23,39 +23,34 @@ from longtail.data.samplers import epoch_order, rank_order
 from longtail.methods import Batch, Method
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
-from longtail.training.batches import StreamedBatches
+from longtail.training.batches import Batches
 from longtail.training.features import extract
-from longtail.training.model import batch_of_rank, build_model, load_weights, short_batch
-from longtail.training.resident import ResidentBatches
-from longtail.training.schedule import Leg, lay_out, mean_decay, rate
+from longtail.training.model import build_model, load_weights
+from longtail.training.probe import batch_per_rank, short_batch
+from longtail.training.schedule import ScheduledStage, mean_decay, rate, schedule_stages
 
 
 class Trainer:
-    """What one seed's training holds."""
+    """One model in training: `enter` a stage, `begin_epoch`, `step` by step, `end_epoch`."""
 
     def __init__(
-        self,
-        config: Config,
-        method: Method,
-        data: Data,
-        resident: ResidentBatches | StreamedBatches,
-        fabric: Fabric,
+        self, config: Config, method: Method, data: Data, batches: Batches, fabric: Fabric
     ):
         self.config = config
         self.data = data
-        self.resident = resident
+        self.batches = batches
         self.fabric = fabric
-        self.legs = lay_out(method.stages, config.train.epochs)
-        self.leg = self.legs[0]
+        self.stages = schedule_stages(method.stages, config.train.epochs)
+        self.current = self.stages[0]
         self.model = build_model(config, method, data).to(fabric.device)
         if config.machine.sync_batchnorm and fabric.world_size > 1:
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
-        self.parts = config.machine.accumulate
         if config.machine.compile:
             self.model.backbone.compile(dynamic=False)
-        self.batch = batch_of_rank(config, len(data.train), fabric.world_size)
-        self.steps = len(data.train) // (self.batch * fabric.world_size)
-        self.short = short_batch(config, len(data.train), fabric.world_size)
+        self.parts = config.machine.accumulate
+        self.full_batch = batch_per_rank(config, len(data.train), fabric.world_size)
+        self.short_batch = short_batch(config, len(data.train), fabric.world_size)
+        self.steps = len(data.train) // (self.full_batch * fabric.world_size)
         device = fabric.device
         self.state = State(
             progress=torch.zeros((), device=device),
@@ -65,9 +60,9 @@ class Trainer:
             generator=torch.Generator(device),
         )
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
-        self.losses = torch.zeros(self.steps + (self.short > 0), device=device)
+        self.losses = torch.zeros(len(self.step_sizes), device=device)
         self.orders: list[Tensor] = []
-        self.drawn: list[Tensor] = []
+        self.draws: list[Tensor] = []
         self.wrapped: nn.Module = self.model
         self.optimizer: torch.optim.Optimizer | None = None
         self._saved_optimizer: dict[str, Any] | None = None
@@ -75,65 +70,71 @@ class Trainer:
     @property
     def step_sizes(self) -> list[int]:
         """Images on this rank in each step of an epoch."""
-        return [self.batch] * self.steps + [self.short] * (self.short > 0)
+        return [self.full_batch] * self.steps + [self.short_batch] * (self.short_batch > 0)
 
     @property
     def images_per_epoch(self) -> int:
-        """Over all ranks, from each sampler."""
+        """Images that each sampler draws in an epoch, over all ranks."""
         return sum(self.step_sizes) * self.fabric.world_size
 
     @property
     def epochs(self) -> int:
-        """Of all stages."""
-        return self.legs[-1].stop
+        """Epochs of all stages together."""
+        return self.stages[-1].stop
 
     @property
     def images(self) -> int:
-        """That a whole training sees, over all ranks and samplers."""
+        """Images that the whole training takes, over all ranks and samplers."""
         return self.images_in(0, self.epochs)
 
     def images_in(self, first: int, last: int) -> int:
-        """Of them, those of the epochs from `first` to below `last`."""
-        draws = sum(
-            max(0, min(last, leg.stop) - max(first, leg.start)) * len(leg.stage.samplers)
-            for leg in self.legs
+        """Images in the epochs from `first` up to, not including, `last`."""
+        epochs = sum(
+            max(0, min(last, stage.stop) - max(first, stage.start)) * len(stage.stage.samplers)
+            for stage in self.stages
         )
-        return draws * self.images_per_epoch
+        return epochs * self.images_per_epoch
 
     def enter(self, epoch: int, *, resumed: bool) -> None:
-        """Begin the stage that `epoch` is the first of; resumed, also one that is under way."""
-        for leg in self.legs:
-            if leg.start == epoch or (resumed and leg.start < epoch < leg.stop):
-                self.begin_stage(leg, resumed=leg.start < epoch)
-        self._train_mode()  # a capture keeps the mode it finds, and evaluation left another
+        """Begin the stage that starts at `epoch`; if resumed, also one that started before."""
+        for stage in self.stages:
+            if stage.start == epoch or (resumed and stage.start < epoch < stage.stop):
+                self._begin_stage(stage, resumed=stage.start < epoch)
+        self._set_training_mode()  # a capture keeps the mode, and evaluation may have changed it
 
-    def begin_stage(self, leg: Leg, *, resumed: bool) -> None:
-        """Freeze what does not move, prepare, and start or keep the optimiser."""
-        self.leg = leg
-        moving = {id(p) for p in leg.stage.trains(self.model)}
+    def _begin_stage(self, scheduled: ScheduledStage, *, resumed: bool) -> None:
+        """Freeze what the stage does not train, prepare it, and start or keep the optimiser."""
+        self.current, stage = scheduled, scheduled.stage
+        trained = {id(p) for p in stage.trains(self.model)}
         for parameter in self.model.parameters():
-            parameter.requires_grad_(id(parameter) in moving)
-        if leg.stage.prepare and not resumed:
+            parameter.requires_grad_(id(parameter) in trained)
+        if stage.prepare and not resumed:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(stream(self.config.seed, "prepare", leg.start))
+                torch.manual_seed(stream(self.config.seed, "prepare", scheduled.start))
                 features = self.features(self.data.train)
-                leg.stage.prepare(self.model, features, self.resident.labels, self.data.counts)
-        carries_on = resumed or not leg.fresh
-        if self.optimizer is None or not carries_on:
-            self.optimizer = build_optimizer(self.config.train, self.model, self.state.lr)
-            self.wrapped = self.fabric.setup_module(self.model)
-            if self._saved_optimizer and carries_on:
-                self._load_optimizer(self._saved_optimizer)
-        shown = self._shown(torch.arange(len(self.data.train)))
-        kept = self.resident.augmentation.draw(len(shown), torch.Generator())
+                stage.prepare(self.model, features, self.batches.labels, self.data.counts)
+        self._start_optimizer(keep=resumed or not scheduled.fresh)
+        order = self._rows_of_rank(torch.arange(len(self.data.train)))
+        draws = self.batches.augmentation.draw(len(order), torch.Generator())
         device = self.fabric.device
-        self.orders = [torch.zeros_like(shown, device=device) for _ in leg.stage.samplers]
-        self.drawn = [torch.zeros_like(kept, device=device) for _ in leg.stage.samplers]
+        self.orders = [torch.zeros_like(order, device=device) for _ in stage.samplers]
+        self.draws = [torch.zeros_like(draws, device=device) for _ in stage.samplers]
+
+    def _start_optimizer(self, *, keep: bool) -> None:
+        """Build a new optimiser; to `keep` the old one, restore it from the checkpoint if gone."""
+        if self.optimizer is not None and keep:
+            return
+        self.optimizer = build_optimizer(self.config.train, self.model, self.state.lr)
+        self.wrapped = self.fabric.setup_module(self.model)
+        if self._saved_optimizer and keep:
+            self.optimizer.load_state_dict(self._saved_optimizer)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.state.lr  # stays the device tensor that epochs fill
 
     def begin_epoch(self, epoch: int) -> None:
         """Fill every device tensor that this epoch's steps read."""
-        train, (first, last) = self.config.train, self.leg.span
-        lr = rate(train, epoch, self.leg.span)
+        train, (first, last) = self.config.train, self.current.span
+        lr = rate(train, epoch, self.current.span)
         mu = mean_decay(train, lr)
         self.state.lr.fill_(lr)
         self.state.mu.fill_(mu)
@@ -143,66 +144,105 @@ class Trainer:
         self.cursor.zero_()
         rank = self.fabric.global_rank
         self.state.generator.manual_seed(stream(self.config.seed, "step", epoch, rank))
-        shown = [self._epoch(kind, epoch, i) for i, kind in enumerate(self.leg.stage.samplers)]
-        for i, (order, drawn) in enumerate(shown):
+        samplers = self.current.stage.samplers
+        drawn = [self._draw_epoch(kind, epoch, i) for i, kind in enumerate(samplers)]
+        for i, (order, draws) in enumerate(drawn):
             self.orders[i].copy_(order)
-            self.drawn[i].copy_(drawn)
-        parts = [size // self.parts for size in self.step_sizes for _ in range(self.parts)]
-        self.resident.begin([order for order, _ in shown], parts)
-        self._train_mode()
+            self.draws[i].copy_(draws)
+        sizes = [size // self.parts for size in self.step_sizes for _ in range(self.parts)]
+        self.batches.begin_epoch([order for order, _ in drawn], sizes)
+        self._set_training_mode()
         # layers with randomness of their own, such as dropout, draw from the global generators
         torch.manual_seed(stream(self.config.seed, "layers", epoch, rank))
 
     def end_epoch(self) -> None:
-        """Bring rank 0's batch statistics to every rank, so that all judge one model."""
+        """Copy rank 0's batch statistics to every rank, so that all evaluate one model."""
         if self.fabric.world_size > 1:
             for buffer in self.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
 
-    def finite(self) -> bool:
-        """Whether every weight and statistic is a number."""
+    def has_finite_weights(self) -> bool:
+        """Whether no weight or statistic is infinite or NaN."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
         return bool(get_total_norm([t for t in tensors if t.is_floating_point()]).isfinite())
 
     def step(self, size: int) -> None:
-        """One step on `size` images of each sampler: from indices to new weights."""
+        """Take one step on `size` images of each sampler: from indices to new weights."""
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
         if self.parts == 1:
-            loss = self._gradients(0, size)
+            loss = self._add_gradients(0, size)
         else:
-            loss = self._accumulated(size // self.parts)
+            loss = self._add_gradients_in_parts(size // self.parts)
         self.optimizer.step()
         self.losses.index_copy_(0, self.cursor, loss.float().view(1))
         self.cursor += 1
 
-    def _gradients(self, start: int, stop: int) -> Tensor:
-        """The loss of images `start` to `stop` of the step, and its gradients added."""
+    def _add_gradients(self, start: int, stop: int) -> Tensor:
+        """Add the gradients of images `start` to `stop` of the step; return their loss."""
         places = torch.arange(start, stop, device=self.cursor.device)
-        index = self.cursor * self.batch + places  # (B,)
-        batches = [self._batch(i, index) for i in range(len(self.orders))]
-        stage = self.leg.stage
+        index = self.cursor * self.full_batch + places  # (B,)
+        batches = [self._draw_batch(i, index) for i in range(len(self.orders))]
+        stage = self.current.stage
         loss = stage.step(self.wrapped, stage.loss, batches, self.state)
         loss = loss / self.parts if self.parts > 1 else loss
         self.fabric.backward(loss)
         return loss.detach()
 
-    def _accumulated(self, size: int) -> Tensor:
-        """The same in parts of `size` images; ranks exchange gradients at the last one."""
+    def _add_gradients_in_parts(self, size: int) -> Tensor:
+        """Do the same in parts of `size` images; ranks exchange gradients after the last one."""
         total = torch.zeros_like(self.state.lr)
-        with self.model.head.in_parts():
+        with self.model.head.accumulate_statistics():
             for part in range(self.parts):
                 waits = self.fabric.world_size > 1 and part < self.parts - 1
                 with self.fabric.no_backward_sync(self.wrapped) if waits else nullcontext():  # type: ignore[arg-type]
-                    total += self._gradients(part * size, (part + 1) * size)
+                    total += self._add_gradients(part * size, (part + 1) * size)
         return total
 
+    def _draw_batch(self, sampler: int, index: Tensor) -> Batch:
+        """The batch of one sampler at the places `index` (B,) of the epoch."""
+        rows = self.orders[sampler][index]
+        inputs = self.batches.draw(rows, self.draws[sampler][index], sampler)
+        target = self.batches.labels[rows]
+        if self.current.stage.mix:
+            inputs, target = self.current.stage.mix(inputs, target, self.state)
+        return Batch(inputs, target)
+
+    def _draw_epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, Tensor]:
+        """Draw the epoch of one sampler: this rank's rows, and their augmentation (..., P).
+
+        Both are drawn for all ranks together and then split, so global batches are the same,
+        image for image and crop for crop, on any number of ranks.
+        """
+        labels, generator = self.data.train.labels, torch.Generator()
+        generator.manual_seed(stream(self.config.seed, "order", epoch, position))
+        order = epoch_order(kind, labels, self.data.counts, len(labels), generator)
+        generator.manual_seed(stream(self.config.seed, "augment", epoch, position))
+        draws = self.batches.augmentation.draw(len(labels), generator)
+        return self._rows_of_rank(order), self._rows_of_rank(draws)
+
+    def _rows_of_rank(self, order: Tensor) -> Tensor:
+        """The rows of `order` (N, ...) that this rank takes, step by step."""
+        rank, world = self.fabric.global_rank, self.fabric.world_size
+        full = rank_order(order, self.full_batch * world, rank, world).flatten(0, 1)
+        rest = order[self.steps * self.full_batch * world :]
+        return torch.cat([full, rest[rank::world][: self.short_batch]])
+
+    def _set_training_mode(self) -> None:
+        """Set training mode, but keep the batch statistics of frozen layers."""
+        self.model.train()
+        for module in self.model.modules():
+            own = list(module.parameters(recurse=False))
+            if own and not any(p.requires_grad for p in own):
+                module.training = False  # not its children, which may be training
+
     def features(self, split: Split) -> Tensor:
-        """Features (N, D) of `split` in evaluation mode."""
-        return extract(self.model, split, self.resident.view, self.fabric, self.config.machine)
+        """Extract the features (N, D) of `split` in evaluation mode."""
+        preprocess = self.batches.preprocess
+        return extract(self.model, split, preprocess, self.fabric, self.config.machine)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Everything that a step changes."""
+        """Yield every tensor that a step changes."""
         assert self.optimizer is not None
         yield from self.model.parameters()
         yield from self.model.buffers()
@@ -216,66 +256,29 @@ class Trainer:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave; the optimiser gets its part when its stage begins."""
+        """Restore what `state_dict` returned; the optimiser's part waits until its stage begins."""
         load_weights(self.model, state["model"], "the checkpoint")
         self._saved_optimizer = state["optimizer"]
 
-    def take_over(self, state: dict[str, Tensor], source: str) -> None:
-        """Begin with a model that others trained; what it does not have stays as it is."""
+    def start_from(self, state: dict[str, Tensor], source: str) -> None:
+        """Start from the weights of another training; keep those that `state` does not have."""
         load_weights(self.model, {**self.model.state_dict(), **state}, source)
-
-    def _load_optimizer(self, state: dict[str, Any]) -> None:
-        assert self.optimizer is not None
-        self.optimizer.load_state_dict(state)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.state.lr  # stays the device tensor that epochs fill
-
-    def _batch(self, sampler: int, index: Tensor) -> Batch:
-        """The batch of one sampler at the places `index` of the epoch."""
-        rows = self.orders[sampler][index]
-        inputs = self.resident.draw(rows, self.drawn[sampler][index], sampler)
-        target = self.resident.labels[rows]
-        if self.leg.stage.mix:
-            inputs, target = self.leg.stage.mix(inputs, target, self.state)
-        return Batch(inputs, target)
-
-    def _epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, Tensor]:
-        """This rank's part of the epoch: rows of the training set, and what is drawn for each.
-
-        Both are drawn for all ranks together and then shared out, so that the global batches are
-        the same, image for image and crop for crop, on any number of ranks.
-        """
-        labels, generator = self.data.train.labels, torch.Generator()
-        generator.manual_seed(stream(self.config.seed, "order", epoch, position))
-        order = epoch_order(kind, labels, self.data.counts, len(labels), generator)
-        generator.manual_seed(stream(self.config.seed, "augment", epoch, position))
-        drawn = self.resident.augmentation.draw(len(labels), generator)
-        return self._shown(order), self._shown(drawn)
-
-    def _shown(self, order: Tensor) -> Tensor:
-        """The rows of `order` (N, ...) that this rank takes, step by step."""
-        rank, world = self.fabric.global_rank, self.fabric.world_size
-        full = rank_order(order, self.batch * world, rank, world).flatten(0, 1)
-        rest = order[self.steps * self.batch * world :]
-        return torch.cat([full, rest[rank::world][: self.short]])
-
-    def _train_mode(self) -> None:
-        """Training mode, but frozen layers keep their batch statistics."""
-        self.model.train()
-        for module in self.model.modules():
-            own = list(module.parameters(recurse=False))
-            if own and not any(p.requires_grad for p in own):
-                module.training = False  # its own flag: its children may still be moving
 
 
 def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.optim.Optimizer:
-    """The optimiser over what moves. Its rate is a device tensor; Adam's beta1 is `momentum`."""
-    moving = [p for p in model.parameters() if p.requires_grad]
+    """Build the optimiser of all parameters that are not frozen.
+
+    Args:
+        train: its options; `momentum` is Adam's beta1.
+        model: the model whose parameters it moves.
+        lr: the learning rate, a device tensor ().
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
     shared: dict[str, Any] = {"lr": lr, "weight_decay": train.weight_decay, "fused": True}
     if train.optimizer == "sgd":
-        return torch.optim.SGD(moving, momentum=train.momentum, **shared)
+        return torch.optim.SGD(trained, momentum=train.momentum, **shared)
     adams = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     if train.optimizer not in adams:
         raise unknown("optimizer", train.optimizer, ["sgd", *adams])
     adam = adams[train.optimizer]
-    return adam(moving, betas=(train.momentum, 0.999), capturable=lr.is_cuda, **shared)
+    return adam(trained, betas=(train.momentum, 0.999), capturable=lr.is_cuda, **shared)

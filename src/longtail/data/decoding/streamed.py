@@ -3,8 +3,6 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,20 +11,6 @@ from longtail.data.decoding.image_store import Images
 from longtail.data.decoding.images import Pixels, decode_some
 
 log = logging.getLogger(__name__)
-
-
-class Encoded(NamedTuple):
-    """What was asked for, as it is on disk; in one tensor, for workers hand over few best."""
-
-    joined: Tensor
-    """uint8, all files end to end; nothing of one that is not there."""
-    lengths: list[int]
-    rows: list[int]
-    """Of the store."""
-
-    def blobs(self) -> list[bytes]:
-        """The files apart."""
-        return [part.numpy().tobytes() for part in self.joined.split(self.lengths)]
 
 
 @dataclass(frozen=True)
@@ -70,19 +54,6 @@ class StreamedImages:
             if row not in self.named:
                 log.warning("%s is black: it cannot be read (%s)", self.store.where(row), reason)
         self.named.update(broken)
-
-    def encoded(self, index: Sequence[int]) -> Encoded:
-        """The files at the places `index`, in its order."""
-        rows = self.rows[list(index)]
-        blobs = []
-        for blob in self.store.blobs(rows):
-            try:
-                content = blob.read_bytes() if isinstance(blob, Path) else blob
-                blobs.append(content if isinstance(content, bytes) else b"")
-            except OSError:  # decoding nothing will say so
-                blobs.append(b"")
-        joined = torch.frombuffer(bytearray(b"".join(blobs)) or bytearray(1), dtype=torch.uint8)
-        return Encoded(joined[: sum(map(len, blobs))], list(map(len, blobs)), rows.tolist())
 
     def sample(self, most: int) -> Tensor:
         """The pixels of up to `most` images spread over the whole; of those that can be read."""

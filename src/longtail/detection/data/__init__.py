@@ -1,1 +1,1 @@
-"""Annotated images: annotation files, masks, batches, and generated shapes."""
+"""Annotated images: annotation files, masks, batches and generated shapes."""

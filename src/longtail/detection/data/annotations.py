@@ -1,6 +1,7 @@
 """Annotation files of LVIS v0.5, LVIS v1.0 and COCO, read into plain records.
 
-What cannot be used is left out and counted by its reason; what cannot be meant is an error.
+Annotations that cannot be used are left out and counted by reason; a file that makes no sense is an
+error.
 """
 
 import json
@@ -13,15 +14,20 @@ from stat import S_ISREG
 from typing import Any
 
 from longtail.core.errors import UserError
-from longtail.detection.data.masks import BadMask, counts_of, covers, empty_parts
+from longtail.detection.data.masks import (
+    BadAnnotation,
+    count_bad_polygons,
+    encode_segmentation,
+    has_pixels,
+)
 
-CROWD = "crowd regions, no targets in training and ignored when judging"
-HOLLOW = "masks that cover no pixel of their image, no targets in training and missed when judging"
-PART = "parts of masks that are not lists of three points or more"
+CROWD = "crowd regions, which training skips and evaluation ignores"
+EMPTY = "masks without a pixel inside their image, which training skips and evaluation cannot match"
+POLYGON = "single polygons of a mask that are not lists of at least three points"
 LONGEST = 1 << 16
-"""Pixels of a side, more than a JPEG can have: masks of a mistyped size would fill the memory."""
+"""Most pixels of a side, more than a JPEG can have: masks of a mistyped size would fill memory."""
 LARGEST = 3.4e38
-"""Of float32, in which boxes are kept."""
+"""Largest float32, the type of stored boxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,44 +37,48 @@ class Instance:
     label: int
     """Class in 1..C."""
     bbox: tuple[float, float, float, float]
-    """Left, top, width, height in pixels, as the file has them."""
+    """Left, top, width, height in pixels, as in the file."""
     counts: bytes
     """Run lengths of its mask."""
     crowd: bool = False
-    hollow: bool = False
-    """Its mask covers no pixel. It counts as LVIS counts it: its box can be found, its mask not."""
+    """Whether it is a crowd region, which stands for several objects."""
+    empty: bool = False
+    """Whether its mask has no pixel. As in LVIS, a detection can match its box but not its mask."""
 
     @property
     def target(self) -> bool:
-        """Whether it is trained on."""
-        return not (self.crowd or self.hollow)
+        """Whether training uses it."""
+        return not (self.crowd or self.empty)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One image and all that is known of it."""
+    """One image and its annotations."""
 
     id: int
     path: Path
     height: int
     width: int
     absent: frozenset[int] | None
-    """Classes known not to be there; None where every class that is not annotated is not there."""
+    """Classes known to be absent; None if every class without an annotation is absent."""
     unfinished: frozenset[int]
-    """Classes of which not every object is annotated."""
+    """Classes of which some objects are not annotated."""
     instances: tuple[Instance, ...]
     bytes: int | None = None
-    """Of the file; None where nobody looked, or there is none."""
+    """Size of the file; None if unknown or if there is no file."""
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """All of one file."""
+    """Content of one annotation file."""
 
     ids: tuple[int, ...]
+    """Category ids, ascending."""
     names: tuple[str, ...]
+    """Names of the categories."""
     pictures: tuple[Picture, ...]
     dropped: dict[str, int] = field(default_factory=dict)
+    """Number of annotations left out, by reason."""
 
 
 def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
@@ -76,48 +86,48 @@ def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
 
     Args:
         path: JSON with images, annotations and categories.
-        images: the folder of the images, or of COCO's folders (`train2017/`) of images.
-        annotated: whether it must have annotations, as a list of test images has not.
+        images: the folder of the images, or of COCO's folders of images (`train2017/`).
+        annotated: whether the file must have annotations; a list of test images has none.
 
     Raises:
-        UserError: if the file is not whole, or not of this kind.
+        UserError: if the file is incomplete, or not an annotation file.
     """
-    content = _json(path, annotated)
-    names = _unique(content["categories"], "category", path)
+    content = _read_json(path, annotated)
+    names = _index_by_id(content["categories"], "category", path)
     ids = tuple(sorted(names))
     labels = {category: place + 1 for place, category in enumerate(ids)}
-    known = _unique(content["images"], "image", path)
+    known = _index_by_id(content["images"], "image", path)
     dropped: Counter[str] = Counter()
     objects: dict[int, list[Instance]] = {image: [] for image in known}
     for annotation in content.get("annotations", []):
         try:
-            found = _instance(annotation, known, labels)
-        except BadMask as reason:
+            instance = _read_instance(annotation, known, labels)
+        except BadAnnotation as reason:
             dropped[str(reason)] += 1
             continue
-        dropped[CROWD] += found.crowd
-        dropped[HOLLOW] += found.hollow and not found.crowd
-        dropped[PART] += empty_parts(annotation["segmentation"])
-        objects[annotation["image_id"]].append(found)
-    pictures = tuple(_picture(known[i], images, labels, objects[i]) for i in known)
+        dropped[CROWD] += instance.crowd
+        dropped[EMPTY] += instance.empty and not instance.crowd
+        dropped[POLYGON] += count_bad_polygons(annotation["segmentation"])
+        objects[annotation["image_id"]].append(instance)
+    pictures = tuple(_read_picture(known[i], images, labels, objects[i]) for i in known)
     titles = tuple(str(names[category].get("name", category)) for category in ids)
     return Annotations(ids, titles, pictures, dict(+dropped))
 
 
-def _json(path: Path, annotated: bool) -> dict[str, Any]:
-    """The file's content, with the lists that make it an annotation file."""
+def _read_json(path: Path, annotated: bool) -> dict[str, Any]:
+    """Read the file and check that it has the lists of an annotation file."""
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist: it should be the annotations, as JSON") from None
+        raise UserError(f"{path} does not exist: pass the JSON file of annotations") from None
     except ValueError as error:
         raise UserError(
-            f"{path} is not whole: {error}. Copy or unpack the annotation file anew"
+            f"{path} is not valid JSON: {error}. Copy or unpack the annotation file again"
         ) from error
     for key in ("images", *["annotations"] * annotated, "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
             raise UserError(
-                f"{path} has no list '{key}': annotations of LVIS or COCO are understood, with "
+                f"{path} has no list '{key}': it must be an annotation file of LVIS or COCO, with "
                 "images, annotations and categories"
             )
     if not content["images"] or not content["categories"]:
@@ -125,95 +135,96 @@ def _json(path: Path, annotated: bool) -> dict[str, Any]:
     return content
 
 
-def _unique(entries: list[dict[str, Any]], kind: str, path: Path) -> dict[int, dict[str, Any]]:
-    """Entries by their id."""
-    found: dict[int, dict[str, Any]] = {}
+def _index_by_id(entries: list[dict[str, Any]], kind: str, path: Path) -> dict[int, dict[str, Any]]:
+    """Return the entries by their id, after checking ids and the sizes of images."""
+    index: dict[int, dict[str, Any]] = {}
     for entry in entries:
         number = entry.get("id") if isinstance(entry, dict) else None
-        if not isinstance(number, int) or number in found:
-            twice = isinstance(number, int)
-            what = f"twice the {kind} id {number}" if twice else f"no id of some {kind}"
-            raise UserError(f"{path} has {what}: ids are whole numbers, each used once")
-        if kind == "image" and not all(_plausible(entry.get(side)) for side in ("height", "width")):
+        if not isinstance(number, int):
+            raise UserError(f"{path} lists one {kind} without an id: ids must be whole numbers")
+        if number in index:
+            raise UserError(f"{path} has the {kind} id {number} twice: use each id once")
+        sides = [entry.get("height"), entry.get("width")]
+        if kind == "image" and not all(isinstance(n, int) and 1 <= n <= LONGEST for n in sides):
             raise UserError(
-                f"{path} gives no height and width of image {number}, or none that an image could "
-                f"have: they are from 1 to {LONGEST:,} pixels"
+                f"{path} has no valid height and width of image {number}: both must be from 1 to "
+                f"{LONGEST:,} pixels"
             )
-        found[number] = entry
-    return found
+        index[number] = entry
+    return index
 
 
-def _plausible(side: Any) -> bool:
-    return isinstance(side, int) and 1 <= side <= LONGEST
-
-
-def _instance(
+def _read_instance(
     annotation: Any, images: dict[int, dict[str, Any]], labels: dict[int, int]
 ) -> Instance:
-    """One annotation, or the reason it is left out."""
+    """Read one annotation.
+
+    Raises:
+        BadAnnotation: with the reason to leave it out.
+    """
     if not isinstance(annotation, dict):
-        raise BadMask("annotations that are not JSON objects")
-    if not _listed(annotation.get("image_id"), images):
-        raise BadMask("annotations of an image that is not listed")
-    if not _listed(annotation.get("category_id"), labels):
-        raise BadMask("annotations of a category that is not listed")
+        raise BadAnnotation("annotations that are not JSON objects")
+    if not _is_listed(annotation.get("image_id"), images):
+        raise BadAnnotation("annotations of an image that is not listed")
+    if not _is_listed(annotation.get("category_id"), labels):
+        raise BadAnnotation("annotations of a category that is not listed")
     image = images[annotation["image_id"]]
     height, width = image["height"], image["width"]
-    bbox = left, top, across, down = _numbers(annotation.get("bbox"))
+    bbox = left, top, across, down = _check_box(annotation.get("bbox"))
     inside_x = min(left + across, width) - max(left, 0)
     inside_y = min(top + down, height) - max(top, 0)
     if not (inside_x > 0 and inside_y > 0):
-        raise BadMask("boxes with no area inside their image")
-    counts = counts_of(annotation.get("segmentation"), height, width)
-    crowd, hollow = bool(annotation.get("iscrowd", 0)), not covers(counts, height, width)
-    return Instance(labels[annotation["category_id"]], bbox, counts, crowd, hollow)
+        raise BadAnnotation("boxes with no area inside their image")
+    counts = encode_segmentation(annotation.get("segmentation"), height, width)
+    crowd, empty = bool(annotation.get("iscrowd", 0)), not has_pixels(counts, height, width)
+    return Instance(labels[annotation["category_id"]], bbox, counts, crowd, empty)
 
 
-def _listed(number: Any, known: Mapping[int, Any]) -> bool:
+def _is_listed(number: Any, known: Mapping[int, Any]) -> bool:
     return isinstance(number, int) and number in known
 
 
-def _numbers(box: Any) -> tuple[float, float, float, float]:
-    """Left, top, width and height, all finite."""
+def _check_box(box: Any) -> tuple[float, float, float, float]:
+    """Return left, top, width and height, all finite."""
     if isinstance(box, list) and len(box) == 4:
         left, top, across, down = box
-        # JSON's whole numbers have no bound, and beyond that of floats math.isfinite fails
+        # whole numbers in JSON have no bound, and math.isfinite fails on those beyond float
         if all(isinstance(side, int | float) and abs(side) <= LARGEST for side in box):
             return left, top, across, down
-    raise BadMask("boxes that are not four numbers")
+    raise BadAnnotation("boxes that are not four numbers")
 
 
-def _picture(
+def _read_picture(
     image: dict[str, Any], folder: Path, labels: dict[int, int], instances: list[Instance]
 ) -> Picture:
-    """The record of one image."""
+    """Read the record of one image."""
     absent = image.get("neg_category_ids")
     unfinished = image.get("not_exhaustive_category_ids") or []
     for name, numbers in (("neg", absent or []), ("not_exhaustive", unfinished)):
         if not isinstance(numbers, list):
-            raise UserError(f"{name}_category_ids of image {image['id']} is no list of ids")
-    path, size = _place(image, folder)
+            raise UserError(f"{name}_category_ids of image {image['id']} must be a list of ids")
+    path, size = _locate(image, folder)
     return Picture(
         id=image["id"],
         path=path,
         height=image["height"],
         width=image["width"],
-        absent=None if absent is None else _classes(absent, labels),
-        unfinished=_classes(unfinished, labels),
+        absent=None if absent is None else _find_classes(absent, labels),
+        unfinished=_find_classes(unfinished, labels),
         instances=tuple(instances),
         bytes=size,
     )
 
 
-def _classes(ids: list[Any], labels: dict[int, int]) -> frozenset[int]:
-    """The classes of category ids; those that are not listed have none."""
-    return frozenset(labels[i] for i in ids if _listed(i, labels))
+def _find_classes(ids: list[Any], labels: dict[int, int]) -> frozenset[int]:
+    """Return the classes of category ids; ids that are not listed have none."""
+    return frozenset(labels[i] for i in ids if _is_listed(i, labels))
 
 
-def _place(image: dict[str, Any], folder: Path) -> tuple[Path, int | None]:
-    """Where an image lies: LVIS v0.5 has COCO's names of 2014, LVIS v1.0 only its address.
+def _locate(image: dict[str, Any], folder: Path) -> tuple[Path, int | None]:
+    """Return the path of an image and the size of its file, None if there is no file.
 
-    Also the bytes of the file, None where there is no such file.
+    LVIS v0.5 has COCO's file names of 2014, LVIS v1.0 has only a URL.
     """
     file, address = (
         value if isinstance(value := image.get(key), str) else ""
@@ -225,8 +236,8 @@ def _place(image: dict[str, Any], folder: Path) -> tuple[Path, int | None]:
     if not places:
         raise UserError(f"image {image['id']} has neither file_name nor coco_url")
     for place in places:
-        with suppress(OSError, ValueError):  # a name may be anything
-            found = place.stat()
-            if S_ISREG(found.st_mode):
-                return place, found.st_size
+        with suppress(OSError, ValueError):  # the file may name anything
+            status = place.stat()
+            if S_ISREG(status.st_mode):
+                return place, status.st_size
     return places[0], None

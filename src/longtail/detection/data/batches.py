@@ -1,11 +1,11 @@
-"""What a batch of a data set is, and how images become one.
+"""Batches: images are resized, put on one canvas and stacked with their boxes and masks.
 
-Shapes: B images on a canvas of H by W, G true boxes an image at most, T masks in the batch.
+Shapes: B images on a canvas of H by W, at most G true boxes per image, T masks in the batch.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,34 +19,34 @@ from longtail.detection.data.dataset import DetectionSet
 from longtail.detection.data.sampling import uniform
 
 STRIDE = 32
-"""The canvas is a multiple of it, for the coarsest map of the pyramid."""
+"""Sides of the canvas are multiples of this, the stride of the coarsest map of the pyramid."""
 
-Canvas = tuple[int, int]
+CanvasSize = tuple[int, int]
 """Height and width."""
-NO_LEAST: Canvas = (0, 0)
+NO_CANVAS: CanvasSize = (0, 0)
 
 
 class DetectionBatch(NamedTuple):
-    """What the detector is fed; every image stands at the upper left of its canvas."""
+    """Input of the detector; every image is at the upper left of its canvas."""
 
     images: Tensor
     """(B, 3, H, W) uint8."""
     sizes: Tensor
-    """(B, 2) height and width of the image on the canvas."""
+    """(B, 2) height and width of each image on the canvas."""
     boxes: Tensor
     """(B, G, 4), padded with zeros; G is at least 1."""
     labels: Tensor
     """(B, G) classes 1..C, 0 for padding."""
     masks: Tensor
-    """(T, H, W) uint8, those of all images one after the other."""
+    """(T, H, W) uint8, image after image."""
     rows: Tensor
-    """(B, G): the mask of a box among the T; 0 for padding."""
+    """(B, G) index of each box's mask among the T; 0 for padding."""
     keys: Tensor
-    """(B,) what this step's random numbers of each image depend on."""
+    """(B,) keys of each image's random numbers in this step."""
 
 
 class Sample(NamedTuple):
-    """One image, resized."""
+    """One resized image with its objects."""
 
     image: Tensor
     """(3, h, w) uint8."""
@@ -57,146 +57,146 @@ class Sample(NamedTuple):
 
 
 class PreparedImages(Dataset):
-    """A data set whose images are resized: the shorter side to `short`, the longer at most `long`.
+    """A data set with resized images.
 
     Args:
-        data: what is read.
-        short: pixels.
-        long: pixels.
-        least: the least canvas. With one, an image stands beside images of its own canvas alone,
-            so that nothing computed of it depends on the others; without, a batch is on the
+        data: the data set.
+        short: pixels of the shorter side, unless the longer side would exceed `long`.
+        long: most pixels of the longer side.
+        min_canvas: least canvas of an image. With one, a batch has only images of the same canvas,
+            so that no result of an image depends on the others; without one, a batch uses the
             canvas of its largest image.
     """
 
-    def __init__(self, data: DetectionSet, short: int, long: int, least: Canvas = NO_LEAST) -> None:
-        self.data, self.short, self.long, self.least = data, short, long, least
-        # only its resizing is used: images are normalised as a batch, on the device
+    def __init__(
+        self, data: DetectionSet, short: int, long: int, min_canvas: CanvasSize = NO_CANVAS
+    ) -> None:
+        self.data, self.short, self.long, self.min_canvas = data, short, long, min_canvas
+        # we use only its resizing: batches are normalised later, on the device
         self.transform = GeneralizedRCNNTransform(short, long, [0.0] * 3, [1.0] * 3).eval()
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def size(self, i: int) -> tuple[int, int]:
-        """Height and width of image `i` after resizing, without reading it.
+    def compute_size(self, i: int) -> tuple[int, int]:
+        """Return height and width of image `i` after resizing, without reading it.
 
         Raises:
-            UserError: if nothing would be left of its shorter side.
+            UserError: if its shorter side would have no pixel left.
         """
         picture = self.data.pictures[i]
-        size = resize_sample(picture.height, picture.width, self.short, self.long)
+        size = scale_size(picture.height, picture.width, self.short, self.long)
         if not min(size):
             raise UserError(
                 f"{picture.path} is {picture.width}x{picture.height}: with a longer side of at "
-                f"most {self.long} pixels nothing is left of the other. Cut it, or leave it out"
+                f"most {self.long} pixels, its shorter side has none left. Crop or remove it"
             )
         return size
 
-    def canvas(self, images: Iterable[int]) -> Canvas:
-        """That of `images` side by side."""
-        return canvas_of([self.least, *(self.size(i) for i in images)])
+    def fit_canvas(self, images: Iterable[int]) -> CanvasSize:
+        """Return the canvas of a batch of `images`."""
+        return fit_canvas([self.min_canvas, *(self.compute_size(i) for i in images)])
 
-    def order(self, images: Sequence[int], size: int) -> list[list[int]]:
-        """`images` in their order, at most `size` a batch, and none that may not share it."""
-        kinds = groupby(images, lambda i: self.least != NO_LEAST and self.canvas([i]))
+    def split_batches(self, images: Sequence[int], size: int) -> list[list[int]]:
+        """Split `images` into batches of at most `size` that may share a canvas, in order."""
+        kinds = groupby(images, lambda i: self.min_canvas != NO_CANVAS and self.fit_canvas([i]))
         groups = [list(group) for _, group in kinds]
         return [group[i : i + size] for group in groups for i in range(0, len(group), size)]
 
     def __getitem__(self, i: int) -> Sample:
-        image, target = self.data[i]
-        return self.fit(image, target)
-
-    def fit(self, image: Tensor, target: dict[str, Any]) -> Sample:
-        """Image (3, h, w) uint8 and its target, resized together."""
-        size = resize_sample(image.shape[1], image.shape[2], self.short, self.long)
+        image, target = self.data[i]  # (3, h, w) uint8
+        size = scale_size(image.shape[1], image.shape[2], self.short, self.long)
         if size != tuple(image.shape[1:]):
             small, target = self.transform.resize(image.float(), target)
             image = small.round().clamp(0, 255).byte()
         return Sample(image, target["boxes"], target["labels"], target["masks"])
 
 
-def resize_sample(height: int, width: int, short: int, long: int) -> tuple[int, int]:
-    """The size torchvision's transform gives an image."""
+def scale_size(height: int, width: int, short: int, long: int) -> tuple[int, int]:
+    """Return the size to which torchvision's transform resizes an image."""
     scale = min(short / min(height, width), long / max(height, width))
     return int(height * scale), int(width * scale)
 
 
-def canvas_of(sizes: Sequence[tuple[int, int]]) -> Canvas:
-    """The least canvas for images of these sizes."""
+def fit_canvas(sizes: Sequence[tuple[int, int]]) -> CanvasSize:
+    """Return the smallest canvas for images of these sizes."""
     height, width = (-(-max(side) // STRIDE) * STRIDE for side in zip(*sizes, strict=True))
     return height, width
 
 
-def collate(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> DetectionBatch:
-    """Samples as one batch on the CPU, on no canvas below `least`; its keys are still zeros."""
+def collate(samples: Sequence[Sample], min_canvas: CanvasSize = NO_CANVAS) -> DetectionBatch:
+    """Collate samples into a batch on the CPU, on at least `min_canvas`, with keys of zero."""
     sizes = [(sample.image.shape[1], sample.image.shape[2]) for sample in samples]
-    height, width = canvas_of([least, *sizes])
+    height, width = fit_canvas([min_canvas, *sizes])
     counts = [len(sample.labels) for sample in samples]
     return DetectionBatch(
-        images=torch.stack([_on_canvas(sample.image, height, width) for sample in samples]),
+        images=torch.stack([_pad_to_canvas(sample.image, height, width) for sample in samples]),
         sizes=torch.tensor(sizes),
-        boxes=pad_sample([sample.boxes for sample in samples]),
-        labels=pad_sample([sample.labels for sample in samples]),
-        masks=torch.cat([_on_canvas(sample.masks, height, width) for sample in samples]),
-        rows=rows_of(counts),
+        boxes=pad_and_stack([sample.boxes for sample in samples]),
+        labels=pad_and_stack([sample.labels for sample in samples]),
+        masks=torch.cat([_pad_to_canvas(sample.masks, height, width) for sample in samples]),
+        rows=number_masks(counts),
         keys=torch.zeros(len(samples), dtype=torch.long),
     )
 
 
-def rows_of(counts: Sequence[int]) -> Tensor:
-    """(B, G) numbers of the masks, image after image."""
+def number_masks(counts: Sequence[int]) -> Tensor:
+    """Number the masks of images with these `counts` in order: (B, G)."""
     starts = np.cumsum([0, *counts])
-    return pad_sample([torch.arange(a, b) for a, b in pairwise(starts)])
+    return pad_and_stack([torch.arange(a, b) for a, b in pairwise(starts)])
 
 
-def flip_sample(batch: DetectionBatch) -> DetectionBatch:
-    """A random half of the images mirrored, each within its own width."""
+def flip_batch(batch: DetectionBatch) -> DetectionBatch:
+    """Mirror a random half of the images, each within its own width."""
     mirror = uniform(batch.keys, "flip", 1)[:, 0] < 0.5  # (B,)
-    wide = batch.sizes[:, 1]
-    column = torch.arange(batch.images.shape[3], device=wide.device)
-    back = wide[:, None] - 1 - column
+    width = batch.sizes[:, 1]
+    column = torch.arange(batch.images.shape[3], device=width.device)
+    back = width[:, None] - 1 - column
     column = torch.where(mirror[:, None] & (back >= 0), back, column)  # (B, W)
     x1, y1, x2, y2 = batch.boxes.unbind(-1)
-    there = (mirror[:, None] & (batch.labels > 0))[..., None]
-    turned = torch.stack([wide[:, None] - x2, y1, wide[:, None] - x1, y2], dim=-1)
-    owner = (batch.labels > 0).nonzero()[:, 0]  # (T,): masks stand in the order of the boxes
+    moves = (mirror[:, None] & (batch.labels > 0))[..., None]
+    mirrored = torch.stack([width[:, None] - x2, y1, width[:, None] - x1, y2], dim=-1)
+    owner = (batch.labels > 0).nonzero()[:, 0]  # (T,): masks have the order of the boxes
     return batch._replace(
         images=batch.images.take_along_dim(column[:, None, None], dim=3),
         masks=batch.masks.take_along_dim(column[owner][:, None], dim=2),
-        boxes=torch.where(there, turned, batch.boxes),
+        boxes=torch.where(moves, mirrored, batch.boxes),
     )
 
 
-def _on_canvas(pixels: Tensor, height: int, width: int) -> Tensor:
+def _pad_to_canvas(pixels: Tensor, height: int, width: int) -> Tensor:
     return F.pad(pixels, (0, width - pixels.shape[2], 0, height - pixels.shape[1]))
 
 
-def pad_sample(parts: Sequence[Tensor]) -> Tensor:
-    """Tensors (N_i, ...) as (B, max N, ...), with zeros; at least one place."""
+def pad_and_stack(parts: Sequence[Tensor]) -> Tensor:
+    """Stack tensors (N_i, ...) to (B, max N, ...), padded with zeros; max N is at least 1."""
     most = max([1, *map(len, parts)])
-    filled = parts[0].new_zeros(len(parts), most, *parts[0].shape[1:])
+    stack = parts[0].new_zeros(len(parts), most, *parts[0].shape[1:])
     for i, part in enumerate(parts):
-        filled[i, : len(part)] = part
-    return filled
+        stack[i, : len(part)] = part
+    return stack
 
 
-def pack(sample: Sample, canvas: Canvas) -> Sample:
-    """On its canvas, its masks eight pixels a byte."""
-    masks = _bits(_on_canvas(sample.masks, *canvas))
-    return sample._replace(image=_on_canvas(sample.image, *canvas), masks=masks)
+def pack(sample: Sample, canvas: CanvasSize) -> Sample:
+    """Put a sample on its canvas, with eight pixels of a mask in a byte."""
+    masks = _pack_bits(_pad_to_canvas(sample.masks, *canvas))
+    return sample._replace(image=_pad_to_canvas(sample.image, *canvas), masks=masks)
 
 
-def collate_packed(samples: Sequence[Sample], least: Canvas = NO_LEAST) -> DetectionBatch:
-    """As workers send it: masks are most of a batch."""
-    batch = collate(samples, least)
-    return batch._replace(masks=_bits(batch.masks))
+def collate_and_pack(
+    samples: Sequence[Sample], min_canvas: CanvasSize = NO_CANVAS
+) -> DetectionBatch:
+    """Collate samples as workers send them, with packed masks: masks are most of a batch."""
+    batch = collate(samples, min_canvas)
+    return batch._replace(masks=_pack_bits(batch.masks))
 
 
-def _bits(masks: Tensor) -> Tensor:
-    """(T, H, W) zeros and ones to (T, H, W / 8) bytes."""
+def _pack_bits(masks: Tensor) -> Tensor:
+    """Pack (T, H, W) zeros and ones into (T, H, W / 8) bytes."""
     return torch.from_numpy(np.packbits(masks.numpy(), axis=2))
 
 
 def unpack(packed: Tensor, width: int) -> Tensor:
-    """(T, H, W / 8) bytes to (T, H, W) zeros and ones."""
+    """Unpack (T, H, W / 8) bytes into (T, H, W) zeros and ones."""
     bits = torch.arange(7, -1, -1, dtype=torch.uint8, device=packed.device)
     return ((packed[..., None] >> bits) & 1).flatten(2)[..., :width]

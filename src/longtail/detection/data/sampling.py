@@ -1,6 +1,6 @@
-"""Random numbers that depend on the image and the step alone, not on who draws them or when.
+"""Random numbers that depend only on the image and the step, not on who draws them or when.
 
-Two processes with half the batch each draw what one process draws for the whole of it.
+Two processes with half a batch each draw the same numbers as one process with the whole batch.
 """
 
 from collections.abc import Sequence
@@ -13,33 +13,34 @@ from longtail.core.seeding import stream
 PURPOSES = ("flip", "anchors", "regions")
 
 
-def keys(seed: int, step: int, images: Sequence[int], device: torch.device) -> Tensor:
-    """A key (B,) for each of the `images`, by their ids, at `step`."""
-    drawn = [stream(seed, "image", step, image) for image in images]
-    return torch.tensor(drawn, dtype=torch.long).to(device, non_blocking=True)
+def make_keys(seed: int, step: int, images: Sequence[int], device: torch.device) -> Tensor:
+    """Return a key (B,) for each image id in `images` at `step`."""
+    keys = [stream(seed, "image", step, image) for image in images]
+    return torch.tensor(keys, dtype=torch.long).to(device, non_blocking=True)
 
 
 def uniform(keys: Tensor, purpose: str, size: int) -> Tensor:
-    """Random numbers (B, size) from 0 to 1, float64, from `keys` (B,).
+    """Draw random numbers (B, size) from 0 to 1, float64, from `keys` (B,).
 
-    The finaliser of SplitMix64 (Steele et al. 2014) on a counter; int64 arithmetic wraps around.
+    This is the finaliser of SplitMix64 (Steele et al. 2014) on a counter; int64 arithmetic wraps
+    around.
     """
     counter = torch.arange(1, size + 1, device=keys.device) * _GOLDEN
     x = keys[:, None] + PURPOSES.index(purpose) * _APART + counter
-    x = (x ^ _shifted(x, 30)) * _FIRST
-    x = (x ^ _shifted(x, 27)) * _SECOND
-    x = x ^ _shifted(x, 31)
-    return _shifted(x, 11).double() * 2.0**-53
+    x = (x ^ _shift_right(x, 30)) * _FIRST
+    x = (x ^ _shift_right(x, 27)) * _SECOND
+    x = x ^ _shift_right(x, 31)
+    return _shift_right(x, 11).double() * 2.0**-53
 
 
-def _shifted(x: Tensor, bits: int) -> Tensor:
-    """A shift to the right that brings in zeros, as of an unsigned number."""
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Shift to the right and fill with zeros, as for unsigned numbers."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _signed(x: int) -> int:
+def _to_signed(x: int) -> int:
     return x - (1 << 64) if x >> 63 else x
 
 
-_GOLDEN, _APART = _signed(0x9E3779B97F4A7C15), _signed(0xD1B54A32D192ED03)
-_FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+_GOLDEN, _APART = _to_signed(0x9E3779B97F4A7C15), _to_signed(0xD1B54A32D192ED03)
+_FIRST, _SECOND = _to_signed(0xBF58476D1CE4E5B9), _to_signed(0x94D049BB133111EB)

@@ -1,1 +1,1 @@
-"""The detector: pyramid, proposals, cascade of region heads."""
+"""The detector network: feature pyramid, proposals and a cascade of region heads."""

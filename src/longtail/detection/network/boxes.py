@@ -1,7 +1,8 @@
-"""Boxes of a whole batch at once: overlap, assignment, sampling, suppression, coding.
+"""Operations on the boxes of a whole batch: overlap, matching, sampling, suppression, coding.
 
-Shapes: B images, N boxes (x1, y1, x2, y2) an image, G true boxes an image; a shorter image is
-padded. Nothing here loops over images, for at small image sizes such loops are the whole time.
+Shapes: B images, N boxes (x1, y1, x2, y2) per image, G true boxes per image; images with fewer
+boxes are padded. Nothing here loops over images: on small images such loops would take most of the
+time.
 """
 
 import torch
@@ -10,14 +11,14 @@ from torch.nn import functional as F
 from torchvision.models.detection._utils import BoxCoder
 
 CHUNK = 1 << 26
-"""Pairs of boxes that are compared at once: what bounds the memory on large images."""
+"""Most pairs of boxes compared at once; it bounds the memory on large images."""
 
 ROUNDS = 4
-"""Of suppression between two looks at whether it has settled: a look waits for the device."""
+"""Rounds of suppression between two checks for convergence; a check waits for the device."""
 
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union (..., N, M) of boxes (..., N, 4) and (..., M, 4); 0 for no area."""
+    """Intersection over union (..., N, M) of boxes (..., N, 4) and (..., M, 4); 0 without area."""
     a, b = a[..., :, None, :], b[..., None, :, :]
     low, high = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
     shared = (high - low).clamp(min=0).prod(-1)
@@ -26,12 +27,12 @@ def iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def area(boxes: Tensor) -> Tensor:
-    """Of boxes (..., 4)."""
+    """Area (...) of boxes (..., 4)."""
     return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
 
 def clip(boxes: Tensor, sizes: Tensor) -> Tensor:
-    """Boxes (B, N, 4) cut at their image's border; `sizes` (B, 2) are heights and widths."""
+    """Cut boxes (B, N, 4) at the border of their image; `sizes` (B, 2) are heights and widths."""
     limit = sizes.flip(1).repeat(1, 2)[:, None]  # (B, 1, 4): w, h, w, h
     return torch.minimum(boxes.clamp(min=0), limit.to(boxes))
 
@@ -39,24 +40,24 @@ def clip(boxes: Tensor, sizes: Tensor) -> Tensor:
 def match(
     boxes: Tensor, truth: Tensor, present: Tensor, *, high: float, low: float, rescue: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Which true box each box is meant to find.
+    """Assign a true box to each box.
 
     Args:
         boxes: (B, N, 4).
-        truth: (B, G, 4), padded.
+        truth: true boxes (B, G, 4), padded.
         present: (B, G), false where a true box is padding.
-        high: least overlap of a foreground box.
-        low: overlap below which a box is background; between the two it is neither.
-        rescue: make the boxes that overlap a true box most foreground, however little they do.
+        high: a box with at least this overlap is foreground.
+        low: a box with less overlap is background; between the two it is neither.
+        rescue: also make the boxes that overlap a true box most foreground, at any overlap.
 
     Returns:
-        The true box (B, N) each box overlaps most, and its kind (B, N): 1 foreground, 0
-        background, -1 neither.
+        Index (B, N) of the true box that each box overlaps most, and the kind (B, N) of each box:
+        1 foreground, 0 background, -1 neither.
     """
     images = max(1, CHUNK // (boxes.shape[1] * truth.shape[1]))
     parts = zip(boxes.split(images), truth.split(images), present.split(images), strict=True)
-    found = [_match(*part, high, low, rescue) for part in parts]
-    return torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found])
+    which, kind = zip(*(_match(*part, high, low, rescue) for part in parts), strict=True)
+    return torch.cat(which), torch.cat(kind)
 
 
 def _match(
@@ -72,16 +73,16 @@ def _match(
 
 
 def sample(kind: Tensor, chance: Tensor, size: int, share: float) -> tuple[Tensor, Tensor]:
-    """A random `size` of each image's boxes, at most `share` of them foreground.
+    """Draw `size` random boxes of each image, at most the part `share` of them foreground.
 
     Args:
-        kind: (B, N) as `match` gives it.
+        kind: (B, N) as returned by `match`.
         chance: (B, N) random numbers from 0 to 1.
-        size: how many; background fills what the foreground leaves.
-        share: of the foreground.
+        size: boxes per image; background fills the places that the foreground leaves.
+        share: largest part of foreground.
 
     Returns:
-        Index (B, size) into N and whether there was such a box, (B, size).
+        Index (B, size) into N, and (B, size), false where the image has too few boxes.
     """
     foreground = torch.where(kind == 1, chance, -1.0)
     place = foreground.argsort(dim=1, descending=True).argsort(dim=1)
@@ -92,24 +93,24 @@ def sample(kind: Tensor, chance: Tensor, size: int, share: float) -> tuple[Tenso
 
 
 def suppress(boxes: Tensor, present: Tensor, threshold: float) -> Tensor:
-    """Greedy non-maximum suppression of all images at once: what is kept, (B, N).
+    """Suppress non-maximum boxes of all images at once; return (B, N), true for kept boxes.
 
     Args:
         boxes: (B, N, 4), best first.
         present: (B, N), false for padding.
-        threshold: of the overlap.
+        threshold: a kept box suppresses later boxes that overlap it by more than this.
     """
     images = max(1, CHUNK // max(1, boxes.shape[1] ** 2))
     parts = zip(boxes.split(images), present.split(images), strict=True)
-    return torch.cat([_greedy(iou(b, b) > threshold, there) for b, there in parts])
+    return torch.cat([_suppress_near(iou(b, b) > threshold, there) for b, there in parts])
 
 
-def _greedy(near: Tensor, present: Tensor) -> Tensor:
-    """What is kept, (B, N), of boxes best first that are `near` (B, N, N) each other or not.
+def _suppress_near(near: Tensor, present: Tensor) -> Tensor:
+    """Return (B, N), true for kept boxes; `near` (B, N, N) marks overlapping pairs, best first.
 
-    A box is kept if no kept box before it is near. That sentence is iterated until it holds: the
-    first box is right at once and each round settles at least the next one; a few rounds do, as
-    chains of overlap are short.
+    A box is kept if no kept box before it is near. The loop applies this rule until nothing
+    changes: the first box is right from the start, and each round settles at least one more. A few
+    rounds are enough, because chains of overlap are short.
     """
     against = near.triu(diagonal=1)  # row suppresses column
     kept, before = present, None
@@ -120,15 +121,15 @@ def _greedy(near: Tensor, present: Tensor) -> Tensor:
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:
-    """`values` (B, N, ...) at `index` (B, M): (B, M, ...)."""
+    """Take `values` (B, N, ...) at `index` (B, M); return (B, M, ...)."""
     index = index.reshape(*index.shape, *[1] * (values.ndim - 2))
     return values.take_along_dim(index, dim=1)
 
 
 def encode(coder: BoxCoder, truth: Tensor, boxes: Tensor) -> Tensor:
-    """What moves `boxes` (..., 4) onto `truth` (..., 4): (dx, dy, dw, dh).
+    """Return the codes (dx, dy, dw, dh) that move `boxes` (..., 4) onto `truth` (..., 4).
 
-    The coder's own method brings its scales to the device at every call, and waits for it.
+    The coder's own method copies its scales to the device in every call, and waits for the copy.
     """
     size, to_size = boxes[..., 2:] - boxes[..., :2], truth[..., 2:] - truth[..., :2]
     moved = truth[..., :2] + to_size / 2 - (boxes[..., :2] + size / 2)
@@ -138,19 +139,19 @@ def encode(coder: BoxCoder, truth: Tensor, boxes: Tensor) -> Tensor:
 
 
 def decode(coder: BoxCoder, codes: Tensor, boxes: Tensor) -> Tensor:
-    """`boxes` (..., 4) moved by `codes` (..., 4), in float32.
+    """Move `boxes` (..., 4) by `codes` (..., 4), in float32.
 
-    A training that has gone astray gives NaN; RoIAlign would read outside its map.
+    Diverging training produces NaN, with which RoIAlign would read outside its map.
     """
     moved = coder.decode_single(codes.float().reshape(-1, 4), boxes.float().reshape(-1, 4))
     return moved.view(boxes.shape).nan_to_num(posinf=1e6, neginf=-1e6)
 
 
-def move_loss(moves: Tensor, aim: Tensor, foreground: Tensor, beta: float) -> Tensor:
-    """Smooth L1 of codes (..., 4), summed over the boxes that are `foreground` (...).
+def move_loss(codes: Tensor, target: Tensor, foreground: Tensor, beta: float) -> Tensor:
+    """Smooth L1 loss of codes (..., 4), summed over the boxes that are `foreground` (...).
 
-    What padding aims at is no number, and would spoil the gradient even where it does not count.
+    Targets of padding are NaN, which would reach the gradient even where the loss is masked.
     """
-    aim = aim.masked_fill(~foreground[..., None], 0.0)
-    wrong = F.smooth_l1_loss(moves, aim, beta=beta, reduction="none").sum(-1)
-    return wrong.masked_fill(~foreground, 0.0).sum()
+    target = target.masked_fill(~foreground[..., None], 0.0)
+    losses = F.smooth_l1_loss(codes, target, beta=beta, reduction="none").sum(-1)
+    return losses.masked_fill(~foreground, 0.0).sum()

@@ -1,10 +1,10 @@
-"""The cascade of region heads (Cai & Vasconcelos 2018), whose box classifiers are our heads.
+"""The cascade of region heads (Cai & Vasconcelos 2018), with our heads as box classifiers.
 
-Three stages ask for more and more overlap; each is fed by the boxes of the one before. Boxes are
+Three stages require more and more overlap; each takes the boxes of the stage before. Boxes are
 class-agnostic, so they do not depend on how the classes are scored.
 
-Shapes: B images, P proposals, R regions an image in training, C classes and the background at 0,
-G true boxes, S stages.
+Shapes: B images, P proposals per image, R regions per image in training, C classes and the
+background at 0, G true boxes, S stages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,36 +19,34 @@ from longtail.detection.config import Tde
 from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.data.sampling import uniform
 from longtail.detection.network import boxes as box
-from longtail.detection.network.losses import region_losses
-from longtail.detection.network.normaliser import per_rank
+from longtail.detection.network.losses import average_over_ranks, region_losses
 from longtail.detection.network.proposals import ProposalBatch
 from longtail.detection.network.regions import (
     BOX,
     MASK,
-    Atlas,
     BoxFeatures,
+    LevelStack,
     MaskHead,
-    atlas_of,
-    mask_targets,
+    cut_masks,
     pool,
+    stack_levels,
 )
 from longtail.nn.heads import Head, NormalisedHead, background_exempt
 
 OVERLAPS = (0.5, 0.6, 0.7)
+"""Least overlap of a foreground region in each stage."""
 CODES = ((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0, 10.0), (30.0, 30.0, 15.0, 15.0))
-"""Scales of (dx, dy, dw, dh): the better the boxes, the smaller the moves left to learn."""
+"""Scales of (dx, dy, dw, dh) in each stage: better boxes need smaller moves."""
 WEIGHTS = (1.0, 0.5, 0.25)
-"""Of the stages' losses, as in the framework the paper used."""
+"""Weights of the stages' losses, as in the framework the paper used."""
 FOREGROUND = 0.25
-"""Share of the regions in training, at most."""
-PADDED = 64
-"""The number of masks in a step is a multiple of it: cuDNN chooses its kernels anew for every size
-it has not seen."""
-AT_ONCE = 1 << 24
-"""Logits that are scored at once: few small operations cost by their number, large ones by the
-memory they take."""
-CACHED = 64
-"""Regions whose masks are made at once where that is not a device: more leave the cache."""
+"""Largest part of foreground among the regions of a training step."""
+MASK_MULTIPLE = 64
+"""A step pads its masks to a multiple of this: cuDNN chooses its kernels anew for each new size."""
+MOST_LOGITS = 1 << 24
+"""Most logits scored at once: many small operations take time, one large one takes memory."""
+CPU_MASKS = 64
+"""Masks predicted at once on the CPU: more do not fit its cache."""
 
 
 class CascadeOutput(NamedTuple):
@@ -59,16 +57,16 @@ class CascadeOutput(NamedTuple):
     scores: Tensor
     """(B, M)."""
     labels: Tensor
-    """(B, M) classes 1..C; 0 where an image has fewer."""
+    """(B, M) classes 1..C; 0 where an image has fewer detections."""
     masks: Tensor
     """(B, M, 28, 28) probabilities inside the box."""
 
 
 class CascadeStage(nn.Module):
-    """One stage: a feature vector of a region, its class, its better box, its mask."""
+    """One stage: predicts the class, a better box and the mask of each region."""
 
     def __init__(
-        self, position: int, width: int, head: Head, mask_classes: int, grouped: bool
+        self, position: int, width: int, head: Head, mask_classes: int, group_norm: bool
     ) -> None:
         super().__init__()
         self.overlap, self.weight = OVERLAPS[position], WEIGHTS[position]
@@ -76,36 +74,36 @@ class CascadeStage(nn.Module):
         self.features = BoxFeatures(width, head.dim)
         self.head = head
         self.move = nn.Linear(head.dim, 4)
-        self.mask = MaskHead(width, mask_classes, grouped)
+        self.mask = MaskHead(width, mask_classes, group_norm)
         nn.init.normal_(self.move.weight, std=0.001)
         nn.init.zeros_(self.move.bias)
 
-    def effects(self, x: Tensor, tde: Tde, alpha: float) -> tuple[Tensor, Tensor | None]:
-        """Total and TDE logits (N, C + 1) of features (N, D); of the latter none without TDE."""
+    def compute_effects(self, x: Tensor, tde: Tde, alpha: float) -> tuple[Tensor, Tensor | None]:
+        """Return total and TDE logits (N, C + 1) of features (N, D); None for TDE if it is off."""
         if tde == "off" or not isinstance(self.head, NormalisedHead):
-            return logits_of(self.head, x).float(), None
+            return compute_logits(self.head, x).float(), None
         total, indirect = self.head.effects(x)
         return total, torch.sub(total, indirect, alpha=alpha)  # Eq. 8
 
 
-def logits_of(head: Head, x: Tensor) -> Tensor:
-    """The logits a head is trained by: Eq. 7 for a normalised one."""
+def compute_logits(head: Head, x: Tensor) -> Tensor:
+    """Return the logits used in training: Eq. 7 for a normalised head."""
     return head.total(x) if isinstance(head, NormalisedHead) else head(x)
 
 
 class Cascade(nn.Module):
-    """Proposals to losses in training mode, to detections in evaluation mode.
+    """All stages: proposals to losses in training, to detections in evaluation.
 
     Args:
-        make_head: gives the box classifier of a stage.
+        make_head: builds the box classifier of a stage.
         width: channels of the pyramid.
-        mask_classes: masks a region could have, one for each class or 1.
-        grouped: whether the mask heads have group normalisation.
+        mask_classes: masks per region, one for each class or 1.
+        group_norm: whether the mask heads use group normalisation.
         rois: R.
-        canonical: side of a box, in pixels, that belongs to the pyramid's third level.
-        loss: of the box classifiers: cross-entropy, focal or eql.
-        rare: (C + 1,) classes that eql spares.
-        focal_gamma: exponent of focal.
+        canonical: side in pixels of a box that belongs to the pyramid's third level.
+        loss: loss of the box classifiers: cross-entropy, focal or eql.
+        rare: (C + 1,) true for the classes that eql protects.
+        focal_gamma: exponent of the focal loss.
     """
 
     rare: Tensor
@@ -116,7 +114,7 @@ class Cascade(nn.Module):
         *,
         width: int,
         mask_classes: int,
-        grouped: bool,
+        group_norm: bool,
         rois: int,
         canonical: float,
         loss: str,
@@ -125,52 +123,55 @@ class Cascade(nn.Module):
     ) -> None:
         super().__init__()
         self.stages = nn.ModuleList(
-            CascadeStage(i, width, make_head(), mask_classes, grouped) for i in range(len(OVERLAPS))
+            CascadeStage(i, width, make_head(), mask_classes, group_norm)
+            for i in range(len(OVERLAPS))
         )
         self.rois, self.canonical, self.loss = rois, canonical, loss
         self.focal_gamma = focal_gamma
         self.register_buffer("rare", rare, persistent=False)
-        # how to score: may be changed at any time, without training
+        # scoring may change at any time, without training
         self.tde: Tde = "off"
         self.alpha = 0.0
         self.detections, self.score_threshold = 300, 1e-4
 
     @property
     def each(self) -> list[CascadeStage]:
-        """The stages in order."""
+        """The stages in order, with their type."""
         return cast(list[CascadeStage], list(self.stages))
 
-    def losses(
-        self, maps: dict[str, Tensor], proposed: ProposalBatch, batch: DetectionBatch
+    def compute_losses(
+        self, maps: dict[str, Tensor], proposals: ProposalBatch, batch: DetectionBatch
     ) -> dict[str, Tensor]:
-        """The losses of all stages, named as class0, box0, mask0, ..."""
-        atlas, true_masks = atlas_of(maps), batch.masks.float()
-        boxes, valid = self._drawn(proposed, batch)
+        """Return the losses of all stages, named class0, box0, mask0, class1, ..."""
+        levels, true_masks = stack_levels(maps), batch.masks.float()
+        boxes, valid = self._draw_regions(proposals, batch)
         losses: dict[str, Tensor] = {}
         for i, stage in enumerate(self.each):
             which, kind = box.match(
                 boxes, batch.boxes, batch.labels > 0, high=stage.overlap, low=stage.overlap
             )
             foreground = valid & (kind == 1)  # (B, R)
-            x = stage.features(self._pooled(atlas, boxes, BOX))  # (B * R, D)
+            x = stage.features(self._pool(levels, boxes, BOX))  # (B * R, D)
             moves = stage.move(x).float().view(boxes.shape)
             labels = batch.labels.gather(1, which).masked_fill(~foreground, 0)
-            aim = box.encode(stage.coder, box.take(batch.boxes, which), boxes)
-            count = per_rank(valid.sum())
+            target = box.encode(stage.coder, box.take(batch.boxes, which), boxes)
+            count = average_over_ranks(valid.sum())
             losses[f"class{i}"] = stage.weight * self._class_loss(stage, x, labels, valid) / count
-            losses[f"box{i}"] = stage.weight * box.move_loss(moves, aim, foreground, 1.0) / count
+            losses[f"box{i}"] = stage.weight * box.move_loss(moves, target, foreground, 1.0) / count
             rows = batch.rows.gather(1, which)
             losses[f"mask{i}"] = stage.weight * self._mask_loss(
-                stage, atlas, boxes, foreground, labels, true_masks, rows
+                stage, levels, boxes, foreground, labels, true_masks, rows
             )
             boxes = box.clip(box.decode(stage.coder, moves.detach(), boxes), batch.sizes)
             valid = valid & (boxes[..., 2:] > boxes[..., :2]).all(-1)
         return losses
 
-    def _drawn(self, proposed: ProposalBatch, batch: DetectionBatch) -> tuple[Tensor, Tensor]:
-        """R regions (B, R, 4) of the proposals and the true boxes, and which are no padding."""
-        boxes = torch.cat([proposed.boxes, batch.boxes], dim=1)  # (B, P + G, 4)
-        present = torch.cat([proposed.present, batch.labels > 0], dim=1)
+    def _draw_regions(
+        self, proposals: ProposalBatch, batch: DetectionBatch
+    ) -> tuple[Tensor, Tensor]:
+        """Draw regions (B, R, 4) from proposals and true boxes; also (B, R), false for padding."""
+        boxes = torch.cat([proposals.boxes, batch.boxes], dim=1)  # (B, P + G, 4)
+        present = torch.cat([proposals.present, batch.labels > 0], dim=1)
         first = OVERLAPS[0]
         _, kind = box.match(boxes, batch.boxes, batch.labels > 0, high=first, low=first)
         chance = uniform(batch.keys, "regions", boxes.shape[1])
@@ -178,120 +179,124 @@ class Cascade(nn.Module):
         return box.take(boxes, index), valid
 
     def _class_loss(self, stage: CascadeStage, x: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-        """Summed over the regions; the head's mean feature follows the foreground alone."""
+        """Return the sum over regions; only foreground updates the head's mean feature."""
         if isinstance(stage.head, NormalisedHead):
             stage.head.observe(x, keep=labels.flatten() > 0)
-        z = logits_of(stage.head, x).float()
-        each = region_losses(self.loss, z, labels.flatten(), self.rare, self.focal_gamma)
-        return each.masked_fill(~valid.flatten(), 0.0).sum()
+        z = compute_logits(stage.head, x).float()
+        losses = region_losses(self.loss, z, labels.flatten(), self.rare, self.focal_gamma)
+        return losses.masked_fill(~valid.flatten(), 0.0).sum()
 
     def _mask_loss(
         self,
         stage: CascadeStage,
-        atlas: Atlas,
+        levels: LevelStack,
         boxes: Tensor,
         foreground: Tensor,
         labels: Tensor,
         true_masks: Tensor,
         rows: Tensor,
     ) -> Tensor:
-        image, place, there = _first(foreground, int(self.rois * FOREGROUND))
+        """Return the mean over the pixels of the foreground masks."""
+        image, place, present = _pick_first(foreground, int(self.rois * FOREGROUND))
         boxes = boxes[image, place]
-        regions = pool(atlas, boxes, image, MASK, self.canonical)
+        regions = pool(levels, boxes, image, MASK, self.canonical)
         logits = stage.mask(regions, labels[image, place]).float()
-        aim = mask_targets(true_masks, rows[image, place], boxes)
-        wrong = F.binary_cross_entropy_with_logits(logits, aim, reduction="none").sum((1, 2))
-        wrong = wrong.masked_fill(~there, 0.0).sum()
-        return wrong / (per_rank(there.sum()) * aim.shape[-1] ** 2)
+        target = cut_masks(true_masks, rows[image, place], boxes)
+        losses = F.binary_cross_entropy_with_logits(logits, target, reduction="none").sum((1, 2))
+        total = losses.masked_fill(~present, 0.0).sum()
+        return total / (average_over_ranks(present.sum()) * target.shape[-1] ** 2)
 
     @torch.no_grad()
     def detect(
-        self, maps: dict[str, Tensor], proposed: ProposalBatch, sizes: Tensor
+        self, maps: dict[str, Tensor], proposals: ProposalBatch, sizes: Tensor
     ) -> CascadeOutput:
-        """Detections of every image; `sizes` (B, 2) are those of the images on the canvas."""
-        atlas, boxes = atlas_of(maps), proposed.boxes
+        """Detect objects in every image; `sizes` (B, 2) are the images' sizes on the canvas."""
+        levels, boxes = stack_levels(maps), proposals.boxes
         effects = []
         for stage in self.each:
-            x = stage.features(self._pooled(atlas, boxes, BOX))
-            effects.append(stage.effects(x, self.tde, self.alpha))
+            x = stage.features(self._pool(levels, boxes, BOX))
+            effects.append(stage.compute_effects(x, self.tde, self.alpha))
             boxes = box.clip(box.decode(stage.coder, stage.move(x).view(boxes.shape), boxes), sizes)
-        scores = probabilities(effects, self.tde).view(*boxes.shape[:2], -1)[..., 1:]  # (B, P, C)
+        scores = compute_scores(effects, self.tde).view(*boxes.shape[:2], -1)[..., 1:]  # (B, P, C)
         wide = (boxes[..., 2:] > boxes[..., :2]).all(-1)
-        scores = scores.masked_fill(~(proposed.present & wide)[..., None], 0.0)
+        scores = scores.masked_fill(~(proposals.present & wide)[..., None], 0.0)
         boxes, best, labels = select(boxes, scores, self.detections, self.score_threshold)
-        return CascadeOutput(boxes, best, labels, self._masks(atlas, boxes, labels))
+        return CascadeOutput(boxes, best, labels, self._predict_masks(levels, boxes, labels))
 
-    def _masks(self, atlas: Atlas, boxes: Tensor, labels: Tensor) -> Tensor:
-        regions = self._pooled(atlas, boxes, MASK)
-        asked = labels.flatten().clamp(min=1)
-        size = len(asked) if regions.is_cuda else CACHED
-        made = [
-            torch.stack([stage.mask(*part).float().sigmoid() for stage in self.each]).mean(0)
-            for part in zip(regions.split(size), asked.split(size), strict=True)
+    def _predict_masks(self, levels: LevelStack, boxes: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean over stages of the masks (B, M, 28, 28) of the classes `labels`."""
+        regions = self._pool(levels, boxes, MASK)
+        classes = labels.flatten().clamp(min=1)
+        size = len(classes) if regions.is_cuda else CPU_MASKS
+        chunks = [
+            torch.stack([stage.mask(*chunk).float().sigmoid() for stage in self.each]).mean(0)
+            for chunk in zip(regions.split(size), classes.split(size), strict=True)
         ]
-        mean = torch.cat(made)
-        return mean.view(*labels.shape, *mean.shape[1:])
+        masks = torch.cat(chunks)
+        return masks.view(*labels.shape, *masks.shape[1:])
 
-    def _pooled(self, atlas: Atlas, boxes: Tensor, side: int) -> Tensor:
-        """Boxes (B, N, 4) pooled as (B * N, V, side, side)."""
+    def _pool(self, levels: LevelStack, boxes: Tensor, side: int) -> Tensor:
+        """Pool boxes (B, N, 4) to regions (B * N, V, side, side)."""
         image = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
-        return pool(atlas, boxes.flatten(0, 1), image, side, self.canonical)
+        return pool(levels, boxes.flatten(0, 1), image, side, self.canonical)
 
 
-def probabilities(effects: Sequence[tuple[Tensor, Tensor | None]], tde: Tde) -> Tensor:
-    """Scores (N, C + 1): a softmax of each stage, and only one, and the mean over stages.
+def compute_scores(effects: Sequence[tuple[Tensor, Tensor | None]], tde: Tde) -> Tensor:
+    """Return scores (N, C + 1): the mean over stages of one softmax per stage.
 
     Args:
         effects: total and TDE logits (N, C + 1) of each stage.
-        tde: how they are scored.
+        tde: how TDE scores them.
     """
-    total = [each for each, _ in effects]
-    direct = [each for _, each in effects if each is not None]
+    total = [logits for logits, _ in effects]
+    direct = [logits for _, logits in effects if logits is not None]
     if tde != "background-exempt" or not direct:
-        scored = [stages.softmax(-1).mean(0) for stages in _stacked(direct or total)]
+        chunks = [stages.softmax(-1).mean(0) for stages in _stack_stages(direct or total)]
     else:
-        pairs = zip(_stacked(total), _stacked(direct), strict=True)
-        scored = [background_exempt(*pair).mean(0) for pair in pairs]  # Eq. 9
-    return torch.cat(scored)
+        pairs = zip(_stack_stages(total), _stack_stages(direct), strict=True)
+        chunks = [background_exempt(*pair).mean(0) for pair in pairs]  # Eq. 9
+    return torch.cat(chunks)
 
 
-def _stacked(stages: Sequence[Tensor]) -> Iterator[Tensor]:
-    """The logits (N, C + 1) of all stages, some rows at a time: (S, n, C + 1)."""
-    rows = max(1, AT_ONCE // (len(stages) * stages[0].shape[1]))
+def _stack_stages(stages: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Stack the logits (N, C + 1) of all stages, a few rows at a time: (S, n, C + 1)."""
+    rows = max(1, MOST_LOGITS // (len(stages) * stages[0].shape[1]))
     return map(torch.stack, zip(*(stage.split(rows) for stage in stages), strict=True))
 
 
-def _first(chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Image and place (N,) of the first `most` of `chosen` (B, R) in each image, and padding.
+def _pick_first(chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Pick the first `most` of `chosen` (B, R) in each image.
 
-    N is a multiple of PADDED; the last, (N,), is false for padding.
+    Returns:
+        Image (N,), index in R (N,), and (N,), false for padding; N is a multiple of MASK_MULTIPLE.
     """
     image, place = (chosen & (chosen.cumsum(1) <= most)).nonzero(as_tuple=True)
-    padding = (0, -len(image) % PADDED)
-    there = F.pad(torch.ones_like(image, dtype=torch.bool), padding)
-    return F.pad(image, padding), F.pad(place, padding), there
+    padding = (0, -len(image) % MASK_MULTIPLE)
+    present = F.pad(torch.ones_like(image, dtype=torch.bool), padding)
+    return F.pad(image, padding), F.pad(place, padding), present
 
 
 def select(
     boxes: Tensor, scores: Tensor, count: int, threshold: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best `count` detections of each image after suppression within each class.
+    """Select the best `count` detections of each image after suppression within each class.
 
-    In a round every class gives its best box, which takes away all of the class that are near. It
-    is over when no class has one left that is better than the last of the best `count`.
+    In each round every class contributes its best remaining box, which suppresses the boxes of
+    that class near it. The loop ends when no class has a remaining box that beats the last of the
+    best `count`.
 
     Args:
         boxes: (B, P, 4), shared by all classes.
         scores: (B, P, C).
-        count: M, at most.
-        threshold: least score.
+        count: largest M.
+        threshold: scores must exceed it.
 
     Returns:
         Boxes (B, M, 4), scores (B, M) and classes 1..C (B, M), 0 where there are fewer.
     """
     near = box.iou(boxes, boxes) > 0.5  # (B, P, P)
     left = scores.transpose(1, 2).clone(memory_format=torch.contiguous_format)  # (B, C, P)
-    left.masked_fill_(~(left > threshold), 0.0)  # what is no number, too: it would win every round
+    left.masked_fill_(~(left > threshold), 0.0)  # also drops NaN, which max() would return
     image = torch.arange(len(boxes), device=boxes.device)[:, None]
     label = torch.arange(1, left.shape[1] + 1, device=boxes.device).expand(len(boxes), -1)
     best, which, labels = left.new_empty(len(boxes), 0), label[:, :0], label[:, :0]  # so far

@@ -1,25 +1,27 @@
-"""Losses of the box classifiers: logits of regions to a loss for each region.
+"""Losses of the box classifiers, and the count that sums of losses are divided by.
 
-Symbols: z logits (N, C + 1) with the background at 0, y the class of a region, n_j training images.
-All are of one softmax over the C + 1 classes, as is what the detector is judged by.
+Symbols: z logits (N, C + 1) with the background at 0, y the class of a region. Every loss uses one
+softmax over the C + 1 classes, as scoring does.
 """
 
 import torch
 from torch import Tensor
+from torch.distributed import get_world_size, is_available, is_initialized
 from torch.nn import functional as F
 
 from longtail.nn.losses import equalise, focal_terms
+from longtail.nn.ops import sum_over_ranks
 
 
 def region_losses(kind: str, z: Tensor, y: Tensor, rare: Tensor, focal_gamma: float) -> Tensor:
-    """The loss (N,) of each region.
+    """Return the loss (N,) of each region.
 
     Args:
         kind: cross-entropy, focal or eql.
-        z: (N, C + 1).
-        y: (N,).
-        rare: (C + 1,) classes that eql spares.
-        focal_gamma: exponent of focal.
+        z: logits (N, C + 1).
+        y: classes (N,).
+        rare: (C + 1,) true for the classes that eql protects.
+        focal_gamma: exponent of the focal loss.
     """
     if kind == "focal":
         return focal_terms(z, focal_gamma).gather(1, y[:, None])[:, 0]
@@ -29,16 +31,27 @@ def region_losses(kind: str, z: Tensor, y: Tensor, rare: Tensor, focal_gamma: fl
 
 
 def eql(z: Tensor, y: Tensor, rare: Tensor) -> Tensor:
-    """Softmax equalisation loss (Tan et al. 2020): others' regions do not push rare classes down.
+    """Softmax equalisation loss (Tan et al. 2020), which protects rare classes.
 
-    w_j = 1 - E(region) T_j (1 - y_j) in the denominator: T_j is 1 for a rare class, and E is 1 for
-    a foreground region and 0 for a background one, which pushes every class down as always.
+    Class j has the weight w_j = 1 - E(region) T_j (1 - y_j) in the denominator. T_j is 1 for a rare
+    class; E is 1 for a foreground region and 0 for a background one. So regions of other classes
+    do not lower the logit of a rare class, and background regions still do.
     """
     others = torch.arange(z.shape[1], device=z.device) != y[:, None]
-    spared = (y > 0)[:, None] & rare & others  # (N, C + 1)
-    return equalise(z, 1 - spared.to(z)).gather(1, y[:, None])[:, 0]
+    left_out = (y > 0)[:, None] & rare & others  # (N, C + 1)
+    return equalise(z, 1 - left_out.to(z)).gather(1, y[:, None])[:, 0]
 
 
-def rare_classes(images: tuple[int, ...], at_most: float) -> Tensor:
-    """(C + 1,): classes of at most this many training images; the background never is rare."""
+def find_rare_classes(images: tuple[int, ...], at_most: float) -> Tensor:
+    """Return (C + 1,), true for classes of at most this many images; the background never is."""
     return torch.tensor([False, *(n <= at_most for n in images)])
+
+
+def average_over_ranks(count: Tensor) -> Tensor:
+    """Return the mean of `count` () over ranks; the sum over ranks counts as 1 if it is 0.
+
+    Gradients are averaged over ranks, so that a local sum of losses divided by this count becomes
+    the mean over the joined batch: two processes equal one.
+    """
+    world = get_world_size() if is_available() and is_initialized() else 1
+    return sum_over_ranks(count.float().reshape(1)).clamp(min=1)[0] / world

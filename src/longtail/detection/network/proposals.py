@@ -1,9 +1,9 @@
-"""Regions that may hold an object: torchvision's anchors and RPN head, on a whole batch at once.
+"""The proposal network: torchvision's anchors and RPN head, on a whole batch at once.
 
-torchvision's own RegionProposalNetwork loops over images, draws from the global generator and
-divides by the local batch; this one draws by image and divides by the batch of all ranks.
+torchvision's RegionProposalNetwork loops over images, draws from the global generator and divides
+by the local batch. This one draws random numbers per image and divides by the batch of all ranks.
 
-Shapes: B images, A anchors an image over all levels, G true boxes, P proposals.
+Shapes: B images, A anchors per image over all levels, G true boxes, P proposals.
 """
 
 from typing import NamedTuple
@@ -19,16 +19,16 @@ from torchvision.models.detection.rpn import RPNHead, permute_and_flatten
 from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.data.sampling import uniform
 from longtail.detection.network import boxes as box
-from longtail.detection.network.normaliser import per_rank
+from longtail.detection.network.losses import average_over_ranks
 
 ANCHORS = 256
-"""Anchors of an image that the loss looks at, at most half of them foreground."""
+"""Anchors per image in the loss, at most half of them foreground."""
 SIZES = (8, 16, 32, 64, 128)
-"""Of the anchors, in units that `anchor_scale` multiplies: 4 gives torchvision's 32 to 512."""
+"""Sides of the anchors, in units of `anchor_scale` pixels: 4 gives torchvision's 32 to 512."""
 
 
 class ProposalBatch(NamedTuple):
-    """What the proposal network gives."""
+    """Output of the proposal network."""
 
     boxes: Tensor
     """(B, P, 4), inside the image."""
@@ -42,8 +42,8 @@ class Proposals(nn.Module):
 
     Args:
         width: channels of the maps.
-        keep: proposals of an image after suppression; twice as many of each level before it.
-        anchor_scale: side of the finest anchors in pixels, over 8.
+        keep: proposals per image after suppression; each level has twice as many before it.
+        anchor_scale: side of the finest anchors in pixels, divided by 8.
     """
 
     def __init__(self, width: int, keep: int, anchor_scale: float) -> None:
@@ -55,68 +55,69 @@ class Proposals(nn.Module):
         self.keep = keep
 
     def forward(self, maps: dict[str, Tensor], batch: DetectionBatch) -> ProposalBatch:
-        """Proposals of every image; in training mode also the losses."""
+        """Return proposals for every image, and in training mode the losses."""
         levels = list(maps.values())
         logits, codes = self.head(levels)
         canvas = batch.images.shape[-2:]
-        # anchors take the type of the maps, and half precision is wrong by pixels
+        # anchors take the dtype of the maps, and half precision would be off by whole pixels
         exact = [level[:1, :1].float() for level in levels]
         (anchors,) = self.anchors(ImageList(batch.images[:1], [tuple(canvas)]), exact)  # (A, 4)
         sizes = [level[0].numel() for level in logits]
-        score = torch.cat([_flat(level, 1)[..., 0] for level in logits], dim=1).float()  # (B, A)
-        code = torch.cat([_flat(level, 4) for level in codes], dim=1).float()  # (B, A, 4)
+        score = torch.cat([_flatten(level, 1)[..., 0] for level in logits], dim=1).float()  # (B, A)
+        code = torch.cat([_flatten(level, 4) for level in codes], dim=1).float()  # (B, A, 4)
         with torch.no_grad():
-            found, present = self._best(score, code, anchors, sizes, batch.sizes)
-        losses = self._losses(score, code, anchors, batch) if self.training else {}
-        return ProposalBatch(found, present, losses)
+            boxes, present = self._select(score, code, anchors, sizes, batch.sizes)
+        losses = self._compute_losses(score, code, anchors, batch) if self.training else {}
+        return ProposalBatch(boxes, present, losses)
 
-    def _best(
+    def _select(
         self, score: Tensor, code: Tensor, anchors: Tensor, levels: list[int], sizes: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The best `keep` of each image, suppressed within each level."""
+        """Return the best `keep` boxes of each image after suppression within each level."""
         count = min(2 * self.keep, max(levels))
         tops = [part.topk(min(count, part.shape[1]), dim=1) for part in score.split(levels, dim=1)]
         starts = torch.tensor([0, *levels]).cumsum(0).tolist()
-        # each level a row, padded to the longest
-        value = torch.stack([_padded(t.values, count, -torch.inf) for t in tops], dim=1)
+        # one row per level, padded to the longest
+        value = torch.stack([_pad(t.values, count, -torch.inf) for t in tops], dim=1)
         index = torch.stack(
-            [_padded(t.indices + s, count, 0) for t, s in zip(tops, starts, strict=False)], dim=1
+            [_pad(t.indices + s, count, 0) for t, s in zip(tops, starts, strict=False)], dim=1
         )
         value, index = value.flatten(1), index.flatten(1)  # (B, L * count)
-        found = box.clip(box.decode(self.coder, box.take(code, index), anchors[index]), sizes)
-        wide = (found[..., 2:] - found[..., :2] > 1e-3).all(-1)
-        rows = (len(found) * len(levels), count)  # (B * L, count): best first
-        there = (wide & value.isfinite()).view(rows)
-        kept = box.suppress(found.view(*rows, 4), there, 0.7)
+        boxes = box.clip(box.decode(self.coder, box.take(code, index), anchors[index]), sizes)
+        wide = (boxes[..., 2:] - boxes[..., :2] > 1e-3).all(-1)
+        rows = (len(boxes) * len(levels), count)  # (B * L, count): best first
+        present = (wide & value.isfinite()).view(rows)
+        kept = box.suppress(boxes.view(*rows, 4), present, 0.7)
         value = value.masked_fill(~kept.view(value.shape), -torch.inf)
         best, order = value.topk(min(self.keep, value.shape[1]), dim=1)
-        return box.take(found, order), best.isfinite()
+        return box.take(boxes, order), best.isfinite()
 
-    def _losses(
+    def _compute_losses(
         self, score: Tensor, code: Tensor, anchors: Tensor, batch: DetectionBatch
     ) -> dict[str, Tensor]:
-        spread = anchors.expand(len(score), -1, -1)
+        """Return the losses of a random sample of anchors."""
+        repeated = anchors.expand(len(score), -1, -1)
         which, kind = box.match(
-            spread, batch.boxes, batch.labels > 0, high=0.7, low=0.3, rescue=True
+            repeated, batch.boxes, batch.labels > 0, high=0.7, low=0.3, rescue=True
         )
         chance = uniform(batch.keys, "anchors", len(anchors))
         index, drawn = box.sample(kind, chance, ANCHORS, 0.5)  # (B, ANCHORS)
         kind, which = kind.gather(1, index), which.gather(1, index)
-        count = per_rank(drawn.sum())
-        right = F.binary_cross_entropy_with_logits(
+        count = average_over_ranks(drawn.sum())
+        objectness = F.binary_cross_entropy_with_logits(
             score.gather(1, index), (kind == 1).float(), drawn.float(), reduction="sum"
         )
-        positive = drawn & (kind == 1)
-        aim = box.encode(self.coder, box.take(batch.boxes, which), anchors[index])
-        off = box.move_loss(box.take(code, index), aim, positive, 1 / 9)
-        return {"objectness": right / count, "proposal_box": off / count}
+        foreground = drawn & (kind == 1)
+        target = box.encode(self.coder, box.take(batch.boxes, which), anchors[index])
+        moves = box.move_loss(box.take(code, index), target, foreground, 1 / 9)
+        return {"objectness": objectness / count, "proposal_box": moves / count}
 
 
-def _flat(level: Tensor, values: int) -> Tensor:
-    """Outputs (B, anchors * values, H, W) of a level as (B, H * W * anchors, values)."""
+def _flatten(level: Tensor, values: int) -> Tensor:
+    """Reshape a level's outputs (B, anchors * values, H, W) to (B, H * W * anchors, values)."""
     images, channels, height, width = level.shape
     return permute_and_flatten(level, images, channels // values, values, height, width)
 
 
-def _padded(values: Tensor, count: int, filling: float) -> Tensor:
-    return F.pad(values, (0, count - values.shape[1]), value=filling)
+def _pad(values: Tensor, count: int, filler: float) -> Tensor:
+    return F.pad(values, (0, count - values.shape[1]), value=filler)

@@ -1,4 +1,4 @@
-"""What is done to one region: pooled from the pyramid, made a feature vector, given a mask.
+"""Regions: pooled from the pyramid, turned into feature vectors, and given masks.
 
 Shapes: N regions, V channels of the pyramid, D features of the box classifiers.
 """
@@ -10,58 +10,57 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
-from longtail.detection.network.kernels.roi_align import align, in_order
-from longtail.detection.network.pyramid import LEVELS, group_norm
+from longtail.detection.network.pyramid import LEVELS, build_group_norm
 
 BOX, MASK = 7, 14
-"""Side of what the box and the mask heads are fed."""
+"""Sides of the pooled squares that the box heads and the mask heads take."""
 
 
-class Atlas(NamedTuple):
-    """The pyramid's levels on one map, one below the other, so that one call pools from all."""
+class LevelStack(NamedTuple):
+    """The levels of the pyramid below one another on one map, so that one call pools from all."""
 
-    pixels: Tensor
-    """(B, V, H, W) float32."""
+    map: Tensor
+    """(B, V, H, W) float32 and contiguous: torchvision's RoIAlign has no bf16."""
     tops: Tensor
-    """(L,) the row at which each level begins."""
+    """(L,) first row of each level."""
 
 
-def atlas_of(maps: dict[str, Tensor]) -> Atlas:
-    """The levels of the pyramid as one map.
+def stack_levels(maps: dict[str, Tensor]) -> LevelStack:
+    """Copy the levels of the pyramid onto one map.
 
-    Each is framed by a copy of its border: RoIAlign takes the border's value up to half a pixel
-    beyond it, and boxes do not leave the canvas.
+    Each level gets a frame that repeats its border: RoIAlign takes the border's value up to half a
+    pixel beyond it, and boxes do not leave the canvas.
     """
-    wide = maps[LEVELS[0]].shape[3]
-    framed = [F.pad(maps[name].float(), (1, 1, 1, 1), mode="replicate") for name in LEVELS]
-    rows = [F.pad(level, (0, wide + 2 - level.shape[3])) for level in framed]
-    tops = torch.tensor([0, *(level.shape[2] for level in rows[:-1])]).cumsum(0) + 1
-    return Atlas(in_order(torch.cat(rows, dim=2)), tops.to(rows[0], non_blocking=True))
+    width = maps[LEVELS[0]].shape[3]
+    levels = [F.pad(maps[name].float(), (1, 1, 1, 1), mode="replicate") for name in LEVELS]
+    levels = [F.pad(level, (0, width + 2 - level.shape[3])) for level in levels]
+    tops = torch.tensor([0, *(level.shape[2] for level in levels[:-1])]).cumsum(0) + 1
+    return LevelStack(torch.cat(levels, dim=2).contiguous(), tops.to(levels[0], non_blocking=True))
 
 
-def pool(atlas: Atlas, boxes: Tensor, image: Tensor, side: int, canonical: float) -> Tensor:
-    """Regions (N, V, side, side), each from the level of its size (Lin et al. 2017, Eq. 1).
+def pool(levels: LevelStack, boxes: Tensor, image: Tensor, side: int, canonical: float) -> Tensor:
+    """Pool regions (N, V, side, side), each from the level of its size (Lin et al. 2017, Eq. 1).
 
-    What torchvision's MultiScaleRoIAlign does with a list of images, level by level.
+    torchvision's MultiScaleRoIAlign does the same for a list of images, level by level.
 
     Args:
-        atlas: the pyramid.
+        levels: the pyramid.
         boxes: (N, 4) in pixels of the canvas and inside it: beyond a level lies the next one.
-        image: (N,) which image of the batch each lies in.
-        side: of the pooled square.
-        canonical: side of a box, in pixels, that belongs to the third level.
+        image: (N,) index of each box's image in the batch.
+        side: side of the pooled square.
+        canonical: side in pixels of a box that belongs to the third level.
     """
     sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1e-6).prod(1).sqrt()
     level = (2 + torch.log2(sides / canonical + 1e-6)).floor().clamp(0, len(LEVELS) - 1)
-    there = boxes / (4 * 2**level)[:, None]
-    top = atlas.tops[level.long()]
-    there = there + torch.stack([torch.ones_like(top), top] * 2, dim=1)  # 1: the frame
-    regions = torch.cat([image[:, None].to(boxes), there], dim=1)
-    return align(atlas.pixels, regions, side)
+    boxes = boxes / (4 * 2**level)[:, None]
+    top = levels.tops[level.long()]
+    boxes = boxes + torch.stack([torch.ones_like(top), top] * 2, dim=1)  # 1: the frame
+    regions = torch.cat([image[:, None].to(boxes), boxes], dim=1)
+    return roi_align(levels.map, regions, side, sampling_ratio=2, aligned=True)
 
 
 class BoxFeatures(nn.Sequential):
-    """Pooled regions (N, V, 7, 7) to features (N, D), not negative."""
+    """Pooled regions (N, V, 7, 7) to non-negative features (N, D)."""
 
     def __init__(self, width: int, dim: int) -> None:
         super().__init__(
@@ -76,21 +75,21 @@ class BoxFeatures(nn.Sequential):
 class MaskHead(nn.Module):
     """Pooled regions (N, V, 14, 14) and their classes to mask logits (N, 28, 28).
 
-    Only the mask of the asked class is computed: with 1,203 classes the others would be nearly all
-    of the work.
+    Only the mask of the given class is computed: with 1,203 classes the others would take nearly
+    all of the time.
 
     Args:
         width: V.
-        classes: masks a region could have; 1 is one for all classes.
-        grouped: whether group normalisation follows each convolution.
+        classes: masks per region; 1 means that all classes share one mask.
+        group_norm: whether group normalisation follows each convolution.
     """
 
-    def __init__(self, width: int, classes: int, grouped: bool) -> None:
+    def __init__(self, width: int, classes: int, group_norm: bool) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for _ in range(4):
-            layers.append(nn.Conv2d(width, width, 3, padding=1, bias=not grouped))
-            layers += [group_norm(width)] * grouped + [nn.ReLU()]
+            layers.append(nn.Conv2d(width, width, 3, padding=1, bias=not group_norm))
+            layers += [build_group_norm(width)] * group_norm + [nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(width, width, 2, 2), nn.ReLU())
         self.weight = nn.Parameter(torch.zeros(classes, width))
         self.bias = nn.Parameter(torch.zeros(classes))
@@ -100,18 +99,18 @@ class MaskHead(nn.Module):
         nn.init.normal_(self.weight, std=width**-0.5)
 
     def forward(self, regions: Tensor, labels: Tensor) -> Tensor:
-        """`labels` (N,) from 1."""
-        own = (labels - 1) % len(self.weight)  # one mask for all classes is everyone's
+        """Return the mask logits; `labels` (N,) are classes from 1."""
+        own = (labels - 1) % len(self.weight)  # 0 for every class if they share one mask
         x = self.layers(regions)  # (N, V, 28, 28)
         return torch.einsum("nvhw,nv->nhw", x, self.weight[own].to(x)) + self.bias[own, None, None]
 
 
-def mask_targets(masks: Tensor, rows: Tensor, boxes: Tensor) -> Tensor:
-    """What the mask of each region should be, (N, 28, 28) of 0 and 1.
+def cut_masks(masks: Tensor, rows: Tensor, boxes: Tensor) -> Tensor:
+    """Cut the target mask of each region, (N, 28, 28) of 0 and 1, out of the true masks.
 
     Args:
-        masks: (T, H, W) float of the batch.
-        rows: (N,) the region's true mask among them.
+        masks: true masks (T, H, W) of the batch, float.
+        rows: (N,) index of each region's true mask among them.
         boxes: (N, 4).
     """
     regions = torch.cat([rows[:, None].to(boxes), boxes], dim=1)
@@ -120,19 +119,19 @@ def mask_targets(masks: Tensor, rows: Tensor, boxes: Tensor) -> Tensor:
 
 
 def paste(masks: Tensor, boxes: Tensor, height: int, width: int) -> Tensor:
-    """Masks (N, S, S) of probabilities as masks (N, height, width) of true and false.
+    """Paste masks (N, S, S) of probabilities into their boxes: (N, height, width) booleans.
 
-    The value at a pixel's centre is interpolated between the centres of the mask's cells: first
+    The value at a pixel's centre is interpolated between the centres of the mask's cells, first
     down, then across.
     """
     x1, y1, x2, y2 = boxes.unbind(1)
-    down = _shares(y1, y2, height, masks.shape[1])
-    across = _shares(x1, x2, width, masks.shape[2])
-    return (across @ masks.mT @ down.mT >= 0.5).mT  # column after column, as `encode` reads them
+    down = _weigh_cells(y1, y2, height, masks.shape[1])
+    across = _weigh_cells(x1, x2, width, masks.shape[2])
+    return (across @ masks.mT @ down.mT >= 0.5).mT  # column by column, as `encode` reads them
 
 
-def _shares(low: Tensor, high: Tensor, pixels: int, cells: int) -> Tensor:
-    """What each cell between `low` and `high` (N,) adds to each pixel: (N, pixels, cells)."""
+def _weigh_cells(low: Tensor, high: Tensor, pixels: int, cells: int) -> Tensor:
+    """Return the weight (N, pixels, cells) of each cell between `low` and `high` at each pixel."""
     centre = torch.arange(pixels, device=low.device) + 0.5
     place = (centre - low[:, None]) / (high - low).clamp(min=1e-6)[:, None] * cells - 0.5
     away = place[..., None] - torch.arange(cells, device=low.device)

@@ -1,6 +1,6 @@
 // ---- two runs, class by class
 
-/** What can be compared: each run as it stands, and each with an alpha also at 0. */
+/** Choices to compare: every run, and again at alpha 0 if it has an alpha. */
 const choices = page.runs.flatMap((run) => [
   { run, fixed: null, name: run.name },
   ...(run.live ? [{ run, fixed: 0, name: `${run.name}, at alpha 0` }] : []),
@@ -13,7 +13,7 @@ const perClassOf = ({ run, fixed }) => (fixed === null ? run.perClass : run.atZe
 
 const COLUMNS = [
   ["rank", "rank"], ["name", "class"], ["split", "split"], ["train", "training images"],
-  ["test", "judged images"], ["first", "first (%)"], ["second", "second (%)"],
+  ["test", "evaluated images"], ["first", "first (%)"], ["second", "second (%)"],
   ["change", "second \u2212 first"],
 ];
 
@@ -28,7 +28,7 @@ function classRows() {
 
 function sortedRows() {
   const wanted = state.search.toLowerCase();
-  const key = state.sort === "split" ? "rank" : state.sort; // splits lie in the order of the ranks
+  const key = state.sort === "split" ? "rank" : state.sort; // ranks order the splits too
   const sign = state.down ? -1 : 1;
   const compared = (a, b) => (typeof a === "string" ? a.localeCompare(b) : a - b);
   return classRows()
@@ -97,9 +97,9 @@ function addColumns() {
   }
 }
 
-/** The table as it is sorted and searched, whole, with full precision. */
+/** All rows of the table, in its order and under its search, with full precision. */
 function csv() {
-  const plain = (text) => (/^[=+\-@\t\r]/.test(text) ? `'${text}` : text); // no formula in a spreadsheet
+  const plain = (text) => (/^[=+\-@\t\r]/.test(text) ? `'${text}` : text); // or a spreadsheet would compute it
   const quoted = (text) => `"${plain(text).replaceAll('"', '""')}"`;
   const title = ([key, text]) =>
     ["first", "second"].includes(key) ? choiceName(picked(key)) : text.replace("\u2212", "-");

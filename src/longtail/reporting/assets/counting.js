@@ -1,7 +1,6 @@
 "use strict";
-// The live part of a report. Eq. 8 makes every logit a line in alpha, so that a test image is right
-// on an interval of the slider's positions; counting the intervals over a position gives the very
-// counts that `longtail eval --alpha` gives there (see intervals.py).
+// The live part of a report. For each run the page holds the correct test images of each class at
+// every slider position, the same counts as `longtail eval --alpha` (see evaluation/slider.py).
 
 const page = JSON.parse(document.getElementById("content").textContent);
 const SPLITS = ["many", "medium", "few"];
@@ -11,33 +10,20 @@ const rankOf = [];
 order.forEach((c, rank) => { rankOf[c] = rank + 1; });
 const $ = (id) => document.getElementById(id);
 const state = { position: null, sort: "rank", down: false, search: "", all: false };
-const SHOWN = 50; // rows of the class table before it is asked for all
+const SHOWN = 50; // rows of the class table until the button shows all
 
-const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-for (const run of page.runs) {
-  run.live = run.starts !== undefined;
-  if (run.live) [run.starts, run.stops] = [bytes(run.starts), bytes(run.stops)];
-}
+for (const run of page.runs) run.live = run.hits.length > 1; // its head has an alpha
 
 // ---- counting
 
-/** Right test images of each class at a position; null is the run's own alpha. */
-function hitsAt(run, position) {
-  if (position === null || !run.live) return run.hits;
-  const hits = new Array(classes).fill(0);
-  let i = 0;
-  for (let c = 0; c < classes; c++) {
-    for (const end = i + run.pieces[c]; i < end; i++) {
-      if (run.starts[i] <= position && position < run.stops[i]) hits[c]++;
-    }
-  }
-  return hits;
-}
+/** Correct test images of each class at a slider position, or at the run's own alpha for null. */
+const hitsAt = (run, position) =>
+  (position === null || !run.live ? run.ownHits : run.hits[position]);
 
 const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
 const ratios = (hits) => hits.map((n, c) => (page.seen[c] ? (100 * n) / page.seen[c] : null));
 
-/** Overall over images; the class mean, as a split's figure, is the mean of classes' accuracies. */
+/** Overall is the mean over images; splits and the class mean are means over classes. */
 function splitsOf(hits) {
   const total = page.seen.reduce((a, b) => a + b, 0);
   const perClass = ratios(hits);
@@ -57,7 +43,7 @@ function deviation(values) {
   return Math.sqrt(values.reduce((sum, v) => sum + (v - middle) ** 2, 0) / (values.length - 1));
 }
 
-/** One decimal as Python prints it: a tie, which only x.25 and x.75 can be, goes to the even digit. */
+/** One decimal, rounded as Python does: ties, only x.25 and x.75, go to the even digit. */
 function shown(value) {
   if (value === null) return "-";
   const size = Math.abs(value);
@@ -100,7 +86,7 @@ const FIGURES = [...$("splits").tHead.rows[0].cells].slice(3, -1).map((cell) => 
 const members = page.groups.map((_, g) => page.runs.filter((run) => run.group === g));
 
 function drawSplits() {
-  const said = [];
+  const summary = [];
   [...$("splits").tBodies[0].rows].forEach((row, g) => {
     const runs = members[g];
     const alphas = [...new Set(runs.map(alphaOf))].join(", ");
@@ -113,9 +99,9 @@ function drawSplits() {
       cell.dataset.value = mean(values);
     });
     const [overall, , , few] = [3, 4, 5, 6].map((i) => row.cells[i].textContent);
-    said.push(`${page.groups[g].label}, alpha ${alphas}: overall ${overall}, few ${few}`);
+    summary.push(`${page.groups[g].label}, alpha ${alphas}: overall ${overall}, few ${few}`);
   });
-  return said.join(". ");
+  return summary.join(". ");
 }
 
 function addFollowers() {

@@ -1,9 +1,9 @@
 // ---- curves: accuracy by rank, and the training loss
 
-let width = 800; // of a curve; measured when the window changes, for asking costs a layout
+let width = 800; // of a curve in pixels; measured only on resize, because it costs a layout
 const measure = () => { width = $("rank").clientWidth || 800; };
 
-/** Lines over x = 0..1 and y = 0..top, with what lies behind them on its own scale. */
+/** Draws lines over x = 0..1 and y = 0..top, and grey bars behind them on a scale of their own. */
 function chart(svg, { lines, top, xTicks, xName, yName, behind, behindName }) {
   const height = 300;
   const box = { left: 46, right: width - (behind ? 52 : 12), top: 12, bottom: height - 44 };
@@ -45,7 +45,7 @@ function chart(svg, { lines, top, xTicks, xName, yName, behind, behindName }) {
   }
 }
 
-const BIN = Math.ceil(classes / 60); // classes to a point, so that a thousand stay readable
+const BIN = Math.ceil(classes / 60); // classes per point, so that 1,000 classes stay readable
 const BINS = Math.ceil(classes / BIN);
 
 function binned(perClass) {

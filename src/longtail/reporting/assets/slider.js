@@ -1,4 +1,4 @@
-// ---- the slider, and the beginning of everything
+// ---- the slider, and the start of the page
 
 const live = page.runs.filter((run) => run.live);
 
@@ -22,22 +22,23 @@ function update() {
     run.figures = splitsOf(hits);
   }
   const own = state.position === null;
-  const text = own ? "of each run's own choice" : alphaAt(state.position).toFixed(2);
+  const text = own ? "chosen by each run" : alphaAt(state.position).toFixed(2);
   $("alpha-shown").textContent = text;
   $("alpha").setAttribute("aria-valuetext", own ? `alpha: ${text}` : `alpha ${text}`);
   $("own").disabled = own;
-  const said = drawSplits();
+  const summary = drawSplits();
   drawRank();
   drawExtremes();
   drawClasses();
-  return said;
+  return summary;
 }
 
-/** After a pause, so that a screen reader hears where the slider stopped and not the way. */
-let pause = 0;
-function announce(said) {
-  clearTimeout(pause);
-  pause = setTimeout(() => { $("said").textContent = said; }, 400);
+let timer = 0;
+
+/** Waits until the slider rests, so that a screen reader reads only its last position. */
+function announce(summary) {
+  clearTimeout(timer);
+  timer = setTimeout(() => { $("announcement").textContent = summary; }, 400);
 }
 
 function moveTo(position) {
@@ -46,8 +47,8 @@ function moveTo(position) {
   announce(update());
 }
 
-/** report.html#alpha=1.25 is a link to a position of the slider. */
-function fromLink() {
+/** Follows a link to a slider position, as in report.html#alpha=1.25; false without one. */
+function followLink() {
   const found = /^#alpha=(\d+(?:\.\d*)?)$/.exec(location.hash);
   if (!found || !live.length) return false;
   const position = Math.round(Number(found[1]) * page.perUnit);
@@ -55,9 +56,9 @@ function fromLink() {
   return true;
 }
 
-function link() {
-  const there = state.position === null ? "" : `#alpha=${alphaText(alphaAt(state.position))}`;
-  history.replaceState(null, "", location.pathname + there);
+function writeLink() {
+  const hash = state.position === null ? "" : `#alpha=${alphaText(alphaAt(state.position))}`;
+  history.replaceState(null, "", location.pathname + hash);
 }
 
 function begin() {
@@ -75,16 +76,16 @@ function begin() {
   $("alpha").value = Math.round(chosen * page.perUnit);
   document.querySelector(".slider").hidden = !live.length;
   $("alpha").addEventListener("input", () => moveTo(Number($("alpha").value)));
-  $("alpha").addEventListener("change", link);
-  $("own").addEventListener("click", () => { moveTo(null); link(); });
+  $("alpha").addEventListener("change", writeLink);
+  $("own").addEventListener("click", () => { moveTo(null); writeLink(); });
   $("search").addEventListener("input", () => { state.search = $("search").value; drawClasses(); });
   $("more").addEventListener("click", () => { state.all = !state.all; drawClasses(); });
   $("csv").addEventListener("click", download);
-  window.addEventListener("hashchange", fromLink);
+  window.addEventListener("hashchange", followLink);
   window.addEventListener("resize", () => {
     const before = width;
     measure();
-    if (width === before) return; // a phone's address bar changes the height all the time
+    if (width === before) return; // scrolling on a phone changes only the height
     drawRank();
     drawLoss();
   });
@@ -94,7 +95,7 @@ function begin() {
   addFollowers();
   addLegends();
   addColumns();
-  if (!fromLink()) update();
+  if (!followLink()) update();
   drawLoss();
 }
 

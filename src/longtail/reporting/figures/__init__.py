@@ -1,7 +1,7 @@
-"""Figures from runs and result files: the paper's, and accuracy by class rank.
+"""The paper's figures and accuracy by class rank, from runs and result files.
 
-Each function takes run folders or result files and gives a matplotlib `Figure`; `draw` also writes
-it, and `draw_all` the whole set.
+Each function takes run folders or result files and returns a matplotlib `Figure`. `draw` writes one
+figure to a file, `draw_all` writes all of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,11 +40,11 @@ FIGURES: "dict[str, Callable[..., Figure]]" = {
     "decomposition": decomposition,
     "gradcam": gradcam,
 }
-"""By the name that users type."""
+"""Drawing functions by the name that users type."""
 SIMULATED = ("causal-graph", "decision-1d", "gradients-2d")
-"""Those that need no run."""
+"""Figures that need no run."""
 NEED_DATA = ("decomposition", "gradcam")
-"""Those that need the data of their runs."""
+"""Figures that need the data of their runs."""
 
 __all__ = [
     "FIGURES",
@@ -66,37 +66,38 @@ __all__ = [
 
 
 def draw(name: str, sources: Sequence[Source], out: Path | str, **choices: Any) -> Path:
-    """Draw the figure called `name` and write it to `out`; `choices` are its own options."""
+    """Draw the figure called `name` with its options `choices`, and write it to `out`."""
     if name not in FIGURES:
-        raise unknown("figure", name, FIGURES, f"they are {', '.join(FIGURES)}")
+        raise unknown("figure", name, FIGURES, f"figures: {', '.join(FIGURES)}")
     if name in SIMULATED and sources:
-        raise UserError(f"{name} is drawn from no run: leave out {sources[0]}")
+        raise UserError(f"{name} takes no run: leave out {sources[0]}")
     return save(FIGURES[name](sources, **choices), out)
 
 
 def draw_all(
     sources: Sequence[Source], out: Path | str, *, data: OwnData = None
 ) -> Iterator[tuple[str, str]]:
-    """Draw every figure into the folder `out`: each name, and its file or why there is none.
+    """Draw every figure into the folder `out`; yield each name with its file or an error message.
 
-    All but `cosine-by-class` compare runs that share their data: those on the data of the first.
-    `decomposition` takes the first of them that it can. `data` is the runs' own, if it was moved.
+    `cosine-by-class` gets the runs on any data, `decomposition` the first run with a head
+    direction, all others the runs on the same data as the first run. `data` is the place of that
+    data, if it was moved.
     """
     found = read_all(sources)
-    on_first = [
+    same_data = [
         item.source
         for item in found
         if tables.data_name(item.result) == tables.data_name(found[0].result)
     ]
     with_direction = [i.source for i in found if i.result.get("class_cos") and i.source.is_dir()]
-    takes = {
+    sources_of = {
         "cosine-by-class": [item.source for item in found if item.result.get("class_cos")],
-        "decomposition": with_direction[:1] or on_first[:1],
+        "decomposition": with_direction[:1] or same_data[:1],
         **{name: [] for name in SIMULATED},
     }
     for name in FIGURES:
         try:
             path, own = Path(out) / f"{name}.svg", {"data": data} if name in NEED_DATA else {}
-            yield name, str(draw(name, takes.get(name, on_first), path, **own))
+            yield name, str(draw(name, sources_of.get(name, same_data), path, **own))
         except UserError as error:
             yield name, f"not drawn: {error}"

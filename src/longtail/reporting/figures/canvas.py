@@ -1,6 +1,6 @@
-"""Paper to draw on: sizes for print, and files that are the same bytes each time.
+"""Matplotlib figures sized for print, and files with the same bytes each time.
 
-matplotlib is imported when something is drawn, and without its global state.
+matplotlib is imported only when a figure is drawn, and its global state is not used.
 """
 
 import io
@@ -27,7 +27,7 @@ SETTINGS: dict[Any, Any] = {
     "axes.spines.right": False,
     "lines.linewidth": 1.4,
     "mathtext.fontset": "dejavusans",
-    # text stays text: it can be searched, and any font can show it
+    # keep text as text, so that it can be searched and edited
     "svg.fonttype": "none",
     "svg.hashsalt": "longtail",
 }
@@ -36,30 +36,30 @@ METADATA: dict[str, dict[str, str | None]] = {
     "pdf": {"CreationDate": None, "Creator": "longtail", "Producer": None},
     "png": {"Software": "longtail"},
 }
-"""No dates, by the kinds of file that can be written."""
+"""Metadata without dates for each kind of file."""
 MARKS = rb'(<g[^>]*)>((?:\s*<use [^>]*?( style="[^"]*")/>)(?:\s*<use [^>]*?\3/>)+\s*)</g>'
-"""A group of marks that have one style: the group, what is in it, the style."""
+"""A group of marks with one style; matches the group's tag, its content and the style."""
 PANEL = (3.4, 2.5)
-"""Inches of one panel: a column of print."""
+"""Width and height of a panel in inches: one column of print."""
 
 P = ParamSpec("P")
 
 
 def apply_style(draw: "Callable[P, Figure]") -> "Callable[P, Figure]":
-    """A drawing function under our settings, whatever the user's own are."""
+    """Decorate a drawing function to use `SETTINGS`, whatever the user's own settings are."""
 
     @wraps(draw)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> "Figure":
+    def draw_with_settings(*args: P.args, **kwargs: P.kwargs) -> "Figure":
         import matplotlib
 
         with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS, "backend": "agg"}):
             return draw(*args, **kwargs)
 
-    return drawn
+    return draw_with_settings
 
 
 def panels(columns: int, rows: int = 1, size: tuple[float, float] = PANEL) -> "Figure":
-    """A figure of `rows` x `columns` panels of `size` inches, its axes in reading order."""
+    """Make a figure of `rows` x `columns` panels of `size` inches, with axes in reading order."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
@@ -68,24 +68,24 @@ def panels(columns: int, rows: int = 1, size: tuple[float, float] = PANEL) -> "F
 
 
 def save(figure: "Figure", out: Path | str) -> Path:
-    """Write `figure` as its suffix says."""
+    """Write `figure` to `out` in the format of its suffix."""
     import matplotlib
 
     out = Path(out)
     kind = out.suffix[1:].lower()
     if kind not in METADATA:
-        raise UserError(f"{out} ends in none of {', '.join(f'.{name}' for name in METADATA)}")
-    drawn = io.BytesIO()
+        raise UserError(f"{out}: must end in one of {', '.join(f'.{name}' for name in METADATA)}")
+    buffer = io.BytesIO()
     with matplotlib.rc_context(SETTINGS):
-        figure.savefig(drawn, format=kind, metadata=METADATA[kind], dpi=200)
-    content = drawn.getvalue()
+        figure.savefig(buffer, format=kind, metadata=METADATA[kind], dpi=200)
+    content = buffer.getvalue()
     with replace_atomically(out) as path:
-        path.write_bytes(_shortened(content) if kind == "svg" else content)
+        path.write_bytes(_shorten(content) if kind == "svg" else content)
     return out
 
 
-def _shortened(svg: bytes) -> bytes:
-    """Coordinates to hundredths of a point, finer than print, and one style for marks alike."""
+def _shorten(svg: bytes) -> bytes:
+    """Cut coordinates to hundredths of a point, finer than print, and write equal styles once."""
     svg = re.sub(
         rb' (d|x|y|width|height|transform)="[^"]*"',
         lambda attribute: re.sub(rb"(\.\d\d)\d+", rb"\1", attribute[0]),
@@ -95,7 +95,7 @@ def _shortened(svg: bytes) -> bytes:
 
 
 def dashes(pattern: str) -> tuple[int, tuple[float, ...]] | str:
-    """A pattern such as '6 3' as matplotlib takes it."""
+    """Convert a pattern such as '6 3' to a matplotlib line style."""
     return (0, tuple(float(part) / 1.4 for part in pattern.split())) if pattern else "-"
 
 
@@ -109,7 +109,7 @@ def line(
     label: str,
     marker: str = "",
 ) -> None:
-    """A line through means, a band of one deviation around it; a gap where there is nothing."""
+    """Draw a line through means with a band of one deviation; None leaves a gap."""
     nan = float("nan")
     means = [nan if f is None else f[0] for f in figures]
     spreads = [0.0 if f is None or f[1] is None else f[1] for f in figures]

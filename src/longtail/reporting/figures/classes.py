@@ -1,4 +1,4 @@
-"""What is measured of each class, from the head of the tail to its end.
+"""Figures over classes, ordered by their number of training images.
 
 Figures: accuracy before and after (class-rank), fig:1(b) (feature-norm), spfig:1 (weight-norm) and
 Appendix A of the paper (cosine-by-class).
@@ -12,7 +12,7 @@ from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.reporting.figures import canvas
-from longtail.reporting.figures.groups import Group, Spread, group_results, rank_groups
+from longtail.reporting.figures.groups import Group, Spread, group_results, rank_classes
 from longtail.runs.compare import Source, StoredResult, check_equal, check_same_data, read_all
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ RANK = "class, by rank (1 has the most training images)"
 
 @canvas.apply_style
 def class_rank(sources: Sequence[Source]) -> "Figure":
-    """Accuracy by class rank: a dot a class, a line through the mean of its neighbours."""
+    """Accuracy by class rank: a dot for each class, a line for the mean of its neighbours."""
     found = read_all(sources)
     check_same_data(found)
     groups = group_results(found)
     counts = groups[0].first["counts"]
-    order, width = rank_groups(counts), window(len(counts))
+    order, width = rank_classes(counts), window(len(counts))
     figure = canvas.panels(1, size=(6.8, 3.0))
     (axes,) = figure.axes
     x = _ranks(counts)
@@ -42,7 +42,7 @@ def class_rank(sources: Sequence[Source]) -> "Figure":
     around = f"; line: mean of {width} neighbours" if width > 1 else ""
     axes.set(xlabel=f"{RANK}{around}", ylabel="accuracy (%)", ylim=(0, 100))
     _mark_splits(axes, counts)
-    _counts_behind(axes, [counts[c] for c in order])
+    _draw_counts(axes, [counts[c] for c in order])
     axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.94))
     return figure
 
@@ -61,19 +61,19 @@ def weight_norm(sources: Sequence[Source]) -> "Figure":
 
 @canvas.apply_style
 def cosine_by_class(sources: Sequence[Source]) -> "Figure":
-    """Appendix A: cos(x, d) of each class; the paper says it is level after balanced training.
+    """Appendix A: cos(x, d) of each class; the paper says it is even after balanced training.
 
-    A panel for each data set; its classes stand in the order and the splits of the most imbalanced.
+    One panel for each data set; the most imbalanced one sets the order and splits of all panels.
     """
     panels = list(cosine_groups(read_all(sources)).items())
     (first, groups), counts = panels[0], panels[0][1][0].first["counts"]
     splits = " / ".join(split_means(groups[0], "class_cos", counts))
-    known = {group.label: group.by_class("class_cos", rank_groups(counts)) for group in groups}
+    known = {group.label: group.by_class("class_cos", rank_classes(counts)) for group in groups}
     figure = canvas.panels(len(panels), size=(3.9, 2.7))
     for axes, (name, groups) in zip(figure.axes, panels, strict=True):
         for group in groups:
-            figures = group.by_class("class_cos", rank_groups(counts))
-            means = _said(split_means(group, "class_cos", counts))
+            figures = group.by_class("class_cos", rank_classes(counts))
+            means = _join_means(split_means(group, "class_cos", counts))
             label = f"{_with_seeds(group)}: {means}\ndeviation {unevenness(figures):.3f}"
             if name != first and group.label in known:
                 same = correlation(figures, known[group.label])
@@ -88,12 +88,12 @@ def cosine_by_class(sources: Sequence[Source]) -> "Figure":
 
 
 def cosine_groups(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
-    """Groups that know cos(x, d), by their data set, the most imbalanced first."""
+    """Groups with cos(x, d) by data set, the most imbalanced first."""
     for item in found:
         if item.result.get("class_cos") is None:
             raise UserError(
                 f"{item.source} has no cos(x, d): {item.result['method']} has no head direction, "
-                "or it was judged by an older version. Pass runs of deconfound, cosine or capsule"
+                "or an older version evaluated it. Pass runs of deconfound, cosine or capsule"
             )
         check_equal(
             (str(found[0].source), str(item.source)),
@@ -107,8 +107,8 @@ def cosine_groups(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
         by_data.setdefault(tables.data_name(item.result), []).append(item)
     if len(by_data) < 2:
         raise UserError(
-            f"cosine-by-class compares long-tailed with balanced training, and all of these are on "
-            f"{', '.join(by_data)}: add runs on the balanced cut, such as cifar100-lt:1"
+            "cosine-by-class compares long-tailed with balanced training, but all of these runs "
+            f"are on {', '.join(by_data)}: add runs on a balanced subset, such as cifar100-lt:1"
         )
     return {name: group_results(items) for name, items in by_data.items()}
 
@@ -118,12 +118,12 @@ def _evenness(item: StoredResult) -> float:
 
 
 def unevenness(figures: Sequence[Spread]) -> float:
-    """Standard deviation over the classes of what `cosine_by_class` draws."""
+    """Standard deviation of the class means in `figures`."""
     return statistics.pstdev(figure[0] for figure in figures if figure is not None)
 
 
 def correlation(figures: Sequence[Spread], others: Sequence[Spread]) -> float:
-    """Of the means of the classes that both have; nan where one of them is level."""
+    """Correlation of the class means that both have; nan if one of them is constant."""
     pairs = [(a[0], b[0]) for a, b in zip(figures, others, strict=True) if a and b]
     try:
         return statistics.correlation(*zip(*pairs, strict=True))
@@ -132,12 +132,12 @@ def correlation(figures: Sequence[Spread], others: Sequence[Spread]) -> float:
 
 
 def window(classes: int) -> int:
-    """Neighbouring ranks whose mean is drawn: an odd number near a tenth of them."""
+    """Number of neighbouring ranks to average: odd, and about a tenth of the classes."""
     return classes // 20 * 2 + 1
 
 
 def smooth(group: Group, order: Sequence[int], width: int) -> list[Spread]:
-    """Accuracy at each rank as the mean of `width` ranks around it, fewer at the ends."""
+    """Accuracy at each rank, averaged over `width` ranks around it, fewer at the ends."""
     half = width // 2
     near = [order[max(0, i - half) : i + half + 1] for i in range(len(order))]
     lines = [
@@ -158,8 +158,8 @@ def _by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
     figure = canvas.panels(1, size=(5.0, 2.8))
     (axes,) = figure.axes
     for group in groups:
-        values = group.by_class(field, rank_groups(counts))
-        label = f"{_with_seeds(group)}: {_said(split_means(group, field, counts))}"
+        values = group.by_class(field, rank_classes(counts))
+        label = f"{_with_seeds(group)}: {_join_means(split_means(group, field, counts))}"
         _line(axes, _ranks(counts), values, group, label)
     axes.set(xlabel=RANK, ylabel=ylabel)
     axes.set_ylim(bottom=0)
@@ -178,7 +178,7 @@ def split_means(group: Group, field: str, counts: Sequence[int]) -> dict[str, fl
     return {name: mean[0] for name, mean in means.items() if mean is not None}
 
 
-def _said(means: Mapping[str, float]) -> str:
+def _join_means(means: Mapping[str, float]) -> str:
     return " / ".join(f"{mean:#.3g}" for mean in means.values())
 
 
@@ -196,7 +196,7 @@ def _with_seeds(group: Group) -> str:
 
 
 def _mark_splits(axes: "Axes", counts: Sequence[int]) -> None:
-    """Name the splits above the plot, with a line where one ends."""
+    """Write the names of the splits above the plot, and draw lines between them."""
     end = 0
     for name, classes in ClassCounts(tuple(counts)).splits.items():
         if not classes:
@@ -208,8 +208,8 @@ def _mark_splits(axes: "Axes", counts: Sequence[int]) -> None:
             axes.axvline(end + 0.5, color="#bbbbbb", linewidth=0.7, linestyle=":")
 
 
-def _counts_behind(axes: "Axes", counts: Sequence[int]) -> None:
-    """Training images of each class as a grey ground on an axis of its own."""
+def _draw_counts(axes: "Axes", counts: Sequence[int]) -> None:
+    """Fill the training images of each class in grey, on an axis of their own."""
     behind = axes.twinx()
     behind.fill_between(range(1, len(counts) + 1), counts, color="#e8e8e8", step="mid", lw=0)
     behind.set_ylabel("training images (grey)", color="#777777")

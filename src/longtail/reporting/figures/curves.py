@@ -1,4 +1,4 @@
-"""Split accuracies against a dial: alpha (fig:3 of the paper) and momentum (fig:1(c))."""
+"""Split accuracies against alpha (fig:3 of the paper) and against momentum (fig:1(c))."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BASIS = 0.98
-"""The momentum that fig:1(c) measures change from."""
+"""Momentum from which fig:1(c) measures changes."""
 Path = dict[float, dict[str, Spread]]
-"""Value of the dial -> split -> mean and deviation over seeds."""
+"""Value of alpha or momentum -> split -> mean and deviation over seeds."""
 
 
 @canvas.apply_style
 def alpha(sources: Sequence[Source]) -> "Figure":
-    """fig:3: split accuracies against alpha, a panel for each training."""
+    """fig:3: split accuracies against alpha, one panel for each training."""
     found = read_all(sources)
     check_same_data(found)
     groups = trainings(group_results(found))
@@ -40,26 +40,26 @@ def alpha(sources: Sequence[Source]) -> "Figure":
 
 
 def trainings(groups: Sequence[Group]) -> list[Group]:
-    """Those with an alpha; what shares a training, as `X` and `X-tde`, is drawn once.
+    """The groups with an alpha, each training once although `X` and `X-tde` share it.
 
-    Taken is that with most seeds, then one that has an alpha of its own.
+    Of groups that share a training, the one with most seeds stays, on ties one with alpha above 0.
     """
-    dialled = [group for group in groups if len(group.first["sweep"]) > 1]
-    if not dialled:
+    with_alpha = [group for group in groups if len(group.first["sweep"]) > 1]
+    if not with_alpha:
         names = ", ".join(group.label for group in groups)
         raise UserError(f"no alpha in {names}: pass runs of deconfound, cosine or capsule")
     best: list[Group] = []
-    for group in sorted(dialled, key=_telling, reverse=True):
-        if not any(_ids(group) & _ids(other) for other in best):
+    for group in sorted(with_alpha, key=_seeds_and_alpha, reverse=True):
+        if not any(_training_ids(group) & _training_ids(other) for other in best):
             best.append(group)
-    return sorted(best, key=dialled.index)
+    return sorted(best, key=with_alpha.index)
 
 
-def _ids(group: Group) -> set[str]:
+def _training_ids(group: Group) -> set[str]:
     return {result["training_id"] for result in group.results}
 
 
-def _telling(group: Group) -> tuple[int, bool]:
+def _seeds_and_alpha(group: Group) -> tuple[int, bool]:
     return len(group.results), any(result["alpha"] for result in group.results)
 
 
@@ -74,19 +74,19 @@ def alpha_path(group: Group) -> Path:
 
 @canvas.apply_style
 def momentum(sources: Sequence[Source]) -> "Figure":
-    """fig:1(c): relative change of many, medium and few against momentum, from that at 0.98.
+    """fig:1(c): change of many, medium and few with momentum, relative to momentum 0.98.
 
-    One panel has the rate fixed, one lr / (1 - mu), with which all weights move about as far.
-    Legends give the accuracy that change is measured from.
+    One panel has a fixed learning rate, one a fixed lr / (1 - mu), at which weights move about
+    equally far. The legends show the accuracy at momentum 0.98.
     """
     found = read_all(sources)
     check_same_data(found)
-    held = fixed_settings([item.result for item in found])
-    figure = canvas.panels(len(held), size=(3.4, 2.9))
-    for axes, (title, alike) in zip(figure.axes, held.items(), strict=True):
-        path = momentum_path(alike)
+    fixed = fixed_settings([item.result for item in found])
+    figure = canvas.panels(len(fixed), size=(3.4, 2.9))
+    for axes, (title, results) in zip(figure.axes, fixed.items(), strict=True):
+        path = momentum_path(results)
         windows = [1 / (1 - mu) for mu in path]
-        basis = tables.row([r for r in alike if r["momentum"] == BASIS]).figures
+        basis = tables.row([r for r in results if r["momentum"] == BASIS]).figures
         for split in tables.SPLITS[1:]:
             colour, dash = style.SPLITS[split]
             figures = [point[split] for point in path.values()]
@@ -107,27 +107,25 @@ def momentum(sources: Sequence[Source]) -> "Figure":
 
 
 def fixed_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """The results with one rate, or one lr / (1 - mu), at several momenta; the basis is there."""
+    """Results of equal lr, then of equal lr / (1 - mu), if they have `BASIS` and other momenta."""
     methods = sorted({result["method"] for result in results})
     if len(methods) > 1:
         raise UserError(
-            f"momentum compares one method with itself, and these are {', '.join(methods)}"
+            f"momentum compares runs of one method, but these are of {', '.join(methods)}"
         )
     if any("lr" not in result for result in results):
-        raise UserError(
-            "these results do not tell their lr: make them with python -m benchmarks momentum"
-        )
-    held = {
+        raise UserError("these results have no lr: make them with python -m benchmarks momentum")
+    settings = {
         "lr {:g} fixed": lambda r: r["lr"],
         "lr / (1 - mu) = {:g} fixed": lambda r: r["lr"] / (1 - r["momentum"]),
     }
     found = {}
-    for title, value_of in held.items():
+    for title, value_of in settings.items():
         for value in sorted({round(value_of(r), 6) for r in results}):
-            alike = [r for r in results if round(value_of(r), 6) == value]
-            momenta = {r["momentum"] for r in alike}
+            equal = [r for r in results if round(value_of(r), 6) == value]
+            momenta = {r["momentum"] for r in equal}
             if BASIS in momenta and len(momenta) > 1:
-                found[title.format(value)] = alike
+                found[title.format(value)] = equal
     if not found:
         raise UserError(
             f"momentum needs results at {BASIS} and at other values with the same lr, or the same "
@@ -137,7 +135,7 @@ def fixed_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
 
 
 def momentum_path(results: Sequence[Mapping[str, Any]]) -> Path:
-    """Relative change of each split in percent; a seed is compared with itself at the basis."""
+    """Change of each split in percent, each seed relative to itself at momentum `BASIS`."""
     return {mu: _change(results, mu) for mu in sorted({r["momentum"] for r in results})}
 
 

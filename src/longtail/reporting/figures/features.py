@@ -1,4 +1,4 @@
-"""Figures that need a run's weights and data: fig:2 (decomposition) and fig:5 (gradcam).
+"""Figures from the weights and data of runs: fig:2 (decomposition) and fig:5 (gradcam).
 
 Shapes: N test images, D features, K heads.
 """
@@ -15,8 +15,8 @@ from longtail.core.errors import UserError
 from longtail.evaluation.result import class_means
 from longtail.nn.heads import NormalisedHead
 from longtail.reporting.figures import canvas, style
-from longtail.reporting.figures.groups import rank_groups
-from longtail.reporting.gradcam import compactness, maps_of_run
+from longtail.reporting.figures.groups import rank_classes
+from longtail.reporting.gradcam import compactness, compute_maps
 from longtail.runs.compare import Source, StoredResult, check_same_data, read_all
 from longtail.runs.reopen import OpenRun, OwnData, reopen
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN = 120
-"""Test images of each split that are drawn as dots."""
+"""Test images of each split to draw as dots."""
 EXAMPLES = 6
-"""Images that `gradcam` shows unless told which."""
+"""Images that `gradcam` shows by default."""
 
 
 @canvas.apply_style
 def decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "Figure":
-    """fig:2: x, its discriminative part and its projection on the head direction, of a run."""
+    """fig:2: features of a run, split into a part along the head direction and the rest."""
     found = read_all(sources)
     if len(found) != 1:
-        raise UserError(f"decomposition draws one run, and {len(found)} were given")
+        raise UserError(f"decomposition takes one run, not {len(found)}")
     opened = reopen(found[0].run, data)
     head, x = opened.evaluation.head, opened.evaluation.features.evaluated
     if not isinstance(head, NormalisedHead):
@@ -44,14 +44,14 @@ def decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "Figure
         )
     along, rest = (part.norm(dim=1).cpu() for part in decompose(head, x))
     figure = canvas.panels(2)
-    _plane(figure.axes[0], along, rest, opened)
-    _shares(figure.axes[1], 100 * along**2 / (along**2 + rest**2), opened)
+    _draw_plane(figure.axes[0], along, rest, opened)
+    _draw_shares(figure.axes[1], 100 * along**2 / (along**2 + rest**2), opened)
     figure.suptitle(f"{opened.job.config.method} on {opened.data.full_name}", fontsize=8)
     return figure
 
 
 def decompose(head: NormalisedHead, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The projection of features x (N, D) on the head direction, and what is left of them.
+    """Split features x (N, D) into their projection on the head direction and the rest.
 
     As in Section 3 of the paper, x = rest + d with d = |x| cos(x, d^) d^, for each of the K heads.
     """
@@ -61,8 +61,8 @@ def decompose(head: NormalisedHead, x: Tensor) -> tuple[Tensor, Tensor]:
     return along.flatten(1), (parts - along).flatten(1)
 
 
-def _plane(axes: "Axes", along: Tensor, rest: Tensor, opened: OpenRun) -> None:
-    """Every image as (|d|, |rest|), and the mean of all as three arrows."""
+def _draw_plane(axes: "Axes", along: Tensor, rest: Tensor, opened: OpenRun) -> None:
+    """Draw images as dots at (|d|, |rest|), and their mean as three arrows."""
     labels = opened.evaluation.scores.labels.cpu()
     for split, classes in opened.data.counts.splits.items():
         rows = torch.isin(labels, torch.tensor(classes)).nonzero().flatten()
@@ -87,12 +87,12 @@ def _plane(axes: "Axes", along: Tensor, rest: Tensor, opened: OpenRun) -> None:
     axes.legend()
 
 
-def _shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
-    """Part of a feature's square that lies along the head direction, by class rank."""
+def _draw_shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
+    """Draw the share of |x|² along the head direction, by class rank."""
     counts, labels = opened.data.counts.images, opened.evaluation.scores.labels.cpu()
     means = class_means(shares, labels, len(counts))
     seen = set(labels.tolist())
-    values = [means[c] if c in seen else float("nan") for c in rank_groups(counts)]
+    values = [means[c] if c in seen else float("nan") for c in rank_classes(counts)]
     colour = style.styles([opened.job.config.method])[0][0]
     axes.plot(range(1, len(counts) + 1), values, color=colour)
     axes.set(xlabel="class, by rank (1 has the most training images)", ylim=(0, 100))
@@ -107,41 +107,44 @@ def gradcam(
     layer: str = "",
     data: OwnData = None,
 ) -> "Figure":
-    """fig:5: Grad-CAM of the true class side by side, the TDE map for the TDE logit.
+    """fig:5: Grad-CAM of the true class for several runs, for TDE of the TDE logit.
 
-    `images` are rows of the test set; by default the first one of classes spread over the ranks,
-    so that none was picked by its looks. Below a map stands its compactness.
+    `images` are rows of the test set; by default the first image of classes spread over the ranks,
+    so that nobody picks them by their looks. The number below a map is its compactness.
     """
     found = read_all(sources)
     if not found:
         raise UserError("gradcam needs at least one run")
     check_same_data(found)
     opened = [reopen(found[0].run, data)]
-    opened += [reopen(item.run, opened[0].data) for item in found[1:]]  # the same data: read once
+    opened += [reopen(item.run, opened[0].data) for item in found[1:]]  # read the data once
     test = opened[0].data.evaluated
     rows = torch.tensor(list(images) or example_images(test.labels, opened[0].data.counts.images))
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(test):
-        raise UserError(f"--images are rows of the test set, from 0 to {len(test) - 1}")
+        raise UserError(
+            f"--images {' '.join(map(str, rows.tolist()))}: must be rows of the test set, "
+            f"from 0 to {len(test) - 1}"
+        )
     shown = test.take(rows)
-    maps = [maps_of_run(run, shown, layer) for run in opened]  # (B, h, w) each
-    views = [run.view.cut(shown.pixels()) for run in opened]  # (B, C, H, W) each, as it was seen
+    maps = [compute_maps(run, shown, layer) for run in opened]  # (B, h, w) each
+    views = [run.preprocess.crop(shown.pixels()) for run in opened]  # (B, C, H, W) each
     figure = canvas.panels(len(rows), 1 + len(opened), size=(1.05, 1.2))
     axes = np.array(figure.axes).reshape(1 + len(opened), len(rows))
     for column, label in enumerate(shown.labels.tolist()):
         name, count = opened[0].data.classes[label], opened[0].data.counts.images[label]
-        _picture(axes[0, column], views[0][column])
+        _draw_image(axes[0, column], views[0][column])
         axes[0, column].set_title(f"{name}\n{count} images", fontsize=7)
         for row, (values, view) in enumerate(zip(maps, views, strict=True), start=1):
-            _picture(axes[row, column], view[column], values[column])
+            _draw_image(axes[row, column], view[column], values[column])
     for row, label in enumerate(["image", *map(_row_name, found)]):
         axes[row, 0].set_ylabel(label, fontsize=7)
     return figure
 
 
 def example_images(labels: Tensor, counts: Sequence[int]) -> list[int]:
-    """The first test image of classes evenly spread from head to tail."""
+    """Rows of the first test image of classes spread evenly from head to tail."""
     seen = set(labels.tolist())
-    order = [c for c in rank_groups(counts) if c in seen]
+    order = [c for c in rank_classes(counts) if c in seen]
     number = min(EXAMPLES, len(order))
     chosen = [order[round(i * (len(order) - 1) / max(1, number - 1))] for i in range(number)]
     return [int((labels == c).nonzero()[0]) for c in chosen]
@@ -152,11 +155,11 @@ def _row_name(item: StoredResult) -> str:
     return item.result["method"] + (f"\nalpha {alpha:g}" if alpha else "")
 
 
-def _picture(axes: "Axes", image: Tensor, values: Tensor | None = None) -> None:
-    """What a network saw (C, H, W), and over it a map (h, w) with its compactness below."""
-    shown = image.permute(1, 2, 0).squeeze(-1) if values is None else _overlaid(image, values)
+def _draw_image(axes: "Axes", image: Tensor, values: Tensor | None = None) -> None:
+    """Draw an input image (C, H, W), with a map (h, w) over it and its compactness below."""
+    shown = image.permute(1, 2, 0).squeeze(-1) if values is None else _overlay(image, values)
     pixels = shown.numpy().astype("uint8")
-    # unresampled: a file holds the pixels that there are, and its viewer enlarges them
+    # no resampling: the file keeps the original pixels, and the viewer enlarges them
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="none")
     if values is not None:
         share = float(compactness(values[None]))
@@ -166,8 +169,8 @@ def _picture(axes: "Axes", image: Tensor, values: Tensor | None = None) -> None:
         spine.set_visible(False)
 
 
-def _overlaid(image: Tensor, values: Tensor) -> Tensor:
-    """The image (C, H, W) in grey under the colours of the map (h, w), as (H, W, 3)."""
+def _overlay(image: Tensor, values: Tensor) -> Tensor:
+    """Blend the grey image (C, H, W) with the colours of the map (h, w) to (H, W, 3)."""
     from matplotlib import colormaps
 
     smooth = F.interpolate(values[None, None], image.shape[1:], mode="bilinear")[0, 0]

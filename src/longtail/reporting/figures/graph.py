@@ -1,4 +1,4 @@
-"""The causal graph of the paper, and the subtraction that TDE makes in it."""
+"""The causal graph of the paper, and TDE as a difference of two graphs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,14 +21,14 @@ CUT = ("M", "X")
 def causal_graph(sources: Sequence[Source] = ()) -> "Figure":
     """fig:1(a) and fig:4: momentum M, feature X, its projection D on the head direction, logits Y.
 
-    The total direct effect is what X = x does to Y, less what a null input does while D stays d.
+    The total direct effect is the effect of X = x on Y minus that of a null input with D kept at d.
     """
     figure = canvas.panels(3, size=(2.3, 2.3))
     whole, factual, counterfactual = figure.axes
     _draw(whole, "the causal graph", LINKS)
     left = [link for link in LINKS if link != CUT]
     _draw(factual, "TDE = effect of X = x ...", left, {"X": "x", "D": "d"})
-    null = [link for link in left if link != ("X", "D")]  # D keeps the value it had
+    null = [link for link in left if link != ("X", "D")]  # D keeps its value
     _draw(counterfactual, "... minus that of X = 0, D still d", null, {"X": "0", "D": "d"})
     legend = "M momentum, X feature, D its projection\non the head direction, Y logits"
     whole.text(0.5, -0.02, legend, ha="center", va="top", fontsize=7)
@@ -41,7 +41,7 @@ def _draw(
     links: Sequence[tuple[str, str]],
     set_to: dict[str, str] | None = None,
 ) -> None:
-    """Nodes and `links`; a node that is `set_to` a value is drawn as a filled square with it."""
+    """Draw the nodes and `links`; nodes `set_to` a value are filled squares."""
     set_to = set_to or {}
     arrow = {"arrowstyle": "-|>", "color": "black", "lw": 1.2, "shrinkA": 11, "shrinkB": 11}
     for start, end in links:
@@ -51,8 +51,8 @@ def _draw(
         box = {"boxstyle": "circle,pad=0.3", "ec": "black", "fc": "white"}
         if value:
             box |= {"boxstyle": "square,pad=0.3", "fc": "#f3d9c4"}
-        said = f"{node} = {value}" if value else node
-        axes.text(*place, said, ha="center", va="center", bbox=box)
+        text = f"{node} = {value}" if value else node
+        axes.text(*place, text, ha="center", va="center", bbox=box)
     axes.set_title(title)
     axes.set(xlim=(-0.15, 1.15), ylim=(-0.2, 1.1))
     axes.set_axis_off()

@@ -1,4 +1,4 @@
-"""Results that differ only in their seed are one line of a figure."""
+"""Lines of a figure: each shows the results that differ only in their seed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from longtail.reporting.figures import style
 from longtail.runs.compare import StoredResult
 
 Spread = tuple[float, float | None] | None
-"""Mean and deviation over seeds; None for what is not there."""
+"""Mean and deviation over seeds; None if there is no value."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The results of one method, over its seeds."""
+    """Results of one method over its seeds, with their label and look."""
 
     label: str
     colour: str
@@ -24,23 +24,23 @@ class Group:
 
     @property
     def first(self) -> Mapping[str, Any]:
-        """For what they have in common."""
+        """Result of the first seed, for fields that all seeds share."""
         return self.results[0]
 
     def by_class(self, field: str, order: Iterable[int]) -> list[Spread]:
-        """`field` of the classes in `order` over the seeds; None for one that was not judged."""
-        judged = self.first["per_class"]
-        everywhere = field == "weight_norm"  # it needs no test image
+        """`field` of the classes in `order` over the seeds; None for one without test images."""
+        accuracies = self.first["per_class"]
+        all_classes = field == "weight_norm"  # needs no test image
         return [
             tables.spread([r[field][c] for r in self.results])
-            if everywhere or judged[c] is not None
+            if all_classes or accuracies[c] is not None
             else None
             for c in order
         ]
 
 
 def group_results(found: Sequence[StoredResult]) -> list[Group]:
-    """In order of first appearance; a label says what sets apart two groups of one method."""
+    """Group results by everything but their seed, in order of first appearance."""
     if not found:
         raise UserError("this figure needs at least one run: pass run folders or result files")
     groups = tables.group_seeds(item.result for item in found)
@@ -51,6 +51,6 @@ def group_results(found: Sequence[StoredResult]) -> list[Group]:
     ]
 
 
-def rank_groups(counts: Sequence[int]) -> list[int]:
-    """Classes from the one with most training images to the one with fewest."""
+def rank_classes(counts: Sequence[int]) -> list[int]:
+    """Order classes from most to fewest training images."""
     return sorted(range(len(counts)), key=lambda c: -counts[c])

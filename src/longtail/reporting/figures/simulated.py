@@ -1,7 +1,7 @@
-"""The paper's two thought experiments, simulated: fixed seeds, no runs.
+"""Simulations of the paper's two thought experiments, with fixed seeds and without runs.
 
-Neither figure's numbers are in the paper's text, so these are ours, and what they do not show is
-said beside them.
+The paper gives no numbers for these figures, so the numbers are ours. The docstrings state which of
+the paper's claims the simulations do not show.
 """
 
 from collections.abc import Sequence
@@ -22,23 +22,24 @@ MU = 0.9
 
 @dataclass(frozen=True)
 class Decision:
-    """One way to classify: one-dimensional features of balanced test data, and a boundary."""
+    """One-dimensional features of balanced test data under one way to classify."""
 
     name: str
     head: np.ndarray
-    """(N,); the head class is above the boundary."""
+    """Features of the head class, (N,); those above the boundary are correct."""
     tail: np.ndarray
+    """Features of the tail class, (N,); those below the boundary are correct."""
     boundary: float = 0.0
 
     @property
     def accuracy(self) -> tuple[float, float]:
-        """Percent right of head and tail."""
+        """Percent correct of head and tail."""
         right = (self.head > self.boundary, self.tail <= self.boundary)
         return 100 * float(right[0].mean()), 100 * float(right[1].mean())
 
     @property
     def separation(self) -> float:
-        """Distance of the classes in deviations: what no choice of a boundary can mend."""
+        """Distance of the class means in standard deviations, which no boundary can change."""
         spread = np.sqrt((self.head.var() + self.tail.var()) / 2)
         return float((self.head.mean() - self.tail.mean()) / spread)
 
@@ -60,7 +61,7 @@ def decision_1d(sources: Sequence[Source] = ()) -> "Figure":
         axes.axvline(found.boundary, color="black", linewidth=1.0, linestyle="--")
         head, tail = found.accuracy
         axes.set_title(
-            f"{found.name}\nright: head {head:.0f} %, tail {tail:.0f} %; "
+            f"{found.name}\ncorrect: head {head:.0f} %, tail {tail:.0f} %; "
             f"separation {found.separation:.2f}"
         )
         axes.set(xlabel="feature x (no unit; dashed: boundary)", ylabel="density", yticks=[])
@@ -69,19 +70,21 @@ def decision_1d(sources: Sequence[Source] = ()) -> "Figure":
 
 
 def decisions(seed: int = 0) -> list[Decision]:
-    """The four ways, on inputs u (20 + 2 numbers) of which one tells the classes apart.
+    """Four ways to classify inputs u of 20 + 2 numbers, of which one separates the classes.
 
     The backbone is linear, x = <theta, u>, and the classifier is the sign of x. One number of u is
-    the same for all images: through it the features can deviate to the head, as post-ReLU features
-    do. 990 images of the head and 10 of the tail, both N(+-1, 1) in the number that matters.
+    the same for all images and lets the features drift towards the head, as post-ReLU features do.
+    There are 990 images of the head and 10 of the tail, N(+-1, 1) in the separating number.
 
-    What the paper says of spfig:2 shows: conventional training loses the tail; one-stage
-    re-balancing fits the noise of ten images and learns a backbone of less separation; a second
-    stage and TDE keep the separation and move what lies at zero. The second stage stops short, for
-    its ten tail features are those the backbone was trained on. What does not show is TDE with
-    alpha 1. In one dimension the projection on d is all of x, so what is taken off every feature is
-    alpha times the moving average feature; that average is nearly the head's own, alpha 1 would put
-    the head on the boundary, and alpha has to be chosen (here on balanced held-out data).
+    The simulation shows what the paper says of spfig:2. Conventional training loses the tail.
+    One-stage re-balancing fits the noise of ten images and learns a backbone with less separation.
+    A second stage and TDE keep the separation and move the boundary. The second stage moves it too
+    little, because the backbone was trained on the same ten tail images.
+
+    It does not show TDE with alpha 1. In one dimension the projection on d is all of x, so TDE
+    subtracts alpha times the moving average feature from every feature. That average is close to
+    the head's own, and alpha 1 would put the head on the boundary. So alpha is chosen here on
+    balanced held-out data.
     """
     random = np.random.default_rng(seed)
 
@@ -127,7 +130,7 @@ def _logistic(
 
 
 def _moving_average(x: np.ndarray, batch: int = 50) -> float:
-    """Assumption 1 with its factor 1 - mu, for here the length counts too."""
+    """Assumption 1 of the paper, scaled by 1 - mu because the length matters here."""
     mean = 0.0
     for part in x.reshape(-1, batch):
         mean = MU * mean + part.mean()
@@ -136,16 +139,16 @@ def _moving_average(x: np.ndarray, batch: int = 50) -> float:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Gradients of one epoch, one image at a time."""
+    """Gradients of one epoch with batches of one image."""
 
     images: tuple[int, int]
-    """Of class A and of class B."""
+    """Number of images of class A and of class B."""
     each: np.ndarray
-    """(N, 2): class A's first."""
+    """Gradient of each image, class A first, (N, 2)."""
     mean: np.ndarray
-    """(2,)."""
+    """Mean gradient, (2,)."""
     velocity: np.ndarray
-    """(N, 2): (1 - mu) v after each step of a shuffled epoch, v as in Eq. 1."""
+    """(1 - mu) v of Eq. 1 after each step of a shuffled epoch, (N, 2)."""
 
 
 @canvas.apply_style
@@ -168,17 +171,17 @@ def gradients_2d(sources: Sequence[Source] = ()) -> "Figure":
 
 
 def gradients(images: tuple[int, int], seed: int = 0) -> Gradients:
-    """Gradients near (1, 1) for class A and (-1, 1) for class B, and Eq. 1's velocity over them.
+    """Draw gradients near (1, 1) for class A and (-1, 1) for class B, and run Eq. 1 over them.
 
-    The mean is (0, 1) for 50 and 50 images and (0.98, 1) for 99 and 1, as the paper has it. What
-    does not show is that momentum is the cause: (1 - mu) v scatters around the mean gradient, which
-    plain SGD follows as well. Momentum steadies the direction; imbalance turns it.
+    The mean is (0, 1) for 50 and 50 images and (0.98, 1) for 99 and 1, as in the paper. The
+    simulation does not show that momentum is the cause: (1 - mu) v scatters around the mean
+    gradient, which plain SGD follows too. Momentum steadies the direction; imbalance turns it.
     """
     random = np.random.default_rng(seed)
     centres = np.repeat([[1.0, 1.0], [-1.0, 1.0]], images, axis=0)
     noise = random.normal(scale=0.12, size=centres.shape)
     for rows in (slice(0, images[0]), slice(images[0], None)):
-        noise[rows] -= noise[rows].mean(0)  # so that the means are the paper's
+        noise[rows] -= noise[rows].mean(0)  # so that the means are exactly those of the paper
     each = centres + noise
     v, velocity = each.mean(0) / (1 - MU), []  # as after many epochs
     for gradient in each[random.permutation(len(each))]:

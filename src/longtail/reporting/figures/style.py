@@ -1,53 +1,55 @@
-"""How a method is drawn: the same wherever it appears."""
+"""Colours and dashes of methods and splits in figures and reports.
 
+The colours are those of Okabe and Ito and of Tol, which colour-blind readers can tell apart,
+darkened where they were too pale for a line.
+"""
+
+import zlib
 from collections.abc import Iterable
 
-METHODS = {
+Look = tuple[str, str]
+"""A colour, and dashes as lengths of ink and gap ("" is a solid line)."""
+
+METHODS: dict[str, Look] = {
     "baseline": ("#777777", "2 3"),
-    "decouple-joint": ("#777777", "6 3"),
     "cosine": ("#4b9dcb", "6 3"),
     "cosine-tde": ("#0072b2", ""),
     "capsule": ("#999933", "8 3 2 3"),
     "capsule-tde": ("#c68900", ""),
     "deconfound": ("#009e73", "6 3"),
     "deconfound-tde": ("#d55e00", ""),
-    "focal": ("#332288", ""),
-    "mixup": ("#679bb5", ""),
-    "class-balanced": ("#41a393", ""),
-    "ldam-drw": ("#117733", ""),
-    "bbn": ("#882255", ""),
-    "oltr": ("#a19557", ""),
-    "decouple-oltr": ("#c68900", "6 3"),
-    "decouple-ncm": ("#aa4499", "6 3"),
-    "decouple-crt": ("#0072b2", "6 3"),
-    "decouple-tau-norm": ("#332288", "6 3"),
-    "decouple-lws": ("#cc79a7", "6 3"),
-    "eql": ("#cc6677", "8 3 2 3"),
-    "balanced-softmax": ("#000000", ""),
-    "logit-adjustment": ("#41a393", "6 3"),
 }
-"""Colour and dashes of a method everywhere; no two methods share both. The colours are those of
-Okabe and Ito and of Tol, which colour-blind readers can tell apart, darkened where they were
-pale."""
-OTHER = ("#cc79a7", "2 3")
-"""Of a method that is not in this package."""
+"""The baseline and the paper's methods, which look the same in every figure."""
+PALETTE = (
+    *("#332288", "#882255", "#41a393", "#cc6677", "#117733"),
+    *("#aa4499", "#679bb5", "#a19557", "#000000", "#cc79a7"),
+)
+"""Colours of all other methods; none of `METHODS` has one of them."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
-"""A second sign beside the colour, as lengths of ink and gap."""
-SPLITS = {
+SPLITS: dict[str, Look] = {
     "overall": ("#000000", ""),
     "many": ("#0072b2", "8 3 2 3"),
     "medium": ("#009e73", "6 3"),
     "few": ("#d55e00", ""),
 }
-"""Colour and dashes of each split."""
 
 
-def styles(methods: Iterable[str]) -> list[tuple[str, str]]:
-    """Colour and dashes of each method; where one comes again, the next dashes."""
-    looks: list[tuple[str, str]] = []
+def styles(methods: Iterable[str]) -> list[Look]:
+    """Looks of the lines of one figure, one for each method in `methods`.
+
+    Lines of the same method share its colour and differ in their dashes. A method outside
+    `METHODS` gets the colour of `PALETTE` that its name hashes to or, if other lines have that
+    colour, the next one that fewest lines have. All looks differ while any are left.
+    """
+    first: dict[str, Look] = {}
+    looks: list[Look] = []
     for name in methods:
-        colour, dash = METHODS.get(name, OTHER)
-        while (colour, dash) in looks and any((colour, other) not in looks for other in DASHES):
-            dash = DASHES[(DASHES.index(dash) + 1) % len(DASHES)]
-        looks.append((colour, dash))
+        start = zlib.crc32(name.encode()) % len(PALETTE)
+        used = [colour for colour, _ in looks]
+        palette = sorted(PALETTE[start:] + PALETTE[:start], key=used.count)
+        colour, dash = first.setdefault(name, METHODS.get(name, (palette[0], "")))
+        turn = DASHES.index(dash)
+        dashes = DASHES[turn:] + DASHES[:turn]
+        wanted = [(c, d) for c in (colour, *palette) for d in dashes]
+        looks.append(next((look for look in wanted if look not in looks), wanted[0]))
     return looks

@@ -1,10 +1,10 @@
-"""`shapes-lvis`: a stand-in for LVIS that can be trained in minutes.
+"""`shapes-lvis`: a generated stand-in for LVIS on which a detector trains in minutes.
 
-A category is a shape with a texture. Sixteen shapes of five textures each are eighty categories;
-of each shape one texture is frequent and others are rare, so that a rare category looks like a
-frequent one. Frequencies fall as Zipf and Mandelbrot's law says, categories keep company by
-scenes, objects hide one another, and clutter of no category lies between them. Real image files
-and a JSON in the format of LVIS v1.0 are written, and read by the loader of the real data.
+A category is a shape with a texture: sixteen shapes with five textures each make eighty categories.
+For each shape one texture is frequent and others are rare, so that a rare category looks like a
+frequent one. Frequencies follow the Zipf-Mandelbrot law, categories of the same scene occur
+together, objects hide one another, and clutter without a category lies between them. The set
+consists of image files and JSON in the format of LVIS v1.0, and the loader of LVIS reads it.
 """
 
 import hashlib
@@ -27,16 +27,16 @@ from longtail.data.formats.cifar import data_root
 from longtail.detection.data.shapes import objects as drawing
 from longtail.detection.data.shapes import scenes
 from longtail.detection.data.shapes.objects import OUTLINES, TEXTURES, Random
-from longtail.detection.data.shapes.scenes import Style, scene
+from longtail.detection.data.shapes.scenes import Style, draw_scene
 
 NAME = "shapes-lvis"
 CATEGORIES = tuple(sorted(f"{look} {shape}" for shape in OUTLINES for look in TEXTURES))
-"""Ids are 1..80 in this order, which says nothing of frequencies."""
+"""Categories with ids 1..80; the order is independent of their frequencies."""
 
 
 @dataclass(frozen=True)
 class ShapesRecipe:
-    """Everything that decides what is drawn."""
+    """All options of a generated data set."""
 
     train: int = 2000
     """Training images."""
@@ -44,78 +44,80 @@ class ShapesRecipe:
     """Validation images."""
     seed: int = 0
     largest: float = 0.48
-    """Part of the training images that hold the most frequent category."""
+    """Part of the training images that contain the most frequent category."""
     offset: float = 20.0
-    """q of the frequencies (r + q)^-s, r the rank."""
+    """q of the frequencies (r + q)^-s of rank r."""
     exponent: float = 3.5
-    """s of them; the last of 80 categories is in 4 of 2,000 images."""
+    """s of the frequencies; the last of 80 categories is in 4 of 2,000 images."""
     val_least: float = 0.032
-    """Part of the validation images that hold the rarest category."""
+    """Part of the validation images that contain the rarest category."""
     val_tilt: float = 0.25
-    """Power of the training frequency that validation follows: 0 would be balanced."""
+    """Power of the training frequencies that validation follows; 0 is balanced."""
     scenes: int = 8
     """Kinds of scenes; each category is at home in one."""
     at_home: float = 5.0
-    """How much likelier a category is in its own scene than elsewhere."""
+    """How many times likelier a category is in its home scene than in another."""
     absent: float = 0.5
-    """Part of the categories not in an image that are listed as not there."""
+    """Part of the absent categories that an image lists as absent."""
     style: Style = field(default_factory=Style)
-    """How hard the images are."""
+    """Difficulty of the images."""
 
 
 def draw_set(root: Path | None = None) -> Path:
-    """The folder of the whole set, drawn once; it may be deleted at any time.
+    """Return the folder of the whole set, which is drawn once; deleting it is safe.
 
-    Its name holds the hash of the code that draws it, so that it is never out of date.
+    The folder's name contains the hash of the code that draws it, so it is never out of date.
 
     Args:
-        root: where it lies, else $LONGTAIL_DATA, else the cache.
+        root: parent of the folder, by default $LONGTAIL_DATA, or the cache without it.
 
     Raises:
-        UserError: if it is not there and cannot be written.
+        UserError: if the folder does not exist and cannot be written.
     """
     files = (__file__, drawing.__file__, scenes.__file__)
     code = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
     place = data_root(DataConfig(root=root)) or cache.cache_folder()
     folder = place / f"{NAME}-{code[:8]}"
     if not folder.is_dir():
-        _draw_aside(folder)
+        _write_atomically(folder)
     return folder
 
 
-def _draw_aside(folder: Path) -> None:
-    """Draw into a temporary folder, which takes its name when it is whole.
+def _write_atomically(folder: Path) -> None:
+    """Draw the set into a temporary folder and rename it when it is complete.
 
     Raises:
-        UserError: if nothing can be written there.
+        UserError: if the folder cannot be written.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent, prefix=f".{NAME}-") as aside:
-            write(Path(aside) / NAME)
-            (Path(aside) / NAME).rename(folder)
+        with TemporaryDirectory(dir=folder.parent, prefix=f".{NAME}-") as temporary:
+            write(Path(temporary) / NAME)
+            (Path(temporary) / NAME).rename(folder)
     except OSError as error:
         if folder.is_dir():
             return  # another process was faster
-        raise UserError(f"{folder} cannot be written: {error.strerror}") from error
+        raise UserError(
+            f"{folder} cannot be written ({error.strerror}): pass another --root"
+        ) from error
 
 
 def write(folder: Path, recipe: ShapesRecipe | None = None) -> None:
     """Draw both splits: `images/`, `instances_train.json` and `instances_val.json`."""
     recipe = recipe or ShapesRecipe()
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    ranked, counts = _ranked(recipe), _train_counts(recipe)
-    train = _split("train", ranked, counts, recipe, folder)
-    val = _split("val", ranked, _val_counts(counts, recipe), recipe, folder)
-    categories = _categories(train["annotations"])
+    categories, counts = _rank_categories(recipe), _count_train_images(recipe)
+    train = _draw_split("train", categories, counts, recipe, folder)
+    val = _draw_split("val", categories, _count_val_images(counts, recipe), recipe, folder)
+    listing = _list_categories(train["annotations"])
     for name, split in (("train", train), ("val", val)):
-        content = json.dumps({"info": {"description": NAME}, **split, "categories": categories})
+        content = json.dumps({"info": {"description": NAME}, **split, "categories": listing})
         (folder / f"instances_{name}.json").write_text(content)
 
 
-def _ranked(recipe: ShapesRecipe) -> list[str]:
-    """Categories from the most frequent to the rarest: each shape once in every sixteen."""
-    random = _random(recipe, "ranks")
+def _rank_categories(recipe: ShapesRecipe) -> list[str]:
+    """Return the categories, most frequent first; every sixteen contain each shape once."""
+    random = _make_random(recipe, "ranks")
     looks, names = list(TEXTURES), list(OUTLINES)
     turns = random.randint(len(looks), size=len(names))
     return [
@@ -125,57 +127,58 @@ def _ranked(recipe: ShapesRecipe) -> list[str]:
     ]
 
 
-def _train_counts(recipe: ShapesRecipe) -> NDArray[np.int64]:
-    """Training images of each rank: n_1 ((1 + q) / (r + q))^s, at least one."""
+def _count_train_images(recipe: ShapesRecipe) -> NDArray[np.int64]:
+    """Return the training images of each rank: n_1 ((1 + q) / (r + q))^s, at least one."""
     rank = np.arange(1, len(CATEGORIES) + 1)
     share = ((1 + recipe.offset) / (rank + recipe.offset)) ** recipe.exponent
     return np.maximum((recipe.largest * recipe.train * share).round().astype(np.int64), 1)
 
 
-def _val_counts(train: NDArray[np.int64], recipe: ShapesRecipe) -> NDArray[np.int64]:
-    """Validation images of each rank: enough of the rare ones to be measured."""
+def _count_val_images(train: NDArray[np.int64], recipe: ShapesRecipe) -> NDArray[np.int64]:
+    """Return the validation images of each rank, enough to measure the rare ones."""
     share = recipe.val_least * (train / train.min()) ** recipe.val_tilt
     return np.maximum((share * recipe.val).round().astype(np.int64), 1)
 
 
-def _split(
-    name: str, ranked: list[str], counts: NDArray[np.int64], recipe: ShapesRecipe, folder: Path
+def _draw_split(
+    name: str, categories: list[str], counts: NDArray[np.int64], recipe: ShapesRecipe, folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
-    """Draw the images of one split; its images and annotations in LVIS's format."""
-    random = _random(recipe, name)
+    """Draw the images of one split; return its images and annotations in LVIS's format."""
+    random = _make_random(recipe, name)
     amount, first = (recipe.train, 1) if name == "train" else (recipe.val, 1_000_001)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    for place, content in enumerate(_contents(counts, amount, recipe, random)):
-        made = scene([ranked[rank] for rank in content], recipe.style, random)
+    ids = {category: number for number, category in enumerate(CATEGORIES, start=1)}
+    for place, ranks in enumerate(_draw_contents(counts, amount, recipe, random)):
+        present = [categories[rank] for rank in ranks]
+        scene = draw_scene(present, recipe.style, random)
         file = f"{name}-{place:05d}.jpg"
-        made.picture.save(folder / "images" / file, quality=92)
-        annotated = [(_id(category), each) for category, each in made.annotations]
-        unfinished = {_id(category) for category in made.unfinished}
-        there = {ranked[rank] for rank in content}
+        scene.picture.save(folder / "images" / file, quality=92)
         absent = [
             number
-            for number, category in enumerate(CATEGORIES, start=1)
-            if category not in there and random.rand() < recipe.absent
+            for category, number in ids.items()
+            if category not in present and random.rand() < recipe.absent
         ]
+        unfinished = sorted(ids[category] for category in scene.unfinished)
         images.append(
             {
                 **{"id": first + place, "file_name": file},
                 **{"height": recipe.style.size, "width": recipe.style.size},
-                **{"neg_category_ids": absent, "not_exhaustive_category_ids": sorted(unfinished)},
+                **{"neg_category_ids": absent, "not_exhaustive_category_ids": unfinished},
             }
         )
-        for category, each in annotated:
+        for category, annotation in scene.annotations:
             numbers = {"id": first + len(annotations), "image_id": first + place}
-            annotations.append({**numbers, "category_id": category, "iscrowd": 0, **each})
+            numbers |= {"category_id": ids[category], "iscrowd": 0}
+            annotations.append({**numbers, **annotation})
     return {"images": images, "annotations": annotations}
 
 
-def _contents(
+def _draw_contents(
     counts: NDArray[np.int64], images: int, recipe: ShapesRecipe, random: Random
 ) -> Iterator[list[int]]:
-    """Ranks of the objects in each image; rank r is in counts[r] images, most of its own scene."""
-    homes = _random(recipe, "homes").randint(recipe.scenes, size=len(counts))
+    """Yield the ranks of each image's objects; rank r is in counts[r] images, mostly at home."""
+    homes = _make_random(recipe, "homes").randint(recipe.scenes, size=len(counts))
     kinds = random.randint(recipe.scenes, size=images)
     objects = np.zeros((images, len(counts)), dtype=np.int64)
     for rank in random.permutation(len(counts)):
@@ -188,8 +191,8 @@ def _contents(
         yield np.repeat(np.arange(len(counts)), row).tolist()
 
 
-def _categories(annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The list of categories, with the counts of the training split as LVIS has them."""
+def _list_categories(annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return LVIS's list of categories with the counts of the training split."""
     instances = Counter(each["category_id"] for each in annotations)
     pairs = {(each["image_id"], each["category_id"]) for each in annotations}
     images = Counter(category for _, category in pairs)
@@ -200,10 +203,6 @@ def _categories(annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _id(category: str) -> int:
-    return CATEGORIES.index(category) + 1
-
-
-def _random(recipe: ShapesRecipe, purpose: str) -> Random:
-    # numpy's legacy generator: its stream is frozen, so the images stay what they are
+def _make_random(recipe: ShapesRecipe, purpose: str) -> Random:
+    # the stream of numpy's legacy generator is frozen, so the images never change
     return Random(stream(recipe.seed, NAME, purpose) % 2**32)

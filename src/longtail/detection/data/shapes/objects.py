@@ -1,6 +1,6 @@
-"""Textured, coloured shapes on a canvas that remembers which object each pixel shows.
+"""Textured, coloured shapes, and a canvas that records which object each pixel shows.
 
-Shapes live in a unit frame: x to the right and y downwards, both from -1 to 1.
+Shapes are defined in a unit frame: x to the right and y downwards, both from -1 to 1.
 """
 
 from collections.abc import Callable
@@ -15,24 +15,24 @@ Array = NDArray[np.float64]
 Random = np.random.RandomState
 
 SUPER = 2
-"""Pixels of the canvas along a pixel of the picture: edges are smooth when it is shrunk."""
-NOBODY = -1
+"""Canvas pixels per picture pixel along a side: shrinking the canvas smooths the edges."""
+NO_OWNER = -1
 """Owner of the pixels that show no object."""
 
 
-def _round(radius: Callable[[Array], Array], points: int = 48) -> Array:
-    """Outline (points, 2) whose distance from the centre depends on the angle."""
+def _trace(radius: Callable[[Array], Array], points: int = 48) -> Array:
+    """Trace an outline (points, 2) whose distance from the centre depends on the angle."""
     angle = np.linspace(0, 2 * np.pi, points, endpoint=False)
     return radius(angle)[:, None] * np.stack([np.sin(angle), -np.cos(angle)], axis=1)
 
 
-def _heart() -> Array:
+def _trace_heart() -> Array:
     t = np.linspace(0, 2 * np.pi, 40, endpoint=False)
     down = 13 * np.cos(t) - 5 * np.cos(2 * t) - 2 * np.cos(3 * t) - np.cos(4 * t)
     return np.stack([np.sin(t) ** 3, -(down + 2) / 15], axis=1)
 
 
-def _moon() -> Array:
+def _trace_moon() -> Array:
     outer = np.linspace(0.2 * np.pi, 1.8 * np.pi, 30)
     inner = outer[::-1]
     horns = np.stack([np.cos(outer), np.sin(outer)], axis=1)
@@ -40,11 +40,11 @@ def _moon() -> Array:
     return 0.95 * np.concatenate([horns, hollow])
 
 
-def _star(angle: Array) -> Array:
+def _star_radius(angle: Array) -> Array:
     return np.where(np.arange(len(angle)) % 2 == 0, 1.0, 0.42)
 
 
-def _drop(angle: Array) -> Array:
+def _drop_radius(angle: Array) -> Array:
     return 0.62 + 0.38 * np.exp(-((np.minimum(angle, 2 * np.pi - angle) / 0.45) ** 2))
 
 
@@ -71,16 +71,16 @@ _CORNERS = {
     "hourglass": [(-0.8, -0.95), (0.8, -0.95), (0.16, 0), (0.8, 0.95), (-0.8, 0.95), (-0.16, 0)],
 }
 OUTLINES: dict[str, Array] = {
-    "disc": _round(lambda angle: np.full(len(angle), 0.88)),
-    "star": _round(_star, points=10),
-    "heart": _heart(),
-    "moon": _moon(),
-    "hexagon": _round(lambda angle: np.full(len(angle), 0.95), points=6),
-    "drop": _round(_drop),
-    "flower": _round(lambda angle: 0.7 + 0.28 * np.cos(6 * angle), points=72),
+    "disc": _trace(lambda angle: np.full(len(angle), 0.88)),
+    "star": _trace(_star_radius, points=10),
+    "heart": _trace_heart(),
+    "moon": _trace_moon(),
+    "hexagon": _trace(lambda angle: np.full(len(angle), 0.95), points=6),
+    "drop": _trace(_drop_radius),
+    "flower": _trace(lambda angle: 0.7 + 0.28 * np.cos(6 * angle), points=72),
     **{name: np.array(corners) for name, corners in _CORNERS.items()},
 }
-"""Shapes by name, each (K, 2); neighbours in this order have neighbouring colours."""
+"""Outlines (K, 2) of the shapes by name; neighbours in this order have similar colours."""
 
 TEXTURES: dict[str, Callable[[Array, Array], NDArray[np.bool_]]] = {
     "plain": lambda u, v: np.zeros(u.shape, dtype=bool),
@@ -89,44 +89,44 @@ TEXTURES: dict[str, Callable[[Array, Array], NDArray[np.bool_]]] = {
     "checked": lambda u, v: (np.floor(2.4 * u) + np.floor(2.4 * v)) % 2 < 1,
     "ringed": lambda u, v: (2.6 * np.hypot(u, v)) % 1 < 0.5,
 }
-"""Where the second colour shows."""
+"""Functions of the unit frame that are true where the second colour shows."""
 
 
 @dataclass(frozen=True)
 class Sprite:
-    """A textured outline somewhere on the picture."""
+    """A textured shape at a place on the picture."""
 
     outline: Array
     """(K, 2) in the unit frame."""
     texture: str
     frame: Array
-    """(2, 2): unit frame to pixels."""
+    """(2, 2) matrix from the unit frame to pixels."""
     centre: Array
     """(2,) in pixels of the picture."""
     colours: tuple[Array, Array]
     """Body and texture, each (3,) in 0..255."""
     phase: Array
-    """(2,) by which the texture is shifted in the unit frame; rings stay centred."""
+    """(2,) shift of the texture in the unit frame; rings stay centred."""
 
     @property
     def polygon(self) -> Array:
-        """(K, 2) in pixels of the picture."""
+        """Outline (K, 2) in pixels of the picture."""
         return self.outline @ self.frame.T + self.centre
 
     @property
     def area(self) -> float:
-        """In pixels, also of what lies outside the picture or behind something."""
+        """Area in pixels, including parts that are hidden or outside the picture."""
         x, y = self.polygon.T
         return float(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)
 
     @property
     def box(self) -> Array:
-        """Left, top, right, bottom in pixels, also outside the picture."""
+        """Left, top, right, bottom in pixels; it may leave the picture."""
         return np.concatenate([self.polygon.min(axis=0), self.polygon.max(axis=0)])
 
 
 class Canvas:
-    """A square picture in the making."""
+    """A square picture that sprites are drawn on."""
 
     def __init__(self, size: int, random: Random) -> None:
         self.size = size
@@ -135,13 +135,13 @@ class Canvas:
             Image.fromarray(random.randint(low, 256 - low, size=(n, n, 3)).astype(np.uint8))
             for n, low in ((4, 40), (size // 5, 0))
         )
-        layers = [each.resize((side, side), Image.Resampling.BICUBIC) for each in (rough, fine)]
+        layers = [noise.resize((side, side), Image.Resampling.BICUBIC) for noise in (rough, fine)]
         self.pixels = np.array(Image.blend(layers[0], layers[1], 0.15))  # (side, side, 3) uint8
-        self.owner = np.full((side, side), NOBODY, dtype=np.int16)
-        self.painted: dict[int, int] = {}
+        self.owner = np.full((side, side), NO_OWNER, dtype=np.int16)
+        self.areas: dict[int, int] = {}
 
-    def draw(self, sprite: Sprite, owner: int = NOBODY) -> None:
-        """Paint over whatever is there; the pixels then belong to `owner`."""
+    def draw(self, sprite: Sprite, owner: int = NO_OWNER) -> None:
+        """Draw a sprite over what is there; its pixels then belong to `owner`."""
         side = self.size * SUPER
         left, top, right, bottom = (SUPER * sprite.box).astype(int)
         left, top = max(left - 1, 0), max(top - 1, 0)
@@ -161,27 +161,27 @@ class Canvas:
         body, texture = sprite.colours
         self.pixels[ys + top, xs + left] = np.where(second[:, None], texture, body)
         self.owner[ys + top, xs + left] = owner
-        self.painted[owner] = len(xs)
+        self.areas[owner] = len(xs)
 
-    def uncovered(self, owner: int) -> bool:
-        """Whether nothing was painted over any of it."""
-        return np.count_nonzero(self.owner == owner) == self.painted[owner]
+    def is_intact(self, owner: int) -> bool:
+        """Return whether nothing was drawn over any pixel of `owner`."""
+        return np.count_nonzero(self.owner == owner) == self.areas[owner]
 
-    def visible(self, owner: int) -> NDArray[np.bool_]:
-        """Pixels (size, size) at least half of which belong to `owner`."""
+    def find_visible(self, owner: int) -> NDArray[np.bool_]:
+        """Return (size, size), true for pixels at least half of which belong to `owner`."""
         fine = (self.owner == owner).astype(np.uint8)
         parts = (fine[i::SUPER, j::SUPER] for i in range(SUPER) for j in range(SUPER))
         return 2 * sum(parts) >= SUPER**2
 
-    def picture(self, random: Random, *, noise: float) -> Image.Image:
-        """The finished picture: smooth edges, its own brightness, and noise."""
+    def render(self, random: Random, *, noise: float) -> Image.Image:
+        """Return the finished picture with smooth edges, random brightness and noise."""
         pixels = random.uniform(0.8, 1.15) * np.asarray(Image.fromarray(self.pixels).reduce(SUPER))
         pixels += random.normal(scale=noise, size=pixels.shape)
         return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
-def two_colours(hue: float, random: Random) -> tuple[Array, Array]:
-    """A body of about this hue, and a texture clearly darker or lighter than it."""
+def pick_colours(hue: float, random: Random) -> tuple[Array, Array]:
+    """Pick a body colour of this hue, and a texture colour clearly darker or lighter."""
     saturation, value = random.uniform(0.5, 0.9), random.uniform(0.55, 0.9)
     body = np.array(hsv_to_rgb(hue % 1, saturation, value))
     factor = random.uniform(0.25, 0.5)

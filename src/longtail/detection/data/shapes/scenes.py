@@ -1,4 +1,4 @@
-"""One image of `shapes-lvis`: given the categories in it, a picture and its annotations."""
+"""Scenes of `shapes-lvis`: a picture of given categories, and its annotations."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,33 +16,33 @@ from longtail.detection.data.shapes.objects import (
     Canvas,
     Random,
     Sprite,
-    two_colours,
+    pick_colours,
 )
 
-HIDDEN = 0.25
-"""An object of which less than this part is seen is not annotated."""
+LEAST_VISIBLE = 0.25
+"""Objects with a smaller visible part are not annotated."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How hard the images are."""
+    """Difficulty of the images."""
 
     size: int = 160
     """Pixels along a side."""
     small: float = 12.0
     """Half the side of the smallest object, in pixels."""
     large: float = 34.0
-    """Half the side of the largest one."""
+    """Half the side of the largest object, in pixels."""
     hue: float = 0.08
-    """How far a colour strays from its shape's own; neighbours are 1/16 apart."""
+    """Largest difference of an object's hue from its shape's hue; neighbours are 1/16 apart."""
     overlap: float = 0.3
-    """Part of an object's box that another one may cover, where there is room."""
+    """Part of an object's box that another box may cover, if there is room."""
     clutter: float = 5.0
-    """Things of no category behind the objects, on average."""
+    """Mean number of patches without a category behind the objects."""
     noise: float = 6.0
-    """Deviation of a pixel's noise, of 255."""
+    """Standard deviation of the pixel noise; pixels go up to 255."""
     unfinished: float = 0.1
-    """Chance that of several objects of a category one is not annotated."""
+    """Probability that one of several objects of a category is not annotated."""
 
 
 @dataclass(frozen=True)
@@ -53,83 +53,83 @@ class Scene:
     annotations: list[tuple[str, dict[str, Any]]]
     """Category, and its segmentation, bbox and area in COCO's format."""
     unfinished: set[str]
-    """Annotated categories of which not every object is."""
+    """Annotated categories of which some objects are not annotated."""
 
 
-def scene(categories: list[str], style: Style, random: Random) -> Scene:
-    """Clutter behind, the objects in random order, and now and then a splinter in front."""
+def draw_scene(categories: list[str], style: Style, random: Random) -> Scene:
+    """Draw clutter, then the objects in random order, and sometimes a splinter in front."""
     canvas = Canvas(style.size, random)
     for _ in range(random.poisson(style.clutter)):
-        canvas.draw(_clutter(style, random))
+        canvas.draw(_make_clutter(style, random))
     sprites: list[Sprite] = []
     boxes: list[Array] = []
     shuffled = [categories[place] for place in random.permutation(len(categories))]
     for category in shuffled:
-        sprite = _apart(_object(category, style, random), boxes, style, random)
+        sprite = _move_apart(_make_object(category, style, random), boxes, style, random)
         boxes.append(sprite.box)
         canvas.draw(sprite, owner=len(sprites))
         sprites.append(sprite)
     for _ in range(random.poisson(0.7)):
-        canvas.draw(_clutter(style, random, splinter=True))
-    annotations, unfinished = _annotated(canvas, shuffled, sprites, style, random)
-    return Scene(canvas.picture(random, noise=style.noise), annotations, unfinished)
+        canvas.draw(_make_clutter(style, random, splinter=True))
+    annotations, unfinished = _annotate(canvas, shuffled, sprites, style, random)
+    return Scene(canvas.render(random, noise=style.noise), annotations, unfinished)
 
 
-def _object(category: str, style: Style, random: Random) -> Sprite:
-    """One object of a category such as `striped heart`."""
+def _make_object(category: str, style: Style, random: Random) -> Sprite:
+    """Make an object of a category such as `striped heart`."""
     look, shape = category.split()
     hue = list(OUTLINES).index(shape) / len(OUTLINES) + random.uniform(-style.hue, style.hue)
-    return _sprite(OUTLINES[shape], look, hue, style, random)
+    return _make_sprite(OUTLINES[shape], look, hue, style, random)
 
 
-def _clutter(style: Style, random: Random, *, splinter: bool = False) -> Sprite:
-    """An irregular patch in any colour and texture, or a long thin one."""
+def _make_clutter(style: Style, random: Random, *, splinter: bool = False) -> Sprite:
+    """Make an irregular patch of any colour and texture; a splinter is long and thin."""
     corners = random.randint(5, 9)
     angle = np.sort(random.uniform(0, 2 * np.pi, size=corners))
     radius = random.uniform(0.35, 1.0, size=corners)
     outline = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     if splinter:
         outline = outline * (0.08, 1.0)
-    return _sprite(outline, random.choice(list(TEXTURES)), random.rand(), style, random)
+    return _make_sprite(outline, random.choice(list(TEXTURES)), random.rand(), style, random)
 
 
-def _sprite(outline: Array, look: str, hue: float, style: Style, random: Random) -> Sprite:
-    """The outline turned by up to 25 degrees, stretched a little, of any size, anywhere."""
+def _make_sprite(outline: Array, look: str, hue: float, style: Style, random: Random) -> Sprite:
+    """Turn the outline by up to 25 degrees, stretch it a little, and pick a size and a place."""
     turn = np.deg2rad(random.uniform(-25, 25))
     radius = np.exp(random.uniform(np.log(style.small), np.log(style.large)))
     stretch = np.exp(random.uniform(-0.18, 0.18))
-    turned = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     return Sprite(
         outline=outline,
         texture=look,
-        frame=radius * turned @ np.diag([stretch, 1 / stretch]),
-        centre=_anywhere(radius, style, random),
-        colours=two_colours(hue, random),
+        frame=radius * rotation @ np.diag([stretch, 1 / stretch]),
+        centre=_pick_centre(radius, style, random),
+        colours=pick_colours(hue, random),
         phase=random.uniform(0, 1, size=2),
     )
 
 
-def _anywhere(radius: float, style: Style, random: Random) -> Array:
-    """A centre (2,) that leaves at most a part of the object outside."""
+def _pick_centre(radius: float, style: Style, random: Random) -> Array:
+    """Pick a centre (2,) such that at most a part of the object is outside."""
     return random.uniform(0.6 * radius, style.size - 0.6 * radius, size=2)
 
 
-def _apart(sprite: Sprite, others: list[Array], style: Style, random: Random) -> Sprite:
-    """The sprite where it covers the others' boxes little enough, or least of ten places."""
+def _move_apart(sprite: Sprite, others: list[Array], style: Style, random: Random) -> Sprite:
+    """Move the sprite until it overlaps other boxes little, or take the best of ten places."""
     radius = float(np.sqrt(abs(np.linalg.det(sprite.frame))))
     best, least = sprite, np.inf
     for _ in range(10):
-        covered = _covered(sprite.box, others)
-        if covered < least:
-            best, least = sprite, covered
+        overlap = _measure_overlap(sprite.box, others)
+        if overlap < least:
+            best, least = sprite, overlap
         if least <= style.overlap:
             break
-        sprite = replace(sprite, centre=_anywhere(radius, style, random))
+        sprite = replace(sprite, centre=_pick_centre(radius, style, random))
     return best
 
 
-def _covered(box: Array, others: list[Array]) -> float:
-    """The largest part that box and another share, of the smaller of the two."""
+def _measure_overlap(box: Array, others: list[Array]) -> float:
+    """Return the largest area shared with another box, relative to the smaller of the two."""
     if not others:
         return 0.0
     boxes = np.stack(others)  # (N, 4)
@@ -139,38 +139,37 @@ def _covered(box: Array, others: list[Array]) -> float:
     return float((np.prod(shared.clip(min=0), axis=1) / smaller).max())
 
 
-def _annotated(
+def _annotate(
     canvas: Canvas, categories: list[str], sprites: list[Sprite], style: Style, random: Random
 ) -> tuple[list[tuple[str, dict[str, Any]]], set[str]]:
-    """What an annotator would draw, and the categories in which he left something out."""
+    """Annotate the visible objects; also return the categories of skipped objects."""
     annotations, unfinished = [], set()
     for owner, (category, sprite) in enumerate(zip(categories, sprites, strict=True)):
-        seen = canvas.visible(owner)
-        spare = categories.count(category) > 1 and category not in unfinished
-        if (spare and random.rand() < style.unfinished) or seen.sum() < max(
-            HIDDEN * sprite.area, 1
-        ):
+        visible = canvas.find_visible(owner)
+        several = categories.count(category) > 1 and category not in unfinished
+        skip = several and random.rand() < style.unfinished
+        if skip or visible.sum() < max(LEAST_VISIBLE * sprite.area, 1):
             unfinished.add(category)
         else:
             inside = sprite.box.min() >= 0 and sprite.box.max() <= style.size
-            whole = bool(inside) and canvas.uncovered(owner)
-            annotations.append((category, _annotation(sprite, seen, whole=whole)))
+            whole = bool(inside) and canvas.is_intact(owner)
+            annotations.append((category, _make_annotation(sprite, visible, whole=whole)))
     return annotations, unfinished & {category for category, _ in annotations}
 
 
-def _annotation(sprite: Sprite, seen: NDArray[np.bool_], *, whole: bool) -> dict[str, Any]:
-    """A polygon for an object that is seen whole, else the run lengths of what is seen of it."""
+def _make_annotation(sprite: Sprite, visible: NDArray[np.bool_], *, whole: bool) -> dict[str, Any]:
+    """Annotate a whole object by a polygon, and a hidden one by the run lengths of its pixels."""
     if whole:
         left, top, right, bottom = sprite.box
         segmentation: Any = [sprite.polygon.round(2).flatten().tolist()]
     else:
-        rows, columns = np.flatnonzero(seen.any(axis=1)), np.flatnonzero(seen.any(axis=0))
+        rows, columns = np.flatnonzero(visible.any(axis=1)), np.flatnonzero(visible.any(axis=0))
         left, top, right, bottom = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
-        (code,) = encode(torch.from_numpy(seen)[None])
+        (code,) = encode(torch.from_numpy(visible)[None])
         segmentation = {"size": code["size"], "counts": code["counts"].decode()}
     box = [left, top, right - left, bottom - top]
     return {
         "segmentation": segmentation,
         "bbox": [round(float(side), 2) for side in box],
-        "area": int(seen.sum()),
+        "area": int(visible.sum()),
     }

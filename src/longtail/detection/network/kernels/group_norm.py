@@ -1,8 +1,8 @@
-"""Group normalisation of bf16 images as they lie in memory, channels last.
+"""Group normalisation of bf16 images that lie in memory with channels last.
 
-PyTorch's has its own order of channels and works in float32 under mixed precision: around each of
-its calls stand two copies and two conversions, which take longer than it does. Here a program owns
-some whole groups of one image and reads them three times, mostly from cache.
+PyTorch's implementation needs channels first and works in float32 under mixed precision: two copies
+and two conversions surround each call, and take longer than the call itself. Here each program
+handles a few whole groups of one image and reads them three times, mostly from cache.
 
 Shapes: images (N, P, C) as they lie in memory, P pixels, C channels in groups of S.
 """
@@ -16,37 +16,37 @@ from torch.autograd.function import once_differentiable
 try:
     import triton
     import triton.language as tl
-except ImportError:  # no CUDA build of torch: the kernels below are never called
+except ImportError:  # torch without CUDA never calls the kernels below
     triton = None
 
 CHANNELS, PIXELS = 32, 128
-"""Of an image that a program holds at once."""
+"""Channels and pixels of an image that a program holds at once."""
 
 
 class GroupNorm(nn.GroupNorm):
-    """`nn.GroupNorm` of images (N, C, H, W), the same up to rounding.
+    """`nn.GroupNorm` of images (N, C, H, W), equal up to rounding.
 
-    Its own kernels run in bf16 on CUDA, where whole groups fit a program.
+    Our kernels run in bf16 on CUDA if whole groups fit a program, PyTorch's elsewhere.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        each = self.num_channels // self.num_groups
-        fits = self.num_channels % CHANNELS == 0 and CHANNELS % each == 0
+        group = self.num_channels // self.num_groups
+        fits = self.num_channels % CHANNELS == 0 and CHANNELS % group == 0
         if triton is not None and x.is_cuda and x.dtype == torch.bfloat16 and fits:
-            return _Grouped.apply(x, self.weight, self.bias, self.num_groups, self.eps)
-        if x.device.type == "cpu":  # where PyTorch's takes ten times as long with channels last
+            return _GroupNormFunction.apply(x, self.weight, self.bias, self.num_groups, self.eps)
+        if x.device.type == "cpu":  # channels last take PyTorch ten times as long there
             return super().forward(x.contiguous()).contiguous(memory_format=torch.channels_last)
         return super().forward(x)
 
 
-class _Grouped(torch.autograd.Function):
+class _GroupNormFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
     ) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         y, moments = torch.empty_like(x), x.new_empty(2, *x.shape[:2], dtype=torch.float32)
-        _normalise[_grid(x)](x, weight, bias, y, *moments, eps, **_sizes(x, groups))
+        _launch(_normalise, groups, x, weight, bias, y, *moments, eps)
         ctx.save_for_backward(x, weight, moments)
         ctx.groups = groups
         return y
@@ -56,34 +56,32 @@ class _Grouped(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, moments = ctx.saved_tensors
         gradient = gradients[0].to(x.dtype).contiguous(memory_format=torch.channels_last)
-        dx, parts = torch.empty_like(x), torch.empty_like(moments)
-        _gradient[_grid(x)](x, gradient, weight, dx, *moments, *parts, **_sizes(x, ctx.groups))
-        of_weight, of_bias = parts.sum(1)
-        return dx, of_weight, of_bias, None, None
+        dx, sums = torch.empty_like(x), torch.empty_like(moments)
+        _launch(_backward, ctx.groups, x, gradient, weight, dx, *moments, *sums)
+        dweight, dbias = sums.sum(1)
+        return dx, dweight, dbias, None, None
 
 
-def _grid(x: Tensor) -> tuple[int, int]:
-    return x.shape[0], x.shape[1] // CHANNELS
-
-
-def _sizes(x: Tensor, groups: int) -> dict[str, int]:
-    pixels, channels = x.shape[2] * x.shape[3], x.shape[1]
-    return {"P": pixels, "C": channels, "S": channels // groups, "CB": CHANNELS, "PB": PIXELS}
+def _launch(kernel: Any, groups: int, x: Tensor, *arguments: Tensor | float) -> None:
+    """Run `kernel` on images `x`, with a program for every CHANNELS channels of each image."""
+    images, channels, height, width = x.shape
+    sizes = {"P": height * width, "C": channels, "S": channels // groups}
+    kernel[images, channels // CHANNELS](x, *arguments, **sizes, CB=CHANNELS, PB=PIXELS)
 
 
 if triton is not None:
 
     @triton.jit
-    def _own(P, C: tl.constexpr, CB: tl.constexpr, PB: tl.constexpr):  # type: ignore[no-untyped-def]
-        """A program's channels (CB,), where their moments lie, its pixels (PB, 1) and values."""
+    def _locate(P, C: tl.constexpr, CB: tl.constexpr, PB: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Return a program's channels (CB,), addresses of moments, pixels (PB, 1) and values."""
         image = tl.program_id(0).to(tl.int64)
         c = tl.program_id(1) * CB + tl.arange(0, CB)
         pixel = tl.arange(0, PB)[:, None]
         return c, image * C + c, pixel, image * P * C + pixel * C + c[None, :]
 
     @triton.jit
-    def _by_group(v, S: tl.constexpr, CB: tl.constexpr):  # type: ignore[no-untyped-def]
-        """Sums of v (CB,) over each group, at every channel of it."""
+    def _sum_groups(v, S: tl.constexpr, CB: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Return the sum of v (CB,) over each group, at every channel of the group."""
         sums = tl.sum(tl.reshape(v, (CB // S, S)), axis=1)
         return tl.reshape(tl.broadcast_to(sums[:, None], (CB // S, S)), (CB,))
 
@@ -102,19 +100,19 @@ if triton is not None:
         CB: tl.constexpr,
         PB: tl.constexpr,
     ):
-        c, moment, pixel, at = _own(P, C, CB, PB)
+        c, moment, pixel, at = _locate(P, C, CB, PB)
         total = tl.zeros((CB,), tl.float32)
         for start in range(0, P, PB):
             v = tl.load(x + at + start * C, mask=start + pixel < P, other=0.0)
             total += tl.sum(v.to(tl.float32), axis=0)
-        mean = _by_group(total, S, CB) / (P * S)
+        mean = _sum_groups(total, S, CB) / (P * S)
         square = tl.zeros((CB,), tl.float32)
         for start in range(0, P, PB):
             inside = start + pixel < P
             v = tl.load(x + at + start * C, mask=inside, other=0.0).to(tl.float32)
             off = tl.where(inside, v - mean[None, :], 0.0)
             square += tl.sum(off * off, axis=0)
-        scale = 1.0 / tl.sqrt(_by_group(square, S, CB) / (P * S) + eps)
+        scale = 1.0 / tl.sqrt(_sum_groups(square, S, CB) / (P * S) + eps)
         factor = scale * tl.load(w + c)
         shift = tl.load(b + c) - mean * factor
         for start in range(0, P, PB):
@@ -126,7 +124,7 @@ if triton is not None:
         tl.store(scale_at + moment, scale)
 
     @triton.jit
-    def _gradient(  # type: ignore[no-untyped-def]
+    def _backward(  # type: ignore[no-untyped-def]
         x,
         dy,
         w,
@@ -141,21 +139,21 @@ if triton is not None:
         CB: tl.constexpr,
         PB: tl.constexpr,
     ):
-        c, moment, pixel, at = _own(P, C, CB, PB)
+        c, moment, pixel, at = _locate(P, C, CB, PB)
         mean, scale = tl.load(mean_at + moment), tl.load(scale_at + moment)
         weight = tl.load(w + c)
-        of_bias, of_weight = tl.zeros((CB,), tl.float32), tl.zeros((CB,), tl.float32)
+        bias_sum, weight_sum = tl.zeros((CB,), tl.float32), tl.zeros((CB,), tl.float32)
         for start in range(0, P, PB):
             inside = start + pixel < P
             g = tl.load(dy + at + start * C, mask=inside, other=0.0).to(tl.float32)
             v = tl.load(x + at + start * C, mask=inside, other=0.0).to(tl.float32)
-            of_bias += tl.sum(g, axis=0)
-            of_weight += tl.sum(g * (v - mean[None, :]), axis=0)
-        of_weight *= scale
-        tl.store(db + moment, of_bias)
-        tl.store(dw + moment, of_weight)
-        level = _by_group(weight * of_bias, S, CB) / (P * S)
-        slope = _by_group(weight * of_weight, S, CB) / (P * S)
+            bias_sum += tl.sum(g, axis=0)
+            weight_sum += tl.sum(g * (v - mean[None, :]), axis=0)
+        weight_sum *= scale
+        tl.store(db + moment, bias_sum)
+        tl.store(dw + moment, weight_sum)
+        level = _sum_groups(weight * bias_sum, S, CB) / (P * S)
+        slope = _sum_groups(weight * weight_sum, S, CB) / (P * S)
         for start in range(0, P, PB):
             inside = start + pixel < P
             g = tl.load(dy + at + start * C, mask=inside, other=0.0).to(tl.float32)

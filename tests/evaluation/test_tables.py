@@ -1,4 +1,4 @@
-"""The mean over classes stands beside overall accuracy where the judged part is itself skewed."""
+"""Tables show the class mean beside overall accuracy if the evaluated part is skewed."""
 
 import json
 from pathlib import Path
@@ -28,14 +28,14 @@ def by_hand(labels, predicted) -> float:
 
 
 def result(labels=LABELS, predicted=PREDICTED, **fields) -> dict:
-    """What judging these predictions leaves in a file."""
+    """The fields of a result file for these predictions."""
     logits = torch.nn.functional.one_hot(torch.tensor(predicted), 4).double()
-    judged = accuracy(logits, torch.tensor(labels), ClassCounts((200, 50, 30, 5)))
-    told = {"method": "m", "alpha": 1.0, "alpha_rule": "fixed", "seed": 0, "evaluated_on": "test"}
-    return {**told, **json.loads(json.dumps(vars(judged))), **fields}
+    found = accuracy(logits, torch.tensor(labels), ClassCounts((200, 50, 30, 5)))
+    run = {"method": "m", "alpha": 1.0, "alpha_rule": "fixed", "seed": 0, "evaluated_on": "test"}
+    return {**run, **json.loads(json.dumps(vars(found))), **fields}
 
 
-def test_every_class_counts_alike_and_an_absent_one_not_at_all():
+def test_the_class_mean_weighs_classes_equally_and_skips_absent_ones():
     mean = by_hand(LABELS, PREDICTED)
     one = result()
     assert one["per_class"][2] is None
@@ -48,7 +48,7 @@ def test_every_class_counts_alike_and_an_absent_one_not_at_all():
     assert tables.class_mean([None, None]) is None
 
 
-def test_a_table_has_it_only_where_it_is_not_overall():
+def test_a_table_has_a_class_mean_only_if_it_differs_from_overall():
     even = result((0, 0, 1, 1, 3, 3), (0, 0, 1, 0, 0, 0))
     assert even["overall"] == pytest.approx(tables.class_mean(even["per_class"]))
     rounded = result(overall=71.1111, per_class=[71.11113, 71.11113, None, 71.11113])
@@ -69,19 +69,19 @@ def test_a_file_that_does_not_tell_its_classes_has_none():
     assert tables.row([early]).cells(tables.columns(uneven=True))[-1] == "-"
 
 
-def test_a_page_of_a_bench_has_it_for_skewed_test_sets(tmp_path):
+def test_a_bench_page_has_the_class_mean_for_skewed_test_sets(tmp_path):
     folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}
     for data in ("even", "skewed"):
         recipe = tmp_path / "recipes" / "toy" / data / "baseline.yaml"
         recipe.parent.mkdir(parents=True)
         recipe.write_text(f"data: {data}\nmethod: baseline\n")
     bench = ClassifierBench.open("toy", **folders)
-    judged = (result((0, 1, 3), (0, 0, 3)), result())
-    for recipe, one in zip(bench.recipes, judged, strict=True):
+    results = (result((0, 1, 3), (0, 0, 3)), result())
+    for recipe, one in zip(bench.recipes, results, strict=True):
         file = result_path(bench.results, recipe, 0)
         file.parent.mkdir(parents=True)
-        told = {"method": "baseline", "device": "a CPU", "subset_sha256": "of both"}
-        file.write_text(json.dumps(one | told))
+        fields = {"method": "baseline", "device": "a CPU", "subset_sha256": "of both"}
+        file.write_text(json.dumps(one | fields))
     header, _, *rows = benches.markdown(bench).splitlines()
     assert header.endswith("| few | class mean |")
     last = {row.split(" | ")[0]: row.split(" | ")[-1] for row in rows}
@@ -102,16 +102,16 @@ def skewed_points(file: Path) -> str:
     return str(file)
 
 
-def test_commands_print_it(tmp_path, capsys):
+def test_commands_print_the_class_mean(tmp_path, capsys):
     points = skewed_points(tmp_path / "points.npz")
     options = ["--method", "baseline,deconfound-tde", "--alpha", "0.5", "--epochs", "2"]
     cli.main(["train", points, *options, "--device", "cpu", "--out", str(tmp_path / "runs")])
     printed = capsys.readouterr().out.splitlines()
     folder = tmp_path / "runs" / "deconfound-tde" / "s0"
     stored = json.loads((folder / "result.json").read_text())
-    judged = [value for value in stored["per_class"] if value is not None]
-    mean = f"{sum(judged) / len(judged):.1f}"
-    assert len(judged) == 2 and mean != f"{stored['overall']:.1f}"
+    present = [value for value in stored["per_class"] if value is not None]
+    mean = f"{sum(present) / len(present):.1f}"
+    assert len(present) == 2 and mean != f"{stored['overall']:.1f}"
     assert sum(line.split()[-2:] == ["class", "mean"] for line in printed) == 1
     assert [line.split()[-1] for line in printed if line.startswith("deconfound-tde ")] == [mean]
 

@@ -1,0 +1,169 @@
+"""The interface of a head, and the heads that are one matrix product.
+
+Symbols: x feature (..., D), w_i weight of class i, C classes.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from longtail.core.errors import UserError
+from longtail.nn.ops import at_least_float32, normalise, product, shrink
+
+
+class Head(nn.Module):
+    """Base class of all heads: features (..., dim) in, logits (..., classes) out.
+
+    A subclass implements `forward`. It stores the numbers that its constructor takes as attributes
+    of the same names; a saved model then rebuilds the head from them.
+
+    Args:
+        dim: length D of a feature.
+        classes: number of classes C.
+    """
+
+    repr_fields: tuple[str, ...] = ("dim", "classes")
+    """Attributes that `print(head)` shows."""
+    _accumulating = False
+    _accumulated: tuple[Tensor, Callable[[Tensor], None]] | None = None
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__()
+        if dim < 1 or classes < 1:
+            raise UserError(f"a head of dim {dim} and classes {classes}: both must be at least 1")
+        self.dim, self.classes = dim, classes
+        self.weight = nn.Parameter(torch.zeros(classes, dim))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw new weights from U(-1/sqrt(D), 1/sqrt(D)).
+
+        Args:
+            generator: source of the random numbers; torch's global one by default.
+        """
+        nn.init.uniform_(self.weight, -(self.dim**-0.5), self.dim**-0.5, generator)
+
+    @contextmanager
+    def accumulate_statistics(self) -> Iterator[None]:
+        """Collect the updates of running statistics and apply them once on exit.
+
+        A step that computes its gradients in several parts of a batch thus updates the statistics
+        as if it had seen the batch at once.
+        """
+        self._accumulating = True
+        try:
+            yield
+            if self._accumulated:
+                sums, apply = self._accumulated
+                apply(sums)
+        finally:
+            self._accumulating, self._accumulated = False, None
+
+    def _update_statistics(self, sums: Tensor, apply: Callable[[Tensor], None]) -> None:
+        """Call `apply(sums)` now, or on exit with the total if updates are accumulated."""
+        if not self._accumulating:
+            apply(sums)
+            return
+        self._accumulated = (self._accumulated[0] + sums if self._accumulated else sums), apply
+
+    def extra_repr(self) -> str:
+        """Return the sizes and settings that `print(model)` shows."""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in self.repr_fields)
+
+
+@final
+class LinearHead(Head):
+    """The plain classifier without a bias: z_i = <w_i, x>.
+
+    Shapes: features (..., D) in, logits (..., C) out. Logits are float32, or float64 for float64
+    features, also under autocast.
+
+    Args:
+        dim: length D of a feature.
+        classes: number of classes C.
+    """
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__(dim, classes)
+        self.reset_parameters()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (..., C) of features (..., D)."""
+        return product(at_least_float32(x), at_least_float32(self.weight))
+
+
+@final
+class FoldedHead(Head):
+    """A frozen head with the normalisation and alpha of another folded into its weight.
+
+    `NormalisedHead.folded` makes it: z_i = sum_k <w_i^k, x^k> / (|x^k| + squash).
+
+    Args:
+        dim: length D of a feature; must be divisible by `heads`.
+        classes: number of classes C.
+        heads: number K of equal parts of a feature that are normalised separately.
+        squash: added to each feature norm; 1 for a capsule head, else 0.
+    """
+
+    repr_fields = ("dim", "classes", "heads", "squash")
+
+    def __init__(self, dim: int, classes: int, heads: int = 1, squash: float = 0.0) -> None:
+        super().__init__(dim, classes)
+        check_heads(dim, heads)
+        self.heads, self.squash = heads, squash
+        self.weight.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (..., C) of features (..., D)."""
+        if self.heads == 1:  # the cost of splitting shows at batch size 1
+            return product(shrink(at_least_float32(x), self.squash), at_least_float32(self.weight))
+        return product(
+            normalise(x, self.heads, self.squash).flatten(-2), at_least_float32(self.weight)
+        )
+
+
+@final
+class AffineHead(Head):
+    """A frozen linear head with a bias, as post-hoc rules return it: z_i = <w_i, x> + b_i.
+
+    Args:
+        dim: length D of a feature.
+        classes: number of classes C.
+    """
+
+    tau: float | None = None
+    """Strength of the rule that made the head, if the rule has one."""
+    bias: Tensor
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__(dim, classes)
+        self.weight.requires_grad_(False)
+        self.register_buffer("bias", torch.zeros(classes))
+
+    @staticmethod
+    @torch.no_grad()
+    def of(weight: Tensor, bias: Tensor | None = None, tau: float | None = None) -> "AffineHead":
+        """Return a head with copies of `weight` (C, D) and `bias` (C,), which is 0 by default."""
+        head = AffineHead(weight.shape[1], len(weight)).to(weight)
+        head.weight.copy_(weight)
+        if bias is not None:
+            head.bias.copy_(bias)
+        head.tau = tau
+        return head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (..., C) of features (..., D)."""
+        return product(at_least_float32(x), at_least_float32(self.weight)) + at_least_float32(
+            self.bias
+        )
+
+
+def check_heads(dim: int, heads: int) -> None:
+    """Raise a `UserError` unless a feature of length `dim` splits into `heads` equal parts."""
+    if heads < 1 or dim % heads:
+        divisors = [k for k in range(1, dim + 1) if dim % k == 0]
+        near = [k for k in divisors if k < heads][-1:] + [k for k in divisors if k > heads][:1]
+        way_out = " or ".join(f"heads {k}" for k in near)
+        raise UserError(f"dim {dim} does not split into {heads} equal heads: choose {way_out}")

@@ -1,0 +1,102 @@
+"""Start the processes of a training, and explain when their device is too small for it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.strategies import DDPStrategy
+
+from longtail.core.config import Config, MachineConfig
+from longtail.core.errors import UserError
+from longtail.data.base import Data
+from longtail.data.decoding.host import processes
+from longtail.training.batches import sample_input
+
+WAIT = timedelta(hours=6)
+"""How long ranks wait for rank 0, which alone evaluates and writes. On LVIS that takes longer than
+the default half hour."""
+
+
+def launch(machine: MachineConfig) -> Fabric:
+    """Start the processes that `machine` asks for, or join those of torchrun or SLURM."""
+    per_host, hosts = _count_processes(machine)
+    wanted = machine.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda, but torch sees no CUDA device: use --device cpu")
+    cuda = wanted != "cpu" and torch.cuda.is_available()
+    if machine.sync_batchnorm and not cuda:
+        raise UserError("--sync-batchnorm needs CUDA devices: on the CPU leave it out")
+    bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
+    fabric = Fabric(
+        accelerator="cuda" if cuda else "cpu",
+        devices=per_host,
+        num_nodes=hosts,
+        # rank 0's batch statistics reach all ranks at the end of each epoch; a broadcast before
+        # each call would break steps that call the model twice
+        strategy=DDPStrategy(broadcast_buffers=False, timeout=WAIT)
+        if per_host * hosts > 1
+        else "auto",
+        precision="bf16-mixed" if bf16 else "32-true",
+    )
+    fabric.launch()
+    if fabric.world_size != per_host * hosts:
+        raise UserError(
+            f"{per_host * hosts} processes were started, but {fabric.world_size} found each other: "
+            "start them with torchrun or srun, or let --devices start them"
+        )
+    return fabric
+
+
+def _count_processes(machine: MachineConfig) -> tuple[int, int]:
+    """Processes per host and number of hosts, from torchrun, SLURM or the options."""
+    per_host, env = processes(machine), os.environ
+    if "LOCAL_WORLD_SIZE" in env:
+        return per_host, int(env["WORLD_SIZE"]) // per_host
+    if int(env.get("SLURM_NTASKS", 1)) > 1:
+        return per_host, int(env.get("SLURM_NNODES", 1))
+    return per_host, machine.nodes
+
+
+@contextmanager
+def explain_out_of_memory(
+    config: Config, data: Data, fabric: Fabric, trainings: int
+) -> Iterator[None]:
+    """Turn an out-of-memory error into one that names the sizes and the options that help.
+
+    Args:
+        config: options of the training.
+        data: the data it trains on.
+        fabric: the device.
+        trainings: how many run side by side.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_out_of_memory(error):
+            raise
+        parts = config.machine.accumulate
+        inputs = config.train.batch_size // (fabric.world_size * parts)
+        shape = "x".join(map(str, sample_input(data, config.train).shape[1:]))
+        beside = f", {trainings} trainings side by side," if trainings > 1 else ""
+        memory = ""
+        if fabric.device.type == "cuda":
+            total = torch.cuda.get_device_properties(fabric.device).total_memory
+            memory = f" and its {total / 2**30:.1f} GiB"
+        fewer = f"--replicas {trainings // 2} or " if trainings > 1 else ""
+        raise UserError(
+            f"a step of {inputs} inputs of {shape} through {config.backbone}{beside} is too large "
+            f"for {fabric.device}{memory}. {fewer}--accumulate {2 * parts} takes about half the "
+            "memory and trains the same model; --stream keeps images off the device; a smaller "
+            f"--batch-size (now {config.train.batch_size}) trains another model. Continue with "
+            "--resume"
+        ) from error
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether `error`, or one that it followed, is torch's out-of-memory error."""
+    if error is None:
+        return False
+    return isinstance(error, torch.OutOfMemoryError) or _is_out_of_memory(error.__context__)
