@@ -33,13 +33,28 @@ def test_a_detector_finds_its_data_from_another_directory(run, place, tmp_path, 
     assert len(opened.val) == len(OpenDetector(run.folder, machine=CPU).val)
 
 
-def test_missing_data_raises_a_clear_error(run, tmp_path, monkeypatch):
+def test_moved_data_is_named_and_can_be_passed(run, place, tmp_path, capsys):
     gone = tmp_path / "moved"
     shutil.copytree(run.folder, gone)
     text = (gone / "config.yaml").read_text()
-    (gone / "config.yaml").write_text(text.replace(str(run.config.data), "nowhere"))
-    with pytest.raises(UserError, match=r"data of .*moved cannot be read: .*no folder"):
+    (gone / "config.yaml").write_text(text.replace(str(run.config.data), "nowhere/set"))
+    said = r"data of .*moved cannot be loaded: nowhere/set does not exist.* --data PATH"
+    with pytest.raises(UserError, match=said):
         _ = OpenDetector(gone, machine=CPU).val
+    moved = ["--data", str(place), "--device", "cpu"]
+    cli.main(["detect", "eval", str(gone), *moved, "--json"])
+    assert json.loads(capsys.readouterr().out)["data"] == run.result["data"] == place.name
+    cli.main(["detect", "sweep", str(gone), *moved, "--alphas", "0"])
+    cli.main(
+        ["detect", "report", str(gone), *moved, "--count", "1", "-o", str(tmp_path / "p.html")]
+    )
+    cli.main(["detect", "predict", str(gone), *moved, "--count", "1", "--out", str(tmp_path / "p")])
+    assert len(list((tmp_path / "p").iterdir())) == 1
+    with pytest.raises(SystemExit):
+        cli.main(["detect", "predict", str(gone), "a.png", *moved])
+    assert "leave it out" in capsys.readouterr().err
+    with pytest.raises(UserError, match="no folder"):
+        _ = OpenDetector(gone, data=tmp_path / "none", machine=CPU).val
 
 
 def test_a_linear_head_has_no_tde(place, data, tmp_path, run):

@@ -34,6 +34,7 @@ def test_a_run_leaves_its_folder(run, data):
     assert result["method"] == "deconfound-tde" and result["tde"] == "background-exempt"
     assert result["groups"] == ["frequent", "common", "rare"] and result["alpha"] == 1.5
     assert result["overall"] == result["ap"]["AP"] and result["few"] == result["ap"]["AP_r"]
+    assert not {"ratio", "sweep", "feature_norm", "replicas", "held_out", "files"} & result.keys()
     assert len(result["per_class"]) == len(data[0].categories.ids)
     (record,) = run.metrics
     assert record["loss"] == pytest.approx(sum(record["losses"].values()), rel=1e-4)

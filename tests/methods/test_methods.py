@@ -111,7 +111,7 @@ class TestChoices:
         assert run.result["alpha_rule"] == "held-out" and run.result["tau"] in listing_grid()
         assert (run.folder / "tuning" / "last.pt").exists()
         assert (
-            "tau auto: it may not be chosen on what is judged, so one more run on 80 %"
+            "tau auto: the data has no validation part besides the evaluated one, so one more run"
             in caplog.text
         )
 

@@ -47,9 +47,9 @@ def vectors(tmp_path_factory) -> dict[str, Run]:
 def evaluated(run: Run, alpha: float | None = None) -> tuple[Tensor, Tensor]:
     """The test inputs of a run, and the logits that its own result was made from."""
     data = tiny_data(images=run.config.backbone != "identity")
-    evidence = finished.reopen(run, data).evidence
+    evaluation = finished.reopen(run, data).evaluation
     alpha = run.result["alpha"] if alpha is None else alpha
-    return data.test.inputs, evidence.scores.at(alpha or 0.0)
+    return data.test.inputs, evaluation.scores.at(alpha or 0.0)
 
 
 def same(got: Tensor, expected: Tensor) -> None:

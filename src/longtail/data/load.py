@@ -5,7 +5,7 @@ A name or path may end in `:ratio`, which cuts the training part to that imbalan
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -85,20 +85,6 @@ def check_loaded(data: Data, options: Mapping[str, Any]) -> None:
                     f"already: pass it to load, as in load('{data.full_name}', "
                     f"{field.name}={options[field.name]!r})"
                 )
-
-
-def relocate(
-    name: str, config: DataConfig, reach: Callable[[Path], Path]
-) -> tuple[str, DataConfig]:
-    """Return the arguments of `load` for the same data with every path replaced by `reach`."""
-    given = {key: path for key, path in vars(config).items() if isinstance(path, Path)}
-    paths: dict[str, Any] = {key: reach(path) for key, path in given.items()}
-    base, colon, ratio = name.rpartition(":")
-    if not colon or reach(Path(name)).exists():
-        base, colon, ratio = name, "", ""
-    if is_path(base):
-        name = f"{reach(Path(base))}{colon}{ratio}"
-    return name, replace(config, **paths)
 
 
 def has_validation(name: str, config: DataConfig) -> bool:
