@@ -37,7 +37,7 @@ class BalancedSoftmaxClassifier(LinearSoftmaxClassifier):
         self._counts = np.unique(np.asarray(y), return_counts=True)[1]
         return super().fit(X, y)
 
-    def _blank(self) -> Head:
+    def _make_zero_head(self) -> Head:
         return PriorHead(self._width, len(self.classes_), torch.from_numpy(np.log(self._counts)))
 
 

@@ -21,9 +21,10 @@ from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.evaluation import tables
 from longtail.evaluation.result import own_seconds, recipe_fields, round_floats
-from longtail.runs.fit import TUNING_FRACTION, run_jobs
+from longtail.runs.fit import run_jobs
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job, resolve
+from longtail.runs.record import TUNING_FRACTION
 from longtail.training.loop import Progress
 from longtail.training.schedule import schedule_stages
 
@@ -175,7 +176,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
             seen = frozenset(o for o in config.options.items() if o[0] not in method.post_hoc)
             key = (recipe.cell, method.training or config.method, seen, config.train, seed)
             trainings[key] = images.get(config.data, typical) * epochs * price
-            if method.choice and not data_sets.can_choose(config.data, config.files):
+            if method.choice and not data_sets.has_validation(config.data, config.files):
                 trainings[(*key, method.choice.option)] = trainings[key] * (1 - TUNING_FRACTION)
         return sum(trainings.values())
 

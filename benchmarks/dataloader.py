@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from longtail.core.errors import UserError
-from longtail.data.decoding.workers import HELD, prefetch_depth, shared_room
+from longtail.data.decoding.workers import HELD, free_shared_memory, prefetch_depth
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 
 
@@ -34,7 +34,7 @@ def build_loader(
 
 def _check_shared_memory(workers: int, size: int) -> None:
     """Raise if shared memory cannot hold one batch of `size` bytes for each worker."""
-    needed, free = (workers + HELD) * size, shared_room()
+    needed, free = (workers + HELD) * size, free_shared_memory()
     if workers and free is not None and free < needed:
         raise UserError(
             f"the DataLoader's {workers} workers need {needed:,} bytes of shared memory and "

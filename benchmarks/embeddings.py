@@ -95,14 +95,14 @@ def measure(cell: EmbeddingCell, data: Data, device: str) -> dict[str, Any]:
     """Fit one classifier on the training part and evaluate it on the test part."""
     if data.test is None:
         raise UserError(f"{data.name} has no test part to evaluate on: embed data that has one")
-    X, y = data.train.in_memory.numpy(), data.train.labels.numpy()
+    X, y = data.train.input_tensor.numpy(), data.train.labels.numpy()
     classifier = CLASSIFIERS[cell.classifier](cell.seed, device)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         began = time.perf_counter()
         classifier.fit(X, y)
         seconds = time.perf_counter() - began
-    test = data.test.in_memory.numpy()
+    test = data.test.input_tensor.numpy()
     predicted, rate = _time_prediction(classifier, test)
     logits = torch.nn.functional.one_hot(torch.from_numpy(predicted), len(data.classes))
     measured = accuracy(logits, data.test.labels, data.counts)

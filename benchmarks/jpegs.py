@@ -16,7 +16,7 @@ from PIL import Image
 
 from longtail.core.config import DataConfig
 from longtail.data.base import Data
-from longtail.data.decoding.host import cores
+from longtail.data.decoding.host import count_cores
 from longtail.data.formats import lists
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.data.prepare import prepare
@@ -46,7 +46,7 @@ def generate(folder: Path, files: int, *, scale: float = 1.0) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{number:06d}.jpg" for number in range(files)]
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(count_cores()) as pool:
         list(pool.map(lambda item: _write(item[1], item[0], scale), enumerate(paths)))
     return paths
 
@@ -80,7 +80,7 @@ def make_data(folder: Path, paths: Sequence[Path], images: int, config: DataConf
     lines = [f"{paths[i % len(paths)].name} {i % min(CLASSES, images)}" for i in range(images)]
     train = folder / f"{images}.txt"
     train.write_text("\n".join(lines) + "\n")
-    source = lists.source(train, root=folder, config=config)
+    source = lists.open_source(train, root=folder, config=config)
     # marked as published, to skip reading all images for statistics and hashes
     source = replace(source, mean=IMAGENET_MEAN, std=IMAGENET_STD, published=True)
     return prepare(source, name="generated", ratio=None, config=config)

@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.result_files import format_spread, write_json
-from longtail.data.formats.imagenet_lt import LISTED
+from longtail.data.catalogue import LISTED
 
 WITHOUT_WORKERS = ("ceiling", "resident")
 """Ways that have no workers."""

@@ -25,7 +25,8 @@ from benchmarks.result_files import check_features, format_spread, read_all, wri
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.data.base import Split, digest
-from longtail.data.load import hold_out, load
+from longtail.data.load import load
+from longtail.data.prepare import hold_out
 from longtail.estimators.tde import DeconfoundTDEClassifier
 from longtail.evaluation import tables
 
@@ -119,7 +120,7 @@ def bench_stream(pools: Sequence[Pool], seeds: int, results: Path) -> Iterator[P
 
 def measure(pool: Pool, seed: int) -> dict[str, Any]:
     """Measure accuracy and time of every contestant after every piece."""
-    X, y = pool.stream.in_memory.numpy(), pool.stream.labels.numpy()
+    X, y = pool.stream.input_tensor.numpy(), pool.stream.labels.numpy()
     order = pieces(y, seed)
     points = []
     for name, contestant in CONTESTANTS.items():
@@ -136,7 +137,7 @@ def measure(pool: Pool, seed: int) -> dict[str, Any]:
                     classifier = contestant.make(seed).fit(X[seen], y[seen])
             seconds = time.perf_counter() - began
             truth = pool.tested.labels.numpy()
-            found = classifier.predict(pool.tested.in_memory.numpy())
+            found = classifier.predict(pool.tested.input_tensor.numpy())
             # balanced accuracy, without a warning about predicted classes that have no held-out row
             recall = recall_score(truth, found, labels=np.unique(truth), average="macro")
             points.append(

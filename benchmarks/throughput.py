@@ -29,7 +29,7 @@ from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.core.errors import UserError, unknown
 from longtail.data.base import Data, Split
-from longtail.data.decoding.host import cores
+from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.workers import receive
 from longtail.runs.plan import resolve
 from longtail.training.batches import ResidentBatches, count_workers, place
@@ -269,7 +269,7 @@ def _about(setting: ThroughputSetting, paths: Sequence[Path]) -> dict[str, Any]:
     kilobytes = sum(path.stat().st_size for path in paths) / len(paths) / 1000
     return {
         **environment(cuda=torch.cuda.is_available() and config.machine.device != "cpu"),
-        "cores": cores(),
+        "cores": count_cores(),
         "machine": {k: v for k, v in asdict(config.machine).items() if k not in IGNORED},
         "backbone": config.backbone,
         "batch_size": config.train.batch_size,

@@ -1,7 +1,7 @@
-"""The paper's equations as plain loops over floats: slow, obvious, and what the package must equal.
+"""The paper's equations as plain loops over floats, with which the package must agree.
 
 A feature, a weight or a mean is a list of D floats, split into K heads of D/K; logits are a list
-of C floats. Numbers of equations as in docs/equations.md.
+of C floats. docs/equations.md lists the numbers of the equations.
 """
 
 import math
@@ -23,7 +23,7 @@ def cos(a, b):
 
 
 def part(v, k, heads):
-    """The k-th of `heads` equal parts of v."""
+    """Return the k-th of `heads` equal parts of v."""
     size = len(v) // heads
     return v[k * size : (k + 1) * size]
 
@@ -38,13 +38,13 @@ def softmax(z):
 
 
 def sgd(theta, velocity, gradient, mu, lr):
-    """Eq. 1, one step of one parameter."""
+    """One step of one parameter, Eq. 1."""
     velocity = mu * velocity + gradient
     return theta - lr * velocity, velocity
 
 
 def running_mean(batches, mu):
-    """Assumption 1 over a list of batches, each a list of features; empty ones are skipped."""
+    """The running mean of Assumption 1 over a list of batches of features; skips empty batches."""
     dim = next(len(batch[0]) for batch in batches if batch)
     mean = [0.0] * dim
     for batch in batches:
@@ -62,7 +62,7 @@ def running_mean(batches, mu):
 
 
 def normalised(x, weight, tau, heads, normaliser):
-    """Eq. 10 for every class; `normaliser(x, w, i)` is N."""
+    """Logits of every class by Eq. 10; `normaliser(x, w, i)` is N."""
     logits = []
     for i, w in enumerate(weight):
         value = 0.0
@@ -97,7 +97,7 @@ def lws(scales):
 
 
 def indirect(x, weight, mean, tau, heads, normaliser):
-    """The second term of Eq. 2: x is null, but its projection d on the mean is still there.
+    """The second term of Eq. 2: x is set to null, but its projection d on the mean remains.
 
     f = <w, x> becomes <w, d> with d = dhat cos(x, dhat) |x|; N only balances magnitudes and stays.
     """
@@ -114,7 +114,7 @@ def indirect(x, weight, mean, tau, heads, normaliser):
 
 
 def effect(x, weight, mean, tau, heads, alpha, normaliser):
-    """Eq. 2 with the trade-off alpha of Eq. 8."""
+    """The effect of Eq. 2 with the trade-off alpha of Eq. 8."""
     first = normalised(x, weight, tau, heads, normaliser)
     second = indirect(x, weight, mean, tau, heads, normaliser)
     return [first[i] - alpha * second[i] for i in range(len(weight))]
@@ -124,14 +124,14 @@ def effect(x, weight, mean, tau, heads, alpha, normaliser):
 
 
 def energy(x, w, tau, gamma):
-    """Eq. 6: tau f / g."""
+    """The energy tau f / g, Eq. 6."""
     f = dot(w, x)
     g = norm(x) * norm(w) + gamma * norm(x)
     return tau * f / g
 
 
 def multi_head(x, w, tau, gamma, heads):
-    """Eq. 5: the mean over heads, of energies."""
+    """The mean energy over the heads, Eq. 5."""
     value = 0.0
     for k in range(heads):
         value += energy(part(x, k, heads), part(w, k, heads), tau, gamma)
@@ -139,7 +139,7 @@ def multi_head(x, w, tau, gamma, heads):
 
 
 def total(x, w, tau, gamma, heads):
-    """Eq. 7."""
+    """The de-confounded logit of one class, Eq. 7."""
     value = 0.0
     for k in range(heads):
         xs, ws = part(x, k, heads), part(w, k, heads)
@@ -148,7 +148,7 @@ def total(x, w, tau, gamma, heads):
 
 
 def tde(x, w, mean, tau, gamma, heads, alpha):
-    """Eq. 8."""
+    """The TDE logit of one class, Eq. 8."""
     value = 0.0
     for k in range(heads):
         xs, ws, ms = part(x, k, heads), part(w, k, heads), part(mean, k, heads)
@@ -162,7 +162,7 @@ def tde(x, w, mean, tau, gamma, heads, alpha):
 
 
 def background_exempt(total_logits, tde_logits, background=(0,)):
-    """Eq. 9, its background class widened to a set: each keeps p, the others share the rest."""
+    """Probabilities by Eq. 9 for a set of background classes: they keep p, others the rest."""
     p, q = softmax(total_logits), softmax(tde_logits)
     kept, lost = 0.0, 0.0
     for i in background:
@@ -175,19 +175,19 @@ def background_exempt(total_logits, tde_logits, background=(0,)):
 
 
 def exponential_counts(largest, ratio, classes):
-    """Images of each class under the exponential law: n_i = int(n_max ratio^(-i/(C-1)))."""
+    """Images of each class in an exponential long tail: n_i = int(n_max ratio^(-i/(C-1)))."""
     return [int(largest * ratio ** (-i / (classes - 1))) for i in range(classes)]
 
 
 def group(count):
-    """The group of a class with so many training images."""
+    """Return the group of a class with `count` training images."""
     if count > 100:
         return "many"
     return "medium" if count >= 20 else "few"
 
 
 def group_accuracies(target, predicted, counts):
-    """Percent right in each group: the mean of its classes' accuracies, None where it is empty."""
+    """Mean class accuracy of each group in percent; None for an empty group."""
     classes = {"many": [], "medium": [], "few": []}
     for c in range(len(counts)):
         images, right = 0, 0
@@ -204,7 +204,7 @@ def group_accuracies(target, predicted, counts):
 
 
 def log_softmax(z, weight=None):
-    """log of exp(z_i) / sum_j w_j exp(z_j)."""
+    """The logarithm of exp(z_i) / sum_j w_j exp(z_j) for every class."""
     top = max(z)
     total = 0.0
     for j in range(len(z)):
@@ -232,7 +232,7 @@ def effective_weights(counts, beta):
 
 
 def class_balanced(logits, target, counts, beta, gamma):
-    """Cui et al. 2019: each image's loss times its class's weight.
+    """Cui et al. 2019: the loss of each image times the weight of its class.
 
     Their focal loss: p_i = sigmoid(z_i), z~_i = z_i for the true class and -z_i for the others,
     -sum_i (1 - p~_i)^gamma log p~_i; logits start at -log(C - 1). Gamma 0: softmax instead.

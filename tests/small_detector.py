@@ -1,4 +1,4 @@
-"""A detector and a data set so small that tests can train them."""
+"""A detector and a data set small enough to train in tests."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def small_data(folder: Path) -> tuple[DetectionSet, DetectionSet]:
 
 
 def small_config(folder: Path, **options: Any) -> DetectionConfig:
-    """Two images a step; every epoch is saved."""
+    """Options of a training that takes seconds and saves every epoch."""
     defaults: dict[str, Any] = {
         **{"backbone": "resnet10t", "width": 16, "features": 16, "masks": "class"},
         **{"image_size": 64, "max_size": 64, "anchor_scale": 1.0, "proposals": 20, "rois": 12},
@@ -29,11 +29,11 @@ def small_config(folder: Path, **options: Any) -> DetectionConfig:
 
 
 class Stop(Exception):
-    """Of an interrupted training."""
+    """Raised to interrupt a training."""
 
 
 class Interrupt:
-    """A progress that stops the training after its first epoch."""
+    """Progress that interrupts the training after its first epoch."""
 
     def begin(self, *_): ...
     def step(self, *_): ...

@@ -1,6 +1,6 @@
-"""Long-tailed recognition: swap the last layer, train as always, and the rare classes come back.
+"""Long-tailed recognition: replace the last layer, train as usual, and recover the rare classes.
 
-Names load on first use, so that importing the package costs nothing.
+Names load on first use, so that importing the package is fast.
 """
 
 from importlib import import_module
@@ -8,7 +8,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "CapsuleHead": "nn.heads",
     "CosineHead": "nn.heads",
     "DeconfoundHead": "nn.heads",
@@ -36,13 +36,13 @@ _HOMES = {
     "retrofit": "serving.retrofit",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'longtail' has no attribute '{name}'")
-    return getattr(import_module(f"longtail.{_HOMES[name]}"), name)
+    return getattr(import_module(f"longtail.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.command import main as bench_command
 from longtail.core.config import DataConfig, MachineConfig
 from longtail.core.errors import UserError
-from longtail.data.load import can_choose
+from longtail.data.load import has_validation
 from longtail.evaluation import tables
 from longtail.runs.plan import plan
 
@@ -320,7 +320,7 @@ def test_the_price_counts_samplers_second_stages_and_tuning(bench, tmp_path):
     ],
 )
 def test_a_tuning_run_is_only_priced_where_nothing_else_can_choose(data, options, own):
-    assert can_choose(data, DataConfig(**options)) is own
+    assert has_validation(data, DataConfig(**options)) is own
 
 
 @pytest.mark.parametrize(

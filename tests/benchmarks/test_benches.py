@@ -123,7 +123,7 @@ def test_balanced_softmax_adds_the_prior_while_training_only():
     X, y = rows(COUNTS, 0)
     fitted = BalancedSoftmaxClassifier(random_state=0, epochs=2).fit(X, y)
     x = torch.tensor(X / fitted.scale_)
-    head = fitted._head(np.dtype(np.float64))
+    head = fitted._restore_head(np.dtype(np.float64))
     logits = x @ torch.tensor(fitted.coef_).T
     torch.testing.assert_close(head(x), logits)
     expected = F.cross_entropy(logits + torch.tensor(COUNTS).log(), torch.tensor(y))

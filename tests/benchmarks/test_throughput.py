@@ -27,7 +27,7 @@ from helpers import numbers_in
 from longtail.core import environment as provenance
 from longtail.core.config import Config, DataConfig, MachineConfig
 from longtail.core.errors import UserError
-from longtail.data.decoding import memory
+from longtail.data import reader
 from longtail.training.batches import stream_batches
 
 HERE = torch.device("cpu")
@@ -248,8 +248,8 @@ def test_fewer_images_than_a_batch_are_refused(setting, tmp_path):
 
 
 def test_streaming_is_never_taken_for_resident(setting, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda: 10)
-    monkeypatch.setattr(memory, "free_room", lambda: 0)
+    monkeypatch.setattr(reader, "free_memory", lambda: 10)
+    monkeypatch.setattr(reader, "free_disk_space", lambda: 0)
     monkeypatch.setattr(throughput, "_ceiling", lambda *args: WAY)
     with pytest.raises(UserError, match="17 images do not fit .* pass a smaller --images"):
         bench_images(setting, tmp_path / "images.json")
@@ -259,7 +259,7 @@ def test_a_dataloader_without_shared_memory_raises_with_the_size_it_needs(monkey
     batch = 4 * 3 * 16 * 16 * 4  # bytes of floats
     need = 2 * batch + 2 * batch  # a worker's each, one that is used, and the next as it comes
     for free, fits in ((need - 1, 1), (3 * batch, 1), (batch, 0)):
-        monkeypatch.setattr(dataloader, "shared_room", lambda free=free: free)
+        monkeypatch.setattr(dataloader, "free_shared_memory", lambda free=free: free)
         with pytest.raises(UserError) as caught:
             dataloader.build_loader([], [0] * 9, 16, 4, 2, pin=False)
         assert str(caught.value) == (

@@ -336,8 +336,9 @@ def test_a_worker_that_was_killed_ends_in_words(monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["demo"])
     said = capsys.readouterr().err
-    assert stop.value.code == 2 and "a worker was killed, maybe as memory ran out: pass" in said
-    assert "a training goes on with --resume" in said and "Traceback" not in said
+    assert stop.value.code == 2
+    assert "a worker was killed, maybe because memory ran out: pass" in said
+    assert "continue a training with --resume" in said and "Traceback" not in said
 
     def wrong(self):
         raise RuntimeError("unable to allocate shared memory of a kernel's")

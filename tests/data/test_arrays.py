@@ -95,7 +95,10 @@ BAD = {
     ),
     "mixed": ({"y_test": np.array(["0", "1"])}, r"numbers in one part and names in another"),
     "twice": ({"classes": np.array(["a", "a"])}, r"classes must be a row of different names"),
-    "one class": ({"y_train": np.zeros(5, int), "y_test": None, "x_test": None}, r"only the class"),
+    "one class": (
+        {"y_train": np.zeros(5, int), "y_test": None, "x_test": None},
+        r"the only class is",
+    ),
     "empty": ({"x_test": np.ones((0, 2)), "y_test": np.ones(0, int)}, r"at least one row"),
 }
 

@@ -2,28 +2,28 @@
 
 import torch
 
-from longtail.data.augment.crops import CropFlip, normalise, pad_images, take
+from longtail.data.augment.crops import CropFlip, crop_and_mirror, normalise
 
 
 def images(n: int = 5) -> torch.Tensor:
     return torch.randint(1, 256, (n, 3, 6, 4), generator=torch.Generator().manual_seed(0)).byte()
 
 
-def test_padded() -> None:
+def test_prepare_pads_with_zeros() -> None:
     source = images()
-    wide = pad_images(source, 2)
+    wide = CropFlip((6, 4), (6, 4), pad=2, flip=False).prepare(source)
     assert wide.shape == (5, 3, 10, 8)
     assert wide.dtype == torch.uint8
     assert torch.equal(wide[:, :, 2:-2, 2:-2], source)
     assert wide.sum() == source.sum()
 
 
-def test_take_is_slicing() -> None:
-    source = pad_images(images(), 2)
+def test_a_crop_is_a_slice() -> None:
+    source = CropFlip((6, 4), (6, 4), pad=2, flip=True).prepare(images())
     generator = torch.Generator().manual_seed(1)
     index, top, left = (torch.randint(5, (64,), generator=generator) for _ in range(3))
     mirrored = torch.randint(2, (64,), generator=generator).bool()
-    got = take(source, index, top, left, mirrored, (6, 4))
+    got = crop_and_mirror(source, index, top, left, mirrored, (6, 4))
     assert got.dtype == torch.uint8
     for i in range(64):
         t, x = int(top[i]), int(left[i])
@@ -34,7 +34,7 @@ def test_take_is_slicing() -> None:
 def places(flip: bool) -> list[tuple[int, int, bool]]:
     """Where each of many random crops was taken, found by looking."""
     augment = CropFlip((6, 4), (6, 4), pad=1, flip=flip)
-    source = augment.ready(images(1))
+    source = augment.prepare(images(1))
     drawn = augment.draw(600, torch.Generator().manual_seed(2))
     crops = augment(source, torch.zeros(600, dtype=torch.long), drawn)
     found = []
@@ -62,7 +62,7 @@ def test_no_flip_unless_asked() -> None:
 
 def test_crops_follow_the_generator() -> None:
     augment = CropFlip((6, 4), (6, 4), pad=2, flip=True)
-    source, index = augment.ready(images()), torch.arange(5).repeat(4)
+    source, index = augment.prepare(images()), torch.arange(5).repeat(4)
     first, same, other = (
         augment(source, index, augment.draw(20, torch.Generator().manual_seed(s)))
         for s in (0, 0, 1)
@@ -83,7 +83,7 @@ def test_normalise() -> None:
 
 def test_a_crop_may_be_smaller_than_the_image() -> None:
     augment, source = CropFlip((6, 4), (3, 2), pad=1, flip=False), images(1)
-    wide, drawn = augment.ready(source), augment.draw(500, torch.Generator().manual_seed(0))
+    wide, drawn = augment.prepare(source), augment.draw(500, torch.Generator().manual_seed(0))
     assert drawn.amax(0).tolist() == [8 - 3, 6 - 2, 0] and drawn.amin(0).tolist() == [0, 0, 0]
     made = augment(wide, torch.zeros(500, dtype=torch.long), drawn)
     for crop, (top, left, _) in zip(made, drawn.tolist(), strict=True):

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from longtail.core.errors import UserError
-from longtail.data.formats.coco_crops import _square
+from longtail.data.formats.coco_crops import _square_around
 from longtail.data.load import load
 
 
@@ -50,7 +50,7 @@ def test_the_square_holds_the_box_and_stays_inside():
         width, height = random.randint(20, 60, 2)
         x, y = random.uniform(0, width - 2), random.uniform(0, height - 2)
         w, h = random.uniform(1, width - x), random.uniform(1, height - y)
-        left, top, right, bottom = _square((x, y, w, h), width, height)
+        left, top, right, bottom = _square_around((x, y, w, h), width, height)
         assert 0 <= left < right <= width and 0 <= top < bottom <= height
         assert left <= x + 1 and top <= y + 1 and right >= x + w - 1 and bottom >= y + h - 1
         if max(w, h) <= min(width, height):
@@ -114,8 +114,8 @@ def test_a_photograph_of_another_size_is_unreadable(root, caplog):
         {"id": 10, "image_id": 2, "category_id": 9, "bbox": [40, 25, 10, 10]}
     )
     path.write_text(json.dumps(content))
-    told = r"box 10 of .*half\.png.*cannot be read \(.*it is 30x20 and its annotations say 60x40\)"
-    with pytest.raises(UserError, match=told):
+    text = r"box 10 of .*half\.png.*cannot be read \(.*it is 30x20 and its annotations say 60x40\)"
+    with pytest.raises(UserError, match=text):
         load(str(root), image_size=8)
     data = load(str(root), image_size=8, corrupt="skip")
     assert data.train.labels.tolist() == [0, 1] and "30x20" in caplog.text
@@ -123,11 +123,11 @@ def test_a_photograph_of_another_size_is_unreadable(root, caplog):
 
 def test_the_natural_tail_of_coco(shared: Path):
     from longtail.core.config import DataConfig
-    from longtail.data.formats.coco_crops import source
+    from longtail.data.formats.coco_crops import open_source
 
     if not (shared / "coco-small").is_dir():
         pytest.skip(f"no coco-small in {shared}")
-    found = source(shared / "coco-small", config=DataConfig(image_size=64))
+    found = open_source(shared / "coco-small", config=DataConfig(image_size=64))
     counts = found.counts()
     assert len(found.classes) == 80 and (int(counts.max()), int(counts.min())) == (1049, 3)
     assert len(found.train) == 4191 and len(found.parts["test"]) == 1398

@@ -7,13 +7,13 @@ import torch
 
 from longtail.core.errors import UserError
 from longtail.data.cut import cut, tail_counts
-from longtail.data.sources import Memory, Part, Source
+from longtail.data.sources import MemoryStore, Part, Source
 
 
 def stored(*counts: int, shuffled: bool = True) -> Source:
     """Classes a, b, c ... with so many rows, interleaved."""
     labels = torch.tensor([c for i in range(max(counts)) for c, n in enumerate(counts) if i < n])
-    part = Part.whole(Memory(torch.zeros(len(labels), 1), "rows"), labels)
+    part = Part.whole(MemoryStore(torch.zeros(len(labels), 1), "rows"), labels)
     return Source(tuple("abcdefgh"[: len(counts)]), {"train": part}, shuffled=shuffled)
 
 
@@ -68,7 +68,7 @@ def test_more_than_is_stored() -> None:
     with pytest.raises(UserError) as caught:
         cut(stored(100, 50, 25), 2)
     message = str(caught.value)
-    assert "ratio 2 wants 70 images of class 'b' and 50 are stored" in message
+    assert "ratio 2 needs 70 images of class 'b' and 50 are stored" in message
     assert "smallest ratio that the stored images allow is 4" in message
     cut(stored(100, 50, 25), 4)
 

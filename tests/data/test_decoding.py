@@ -19,7 +19,7 @@ from PIL import Image
 from longtail.core.errors import UserError
 from longtail.data.base import Split
 from longtail.data.decoding import image_store, workers
-from longtail.data.decoding.images import decode_all
+from longtail.data.decoding.images import decode_in_threads
 from longtail.data.decoding.workers import (
     WorkerLost,
     count_fitting_workers,
@@ -46,14 +46,14 @@ def started(monkeypatch) -> list[int]:
     """The workers of each set of ten images and more that processes decode."""
     found: list[int] = []
 
-    def heard(make, places, **options):
+    def record(make, places, **options):
         found.append(options["workers"])
         return read_chunks(make, places, **options)
 
-    monkeypatch.setattr(image_store, "read_chunks", heard)
-    monkeypatch.setattr(image_store, "cores", lambda: 2)
+    monkeypatch.setattr(image_store, "read_chunks", record)
+    monkeypatch.setattr(image_store, "count_cores", lambda: 2)
     monkeypatch.setattr(image_store, "CHUNK", 3)
-    monkeypatch.setattr(image_store, "MANY", 10)
+    monkeypatch.setattr(image_store, "MIN_FOR_PROCESSES", 10)
     return found
 
 
@@ -65,21 +65,21 @@ def loaded(photos: Path, cache: str, monkeypatch, **options) -> Split:
 @pytest.mark.parametrize("ratio", ["", ":4"])
 def test_processes_and_threads_decode_the_same(photos, started, monkeypatch, caplog, ratio):
     (photos / "train" / "a" / "6.png").write_bytes(b"no image")
-    made, said = [], []
+    made, messages = [], []
     for many in (10, 100):
-        monkeypatch.setattr(image_store, "MANY", many)
+        monkeypatch.setattr(image_store, "MIN_FOR_PROCESSES", many)
         with caplog.at_level(logging.WARNING):
             ask = partial(loaded, photos, f"{many}", monkeypatch, name=f"{photos}{ratio}")
             made.append(ask(corrupt="skip"))
-        said.append(caplog.text)
+        messages.append(caplog.text)
         caplog.clear()
         with pytest.raises(UserError, match=r"6\.png cannot be read \(no image of a known"):
             ask()
     assert started == [2, 2]
-    assert torch.equal(made[0].in_memory, made[1].in_memory)
+    assert torch.equal(made[0].input_tensor, made[1].input_tensor)
     assert torch.equal(made[0].labels, made[1].labels)
-    assert len(made[0].in_memory.unique(dim=0)) == len(made[0]) == (14 if ratio else 25)
-    assert said[0] == said[1] and "left out 1 of" in said[0]
+    assert len(made[0].input_tensor.unique(dim=0)) == len(made[0]) == (14 if ratio else 25)
+    assert messages[0] == messages[1] and "left out 1 of" in messages[0]
 
 
 def daemon(monkeypatch):
@@ -96,27 +96,27 @@ def cramped(monkeypatch):
 
 @pytest.mark.parametrize("why", [daemon, spawned, cramped])
 def test_threads_decode_where_processes_may_not(photos, started, monkeypatch, why):
-    expected = loaded(photos, "first", monkeypatch).in_memory
+    expected = loaded(photos, "first", monkeypatch).input_tensor
     assert started == [2]
     why(monkeypatch)
-    assert torch.equal(loaded(photos, "second", monkeypatch).in_memory, expected)
+    assert torch.equal(loaded(photos, "second", monkeypatch).input_tensor, expected)
     assert started == [2]
 
 
 def test_threads_decode_what_has_no_size_and_what_is_in_no_file(photos, started, monkeypatch):
-    assert loaded(photos, "first", monkeypatch, image_size=None).in_memory.shape[2:] == (12, 14)
+    assert loaded(photos, "first", monkeypatch, image_size=None).input_tensor.shape[2:] == (12, 14)
     files = sorted(photos.rglob("*.png"))
 
     def blobs(rows):
         return (files[row].read_bytes() for row in rows.tolist())
 
-    store = image_store.Images(blobs, str, image_size=10, corrupt="stop")
+    store = image_store.ImageStore(blobs, str, image_size=10, corrupt="stop")
     assert len(store.read(torch.arange(30))[0]) == 30
     assert not started
 
 
 def killed(make, places, **options):
-    """A worker dies while what came before is looked at, which is when torch may tell."""
+    """A worker dies while the reader handles an earlier chunk, when torch may raise too."""
     made = read_chunks(make, places, **options)
     yield from islice(made, 4)
     os.kill(active_children()[0].pid, signal.SIGKILL)
@@ -146,26 +146,26 @@ def refused(make, places, **options):
 
 
 @pytest.mark.parametrize(
-    ("way", "said"),
+    ("way", "message"),
     [
-        (killed, "a worker was killed, maybe as memory ran out"),
-        (killed_and_waited_for, "a worker was killed, maybe as memory ran out"),
+        (killed, "a worker was killed, maybe because memory ran out"),
+        (killed_and_waited_for, "a worker was killed, maybe because memory ran out"),
         (cramped_later, "a worker found no room in shared memory"),
         (refused, "processes cannot be started"),
     ],
 )
-def test_threads_go_on_where_a_worker_is_lost(photos, started, monkeypatch, caplog, way, said):
-    expected = loaded(photos, "first", monkeypatch).in_memory
+def test_threads_go_on_where_a_worker_is_lost(photos, started, monkeypatch, caplog, way, message):
+    expected = loaded(photos, "first", monkeypatch).input_tensor
     monkeypatch.setattr(image_store, "read_chunks", way)
     alive = []
 
     def by_threads(*args):
         alive.extend(active_children())
-        return decode_all(*args)
+        return decode_in_threads(*args)
 
-    monkeypatch.setattr(image_store, "decode_all", by_threads)
-    assert torch.equal(loaded(photos, "second", monkeypatch).in_memory, expected)
-    assert f"threads decode what is left: {said}\n" in caplog.text
+    monkeypatch.setattr(image_store, "decode_in_threads", by_threads)
+    assert torch.equal(loaded(photos, "second", monkeypatch).input_tensor, expected)
+    assert f"threads decode the remaining images: {message}\n" in caplog.text
     assert not alive and not active_children()
 
 
@@ -179,7 +179,7 @@ def test_what_is_no_fault_of_a_worker_is_raised(photos, started, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("unable to open shared memory object </x>: Too many open files (24)", "too many files"),
         ("received 0 items of ancdata", "too many files are open: allow more"),
@@ -192,8 +192,8 @@ def test_what_is_no_fault_of_a_worker_is_raised(photos, started, monkeypatch):
         ),
     ],
 )
-def test_every_trouble_of_a_worker_is_named(text, said):
-    assert explain_lost_worker(RuntimeError(text)).startswith(said)
+def test_every_trouble_of_a_worker_is_named(text, message):
+    assert explain_lost_worker(RuntimeError(text)).startswith(message)
 
 
 def test_other_troubles_with_memory_are_no_workers():
@@ -201,7 +201,7 @@ def test_other_troubles_with_memory_are_no_workers():
     assert explain_lost_worker(RuntimeError(text)) is None
 
 
-def test_processes_that_cannot_be_started_are_told(monkeypatch):
+def test_processes_that_cannot_be_started_raise_an_error(monkeypatch):
     def full():
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -221,5 +221,5 @@ def test_as_many_workers_as_shared_memory_has_room_for(monkeypatch, tmp_path: Pa
     free = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     assert [count_fitting_workers(5, size) for size in (0, 10, 20, 30, 100)] == [5, 5, 3, 1, 0]
-    monkeypatch.setattr(workers, "shared_room", lambda: None)
+    monkeypatch.setattr(workers, "free_shared_memory", lambda: None)
     assert count_fitting_workers(5, 1000) == 5

@@ -7,7 +7,7 @@ import torch
 from makers import Painter
 
 from longtail.core.errors import UserError
-from longtail.data.formats.folder import images_under
+from longtail.data.formats.folder import list_images
 from longtail.data.load import load
 
 
@@ -40,7 +40,7 @@ def test_hidden_folders_hold_no_images(paint: Painter, tmp_path: Path) -> None:
     root = tmp_path / ".set"  # the root may be hidden
     data = load(str(root))
     assert data.counts.images == (2, 1) and not (data.train.inputs == 99).any()
-    assert images_under(root / "cat") == [root / "cat/1.png", root / "cat/deep/3.png"]
+    assert list_images(root / "cat") == [root / "cat/1.png", root / "cat/deep/3.png"]
 
 
 def test_parts_above_classes(paint: Painter, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_folder_beside_the_parts_is_named(paint: Painter, tmp_path: Path, capl
     for part in ("train", "test", "backup"):
         animals(paint, part)
     load(str(tmp_path))
-    assert "only train, test are read, not backup beside them" in caplog.text
+    assert "reads only train, test, and ignores backup" in caplog.text
 
 
 def test_train_may_be_a_class(paint: Painter, tmp_path: Path) -> None:

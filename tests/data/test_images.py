@@ -27,7 +27,7 @@ def encode(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
 
 
 def of(paths: list[Path], **options):
-    return Files(Path("/"), Names(map(str, paths))).store(DataConfig(**options))
+    return Files(Path("/"), Names(map(str, paths))).open_store(DataConfig(**options))
 
 
 def noise(shape: tuple[int, ...]) -> np.ndarray:
@@ -210,7 +210,7 @@ def pool(workers):
 images.ThreadPoolExecutor = pool
 for size in (None, 8):
     try:
-        next(images.decode_all([b""], size))
+        next(images.decode_in_threads([b""], size))
     except InterruptedError:
         pass
 """
@@ -227,7 +227,7 @@ def test_what_cannot_be_imported_is_no_fault_of_the_image(monkeypatch) -> None:
     def broken(*_):
         raise ImportError("half of it")
 
-    monkeypatch.setattr(images, "_photograph", broken)
+    monkeypatch.setattr(images, "_decode_jpeg", broken)
     photo = encode(Image.fromarray(noise((9, 9, 3))), "JPEG")
     with pytest.raises(ImportError, match="half of it"):
-        list(images.decode_all([photo], 8))
+        list(images.decode_in_threads([photo], 8))

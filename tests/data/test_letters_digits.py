@@ -48,7 +48,7 @@ def test_train_and_test_letters_are_drawn_apart(letters: Data) -> None:
 
 
 def test_glyphs_are_whole_and_differ() -> None:
-    glyphs = letters_module._glyphs(tuple("ilmw"))
+    glyphs = letters_module._draw_glyphs(tuple("ilmw"))
     edges = torch.cat([glyphs[..., 0, :], glyphs[..., -1, :], glyphs[..., 0], glyphs[..., -1]], -1)
     assert edges.max() == 0  # nothing is cut off at the border
     assert (glyphs.amax(dim=(2, 3)) == 1).all()  # and no font lacks a letter
@@ -59,9 +59,9 @@ def test_glyphs_are_whole_and_differ() -> None:
 
 def test_a_still_letter_is_its_glyph() -> None:
     still = letters_module.Wobble(turn=0, shear=0, scale=0, shift=0, noise=0)
-    part = letters_module.source(wobble=still).parts["test"]
+    part = letters_module.open_source(wobble=still).parts["test"]
     images = part.read().inputs.float() / 255
-    glyphs = letters_module._glyphs(("q",))[0]
+    glyphs = letters_module._draw_glyphs(("q",))[0]
     small = torch.nn.functional.avg_pool2d(glyphs, 4)  # (fonts, 16, 16)
     drawn = images[part.labels == 16][:, 0]
     gap = (drawn[:, None] - small[None]).abs().mean(dim=(2, 3)).amin(dim=1)

@@ -1,4 +1,4 @@
-"""The published long-tailed lists: what is missing is said, and what is there is checked."""
+"""The published long-tailed lists: errors name missing files, and lists are checked."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,9 @@ from makers import Painter
 from longtail.core.config import Config, DataConfig
 from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
-from longtail.data.formats import imagenet_lt as listed
-from longtail.data.formats.imagenet_lt import LISTED, ListedSet
-from longtail.data.load import available, load
+from longtail.data.catalogue import LISTED, ListedSet
+from longtail.data.formats.imagenet_lt import IMAGENET_MEAN
+from longtail.data.load import list_data_sets, load
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def test_a_published_set_is_found_and_read(toy: Path):
     for root in (toy, toy / "toy-lt"):
         data = load("toy-lt", root=root, image_size=4)
         assert data.classes == ("cat", "lynx") and data.counts.images == (3, 1)
-        assert data.evaluated_on == "val" and data.mean == listed.IMAGENET_MEAN
-    assert ("toy-lt", "a toy", str(toy / "toy-lt")) in available(toy)
+        assert data.evaluated_on == "val" and data.mean == IMAGENET_MEAN
+    assert ("toy-lt", "a toy", str(toy / "toy-lt")) in list_data_sets(toy)
 
 
 def test_lists_may_lie_elsewhere(toy: Path):
@@ -51,7 +51,7 @@ def test_another_list_is_refused(toy: Path):
     path = toy / "toy-lt" / "T_train.txt"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:-1]))
-    with pytest.raises(UserError, match=r"has 3 lines and the published list 4: it was cut short"):
+    with pytest.raises(UserError, match=r"has 3 lines and the published list 4: it is incomplete"):
         load("toy-lt", root=toy)
     path.write_text("\n".join(line.replace(" 1", " 0") for line in lines))
     with pytest.raises(UserError, match="has 1 classes up to 0, the published list 2"):
@@ -83,7 +83,7 @@ def test_the_real_class_counts_split_as_published(shared: Path):
     assert tuple(map(len, splits.values())) == LISTED["imagenet-lt"].splits == (385, 479, 136)
 
 
-def test_without_a_root_the_layout_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_without_a_root_the_error_explains_the_layout(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("LONGTAIL_DATA", raising=False)
     with pytest.raises(UserError, match=r"--root FOLDER.*Put into FOLDER/imagenet-lt: the publ"):
         load("imagenet-lt")

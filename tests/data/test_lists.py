@@ -74,17 +74,17 @@ def test_a_gap_in_the_labels(train: Path, tmp_path: Path) -> None:
     assert data.train.labels.tolist() == [0, 1, 1]
 
 
-def test_images_that_are_trained_on_and_judged_are_told(
+def test_images_in_the_training_and_the_test_list_are_reported(
     train: Path, tmp_path: Path, caplog
 ) -> None:
     test = tmp_path / "test.txt"
     test.write_text("1 of four.png 0\n2 of four.png 1\n")
     train.write_text("0 of four.png 0\n3 of four.png 1\n")
     load(list=train, test_list=test, root=tmp_path / "images")
-    assert "training images, too" not in caplog.text
+    assert "training images too" not in caplog.text
     train.write_text("0 of four.png 0\n2 of four.png 1\n")
     load(list=train, test_list=test, root=tmp_path / "images")
-    assert "1 of the 2 test images are training images, too (2 of four.png)" in caplog.text
+    assert "1 of the 2 test images are training images too (2 of four.png)" in caplog.text
 
 
 def test_a_test_label_out_of_range(train: Path, tmp_path: Path) -> None:
@@ -136,4 +136,4 @@ def test_only_line_ends_end_a_line(paint: Painter, tmp_path: Path) -> None:
     path = tmp_path / "train.txt"
     path.write_bytes("\r\n".join(f"{name} {i % 2}" for i, name in enumerate(names)).encode())
     data = load(list=path, root=tmp_path / "root")
-    assert data.train.in_memory[:, 0, 0, 0].tolist() == [0, 1, 2]
+    assert data.train.input_tensor[:, 0, 0, 0].tolist() == [0, 1, 2]

@@ -12,7 +12,7 @@ from torchvision import datasets
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.formats.cifar import CIFAR_MEAN, CIFAR_STD
-from longtail.data.load import available, load
+from longtail.data.load import list_data_sets, load
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_download_goes_to_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError("no route to host")
 
     monkeypatch.setattr(datasets.CIFAR10, "download", fetch)
-    with pytest.raises(UserError, match=r"could not be fetched.*no route to host"):
+    with pytest.raises(UserError, match=r"could not be downloaded.*no route to host"):
         load("cifar10-lt", root=tmp_path, download=True)
     assert asked == [tmp_path]
     with pytest.raises(UserError, match=r"--download needs a folder"):
@@ -138,7 +138,7 @@ def test_no_name() -> None:
 @pytest.mark.parametrize("file", ["notes.txt", "train.parquet"])
 def test_a_file_of_another_kind(tmp_path: Path, file: str) -> None:
     (tmp_path / file).write_text("")
-    with pytest.raises(UserError, match=r"is a file that is no \.npz"):
+    with pytest.raises(UserError, match=r"is not an \.npz file"):
         load(str(tmp_path / file))
 
 
@@ -164,8 +164,8 @@ def test_options_replace_the_config() -> None:
         load("digits-lt", min_cont=3)
 
 
-def test_available(cifar: Path) -> None:
-    rows = {name: (about, found) for name, about, found in available(cifar)}
+def test_data_sets_are_listed_with_their_places(cifar: Path) -> None:
+    rows = {name: (about, found) for name, about, found in list_data_sets(cifar)}
     assert list(rows) == [
         "letters-lt",
         "digits-lt",

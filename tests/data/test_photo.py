@@ -13,8 +13,8 @@ from longtail.data.augment.photo import (
     ResizedCrop,
     centre_crop,
     crop_and_resize,
+    draw_boxes,
     jitter_colours,
-    random_boxes,
 )
 
 ADJUST = {
@@ -48,7 +48,7 @@ def test_each_image_is_as_torchvision_makes_it(size):
     source, augment = photos(6), ResizedCrop((20, 30), size, jitter=0.4)
     drawn = augment.draw(60, seeded())
     index = torch.randint(6, (60,), generator=seeded())
-    made = augment(augment.ready(source), index, drawn)
+    made = augment(augment.prepare(source), index, drawn)
     assert made.shape == (60, 3, *size)
     for i in range(60):
         expected = torchvision_says(source[index[i]], drawn[i], size)
@@ -75,7 +75,7 @@ def test_one_adjustment_alone(which, factor):
 
 @pytest.mark.parametrize("shape", [(64, 64), (20, 90), (90, 20)], ids=["square", "wide", "tall"])
 def test_crops_have_torchvisions_distribution(shape):
-    ours = random_boxes(2000, shape, seeded())
+    ours = draw_boxes(2000, shape, seeded())
     torch.manual_seed(0)
     transform = v2.RandomResizedCrop(8)
     theirs = torch.tensor(

@@ -11,9 +11,11 @@ from makers import Painter
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
+from longtail.data import reader
 from longtail.data.base import Split
-from longtail.data.decoding import memory
-from longtail.data.load import hold_out, load
+from longtail.data.decoding import host
+from longtail.data.load import load
+from longtail.data.prepare import hold_out
 
 
 def split(*counts: int) -> Split:
@@ -80,8 +82,8 @@ def test_a_fraction_that_holds_out_nothing() -> None:
 def test_min_count_drops_and_renumbers(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         data = load("digits-lt", min_count=20)
-    said = "--min-count 20 leaves out '6', '7', '8' and 1 more: "
-    assert f"{said}44 train images, 176 test images" in caplog.text
+    message = "--min-count 20 leaves out '6', '7', '8' and 1 more: "
+    assert f"{message}44 train images, 176 test images" in caplog.text
     assert data.classes == tuple("012345")
     assert data.counts.images == (130, 93, 66, 47, 34, 24)
     assert data.test is not None
@@ -131,26 +133,28 @@ def test_too_large_for_memory(
 ) -> None:
     for i in range(10):
         paint(f"{'ab'[i % 2]}/{i}.png", size=(100, 100))
-    monkeypatch.setattr(memory, "free", lambda: 10 * 3 * 100 * 100)
+    monkeypatch.setattr(reader, "free_memory", lambda: 10 * 3 * 100 * 100)
     load(str(tmp_path))  # fits to the byte
     with pytest.raises(UserError, match="20 images of 30,000 bytes"):
         load(str(tmp_path), val_fraction=0.5)  # held out, the training part is copied
-    monkeypatch.setattr(memory, "free", lambda: 10 * 3 * 50 * 50)
+    monkeypatch.setattr(reader, "free_memory", lambda: 10 * 3 * 50 * 50)
     with pytest.raises(UserError, match=r"10 images of 30,000 bytes.*--image-size 50 or less"):
         load(str(tmp_path))
     load(str(tmp_path), image_size=50)
 
 
 def test_free_memory_is_known() -> None:
-    free = memory.free()
+    free = host.free_memory()
     assert free is None or free > 2**20
 
 
-def test_a_container_has_its_own_limit(tmp_path: Path) -> None:
+def test_a_container_has_its_own_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "CONTAINER", tmp_path)
     (tmp_path / "memory.current").write_text("600\n")
     (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 100\n")
     (tmp_path / "memory.max").write_text("1000\n")
-    assert memory._container(tmp_path) == 500
+    assert host._container_memory() == 500
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory._container(tmp_path) is None
-    assert memory._container(tmp_path / "elsewhere") is None
+    assert host._container_memory() is None
+    (tmp_path / "memory.max").unlink()
+    assert host._container_memory() is None

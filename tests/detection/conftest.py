@@ -1,4 +1,4 @@
-"""A tiny annotation file to be changed by each test, and the real ones beside the repository."""
+"""A tiny annotation file, the real ones beside the repository, and a small trained detector."""
 
 import json
 from collections.abc import Callable
@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 from PIL import Image
+
+from longtail.detection.data.dataset import Splits
+from longtail.detection.run import DetectionRun
+from longtail.detection.train import fit
+from small_detector import small_config, small_data
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -37,7 +42,7 @@ def content() -> dict[str, Any]:
 def write(tmp_path: Path) -> Callable[..., Path]:
     """A folder with the content as both splits, and its images."""
 
-    def written(content: dict[str, Any]) -> Path:
+    def write_folder(content: dict[str, Any]) -> Path:
         (tmp_path / "images").mkdir(exist_ok=True)
         for split in ("train", "val"):
             (tmp_path / f"instances_{split}.json").write_text(json.dumps(content))
@@ -46,4 +51,21 @@ def write(tmp_path: Path) -> Callable[..., Path]:
             picture.save(tmp_path / "images" / image["file_name"])
         return tmp_path
 
-    return written
+    return write_folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the small data set."""
+    return tmp_path_factory.mktemp("detection") / "set"
+
+
+@pytest.fixture(scope="module")
+def data(place: Path) -> Splits:
+    return small_data(place)
+
+
+@pytest.fixture(scope="module")
+def run(place: Path, data: Splits) -> DetectionRun:
+    """A run of two steps of De-confound-TDE."""
+    return fit(small_config(place), out=place.parent / "run", data=data)

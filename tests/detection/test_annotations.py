@@ -1,4 +1,4 @@
-"""Files that are damaged, odd or merely unusual: left out and counted, or answered clearly."""
+"""Damaged and unusual annotation files: entries are left out and counted, or an error is raised."""
 
 import json
 import logging
@@ -82,7 +82,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("reason", ODD)
-def test_what_cannot_be_used_is_left_out_counted_and_told(content, write, caplog, reason):
+def test_unusable_annotations_are_left_out_and_logged(content, write, caplog, reason):
     good = content["annotations"][0]
     content["annotations"] += [{**good, **ODD[reason]}, {**good, **ODD[reason]}]
     with caplog.at_level(logging.WARNING):
@@ -193,7 +193,7 @@ def test_a_truncated_file(content, write, keep):
         (lambda c: c["images"][0].update(neg_category_ids=4), "neg_category_ids of image 7"),
     ],
 )
-def test_what_cannot_be_meant(content, write, change, message):
+def test_senseless_files_are_refused(content, write, change, message):
     folder = write(content)
     change(content)
     path = folder / "changed.json"
@@ -202,7 +202,7 @@ def test_what_cannot_be_meant(content, write, change, message):
         read(path, folder / "images")
 
 
-def test_lvis_says_what_is_absent_and_what_is_unfinished(content, write):
+def test_lvis_lists_absent_and_unfinished_classes(content, write):
     content["images"][0]["neg_category_ids"] = [4, 77]
     content["images"][0]["not_exhaustive_category_ids"] = [9]
     first, second = split(write(content)).pictures

@@ -1,4 +1,4 @@
-"""The canvas of an image under group normalisation: never a matter of what stands beside it."""
+"""The canvas of an image under group normalisation does not depend on other images."""
 
 import weakref
 
@@ -85,7 +85,7 @@ def test_batches_do_not_depend_on_the_memory_that_is_free(data, least, kind, mon
 
 
 def test_a_resident_set_is_held_once(data, monkeypatch):
-    """What was padded to the canvas is gone before the set is whole."""
+    """The padded copies of an image are freed while the set is still being read."""
     made, most, pad = [], [], batches._pad_to_canvas
 
     def padded(*given):

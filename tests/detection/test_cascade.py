@@ -1,4 +1,4 @@
-"""The cascade: scoring, choice of detections, and what the head direction follows."""
+"""The cascade: scoring, selection of detections, and updates of the head's direction."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def detector():
     return build_detector(config, CATEGORIES, weights=False)
 
 
-def scored(stage, x, tde, alpha):
+def score(stage, x, tde, alpha):
     return compute_scores([stage.compute_effects(x, tde, alpha)], tde)
 
 
@@ -49,26 +49,26 @@ def test_scores_of_a_stage(head):
     torch.manual_seed(0)
     stage = CascadeStage(0, 8, head(6, 4), 3, group_norm=True)
     x = torch.rand(9, 6)
-    off = scored(stage, x, "off", 1.5)
+    off = score(stage, x, "off", 1.5)
     assert_close(off.sum(1), torch.ones(9))
     if head is LinearHead:
-        assert torch.equal(off, scored(stage, x, "background-exempt", 1.5))
+        assert torch.equal(off, score(stage, x, "background-exempt", 1.5))
         return
     stage.head.observe(x)
     total, indirect = stage.head.total(x), stage.head.indirect(x)
     for one, other in zip(stage.head.effects(x), (total, indirect), strict=True):
         assert_close(one, other)
-    plain = scored(stage, x, "plain", 1.5)
-    exempt = scored(stage, x, "background-exempt", 1.5)
+    plain = score(stage, x, "plain", 1.5)
+    exempt = score(stage, x, "background-exempt", 1.5)
     assert_close(off, total.softmax(-1))
     assert_close(plain, (total - 1.5 * indirect).softmax(-1))
     assert_close(exempt, lt.background_exempt(total, total - 1.5 * indirect, 0))
     assert_close(exempt.sum(1), torch.ones(9))  # one softmax: nothing is squeezed twice
     assert_close(exempt[:, 0], off[:, 0])
-    assert_close(scored(stage, x, "background-exempt", 0.0), off)
+    assert_close(score(stage, x, "background-exempt", 0.0), off)
 
 
-def chosen_by_a_loop(boxes, scores, count, threshold):
+def select_by_a_loop(boxes, scores, count, threshold):
     """(score, box, class) of one image: from the best on, unless near one of its class before."""
     plain, kept = boxes.tolist(), []
     pairs = [
@@ -83,7 +83,7 @@ def chosen_by_a_loop(boxes, scores, count, threshold):
 
 def assert_chosen(found, boxes, scores, count, threshold):
     for i, (own, best, labels) in enumerate(zip(*found, strict=True)):
-        kept = chosen_by_a_loop(boxes[i], scores[i], count, threshold)
+        kept = select_by_a_loop(boxes[i], scores[i], count, threshold)
         there = labels > 0
         assert there.sum() == len(kept)
         assert best[there].tolist() == pytest.approx([k[0] for k in kept])
@@ -112,7 +112,7 @@ def test_many_proposals_of_one_object_leave_room_for_other_classes():
     assert (found[2] > 0).all() and len(set(found[2][0].tolist())) > 20
 
 
-def test_scores_that_are_no_numbers_are_no_detections():
+def test_nan_scores_are_not_detections():
     boxes = torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]])[None]
     scores = torch.tensor([[0.9, float("nan")], [float("nan"), 0.2]])[None]
     _, best, labels = select(boxes, scores, 3, 1e-4)
@@ -129,7 +129,7 @@ def test_one_class_gives_as_many_as_are_asked_for():
 
 
 @pytest.mark.parametrize("objects", [(3, 0, 2), (0, 0)])
-def test_every_weight_gets_a_gradient_and_losses_are_numbers(detector, monkeypatch, objects):
+def test_every_weight_gets_a_finite_gradient(detector, monkeypatch, objects):
     detector.zero_grad(set_to_none=True)
     monkeypatch.setattr(detector.cascade, "rois", 500)  # so many that padding is among them
     detector.train()
@@ -196,7 +196,7 @@ def test_eql_spares_the_classes_of_few_images():
     assert made.cascade.rare.tolist() == [False, False, True, True]
 
 
-def test_a_mirrored_batch_is_mirrored_wholly():
+def test_images_boxes_and_masks_are_mirrored_together():
     made = collate([sample(2), sample(1, 64, 50, seed=1), sample(0)])
     made = made._replace(keys=torch.tensor([3, 1, 2]))
     turned = flip_batch(made)

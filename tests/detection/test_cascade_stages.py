@@ -1,4 +1,4 @@
-"""The three stages as one loop over stages, images and boxes: what they learn, what they find."""
+"""The three stages compared with loops over stages, images and boxes: losses and detections."""
 
 import math
 
@@ -39,7 +39,7 @@ OFF = ([1.0, 0, 1, 0], [2.0, 2, 3, 1], [4.0, 2, 2, 5], [5.0, 3, 5, 4], [-9.0, 8,
 
 @pytest.fixture(autouse=True)
 def exact():
-    """The loops and the package assign, sort and suppress alike, however they round."""
+    """In float64 rounding does not change how loops and package assign, sort and suppress."""
     with float64():
         yield
 
@@ -156,7 +156,7 @@ def expected_losses(cascade, maps, proposed, batch):
     return losses, found
 
 
-def test_what_the_stages_learn_is_what_a_loop_says(cascade, maps, proposed, batch):
+def test_losses_of_the_stages_are_those_of_a_loop(cascade, maps, proposed, batch):
     with torch.no_grad():
         expected, foreground = expected_losses(cascade, maps, proposed, batch)
         losses = cascade.compute_losses(maps, proposed, batch)
@@ -165,7 +165,9 @@ def test_what_the_stages_learn_is_what_a_loop_says(cascade, maps, proposed, batc
 
 
 @pytest.mark.parametrize("tde", ["off", "plain", "background-exempt"])
-def test_what_the_stages_find_is_what_a_loop_says(cascade, maps, proposed, batch, tde, monkeypatch):
+def test_detections_of_the_stages_are_those_of_a_loop(
+    cascade, maps, proposed, batch, tde, monkeypatch
+):
     monkeypatch.setattr(cascades, "MOST_LOGITS", 3 * 4 * 7)  # seven of the twenty regions at a time
     cascade.tde, cascade.alpha = tde, 1.5
     cascade.detections, cascade.score_threshold = 12, 0.01

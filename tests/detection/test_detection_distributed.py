@@ -17,17 +17,17 @@ OPTIONS = {"batch_size": 6, "rois": 40, "lr": 0.02, "warmup": 0}
 
 
 def trained(place: Path, out: Path) -> tuple[DetectionRun, list[Detections]]:
-    """A run of one step in float64, and the detections that it was judged by."""
-    judged: list[Detections] = []
+    """A run of one step in float64, and the detections of its evaluation."""
+    evaluated: list[Detections] = []
 
     def measuring(data, found):
-        judged.extend(found)
+        evaluated.extend(found)
         return measure(data, found)
 
     with pytest.MonkeyPatch.context() as patch, float64():
         patch.setattr(predicting, "measure", measuring)
         run = fit(small_config(place, **OPTIONS), out=out, data=small_data(place))
-    return run, judged
+    return run, evaluated
 
 
 def test_two_ranks_equal_one(tmp_path):

@@ -1,4 +1,4 @@
-"""The door to detection data: folders, names, and what is missing."""
+"""Loading detection data by folder or name, and missing files."""
 
 import json
 import sys
@@ -101,7 +101,7 @@ def test_other_categories_than_in_training(content, write):
 
 
 @pytest.mark.parametrize("name", ["lvis-v0.5", "lvis-v1"])
-def test_presets_say_what_is_missing_and_where_it_goes(tmp_path, monkeypatch, name):
+def test_presets_name_the_missing_files_and_their_folder(tmp_path, monkeypatch, name):
     version = name.removeprefix("lvis-")
     monkeypatch.delenv("LONGTAIL_DATA", raising=False)
     for root, says in (

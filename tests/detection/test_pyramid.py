@@ -27,7 +27,7 @@ def test_maps_have_one_width_and_their_strides(name, norm):
     )
 
 
-def test_what_imagenet_taught_first_stays_fixed():
+def test_the_first_pretrained_block_is_frozen():
     pyramid = Pyramid("resnet10t", norm="frozen", width=8, pretrained=True, fetch=False)
     moving = {name.split(".")[0] for name, p in pyramid.body.named_parameters() if p.requires_grad}
     assert moving == {"layer2", "layer3", "layer4"}

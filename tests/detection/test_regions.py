@@ -1,4 +1,4 @@
-"""What is done to a region, against plain loops; the losses of its classifier too."""
+"""Regions and the losses of their classifiers, compared with plain loops."""
 
 import math
 
@@ -131,7 +131,7 @@ def test_losses_of_the_classifiers_are_those_of_loops():
                 "eql": equalised(row, label, rare.tolist()),
             }[kind]
             assert found[n] == pytest.approx(expected, rel=1e-9)
-    # what a rare class is spared: no push from others' foreground, the usual one from background
+    # foreground of other classes does not push a rare class down, background does
     z.requires_grad_()
     region_losses("eql", z, y, rare, 2.0).sum().backward()
     assert z.grad[1, 3] == 0 and z.grad[1, 4] == 0 and z.grad[3, 4] == 0

@@ -1,4 +1,4 @@
-"""The drawn stand-in for LVIS, and pictures with detections on them."""
+"""The generated stand-in for LVIS, and pictures of detections."""
 
 import json
 from dataclasses import replace
@@ -42,7 +42,7 @@ def test_each_shape_is_frequent_in_one_texture_and_rare_in_another():
     assert {name.split()[0] for name in ranked[:16]} == set(TEXTURES)
 
 
-def test_categories_keep_company():
+def test_categories_of_one_scene_occur_together():
     """Of two that are at home in one scene, an image with the first has the second more often."""
     recipe = shapes.ShapesRecipe()
     counts = np.full(80, 200)
@@ -57,7 +57,7 @@ def test_categories_keep_company():
     assert together[same].mean() > 1.5 * together[homes[:, None] != homes].mean()
 
 
-def test_what_is_written_is_read_whole(folder):
+def test_the_loader_reads_every_annotation(folder):
     train, val = load(folder)
     assert (len(train), len(val)) == (24, 8)
     assert train.dropped == val.dropped == {}
@@ -76,7 +76,7 @@ def test_what_is_written_is_read_whole(folder):
 
 
 def test_masks_of_one_image_do_not_overlap_much(folder):
-    """What hides an object is not part of it; polygons only touch."""
+    """Masks leave out the pixels that hide an object; polygons only touch."""
     train, _ = load(folder)
     for place in range(len(train)):
         masks = train[place][1]["masks"]
@@ -84,7 +84,7 @@ def test_masks_of_one_image_do_not_overlap_much(folder):
         assert twice <= 0.03 * masks.sum() + 2
 
 
-def test_images_say_what_is_absent_and_unfinished(folder):
+def test_images_list_absent_and_unfinished_categories(folder):
     content = json.loads((folder / "instances_train.json").read_text())
     there = {image["id"]: set() for image in content["images"]}
     for each in content["annotations"]:
@@ -139,7 +139,7 @@ def test_nothing_can_be_written(tmp_path):
         shapes.draw_set(tmp_path / "file")
 
 
-def test_the_truth_is_all_right(folder):
+def test_the_truth_has_full_average_precision(folder):
     train, val = load(folder)
     result = measure(val, [truth(val[place][1]) for place in range(len(val))])
     assert result["AP"] == pytest.approx(100)

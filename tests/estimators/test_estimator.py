@@ -93,8 +93,8 @@ def test_first_weights_are_those_of_the_seed_whoever_else_draws(kind, monkeypatc
 def test_padding_holds_no_weight():
     X, y = embeddings()
     fitted = quick(heads=4, alpha=1.0).fit(X, y)
-    rows = fitted._rows(X, X.dtype)
-    head = fitted._trained(rows, y, np.arange(len(y)))
+    rows = fitted._make_rows(X, X.dtype)
+    head = fitted._train_head(rows, y, np.arange(len(y)))
     assert head.weight.shape == (6, 20) and fitted.coef_.shape == (6, 18)
     assert (head.weight[:, 18:] == 0).all()
 
@@ -162,7 +162,7 @@ def test_background_keeps_its_bias():
     assert (fitted.classes_[proba.argmax(1)] == fitted.predict(X)).all()
     several = clone_state(fitted, background=["none", "ant"]).predict_proba(X)
     np.testing.assert_allclose(several.sum(1), 1)
-    for wrong, words in (("cow", "'cow' is no class"), (list(names), "every class")):
+    for wrong, words in (("cow", "'cow' is not a class"), (list(names), "every class")):
         with pytest.raises(ValueError, match=words):
             clone_state(fitted, background=wrong).predict(X)
         with pytest.raises(ValueError, match=words):
@@ -213,7 +213,7 @@ def test_linear_ignores_the_scale_of_features():
     )
 
 
-def test_linear_sees_features_of_one_usual_length():
+def test_linear_scales_features_to_one_length():
     X, y = embeddings()
     X *= 5 / np.linalg.norm(X, axis=1, keepdims=True)
     assert quick(LinearSoftmaxClassifier).fit(X, y).scale_ == pytest.approx(5 / 8)
@@ -235,7 +235,7 @@ def test_pieces_of_a_stream_are_the_stream(kind):
     np.testing.assert_allclose(pieces.coef_, whole.coef_)
 
 
-def test_a_class_may_come_late_and_an_unannounced_one_is_refused():
+def test_a_class_may_come_late_and_an_unknown_one_is_refused():
     X, y = embeddings()
     early = y < 5
     model = quick().partial_fit(X[early], y[early], classes=range(6))
@@ -243,9 +243,9 @@ def test_a_class_may_come_late_and_an_unannounced_one_is_refused():
         model.partial_fit(X, y)
     assert model.alpha_rule_ == "held-out" and model.n_iter_ == 31
     assert (model.predict(X[y == 5]) == 5).mean() > 0.5
-    with pytest.raises(ValueError, match="label 9 was not announced"):
+    with pytest.raises(ValueError, match="label 9 is unknown"):
         model.partial_fit(X[:1], [9])
-    with pytest.raises(ValueError, match="differ from those announced"):
+    with pytest.raises(ValueError, match="differ from those of the first call"):
         model.partial_fit(X, y, classes=range(7))
     with pytest.raises(ValueError, match="the first partial_fit needs classes"):
         quick().partial_fit(X, y)
@@ -304,7 +304,7 @@ def test_half_precision_whose_sum_overflows_is_checked_a_batch_at_a_time():
     X[::2, 0] = 300
     model = quick(epochs=1, batch_size=4096, alpha=1.0).fit(X[:600], y[:600])
     tracemalloc.start()
-    model._validated(X, y, reset=False)
+    model._validate(X, y, reset=False)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < X.size / 2
@@ -319,7 +319,7 @@ def test_rows_are_copied_a_batch_at_a_time(monkeypatch):
     X, y = embeddings([600] * 6, dtype=np.float32)
     sizes = []
     kept = rows.Rows.batch
-    monkeypatch.setattr(rows, "ASKED", 100)
+    monkeypatch.setattr(rows, "INFERENCE_BATCH", 100)
     monkeypatch.setattr(
         rows.Rows,
         "batch",
@@ -374,8 +374,8 @@ def test_bad_data_is_refused(data, words):
         (spoiled(np.nan), "contains NaN"),
         (spoiled(-np.inf), "contains infinity"),
         ((np.ones((4, 18)), [0, 1, 1]), "inconsistent numbers of samples"),
-        ((np.ones((1, 18)), [9]), "label 9 was not announced"),
-        ((np.ones((1, 18)), ["cat"]), "label 'cat' was not announced"),
+        ((np.ones((1, 18)), [9]), "label 9 is unknown"),
+        ((np.ones((1, 18)), ["cat"]), "label 'cat' is unknown"),
         ((np.ones((1, 17)), [0]), "17 features"),
     ],
 )
@@ -391,7 +391,7 @@ def test_bad_rows_of_a_stream_change_nothing(data, words):
     assert pickle.dumps(vars(model)) == before
 
 
-def test_a_stream_of_one_announced_class_or_of_centred_features():
+def test_a_stream_of_one_class_or_of_centred_features():
     X, y = embeddings()
     with pytest.raises(ValueError, match="only one class"):
         quick().partial_fit(X, np.zeros_like(y), classes=[0])

@@ -1,4 +1,4 @@
-"""What each method is, beside its loss: rules, stages, steps, and the table of all."""
+"""Rules, stages and steps of the methods, and the table of methods."""
 
 import functools
 from dataclasses import fields, replace
@@ -31,7 +31,7 @@ COUNTS = ClassCounts((50, 9, 2))
 
 
 def state(progress: float = 0.0) -> State:
-    """Of a step at `progress`."""
+    """The state of a step at `progress`."""
     scalars = (torch.tensor(progress), torch.tensor(0.1), torch.tensor(0.9))
     return State(*scalars, COUNTS.tensor(), torch.Generator().manual_seed(0))
 
@@ -45,8 +45,8 @@ def trained_head() -> tuple[LinearHead, torch.Tensor, torch.Tensor]:
     return head, features, torch.tensor([0] * 5 + [1] * 3 + [2])
 
 
-def ruled(name: str, **options) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits of the trained head, those of what the rule makes of it, and the features."""
+def apply_rule(name: str, **options) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the logits of the trained head, those after the rule, and the features."""
     head, features, labels = trained_head()
     before = head.weight.clone()
     rule = methods.build(name, options).rule
@@ -59,7 +59,7 @@ def ruled(name: str, **options) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 class TestRules:
     @pytest.mark.parametrize("tau", [0.0, 0.5, 1.0])
     def test_logit_adjustment_is_its_formula_and_tau_0_changes_nothing(self, tau):
-        plain, logits, _ = ruled("logit-adjustment", tau=tau)
+        plain, logits, _ = apply_rule("logit-adjustment", tau=tau)
         expected = [reference.adjusted(z, COUNTS.images, tau) for z in plain.tolist()]
         close(logits, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-6)
         if tau == 0:
@@ -67,7 +67,7 @@ class TestRules:
 
     @pytest.mark.parametrize("tau", [0.0, 0.5, 1.0])
     def test_tau_norm_is_equation_10_and_tau_0_changes_nothing(self, tau):
-        plain, logits, features = ruled("decouple-tau-norm", tau=tau)
+        plain, logits, features = apply_rule("decouple-tau-norm", tau=tau)
         weight, n = trained_head()[0].weight.tolist(), reference.tau_norm(tau)
         expected = [reference.normalised(x, weight, 1.0, 1, n) for x in features.tolist()]
         close(logits, torch.tensor(expected, dtype=torch.float64))
@@ -75,7 +75,7 @@ class TestRules:
             assert torch.equal(logits, plain)
 
     def test_ncm_is_the_nearest_class_mean_by_cosine(self):
-        _, logits, features = ruled("decouple-ncm")
+        _, logits, features = apply_rule("decouple-ncm")
         rows, labels = features.tolist(), trained_head()[2].tolist()
         means = []
         for c in range(3):
@@ -111,7 +111,7 @@ class TestChoices:
         assert run.result["alpha_rule"] == "held-out" and run.result["tau"] in listing_grid()
         assert (run.folder / "tuning" / "last.pt").exists()
         assert (
-            "tau auto: it may not be chosen on what is judged, so one more run on 80 %"
+            "tau auto: the data has no validation part besides the evaluated one, so one more run"
             in caplog.text
         )
 
@@ -231,7 +231,7 @@ class TestBBN:
         config, data = tiny_config(backbone="identity"), tiny_data(images=False)
         with pytest.raises(UserError, match="bbn works only with the backbone resnet32-dual"):
             fit_all(config, ["baseline", "bbn"], [0], out=tmp_path / "x", data=data)
-        assert not (tmp_path / "x").exists()  # said before anything was trained
+        assert not (tmp_path / "x").exists()  # raised before any training
 
 
 class TestOLTR:
@@ -335,7 +335,7 @@ class TestTable:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         (
             "class-balanced",
@@ -360,6 +360,6 @@ class TestTable:
         ("focal", {"gamma": "auto"}, "--gamma takes float, not 'auto'"),
     ],
 )
-def test_bad_options_are_said(name, options, said):
-    with pytest.raises(UserError, match=said):
+def test_bad_options_raise(name, options, message):
+    with pytest.raises(UserError, match=message):
         methods.build(name, options)

@@ -1,4 +1,4 @@
-"""A method is one file: whatever needs it finds it there, and imports it only when asked."""
+"""Adding a method takes one file; building a head imports that file only if it must."""
 
 import subprocess
 import sys

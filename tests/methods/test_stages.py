@@ -1,4 +1,4 @@
-"""Toy methods say BBN's two samplers, a prepare, a mix and a post-hoc rule; the engine stays."""
+"""Toy methods with two samplers, a prepare, a mix or a post-hoc rule train on the one engine."""
 
 import pytest
 import torch
@@ -114,8 +114,8 @@ def test_a_frozen_module_does_not_freeze_its_moving_children(monkeypatch, tmp_pa
     assert int(run.load_model()["head.norm.num_batches_tracked"]) == 5
 
 
-def halve_the_head(inputs):
-    """A rule: unit weights, whatever they were, and the tail's made longer."""
+def divide_by_counts(inputs):
+    """A rule: unit weights divided by the class counts."""
     head, counts = inputs.head, inputs.counts
     SEEN["rule"] = [inputs.features.shape, inputs.held_out, counts.images]
     new = LinearHead(head.dim, head.classes).to(head.weight)
@@ -124,8 +124,8 @@ def halve_the_head(inputs):
     return new
 
 
-def test_a_rule_judges_another_head_and_leaves_the_checkpoint_alone(monkeypatch, tmp_path):
-    ruled = fit(monkeypatch, tmp_path / "a", Method(rule=halve_the_head))
+def test_a_rule_replaces_the_evaluated_head_and_leaves_the_checkpoint_alone(monkeypatch, tmp_path):
+    ruled = fit(monkeypatch, tmp_path / "a", Method(rule=divide_by_counts))
     plain = fit(monkeypatch, tmp_path / "b", Method())
     assert SEEN["rule"] == [(40, 128), None, (24, 12, 4)]
     assert all(

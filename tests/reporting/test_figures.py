@@ -157,7 +157,7 @@ class TestNumbers:
 
     def test_decomposition_is_orthogonal_and_complete(self, runs, data):
         opened = reopen(runs[1], data)
-        head, x = opened.evidence.head, opened.evidence.features.evaluated
+        head, x = opened.evaluation.head, opened.evaluation.features.evaluated
         along, rest = features.decompose(head, x)
         assert torch.allclose(along + rest, x, atol=1e-6)
         mean = head.mean_feature.tolist()
@@ -323,7 +323,7 @@ class TestRefused:
         (folder / "result.json").write_text(json.dumps(result))
         message = self.refused("weight-norm", [folder])
         pattern = r"another version of longtail \(.+\): its result has no weight_norm"
-        assert re.search(pattern, message) and "with --resume judges the run again" in message
+        assert re.search(pattern, message) and "with --resume evaluates the run again" in message
 
     def test_runs_on_different_data(self, tmp_path, data, runs):
         other = make_runs(tmp_path / "a", replace(data, name="other"), ["baseline"], seeds=(0,))

@@ -191,7 +191,7 @@ def test_a_test_set_is_measured_by_split(tmp_path):
     data = tiny_data(counts=(120, 30, 6))
     (run,) = fit_all(tiny_config(epochs=1), ["deconfound-tde"], [0], out=tmp_path / "x", data=data)
     opened = finished.reopen(run, data)
-    assert opened.evidence.head.alpha == run.result["alpha"] == 1.5
+    assert opened.evaluation.head.alpha == run.result["alpha"] == 1.5
     found = gradcam.measure(opened)
     maps = gradcam.compute_maps(opened, data.test)
     shares = [float(s) for s in 100 * gradcam.compactness(maps)]
@@ -212,7 +212,7 @@ def test_only_a_rule_has_to_see_all_data(method, tmp_path, monkeypatch):
     data = tiny_data()
     (run,) = fit_all(tiny_config(epochs=1), [method], [0], out=tmp_path / "x", data=data)
     opened = finished.reopen(run, data)
-    whole = finished.reopen(run, data).evidence.head
+    whole = finished.reopen(run, data).evaluation.head
     if method != "decouple-ncm":
         monkeypatch.setattr(finished, "extract_parts", None)
     assert type(opened.head) is type(whole)

@@ -18,7 +18,7 @@ from longtail.core.errors import UserError
 from longtail.data.base import Data, Split
 from longtail.evaluation import tables
 from longtail.evaluation.slider import POSITIONS, SliderCounts
-from longtail.runs.compare import runs_in
+from longtail.runs.compare import find_runs
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 
@@ -76,8 +76,8 @@ class TestBadInput:
             shutil.copytree(run.folder, tmp_path / "several" / method / "s0")
         shutil.copytree(runs[1].folder, tmp_path / "several" / method / "s0" / "tuning")
         single = tmp_path / "several" / method / "s0"
-        assert runs_in([single, tmp_path / "nothing"]) == [single, tmp_path / "nothing"]
-        assert runs_in([tmp_path / "several"]) == [
+        assert find_runs([single, tmp_path / "nothing"]) == [single, tmp_path / "nothing"]
+        assert find_runs([tmp_path / "several"]) == [
             tmp_path / "several" / name / "s0" for name in sorted(METHODS)
         ]
         cli.main(["report", str(tmp_path / "several"), "-o", str(tmp_path / "r.html")])
@@ -116,7 +116,7 @@ class TestBadInput:
             (folder / "slider.json").write_text(cut)
             assert "cut short" in self.refused(tmp_path, [folder])
         (folder / "slider.json").unlink()
-        assert "judged by an older version" in self.refused(tmp_path, [folder])
+        assert "since an older version evaluated it" in self.refused(tmp_path, [folder])
 
     def test_a_result_of_another_version(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])

@@ -13,6 +13,7 @@ from longtail.core.errors import UserError
 from longtail.data.prepare import hold_out
 from longtail.evaluation import tables
 from longtail.reporting import figures
+from longtail.runs import compare
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
@@ -49,7 +50,7 @@ class TestLoadedBeforehand:
         assert run.result["overall"] == by_name.result["overall"]
         again = lt.evaluate(run)
         assert again.overall == pytest.approx(run.result["overall"], rel=1e-5)
-        assert again.evaluated_on == loaded.evaluated_on
+        assert again.provenance.evaluated_on == loaded.evaluated_on
         with np.load(lt.embed(run, tmp_path / "f.npz")) as features:
             assert len(features["x_train"]) == len(loaded.train)
             assert len(features["x_val"]) == len(loaded.val)
@@ -64,7 +65,7 @@ class TestLoadedBeforehand:
     )
     def test_options_of_load_come_too_late(self, option, tmp_path):
         loaded, (name,) = lt.load(write(tmp_path / "e.npz")), option
-        said = f"{name} is decided when data is loaded, and this is already: pass it to load"
+        said = f"{name} takes effect when data is loaded, and this data is loaded already: pass it"
         with pytest.raises(UserError, match=said):
             lt.fit(loaded, "cosine", out=tmp_path / "a", **QUICK, **option)
         assert not (tmp_path / "a").exists()
@@ -83,9 +84,11 @@ class TestLoadedBeforehand:
         path = write(tmp_path / "e.npz")
         own = replace(lt.load(path), val=lt.load(path).test, test=None)
         run = lt.fit(own, "cosine", out=tmp_path / "a", **QUICK)
-        with pytest.raises(UserError, match="was judged on its validation part, and .* test part"):
+        with pytest.raises(
+            UserError, match="was evaluated on its validation part, and .* test part"
+        ):
             lt.evaluate(run)
-        assert lt.evaluate(run, data=own).evaluated_on == "val"
+        assert lt.evaluate(run, data=own).provenance.evaluated_on == "val"
 
 
 class Stop:
@@ -131,7 +134,7 @@ class TestOtherImages:
         assert again.result["subset_sha256"] != before
 
 
-class TestOtherJudgedImages:
+class TestOtherTestImages:
     """As many of each class, and other pixels."""
 
     @pytest.fixture
@@ -147,8 +150,8 @@ class TestOtherJudgedImages:
         (test / "x").rename(test / "bee")
         return [one, lt.fit(folder, "cosine", out=tmp_path / "b", **words)]
 
-    def test_a_run_is_not_judged_on_them(self, runs):
-        with pytest.raises(UserError, match=r"was judged on other images than the test part of"):
+    def test_a_run_is_not_evaluated_on_them(self, runs):
+        with pytest.raises(UserError, match=r"was evaluated on other images than the test part of"):
             lt.evaluate(runs[0])
         lt.evaluate(runs[1])
 
@@ -159,13 +162,19 @@ class TestOtherJudgedImages:
             lt.fit(tmp_path / "photos", "cosine", out=tmp_path / "a", resume=True, **words)
 
     def test_runs_are_not_compared_over_them(self, runs, tmp_path):
-        for compare in (lt.report, partial(figures.draw, "class-rank")):
-            with pytest.raises(UserError, match="They differ in judged images"):
-                compare(runs, tmp_path / "x.html")
+        for draw in (lt.report, partial(figures.draw, "class-rank")):
+            with pytest.raises(UserError, match="They differ in evaluated images"):
+                draw(runs, tmp_path / "x.html")
         assert len(tables.group_seeds([{**r.result, "seed": i} for i, r in enumerate(runs)])) == 2
 
 
-def test_what_was_held_out_is_told(tmp_path):
+def test_a_detectors_result_is_refused_by_name():
+    path = Path(__file__).parents[2] / "results" / "shapes-lvis" / "baseline-s0.json"
+    with pytest.raises(UserError, match="is a detector's result: longtail detect report"):
+        compare.read(path)
+
+
+def test_held_out_images_are_reported(tmp_path):
     path = write(tmp_path / "e.npz")
     run = lt.fit(path, "cosine", out=tmp_path / "x", val_fraction=0.2, **QUICK)
     assert run.result["held_out"] == 14 and sum(run.result["counts"]) == 70
@@ -179,7 +188,7 @@ def test_what_was_held_out_is_told(tmp_path):
     assert header.endswith(",class_mean") and float(first.split(",")[-1]) > 0
 
 
-def test_a_run_is_judged_again_in_its_own_precision(tmp_path):
+def test_a_run_is_evaluated_again_in_its_own_precision(tmp_path):
     run = lt.fit(
         "digits-lt", "deconfound-tde", out=tmp_path / "x", precision="bf16", epochs=2, device="cpu"
     )

@@ -15,8 +15,8 @@ from interrupted import Kill, KillAfter, same_tensors, without_clock
 from longtail import methods
 from longtail.core.config import DataConfig, TrainConfig
 from longtail.core.errors import UserError
-from longtail.data.load import hold_out
-from longtail.evaluation.result import Result
+from longtail.data.prepare import hold_out
+from longtail.evaluation.result import KEYS
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.training.probe import batch_per_rank, check_fits
@@ -54,7 +54,7 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "slider.json",
     }
     result = run.result
-    assert set(result) == set(Result.__dataclass_fields__)
+    assert tuple(result) == KEYS
     assert result["method"] == name and result["counts"] == [24, 12, 4]
     assert [record["epoch"] for record in run.metrics] == list(range(epochs))
     assert 0 <= result["overall"] <= 100 and result["many"] is None
@@ -218,7 +218,7 @@ ALONE = "resnet18 cannot be trained on one image alone"
 def test_one_image_alone_is_refused_for_a_network_that_cannot_take_it(images, options, said):
     """resnet18 makes a single place of 16x16 pixels, of which no variance can be taken."""
     data = tiny_data(counts=(images - 2, 1, 1))
-    wide = data.train.in_memory.repeat(1, 1, 2, 2)
+    wide = data.train.input_tensor.repeat(1, 1, 2, 2)
     data = replace(data, train=replace(data.train, inputs=wide))
     config = tiny_config(**{"backbone": "resnet18", **options})
     random = torch.get_rng_state()
@@ -239,12 +239,12 @@ class TestAlpha:
         assert run.metrics[0]["val"]["overall"] is not None
         assert not (run.folder / "tuning").exists()
 
-    def test_auto_is_never_chosen_on_what_is_judged(self, tmp_path, caplog):
-        """A validation part and no test part: it judges, so something else must choose."""
+    def test_auto_is_never_chosen_on_the_evaluated_part(self, tmp_path, caplog):
+        """Without a test part the validation part is evaluated, so a tuning run must choose."""
         data = tiny_data()
         run = fit(tmp_path, data=replace(data, val=data.test, test=None), alpha="auto")
         assert run.result["evaluated_on"] == "val" and (run.folder / "tuning" / "last.pt").exists()
-        assert "may not be chosen on what is judged" in caplog.text
+        assert "no validation part besides the evaluated one" in caplog.text
 
     def test_auto_without_held_out_data_makes_one_tuning_run(self, tmp_path, caplog):
         run = fit(tmp_path, alpha="auto")
@@ -376,8 +376,8 @@ class TestBadInput:
         with pytest.raises(UserError, match=re.escape(said)):
             fit(tmp_path, **options)
 
-    def test_steps_that_are_too_large_for_the_data_are_told(self, tmp_path, caplog):
-        few, enough = tiny_data(), "so few learn more in smaller steps"
+    def test_batches_too_large_for_the_data_are_warned_about(self, tmp_path, caplog):
+        few, enough = tiny_data(), "steps per epoch at --batch-size"
         size = len(few.train) // 4
         fit(tmp_path / "a", data=few, batch_size=size, epochs=1)
         assert enough not in caplog.text
@@ -456,7 +456,7 @@ class TestBadInput:
         assert saved["epoch"] == 2
         assert all(torch.isfinite(t).all() for t in saved["replica"]["model"].values())
 
-    def test_data_without_a_judge(self, tmp_path):
+    def test_data_without_a_part_to_evaluate_on(self, tmp_path):
         with pytest.raises(UserError, match="no test and no validation part"):
             fit(tmp_path, data=replace(tiny_data(), test=None))
 

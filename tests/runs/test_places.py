@@ -1,14 +1,18 @@
-"""A finished run finds its data from any directory, and tells none of this machine."""
+"""A finished run finds its data from any directory, and only config.yaml names its place."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 import longtail as lt
-from helpers import photos, tiny_config
+from helpers import photos, tiny_data
+from interrupted import Kill, KillAfter
 from longtail.cli import parser as cli
 from longtail.runs.folder import Run
+from longtail.serving.write import card_path
 
 SMALL = [
     *("--method", "cosine", "--backbone", "conv4", "--epochs", "1", "--batch-size", "4"),
@@ -18,7 +22,7 @@ SMALL = [
 
 @pytest.fixture
 def project(tmp_path, monkeypatch) -> Path:
-    """Where it is trained; what is asked of it comes from elsewhere."""
+    """The directory in which runs are trained; `elsewhere` lies beside it."""
     folder = tmp_path / "project"
     photos(folder / "photos")
     (tmp_path / "elsewhere").mkdir()
@@ -36,6 +40,12 @@ def lists(folder: Path) -> list[str]:
     return ["--list", "train.txt", "--test-list", "test.txt", "--root", "photos"]
 
 
+def refused(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit):
+        cli.main([*words])
+    return capsys.readouterr().err
+
+
 @pytest.mark.parametrize("source", ["photos", "./photos/", "photos:3", "lists"])
 def test_eval_and_sweep_from_another_directory(source, project, monkeypatch, capsys):
     cli.main(["train", *(lists(project) if source == "lists" else [source]), *SMALL])
@@ -43,111 +53,114 @@ def test_eval_and_sweep_from_another_directory(source, project, monkeypatch, cap
     capsys.readouterr()
     monkeypatch.chdir(project.parent / "elsewhere")
     cli.main(["eval", str(run.folder), "--json"])
-    told = json.loads(capsys.readouterr().out)
+    again = json.loads(capsys.readouterr().out)
     same = ("data", "ratio", "overall", "per_class", "subset_sha256")
-    assert [told[name] for name in same] == [run.result[name] for name in same]
+    assert [again[name] for name in same] == [run.result[name] for name in same]
     cli.main(["sweep", "../project/runs/x", "--alphas", "0,1"])
     assert len(capsys.readouterr().out.splitlines()) == 3
-    for file in ("config.yaml", "env.json", "result.json"):
-        assert str(project.parent) not in (run.folder / file).read_text()
 
 
-def test_a_project_may_be_moved_and_a_run_may_be_moved_back(project, monkeypatch):
+def test_config_yaml_has_absolute_paths(project):
+    cli.main(["train", "photos:3", *SMALL])
+    assert yaml.safe_load(Path("runs/x/config.yaml").read_text())["data"] == f"{project}/photos:3"
+    cli.main(["train", *lists(project), *SMALL, "--overwrite"])
+    files = yaml.safe_load(Path("runs/x/config.yaml").read_text())["files"]
+    names = {"list": "train.txt", "test_list": "test.txt", "root": "photos", "val_list": None}
+    assert {name: files[name] for name in names} == {
+        name: path and f"{project}/{path}" for name, path in names.items()
+    }
+
+
+def test_nothing_else_names_the_machine(project):
+    cli.main(["train", str(project / "photos"), *SMALL])
+    model = lt.export("runs/x", out="model.safetensors")
+    saved = lt.load_model("runs/x", device="cpu").save_pretrained("saved")
+    page = lt.report(["runs/x"], "report.html")
+    written = {path for path in Path("runs/x").iterdir() if path.name != "config.yaml"}
+    written |= {model, card_path(model), page, lt.embed("runs/x", "features.npz"), *saved.iterdir()}
+    for path in written:
+        assert str(project.parent).encode() not in path.read_bytes(), path
+    assert Run("runs/x").result["data"] == "photos"
+    assert "data: photos" in page.read_text()
+
+
+def test_data_made_in_memory_keeps_its_name(project, monkeypatch):
+    words = {"backbone": "conv4", "epochs": 2, "batch_size": 8, "device": "cpu", "save_seconds": 0}
+    with pytest.raises(Kill):
+        lt.fit(tiny_data(), "cosine", out=project / "x", progress=KillAfter(1), **words)
+    assert Run(project / "x").config.data == "tiny"
+    monkeypatch.chdir(project.parent)
+    run = lt.fit(tiny_data(), "cosine", out=project / "x", resume=True, **words)
+    assert run.finished
+    with pytest.raises(lt.UserError, match=r"tiny does not exist.*data=load"):
+        lt.evaluate(run)
+
+
+@pytest.mark.parametrize("typed", ["photos", "./photos/", "../project/photos", "link", ""])
+def test_a_run_is_resumed_however_its_data_is_typed(typed, project, capsys):
+    (project / "link").symlink_to("photos")
     cli.main(["train", "photos", *SMALL])
-    before = Run("runs/x").result["per_class"]
-    moved = project.rename(project.with_name("moved"))
-    monkeypatch.chdir(project.parent / "elsewhere")
-    assert list(lt.evaluate(moved / "runs" / "x").per_class) == pytest.approx(before, rel=1e-5)
-    alone = (moved / "runs" / "x").rename(project.parent / "x")
-    with pytest.raises(lt.UserError, match="unknown data 'photos'"):
-        lt.evaluate(alone)
-    monkeypatch.chdir(moved)
-    assert lt.evaluate(alone).data == "photos"
-
-
-def test_a_linked_folder_of_runs_leads_back(project, monkeypatch):
-    (project.parent / "large" / "disk").mkdir(parents=True)
-    (project / "runs").symlink_to(project.parent / "large" / "disk")
-    cli.main(["train", "photos", *SMALL])
-    monkeypatch.chdir(project.parent / "elsewhere")
-    assert lt.evaluate(project / "runs" / "x").data == "photos"
-
-
-def test_a_way_that_would_tell_of_the_machine_is_not_kept(project, monkeypatch):
-    place = project.parent / "elsewhere"
-    cli.main(["train", "photos", *SMALL, "--out", str(place / "x")])
-    assert json.loads((place / "x" / "env.json").read_text())["started_in"] is None
-    assert project.name not in (place / "x" / "env.json").read_text()
-    assert lt.evaluate(place / "x").data == "photos"
-    monkeypatch.chdir(place)
-    with pytest.raises(lt.UserError, match="unknown data 'photos'"):
-        lt.evaluate("x")
-
-
-def test_a_run_in_the_very_place_where_it_was_started(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Run(".").begin(tiny_config(), overwrite=False, cuda=False)
-    assert json.loads(Path("env.json").read_text())["started_in"] == "."
-
-
-@pytest.mark.parametrize("content", ["", '{"dev', "[]", "null", '{"started_in": 3}', None])
-def test_what_env_json_does_not_tell_is_looked_up_from_here(content, project):
-    cli.main(["train", "photos", *SMALL])
-    env = Path("runs/x/env.json")
-    env.unlink() if content is None else env.write_text(content)
-    assert lt.evaluate("runs/x").data == "photos"
+    before = Run("runs/x").result
+    Path("runs/x/result.json").unlink()
+    cli.main(["train", typed, *SMALL, "--resume"] if typed else ["train", *SMALL[-2:], "--resume"])
+    after = Run("runs/x").result
+    assert after["training_id"] == before["training_id"]
+    assert after["data"] == ("link" if typed == "link" else "photos")
+    (project / "photos").rename(project / "other")
+    (project / "photos").mkdir()
+    said = refused(capsys, "train", "other", *SMALL, "--resume")
+    assert f"differs in: data {project}/photos -> {project}/other." in said
 
 
 def test_a_name_is_never_taken_for_a_folder(project, monkeypatch):
     (project / "photos").rename(project / "digits-lt")
     cli.main(["train", "digits-lt", *SMALL])
+    assert Run("runs/x").config.data == "digits-lt"
     monkeypatch.chdir(project.parent / "elsewhere")
     assert lt.evaluate(project / "runs" / "x").data == "digits-lt"
 
 
-def test_a_run_of_an_earlier_version_is_looked_up_from_here(project):
-    cli.main(["train", "photos", *SMALL])
-    env = Path("runs/x/env.json")
-    about = json.loads(env.read_text())
-    assert about.pop("started_in") == "../.."
-    env.write_text(json.dumps(about))
-    assert lt.evaluate("runs/x").data == "photos"
-
-
-def test_data_that_is_gone_is_told_with_the_run_that_asks_for_it(project, capsys):
-    cli.main(["train", "photos", "--image-size", "16", *SMALL])
-    (project / "photos").rename(project / "elsewhere")
-    with pytest.raises(SystemExit):
-        cli.main(["eval", "runs/x"])
-    assert "runs/x was trained on photos, which was looked for where" in capsys.readouterr().err
-
-
-def test_data_that_was_moved_apart_from_its_run_can_be_told(project, monkeypatch, capsys):
+def test_every_command_takes_the_place_of_moved_data(project, monkeypatch, capsys):
     cli.main(["train", "photos", *SMALL])
     before = Run(project / "runs" / "x").result["overall"]
     there = (project / "photos").rename(project.parent / "elsewhere" / "pictures")
     monkeypatch.chdir(project.parent)
-    run = str(project / "runs" / "x")
-    with pytest.raises(SystemExit):
-        cli.main(["eval", run])
-    assert "--data PATH" in capsys.readouterr().err
-    cli.main(["eval", run, "--data", str(there), "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert told["overall"] == pytest.approx(before) and told["data"] == "photos"
-    cli.main(["sweep", run, "--data", str(there), "--alphas", "0"])
+    run, place = str(project / "runs" / "x"), ["--data", str(there)]
+    drawn = [["figure", name, run, "-o", f"{name}.svg"] for name in ("gradcam", "decomposition")]
+    for words in (["eval", run], ["sweep", run, "--alphas", "0"], *drawn):
+        said = refused(capsys, *words)
+        assert f"{run} cannot be loaded: {project}/photos does not exist" in said
+        assert "pass --data PATH" in said
+    cli.main(["eval", run, *place, "--json"])
+    again = json.loads(capsys.readouterr().out)
+    assert again["overall"] == pytest.approx(before)
+    cli.main(["sweep", run, *place, "--alphas", "0"])
     assert f"{before:.1f}" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        cli.main(["eval", run, "--data", "nowhere/at/all"])
-    assert "nowhere/at/all does not exist" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        cli.main(["eval", run, "--data", "letters-lt"])
-    assert "other images than letters-lt holds now" in capsys.readouterr().err
+    for words in drawn:
+        cli.main([*words, *place])
+        assert Path(words[-1]).exists()
+    cli.main(["figures", "--all", run, "-o", "all", *place])
+    assert {"gradcam.svg", "decomposition.svg"} <= set(os.listdir("all"))
+    assert "--data belongs to" in refused(capsys, "figure", "alpha", run, *place)
+    assert "nowhere/at/all does not exist" in refused(
+        capsys, "eval", run, "--data", "nowhere/at/all"
+    )
+    said = refused(capsys, "eval", run, "--data", "letters-lt")
+    assert "other images than letters-lt holds now" in said
 
 
-def test_lists_that_are_gone_are_named(project, monkeypatch, capsys):
+def test_the_root_of_lists_may_be_moved(project, capsys):
+    cli.main(["train", *lists(project), *SMALL])
+    there = (project / "photos").rename(project / "pictures")
+    assert f"{project}/photos does not exist" in refused(capsys, "eval", "runs/x")
+    cli.main(["eval", "runs/x", "--data", str(there), "--json"])
+    assert json.loads(capsys.readouterr().out)["data"] == "train"
+    with lt.embed("runs/x", "f.npz", root=there).open("rb") as file:
+        assert file.read(2) == b"PK"
+
+
+def test_lists_that_are_gone_are_named(project, capsys):
     cli.main(["train", *lists(project), *SMALL])
     (project / "train.txt").unlink()
-    with pytest.raises(SystemExit):
-        cli.main(["eval", str(project / "runs" / "x")])
-    said = capsys.readouterr().err
-    assert "was trained on train.txt, which" in said and "--data" not in said
+    said = refused(capsys, "eval", str(project / "runs" / "x"))
+    assert f"{project}/train.txt does not exist" in said and "data=load(...)" in said

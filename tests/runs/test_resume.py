@@ -41,7 +41,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
     (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(SystemExit):
         cli.main(["eval", str(tmp_path / "run")])
-    line = capsys.readouterr().err.partition("go on with longtail ")[2].split()
+    line = capsys.readouterr().err.partition("continue it with longtail ")[2].split()
     assert line == ["train", "--resume", *out]
     cli.main(line)
     assert (tmp_path / "run" / "result.json").exists()
@@ -99,7 +99,7 @@ class Rival:
     """Starts the same training in another process when the first epoch is over."""
 
     def __init__(self, out: Path):
-        self.out, self.told = out, ""
+        self.out, self.output = out, ""
 
     def begin(self, *args): ...
 
@@ -108,7 +108,7 @@ class Rival:
     def epoch(self, record):
         if record["epoch"] == 0:
             done = longtail("-m", "longtail", *TRAIN, "--out", str(self.out), "--resume")
-            self.told = f"{done.returncode} {done.stderr}"
+            self.output = f"{done.returncode} {done.stderr}"
             assert len(Run(self.out).metrics) == 1  # to read is free
 
 
@@ -117,8 +117,10 @@ def test_the_same_training_in_a_second_process_is_refused(tmp_path):
     rival, out = Rival(tmp_path / "run"), tmp_path / "run"
     small = {"epochs": 6, "batch_size": 32, "augment": "crop", "pad": 1, "save_seconds": 0.0}
     run = lt.fit("digits-lt", "deconfound-tde", out=out, progress=rival, device="cpu", **small)
-    assert rival.told.startswith(f"2 longtail: {out} is being trained by process {os.getpid()} on")
-    assert "--resume, or choose another --out" in rival.told
+    assert rival.output.startswith(
+        f"2 longtail: {out} is being trained by process {os.getpid()} on"
+    )
+    assert "--resume, or choose another --out" in rival.output
     assert len(run.metrics) == 6 and run.finished and ".lock" not in files_in(out)
 
 

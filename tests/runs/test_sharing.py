@@ -61,7 +61,7 @@ def test_another_seed_or_other_options_are_another_training(tmp_path):
         assert watch.epochs == 3
 
 
-def test_a_finished_run_is_judged_otherwise_without_training(tmp_path):
+def test_a_finished_run_is_evaluated_otherwise_without_training(tmp_path):
     config, data, watch = tiny_config(epochs=2), tiny_data(), Counting()
     trained = plan(config, ["deconfound"], [0], tmp_path / "total")
     run_jobs(trained, data=data)
@@ -72,7 +72,7 @@ def test_a_finished_run_is_judged_otherwise_without_training(tmp_path):
     assert run.result["sweep"] == trained[0].run.result["sweep"]
 
 
-def test_jobs_of_one_training_are_judged_on_the_part_each_asks_for(tmp_path):
+def test_jobs_of_one_training_are_evaluated_on_the_part_each_asks_for(tmp_path):
     labels = np.repeat(np.arange(3), (30, 12, 6))
     points = np.random.RandomState(0).rand(len(labels), 6).astype(np.float32)
     parts = {
@@ -83,9 +83,9 @@ def test_jobs_of_one_training_are_judged_on_the_part_each_asks_for(tmp_path):
     np.savez(tmp_path / "points.npz", **parts)
     config = tiny_config(data=str(tmp_path / "points.npz"), backbone="identity", augment="none")
     jobs = []
-    for judge in ("test", "val"):
-        asked = replace(config.with_options(evaluate_on=judge), method="deconfound")
-        jobs.append(Job(asked, methods.build("deconfound"), Run(tmp_path / judge)))
+    for part in ("test", "val"):
+        asked = replace(config.with_options(evaluate_on=part), method="deconfound")
+        jobs.append(Job(asked, methods.build("deconfound"), Run(tmp_path / part)))
     watch = Counting()
     runs = run_jobs(jobs, progress=watch)
     assert watch.epochs == config.train.epochs

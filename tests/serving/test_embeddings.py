@@ -38,7 +38,7 @@ def test_features_are_what_the_head_saw(run, tmp_path):
     assert made_by["network"] == "conv4" and made_by["trained_on"] == "digits-lt:20"
 
 
-def test_features_are_those_of_judging_to_the_last_bit(run, tmp_path):
+def test_features_equal_those_of_evaluation_to_the_last_bit(run, tmp_path):
     opened, stored = reopen(run), np.load(lt.embed(run, tmp_path / "f.npz"))
     assert (opened.features(opened.data.test).half().numpy() == stored["x_test"]).all()
 

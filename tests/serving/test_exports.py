@@ -47,9 +47,9 @@ def vectors(tmp_path_factory) -> dict[str, Run]:
 def evaluated(run: Run, alpha: float | None = None) -> tuple[Tensor, Tensor]:
     """The test inputs of a run, and the logits that its own result was made from."""
     data = tiny_data(images=run.config.backbone != "identity")
-    evidence = finished.reopen(run, data).evidence
+    evaluation = finished.reopen(run, data).evaluation
     alpha = run.result["alpha"] if alpha is None else alpha
-    return data.test.inputs, evidence.scores.at(alpha or 0.0)
+    return data.test.inputs, evaluation.scores.at(alpha or 0.0)
 
 
 def same(got: Tensor, expected: Tensor) -> None:
@@ -271,7 +271,7 @@ def test_what_cannot_be_exported_is_refused(words, said, runs, tmp_path):
 
 
 @pytest.mark.parametrize("words", [{"alpha": 1.0}, {"alpha_input": True}])
-def test_a_method_without_alpha_has_no_dial(words, runs, tmp_path):
+def test_a_method_without_alpha_refuses_one(words, runs, tmp_path):
     with pytest.raises(UserError, match="baseline has no alpha"):
         lt.export(runs["baseline"], out=tmp_path / "m", **words)
 

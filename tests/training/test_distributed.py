@@ -80,7 +80,7 @@ def test_two_ranks_equal_one(tmp_path):
     # all ranks evaluated one model: the saved one, with rank 0's batch statistics
     bbn = Run(tmp_path / "two" / "bbn" / "s0")
     again = lt.evaluate(bbn, data=tiny_data())
-    assert again.feature_norm == pytest.approx(bbn.result["feature_norm"], rel=1e-4)
+    assert again.details.feature_norm == pytest.approx(bbn.result["feature_norm"], rel=1e-4)
 
 
 COMMAND = """

@@ -1,4 +1,4 @@
-"""Streamed images train the very same model as resident ones; workers' troubles are told."""
+"""Streamed images train the same model as resident ones; errors of workers are explained."""
 
 import itertools
 import logging
@@ -17,9 +17,9 @@ import helpers
 from helpers import tiny_config
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
+from longtail.data import reader
 from longtail.data.base import Split
-from longtail.data.decoding import cache, image_store, memory
-from longtail.data.decoding import host as cores
+from longtail.data.decoding import cache, host, image_store
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import prefetch_depth
 from longtail.data.load import load
@@ -63,7 +63,7 @@ def test_streamed_and_resident_images_train_the_same_model(photos, tmp_path: Pat
 
 def test_batches_come_in_their_order_and_sizes(photos: Path, monkeypatch):
     monkeypatch.setattr(batches, "CHUNK", 3)
-    whole = load(str(photos), image_size=10).train.in_memory
+    whole = load(str(photos), image_size=10).train.input_tensor
     inputs = load(str(photos), image_size=10, stream=True).train.inputs
     assert isinstance(inputs, StreamedImages) and inputs.shape == whole.shape and inputs.ndim == 4
     order = torch.tensor([5, 3, 15, 0, 0, 9, 1]).split([4, 3])
@@ -76,7 +76,7 @@ def test_batches_come_in_their_order_and_sizes(photos: Path, monkeypatch):
             assert [torch.equal(a, whole[b]) for a, b in zip(made, order, strict=True)] == [
                 True
             ] * 2
-    assert torch.equal(inputs[torch.tensor([3, 1])].decoded([0, 1]).images, whole[[3, 1]])
+    assert torch.equal(inputs[torch.tensor([3, 1])].decode([0, 1]).images, whole[[3, 1]])
 
 
 def test_a_black_image_is_logged_once(photos: Path, caplog):
@@ -84,13 +84,13 @@ def test_a_black_image_is_logged_once(photos: Path, caplog):
     for name in names:
         name.write_bytes(b"\xff\xd8 no image")
     with pytest.raises(
-        UserError, match=r"93\.jpg cannot be read .* Nor can \S*94\.jpg\. Mend or re"
+        UserError, match=r"93\.jpg cannot be read .* Nor can \S*94\.jpg\. Repair or re"
     ):
         load(str(photos), image_size=32, stream=True)
     data = load(str(photos), image_size=32, stream=True, corrupt="skip")
     assert caplog.text.count("93.jpg is black") == 1  # where the mean was counted
     inputs, places = data.train.inputs, [torch.arange(len(data.train))]
-    inputs.named.clear()
+    inputs.reported.clear()
     for _ in range(2):
         list(stream_batches(inputs, places, MachineConfig(workers=0), HERE))
     assert caplog.text.count("93.jpg is black") == caplog.text.count("94.jpg is black") == 2
@@ -104,8 +104,8 @@ def test_the_statistics_are_those_of_the_images(photos: Path):
 
 
 def test_what_does_not_fit_into_memory_is_streamed(photos: Path, monkeypatch, caplog):
-    monkeypatch.setattr(memory, "free", lambda: 10)
-    monkeypatch.setattr(memory, "free_room", lambda: 22 * 300)
+    monkeypatch.setattr(reader, "free_memory", lambda: 10)
+    monkeypatch.setattr(reader, "free_disk_space", lambda: 22 * 300)
     with caplog.at_level(logging.WARNING):
         data = load(str(photos), image_size=10)
     assert isinstance(data.train.inputs, StreamedImages)
@@ -115,9 +115,9 @@ def test_what_does_not_fit_into_memory_is_streamed(photos: Path, monkeypatch, ca
 
 
 def test_what_is_kept_on_disk_need_not_fit_into_memory(photos: Path, monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda: 10)
+    monkeypatch.setattr(reader, "free_memory", lambda: 10)
     assert isinstance(load(str(photos), image_size=10).train.inputs, torch.Tensor)
-    monkeypatch.setattr(memory, "free_room", lambda: 0)  # it is there already
+    monkeypatch.setattr(reader, "free_disk_space", lambda: 0)  # it is there already
     assert isinstance(load(str(photos), image_size=10).train.inputs, torch.Tensor)
     held = load(str(photos), image_size=10, val_fraction=0.3)  # what is held out is copied
     assert isinstance(held.train.inputs, StreamedImages)
@@ -133,8 +133,8 @@ def test_workers_need_not_be_forked(photos: Path, tmp_path: Path):
     ):
         inputs = data.train.inputs
         copied = pickle.loads(pickle.dumps(inputs))
-        assert torch.equal(copied.decoded([0, 1]).images, inputs.decoded([0, 1]).images)
-        assert copied.store.where(1) == inputs.store.where(1)
+        assert torch.equal(copied.decode([0, 1]).images, inputs.decode([0, 1]).images)
+        assert copied.store.describe(1) == inputs.store.describe(1)
 
 
 def test_streaming_needs_files_and_a_size(photos: Path):
@@ -152,7 +152,7 @@ def test_a_streamed_image_that_cannot_be_read_is_named(photos: Path, caplog):
         (made,) = stream_batches(inputs, everything, MachineConfig(workers=0), HERE)
     assert f"{path} is black: it cannot be read" in caplog.text
     assert (made.flatten(1).amax(1) == 0).sum() == 1
-    assert torch.equal(Split(inputs, everything[0]).pixels(), made)  # none is lost on the way
+    assert torch.equal(Split(inputs, everything[0]).load_inputs(), made)  # none is lost on the way
     inputs = replace(inputs, store=replace(inputs.store, corrupt="stop"))
     with pytest.raises(UserError, match=r"b/3\.png cannot be read \(.*--corrupt skip"):
         list(stream_batches(inputs, everything, MachineConfig(workers=2), HERE))
@@ -166,11 +166,11 @@ def test_a_decode_is_kept_and_found_again(photos: Path, monkeypatch):
     one = next((photos / "train" / "a").iterdir())
     stamp = one.stat().st_mtime_ns
     with monkeypatch.context() as once:
-        once.setattr(image_store, "decode_all", decoded_again)
+        once.setattr(image_store, "decode_in_threads", decoded_again)
         again = load(str(photos), image_size=10)
-    assert torch.equal(first.train.in_memory, again.train.in_memory)
+    assert torch.equal(first.train.input_tensor, again.train.input_tensor)
     Image.new("RGB", (20, 20), (1, 2, 3)).save(one)
-    os.utime(one, ns=(stamp + 1, stamp + 1))  # a clock may be too coarse to tell
+    os.utime(one, ns=(stamp + 1, stamp + 1))  # in case the clock is too coarse
     changed = load(str(photos), image_size=10)
     assert changed.subset_sha256 != first.subset_sha256
 
@@ -211,7 +211,7 @@ def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "cpu.max").write_text("max 100000\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
-    monkeypatch.setattr(cores, "CONTAINER", tmp_path)
+    monkeypatch.setattr(host, "CONTAINER", tmp_path)
     machine = MachineConfig()
     assert count_workers(machine) == 32 and count_workers(machine, streams=2) == 16
     assert count_workers(MachineConfig(devices=8)) == 4
@@ -242,8 +242,8 @@ list(stream_batches(images, images[:, 0, 0, 0].long().split(64), MachineConfig(w
 
 
 def test_workers_without_room_in_shared_memory_are_no_endless_wait():
-    said = helpers.in_little_shared_memory(100, STREAM)
-    assert "WorkerLost: a worker found no room in shared memory: give the container more" in said
+    error = helpers.in_little_shared_memory(100, STREAM)
+    assert "WorkerLost: a worker found no room in shared memory: give the container more" in error
 
 
 def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path: Path):

@@ -79,6 +79,8 @@ class DetectEval:
     """off, plain (all classes alike) or background-exempt (Eq. 9); the run's own by default."""
     alpha: float | None = None
     """How much of the indirect effect to remove; the run's own by default."""
+    data: str | None = None
+    """New location of the run's data, if it has moved."""
     json: bool = False
     """Print the whole result as JSON."""
     device: Device = "auto"
@@ -94,7 +96,7 @@ class DetectEval:
         from longtail.detection.reopen import OpenDetector
 
         result = (
-            OpenDetector(self.folder, machine=MachineConfig(device=self.device))
+            OpenDetector(self.folder, data=self.data, machine=MachineConfig(device=self.device))
             .evaluate(self.tde, self.alpha)
             .to_json()
         )
@@ -114,6 +116,8 @@ class DetectSweep:
     """FIRST:LAST:STEP, or numbers separated by commas."""
     tde: Literal["plain", "background-exempt"] = "background-exempt"
     """Remove the effect from all classes, or from all but the background."""
+    data: str | None = None
+    """New location of the run's data, if it has moved."""
     device: Device = "auto"
     """Device to compute on; auto uses CUDA if available."""
 
@@ -126,7 +130,8 @@ class DetectSweep:
         from longtail.detection.reopen import OpenDetector
         from longtail.evaluation.result import csv_text
 
-        finished = OpenDetector(self.folder, machine=MachineConfig(device=self.device))
+        machine = MachineConfig(device=self.device)
+        finished = OpenDetector(self.folder, data=self.data, machine=machine)
         results = [r.to_json() for r in finished.sweep(parse_alphas(self.alphas), self.tde)]
         _print_precisions(results)
         names = tuple(results[0]["ap"])
@@ -146,6 +151,8 @@ class DetectReport:
     """Number of validation images to draw."""
     least_score: float = 0.3
     """Draw only detections with at least this score."""
+    data: str | None = None
+    """New location of the runs' data, if it has moved."""
     device: Device = "auto"
     """Device to compute on; auto uses CUDA if available."""
 
@@ -163,6 +170,7 @@ class DetectReport:
             self.out,
             images=self.count,
             least_score=self.least_score,
+            data=self.data,
             machine=MachineConfig(device=self.device),
         )
         print(f"written to {page}")

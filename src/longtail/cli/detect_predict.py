@@ -54,6 +54,8 @@ class DetectPredict:
     """off, plain or background-exempt; the run's own by default."""
     alpha: float | None = None
     """How much of the indirect effect to remove; the run's own by default."""
+    data: str | None = None
+    """New location of the run's data, if it has moved."""
     device: Device = "auto"
     """Device to compute on; auto uses CUDA if available."""
 
@@ -70,6 +72,8 @@ class DetectPredict:
 
         if self.annotations and self.images:
             raise UserError("--annotations lists the images: pass it, or IMAGES, not both")
+        if self.data and (self.images or self.annotations):
+            raise UserError("--data locates the run's own data: leave it out for other images")
         if self.image_folder and not self.annotations:
             raise UserError(
                 "--image-folder holds the images that --annotations lists: pass that too, or the "
@@ -82,7 +86,8 @@ class DetectPredict:
             )
         if self.count < 1:
             raise UserError(f"--count {self.count}: must be at least 1")
-        finished = OpenDetector(self.folder, machine=MachineConfig(device=self.device))
+        machine = MachineConfig(device=self.device)
+        finished = OpenDetector(self.folder, data=self.data, machine=machine)
         config = finished.change_scoring(self.tde, self.alpha)
         if self.lvis_json:
             complete = self._write(finished, config, self.lvis_json)

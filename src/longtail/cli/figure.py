@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -21,6 +21,8 @@ class Figure:
     drawn as a mean with a band."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """File to write: .svg, .pdf or .png; NAME.svg by default."""
+    data: str | None = None
+    """gradcam and decomposition only: new location of the runs' data, if it has moved."""
     images: tuple[int, ...] = ()
     """gradcam only: row numbers of the test set; by default one image from each of six classes."""
     layer: str = ""
@@ -35,14 +37,17 @@ class Figure:
     def run(self) -> None:
         """Draw the figure and print its path."""
         from longtail.reporting import figures
-        from longtail.runs.compare import runs_in
+        from longtail.runs.compare import find_runs
 
         chosen = {"images": self.images, "layer": self.layer}
-        choices = {name: value for name, value in chosen.items() if value}
+        choices: dict[str, Any] = {name: value for name, value in chosen.items() if value}
         if choices and self.name != "gradcam":
             raise UserError(f"--{next(iter(choices))} belongs to gradcam, not to {self.name}")
+        if self.data and self.name not in figures.NEED_DATA:
+            raise UserError(f"--data belongs to gradcam and decomposition, not to {self.name}")
+        choices |= {"data": self.data} if self.data else {}
         out = self.out or Path(f"{self.name}.svg")
-        print(f"written to {figures.draw(self.name, runs_in(self.sources), out, **choices)}")
+        print(f"written to {figures.draw(self.name, find_runs(self.sources), out, **choices)}")
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class Figures:
     """Draw every figure that the runs allow."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("figures")
     """Folder for the drawings."""
+    data: str | None = None
+    """New location of the runs' data, if it has moved."""
 
     examples = """
       longtail figures
@@ -64,7 +71,7 @@ class Figures:
         """Print one line per figure."""
         from longtail.cli.output import print_lines
         from longtail.reporting import figures
-        from longtail.runs.compare import runs_in
+        from longtail.runs.compare import find_runs
 
         if not self.all:
             if self.sources:
@@ -73,5 +80,5 @@ class Figures:
             return print_lines(["figure", "what"], about)
         if not self.sources:
             raise UserError("longtail figures --all needs runs: their folders, or result files")
-        for name, what in figures.draw_all(runs_in(self.sources), self.out):
+        for name, what in figures.draw_all(find_runs(self.sources), self.out, data=self.data):
             print(f"{name:<16} {what}")

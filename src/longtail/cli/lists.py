@@ -50,7 +50,7 @@ class DataSets:
 
     def run(self) -> None:
         """Print the list."""
-        from longtail.data.load import available
+        from longtail.data.load import list_data_sets
 
-        print_lines(["data", "what", "found"], [list(row) for row in available(self.root)])
+        print_lines(["data", "what", "found"], [list(row) for row in list_data_sets(self.root)])
         print("for detection data sets see longtail detect train --help")

@@ -91,13 +91,13 @@ def list_images(images: Iterable[str]) -> Iterator[str]:
 
 
 def _expand(name: str) -> Iterable[str]:
-    from longtail.data.formats.folder import images_under
+    from longtail.data.formats.folder import list_images
 
     path = Path(name).expanduser()
     if name == STDIN:
         return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
     if path.is_dir():
-        files = list(map(str, images_under(path)))
+        files = list(map(str, list_images(path)))
     elif glob.has_magic(name) and not path.exists():
         files = sorted(glob.glob(str(path), recursive=True))
     else:

@@ -25,6 +25,6 @@ class Report:
     def run(self) -> None:
         """Write the page and print its path."""
         from longtail.reporting.page import report
-        from longtail.runs.compare import runs_in
+        from longtail.runs.compare import find_runs
 
-        print(f"written to {report(runs_in(self.folders), self.out)}")
+        print(f"written to {report(find_runs(self.folders), self.out)}")

@@ -1,4 +1,4 @@
-"""What every loader gives: images or embeddings, labels, names, and the counts of the tail.
+"""The data that every loader returns: images or embeddings, labels, class names and counts.
 
 Shapes: images (N, C, H, W) uint8, embeddings (N, D) float32, labels (N,) int64.
 """
@@ -19,7 +19,7 @@ FEW_BELOW = 20
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """All that a method may know of the class distribution: training images of each class.
+    """Training images of each class: all that a method may know of the class distribution.
 
     They are counted on the full training set, before anything is held out.
     """
@@ -35,7 +35,7 @@ class ClassCounts:
         return {"many": many, "medium": medium, "few": few}
 
     def tensor(self) -> Tensor:
-        """The counts as a (C,) float32 tensor."""
+        """Return the counts as a (C,) float32 tensor."""
         return torch.tensor(self.images, dtype=torch.float32)
 
     def __len__(self) -> int:
@@ -55,67 +55,67 @@ class Split:
         return len(self.labels)
 
     @property
-    def in_memory(self) -> Tensor:
+    def input_tensor(self) -> Tensor:
         """The inputs of a part that is not streamed."""
-        assert isinstance(self.inputs, Tensor), "streamed images are asked for in batches"
+        assert isinstance(self.inputs, Tensor), "streamed images are read in batches"
         return self.inputs
 
-    def pixels(self) -> Tensor:
-        """All inputs, decoded here and now if they are streamed: for a few of them."""
+    def load_inputs(self) -> Tensor:
+        """Return all inputs; streamed images are decoded here, so the part should be small."""
         if isinstance(self.inputs, Tensor):
             return self.inputs
-        found = self.inputs.decoded(range(len(self)))
-        self.inputs.tell(found.broken)
-        return found.images
+        chunk = self.inputs.decode(range(len(self)))
+        self.inputs.report_unreadable(chunk.unreadable)
+        return chunk.images
 
     def take(self, index: Tensor) -> "Split":
-        """The rows of `index`, in its order."""
+        """Return the rows of `index`, in its order."""
         return Split(self.inputs[index], self.labels[index])
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set that is ready to be trained on."""
+    """A data set that is ready for training."""
 
     name: str
-    """As the user typed it, without the ratio."""
+    """The name as the user typed it, without the ratio."""
     ratio: float | None
-    """Imbalance it was cut to; None when it was taken as it is."""
+    """Imbalance it was cut to; None if it was not cut."""
     classes: tuple[str, ...]
     train: Split
     val: Split | None
-    """For choosing; held out of the training set when the data has none of its own."""
+    """Validation part, held out of the training set if the data has none of its own."""
     test: Split | None
     counts: ClassCounts
     subset_sha256: str
-    """Of the training images and labels as they stand after cutting, before holding out."""
+    """Hash of the training images and labels after the cut, before anything is held out."""
     mean: tuple[float, ...]
-    """Of each channel on the 0..1 scale, for normalisation; empty for embeddings."""
+    """Mean of each channel on the 0..1 scale, for normalisation; empty for embeddings."""
     std: tuple[float, ...]
     evaluated_sha256: str = ""
-    """Of the part that is judged; empty where nobody told."""
+    """Hash of the part that results are reported on; empty if unknown."""
     files: DataConfig = field(default_factory=DataConfig)
-    """What `load` was asked for beside the name: which parts there are depends on it."""
+    """Options that the data was loaded with; they decide which parts there are."""
 
     @property
     def identity(self) -> list[Any]:
-        """What a training of it depends on: the images, those left to train on, their shape."""
+        """All that a training depends on: the images, how many are trained on, their shape."""
         return [self.subset_sha256, len(self.train), list(self.train.inputs.shape[1:])]
 
     @property
     def full_name(self) -> str:
-        """With the ratio, as `load` takes it."""
+        """The name with the ratio, as `load` takes it."""
         return self.name if self.ratio is None else f"{self.name}:{self.ratio:g}"
 
     @property
     def evaluated(self) -> Split:
         """The part that `evaluated_on` names."""
-        judged = self.test if self.test is not None else self.val
-        assert judged is not None
-        return judged
+        split = self.test if self.test is not None else self.val
+        assert split is not None
+        return split
 
     def is_evaluated_on(self, sha256: str | None) -> bool:
-        """Whether the part that is judged has this hash, as far as both are told."""
+        """Whether the evaluated part has this hash; true if either hash is unknown."""
         return not sha256 or not self.evaluated_sha256 or sha256 == self.evaluated_sha256
 
     @property
@@ -125,20 +125,20 @@ class Data:
 
     @property
     def embeddings(self) -> bool:
-        """Whether the inputs are feature vectors already."""
+        """Whether the inputs are feature vectors."""
         return self.train.inputs.ndim == 2
 
 
 def count(labels: Tensor, classes: int) -> ClassCounts:
-    """The training images of each class."""
+    """Count the training images of each class."""
     return ClassCounts(tuple(torch.bincount(labels, minlength=classes).tolist()))
 
 
 def digest(split: Split) -> str:
-    """SHA-256 of the inputs and labels of `split`, in their order."""
+    """Return the SHA-256 of the inputs and labels of `split`, in their order."""
     sha = hashlib.sha256()
-    for tensor in (split.in_memory, split.labels):
+    for tensor in (split.input_tensor, split.labels):
         sha.update(str(tuple(tensor.shape)).encode())
-        # a view: tobytes would hold everything twice
+        # a view: tobytes would copy everything
         sha.update(tensor.contiguous().view(-1).numpy().data)
     return sha.hexdigest()

@@ -1,4 +1,4 @@
-"""What a data set must be before it is trained on, and classes too small dropped on request."""
+"""Checks of a data set before training, and the removal of classes that are too small."""
 
 import logging
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ MOST_CLASSES = 1_000_000
 
 
 def number_classes(labels: Tensor, where: str) -> tuple[str, ...]:
-    """Class names for data that has only numbers, as many as the highest label says.
+    """Name classes by their numbers, up to the highest label.
 
     Args:
         labels: (N,) int64 of the training part.
-        where: what to name when a label is absurd.
+        where: origin of the labels, for the message if one is absurd.
     """
     highest = max(int(labels.max()), 0)
     if highest >= MOST_CLASSES:
@@ -30,20 +30,20 @@ def number_classes(labels: Tensor, where: str) -> tuple[str, ...]:
 
 
 def check_labels(source: Source) -> None:
-    """Every label must be a class; the first that is not is named with its place.
+    """Check that every label is a class, and that there are at least two classes.
 
     Raises:
-        UserError: if one is not, or there are fewer than two classes.
+        UserError: if not; it names the first wrong label and its place.
     """
     classes = len(source.classes)
     if classes < 2:
-        raise UserError(f"there is only the class '{source.classes[0]}': two are needed to learn")
+        raise UserError(f"the only class is '{source.classes[0]}': training needs at least two")
     for name, part in source.parts.items():
         outside = torch.nonzero((part.labels < 0) | (part.labels >= classes)).flatten()
         if len(outside):
             place = int(outside[0])
             raise UserError(
-                f"{part.where(place)} has the label {part.labels[place]}: the {classes} classes "
+                f"{part.describe(place)} has the label {part.labels[place]}: the {classes} classes "
                 f"are 0 to {classes - 1} ({len(outside)} such labels in the {name} part)"
             )
 
@@ -51,20 +51,20 @@ def check_labels(source: Source) -> None:
 def check_categories(
     path: Path, found: Iterable[tuple[int, str]], training: Iterable[tuple[int, str]]
 ) -> None:
-    """An annotation file must list the categories of the training file, ids and names alike.
+    """Check that an annotation file lists the ids and names of the training file.
 
     Raises:
-        UserError: if it does not, with the first that differs.
+        UserError: if it does not; it names the first that differs.
     """
-    strange = sorted(set(found) ^ set(training))
-    if strange:
+    different = sorted(set(found) ^ set(training))
+    if different:
         raise UserError(
-            f"{path} has other categories than the training file, as {strange[0][0]} "
-            f"'{strange[0][1]}' ({len(strange)} differ): both must list the same"
+            f"{path} has other categories than the training file, such as {different[0][0]} "
+            f"'{different[0][1]}' ({len(different)} differ): both must list the same"
         )
 
 
-def drop_small(source: Source, min_count: int) -> Source:
+def drop_small_classes(source: Source, min_count: int) -> Source:
     """Drop classes with fewer than `min_count` training rows from all parts, and renumber.
 
     Raises:
@@ -83,11 +83,11 @@ def drop_small(source: Source, min_count: int) -> Source:
         )
     if int((~small).sum()) < 2:
         raise UserError(
-            f"--min-count {min_count} leaves {int((~small).sum())} classes, two are needed: "
-            f"the largest class has {int(counts.max())} training images"
+            f"--min-count {min_count} leaves {int((~small).sum())} classes, and training needs "
+            f"two: the largest class has {int(counts.max())} training images"
         )
     numbers = torch.cumsum(~small, dim=0) - 1  # old class -> new class
-    parts = {name: _without(part, small, numbers, name) for name, part in source.parts.items()}
+    parts = {name: _drop(part, small, numbers, name) for name, part in source.parts.items()}
     lost = {name: len(part) - len(parts[name]) for name, part in source.parts.items()}
     log.info(
         "--min-count %d leaves out %s: %s",
@@ -99,9 +99,9 @@ def drop_small(source: Source, min_count: int) -> Source:
     return replace(source, classes=kept, parts=parts)
 
 
-def _without(part: Part, gone: Tensor, numbers: Tensor, name: str) -> Part:
-    """`part` without the classes that are `gone` (C,) bool, renumbered."""
-    left = part.take(torch.nonzero(~gone[part.labels]).flatten())
-    if not len(left):
+def _drop(part: Part, small: Tensor, numbers: Tensor, name: str) -> Part:
+    """Drop the classes that `small` (C,) bool marks, and renumber the others."""
+    kept = part.take(torch.nonzero(~small[part.labels]).flatten())
+    if not len(kept):
         raise UserError(f"--min-count leaves no image in the {name} part")
-    return replace(left, labels=numbers[left.labels])
+    return replace(kept, labels=numbers[kept.labels])

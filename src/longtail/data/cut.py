@@ -1,8 +1,8 @@
 """Cut a data set to a chosen imbalance: n_i = n_max * ratio^(-i / (C - 1)).
 
-Symbols: C classes, n_max training images of the largest class, n_i of the i-th largest. CIFAR
-is stored from the largest class down, so that there i is the class itself. Ratio 1 is balanced:
-n_max is then what the smallest class has, the most that all of them have.
+Symbols: C classes, n_max training images of the largest class, n_i of the i-th largest. CIFAR is
+stored from the largest class down, so there i is the class itself. Ratio 1 is balanced: n_max is
+then the size of the smallest class, the most that every class has.
 """
 
 import math
@@ -24,22 +24,22 @@ def tail_counts(largest: int, classes: int, ratio: float) -> list[int]:
     Args:
         largest: n_max, images of the largest class.
         classes: number of classes C.
-        ratio: how many times the largest class outnumbers the smallest.
+        ratio: images of the largest class over those of the smallest.
     """
     last = max(classes - 1, 1)
     wanted = (largest * ratio ** (-i / last) for i in range(classes))
-    # a power that should be whole may come out a hair below: 49.999999999 is 50
+    # rounding may leave a whole power a hair too small: 49.999999999 is 50
     return [int(n * (1 + 1e-9)) for n in wanted]
 
 
 def cut(source: Source, ratio: float) -> Source:
-    """The source with its training part cut to `ratio`; the other parts stay.
+    """Cut the training part of `source` to `ratio` and leave the other parts.
 
-    Which rows stay never depends on a training seed: the first of each class where the store
-    is in a fixed shuffle, else a draw with a seed of its own.
+    The kept rows never depend on a training seed: they are the first of each class if the store is
+    in a fixed shuffle, else a draw with a seed of its own.
 
     Raises:
-        UserError: if a class has fewer images than the ratio asks for, or would have none.
+        UserError: if a class has fewer images than the ratio needs, or would have none.
     """
     stored = source.counts()
     largest, classes = int(stored.max()), len(source.classes)
@@ -55,24 +55,24 @@ def cut(source: Source, ratio: float) -> Source:
     short = torch.nonzero(wanted > stored).flatten()
     if len(short):
         lacking = int(short[0])
-        least = _least_ratio(stored[order])
+        smallest = _smallest_ratio(stored[order])
         way_out = (
-            f"the smallest ratio that the stored images allow is {least}"
-            if least is not None
+            f"the smallest ratio that the stored images allow is {smallest}"
+            if smallest is not None
             else "no ratio can be cut from these images, so leave it out"
         )
         raise UserError(
-            f"ratio {ratio:g} wants {wanted[lacking]} images of class '{source.classes[lacking]}' "
+            f"ratio {ratio:g} needs {wanted[lacking]} images of class '{source.classes[lacking]}' "
             f"and {stored[lacking]} are stored: {way_out}"
         )
-    kept = _rows(source.train.labels, wanted, shuffled=source.shuffled)
+    kept = _choose_rows(source.train.labels, wanted, shuffled=source.shuffled)
     return replace(source, parts={**source.parts, "train": source.train.take(kept)})
 
 
-def _least_ratio(stored: Tensor) -> int | None:
-    """The smallest whole ratio that `stored` (C,), largest first, has the images for."""
+def _smallest_ratio(stored: Tensor) -> int | None:
+    """The smallest whole ratio that the counts `stored` (C,), largest first, allow."""
     largest, classes = int(stored[0]), len(stored)
-    # n_max r^(-i/(C-1)) < n_i + 1, solved for r; the loop below settles the rounding
+    # n_max r^(-i/(C-1)) < n_i + 1, solved for r; the loop below corrects the rounding
     bounds = [
         (math.log(largest) - math.log(n + 1)) * (classes - 1) / i
         for i, n in enumerate(stored.tolist())
@@ -90,9 +90,9 @@ def _least_ratio(stored: Tensor) -> int | None:
     return None
 
 
-def _rows(labels: Tensor, wanted: Tensor, *, shuffled: bool) -> Tensor:
-    """Places in `labels` of the wanted images of each class, ascending."""
-    # numpy's legacy generator: its stream is frozen, and with it the subset and its hash
+def _choose_rows(labels: Tensor, wanted: Tensor, *, shuffled: bool) -> Tensor:
+    """Choose the wanted number of images of each class; returns their places, ascending."""
+    # the stream of numpy's legacy generator is frozen, and so are the subset and its hash
     random = np.random.RandomState(SUBSET_SEED)
     kept = []
     for label, n in enumerate(wanted.tolist()):

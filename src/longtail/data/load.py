@@ -1,12 +1,11 @@
-"""Data sets: one small loader a kind, and one door to them all.
+"""The one door to every kind of data: `load` takes a name, a path or lists, and returns `Data`.
 
-`load` takes a name ("letters-lt", "cifar100-lt:50"), a path (class folders, parquet, `.npz`) or
-lists, and gives `Data`, wholly in memory. `name:ratio` cuts to that imbalance.
+A name or path may end in `:ratio`, which cuts the training part to that imbalance.
 """
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,36 +13,29 @@ from typing import Any
 from longtail.core.config import RANGES, DataConfig
 from longtail.core.errors import UserError, unknown
 from longtail.core.options import check_values, with_values
-from longtail.data.base import ClassCounts, Data, Split, count, digest
-from longtail.data.formats import cifar as named
-from longtail.data.formats import coco_crops as boxes
-from longtail.data.formats import digits, folder, letters, lists, parquet
-from longtail.data.formats import imagenet_lt as listed
-from longtail.data.formats import npz as arrays
-from longtail.data.formats.cifar import NAMED, data_root, find
-from longtail.data.formats.imagenet_lt import LISTED
-from longtail.data.prepare import hold_out, prepare
+from longtail.data.base import Data
+from longtail.data.catalogue import (
+    BUILT_IN,
+    LISTED,
+    PACKED,
+    data_root,
+    find_listed,
+    find_packed,
+    list_names,
+)
+from longtail.data.formats import (
+    cifar,
+    coco_crops,
+    digits,
+    folder,
+    imagenet_lt,
+    letters,
+    lists,
+    npz,
+    parquet,
+)
+from longtail.data.prepare import prepare
 from longtail.data.sources import Source
-
-__all__ = [
-    "ClassCounts",
-    "Data",
-    "Split",
-    "available",
-    "can_choose",
-    "check_loaded",
-    "count",
-    "digest",
-    "hold_out",
-    "is_path",
-    "load",
-    "relocated",
-]
-
-EMBEDDED = {
-    "letters-lt": "26 letters in the frequencies of English, 16x16, drawn on the spot",
-    "digits-lt": "handwritten digits of scikit-learn, 8x8, cut to a long tail",
-}
 
 
 def load(name: Path | str = "", config: DataConfig | None = None, **options: Any) -> Data:
@@ -58,85 +50,75 @@ def load(name: Path | str = "", config: DataConfig | None = None, **options: Any
         options: fields of `DataConfig` that replace those of `config`.
 
     Raises:
-        UserError: if there is no such data, or it is not fit to be trained on.
+        UserError: if there is no such data, or it cannot be trained on.
     """
-    config = _configured(config or DataConfig(), options)
+    config = _apply_options(config or DataConfig(), options)
     base, ratio = _split_ratio(os.fspath(name))
     if base in LISTED:
-        source = listed.source(base, root=data_root(config), config=config)
+        source = imagenet_lt.open_source(base, root=data_root(config), config=config)
     elif config.list is not None:
-        source = _listed(base, config)
+        source = _open_lists(base, config)
         base = base or config.list.stem
     elif config.val_list is not None or config.test_list is not None:
         raise UserError("--val-list and --test-list need --list, the training list")
-    elif base in EMBEDDED or base in NAMED:
-        source, ratio = _by_name(base, ratio, config)
+    elif base == "letters-lt":
+        if ratio is not None:
+            raise UserError("letters-lt takes no ratio: its counts are the frequencies of English")
+        source = letters.open_source()
+    elif base == "digits-lt":
+        source, ratio = digits.open_source(), ratio or digits.DEFAULT_RATIO
+    elif base in PACKED:
+        source, ratio = _open_packed(base, config), ratio or PACKED[base].ratio
     else:
-        source = _by_path(base, config)
+        source = _open_path(base, config)
     return prepare(source, name=base, ratio=ratio, config=config)
 
 
 def check_loaded(data: Data, options: Mapping[str, Any]) -> None:
-    """Refuse options of `load` among `options` that `data` was not loaded with.
-
-    Only where it lies may be told anew.
-    """
+    """Refuse options of `load` that differ from those `data` was loaded with, except `root`."""
     for field in fields(DataConfig):
         if field.name in options and field.name != "root":
-            asked = with_values(data.files, {field.name: options[field.name]})
-            if asked != data.files:
+            wanted = with_values(data.files, {field.name: options[field.name]})
+            if wanted != data.files:
                 raise UserError(
-                    f"{field.name} is decided when data is loaded, and this is already: pass it "
-                    f"to load, as load('{data.full_name}', {field.name}={options[field.name]!r})"
+                    f"{field.name} takes effect when data is loaded, and this data is loaded "
+                    f"already: pass it to load, as in load('{data.full_name}', "
+                    f"{field.name}={options[field.name]!r})"
                 )
 
 
-def relocated(
-    name: str, config: DataConfig, reached: Callable[[Path], Path]
-) -> tuple[str, DataConfig]:
-    """What `load` takes for the same data when its paths are as `reached` gives them."""
-    given = {key: path for key, path in vars(config).items() if isinstance(path, Path)}
-    paths: dict[str, Any] = {key: reached(path) for key, path in given.items()}
-    base, colon, ratio = name.rpartition(":")
-    if not colon or reached(Path(name)).exists():
-        base, colon, ratio = name, "", ""
-    if is_path(base):
-        name = f"{reached(Path(base))}{colon}{ratio}"
-    return name, replace(config, **paths)
-
-
-def can_choose(name: str, config: DataConfig) -> bool:
-    """Whether the data called `name` is known to have a part to choose on that is not judged."""
+def has_validation(name: str, config: DataConfig) -> bool:
+    """Whether the data called `name` is known to have a validation part beside the test part."""
     base = name.partition(":")[0]
     if base in LISTED:
         own = {"val", "test"} <= set(LISTED[base].lists)
     else:
-        own = base in NAMED and NAMED[base].validation
+        own = base in PACKED and PACKED[base].validation
     return config.evaluate_on == "test" and (own or config.val_fraction > 0)
 
 
 def is_path(name: str) -> bool:
-    """Whether `name`, without its ratio, says where the data lies."""
-    return bool(name) and name.partition(":")[0] not in (*EMBEDDED, *NAMED, *LISTED)
+    """Whether `name`, without its ratio, is a path."""
+    return bool(name) and name.partition(":")[0] not in list_names()
 
 
-def available(root: Path | None = None) -> list[tuple[str, str, str]]:
-    """The data sets known by name: (name, description, where it was found or "").
+def list_data_sets(root: Path | None = None) -> list[tuple[str, str, str]]:
+    """List the data sets known by name: (name, description, where it was found or "").
 
     Args:
         root: the folder to look in; else $LONGTAIL_DATA.
     """
-    found = data_root(DataConfig(root=root))
-    rows = [(name, about, "built in") for name, about in EMBEDDED.items()]
-    for name, about in NAMED.items():
-        rows.append((name, about.description, str(find(name, found) or "")))
-    for name, known in LISTED.items():
-        rows.append((name, known.description, str(listed.find(name, found) or "")))
+    root = data_root(DataConfig(root=root))
+    rows = [(name, description, "built in") for name, description in BUILT_IN.items()]
+    for name, packed in PACKED.items():
+        rows.append((name, packed.description, str(find_packed(name, root) or "")))
+    for name, listed in LISTED.items():
+        rows.append((name, listed.description, str(find_listed(name, root) or "")))
     return rows
 
 
-def _configured(config: DataConfig, options: dict[str, Any]) -> DataConfig:
-    """`config` with `options` in place, all of it checked."""
+def _apply_options(config: DataConfig, options: dict[str, Any]) -> DataConfig:
+    """Set `options` in `config` and check all values."""
     known = [field.name for field in fields(DataConfig)]
     for option in options:
         if option not in known:
@@ -147,14 +129,14 @@ def _configured(config: DataConfig, options: dict[str, Any]) -> DataConfig:
 
 
 def _split_ratio(name: str) -> tuple[str, float | None]:
-    """`name:ratio` in two; a path that exists with its colon is left whole."""
+    """Split `name:ratio` in two, unless a path with that colon exists."""
     base, colon, number = name.rpartition(":")
     if not colon or os.path.exists(name):
         return name, None
     try:
         ratio = float(number)
     except ValueError:
-        if base not in (*EMBEDDED, *NAMED, *LISTED):
+        if base not in list_names():
             return name, None
         ratio = math.nan
     if not math.isfinite(ratio) or ratio < 1:
@@ -162,41 +144,67 @@ def _split_ratio(name: str) -> tuple[str, float | None]:
     return base, ratio
 
 
-def _by_name(name: str, ratio: float | None, config: DataConfig) -> tuple[Source, float | None]:
-    """A data set with a name, and the ratio to cut it to."""
-    if name == "letters-lt":
-        if ratio is not None:
-            raise UserError("letters-lt takes no ratio: its counts are the frequencies of English")
-        return letters.source(), None
-    if name == "digits-lt":
-        return digits.source(), ratio or digits.DEFAULT_RATIO
-    return named.source(name, config=config), ratio or NAMED[name].ratio
+def _open_packed(name: str, config: DataConfig) -> Source:
+    """Open a set of `PACKED`: parquet comes first, then torchvision's files, then a download."""
+    entry, root = PACKED[name], data_root(config)
+    place = find_packed(name, root)
+    if place is None and not (config.download and entry.torchvision):
+        raise _not_found(name, root)
+    if place is None or place.name == entry.folder:
+        source = cifar.open_source(entry, root, download=config.download)
+    else:
+        source = parquet.open_source(place, config=config)
+        if len(source.classes) != entry.classes:
+            raise UserError(
+                f"{place} has {len(source.classes)} classes and {name} has {entry.classes}: "
+                "pass the folder's path to take it as it is"
+            )
+    if entry.torchvision:
+        source = replace(source, mean=cifar.CIFAR_MEAN, std=cifar.CIFAR_STD)
+    return source
 
 
-def _by_path(name: str, config: DataConfig) -> Source:
-    """A data set that lies somewhere, told apart by what is there."""
+def _not_found(name: str, root: Path | None) -> UserError:
+    """The error for a set of `PACKED` that is not under `root`."""
+    entry = PACKED[name]
+    missing = f"no {name}/train.parquet" + (f" and no {entry.folder}/" if entry.folder else "")
+    where = (
+        f"there is {missing} under {root}"
+        if root is not None
+        else "neither --root nor $LONGTAIL_DATA is set"
+    )
+    offer = (
+        "pass --root FOLDER, or --root FOLDER --download to download it into there"
+        if entry.torchvision
+        else "pass --root FOLDER with the folder that holds it (there is no download for it)"
+    )
+    return UserError(f"{name} was not found: {where}. {offer}")
+
+
+def _open_path(name: str, config: DataConfig) -> Source:
+    """Open the data at a path, whose kind follows from the files there."""
     path = Path(name).expanduser()
     if name and path.is_dir():
         if (path / "train.parquet").is_file():
-            return parquet.source(path, config=config)
-        if (path / boxes.TRAIN).is_file():
-            return boxes.source(path, config=config)
-        return folder.source(path, config=config)
+            return parquet.open_source(path, config=config)
+        if (path / coco_crops.TRAIN).is_file():
+            return coco_crops.open_source(path, config=config)
+        return folder.open_source(path, config=config)
     if path.is_file():
         if path.suffix == ".npz":
-            return arrays.source(path)
+            return npz.open_source(path)
         hint = f": pass its folder, {path.parent}" if path.suffix == ".parquet" else ""
-        raise UserError(f"{path} is a file that is no .npz{hint}")
+        raise UserError(f"{path} is not an .npz file{hint}")
     if path.suffix in (".npz", ".parquet") or "/" in name or os.sep in name or name[:1] in "~.":
         what = f"{path} does not exist" if name else "no data was named"
         raise UserError(f"{what}: pass a name or a path  (list the names: longtail data)")
-    raise unknown("data", name, [*EMBEDDED, *NAMED, *LISTED], "list them: longtail data")
+    raise unknown("data", name, list_names(), "list them: longtail data")
 
 
-def _listed(name: str, config: DataConfig) -> Source:
-    """The data set of `config.list`."""
+def _open_lists(name: str, config: DataConfig) -> Source:
+    """Open the data set of `config.list`."""
     assert config.list is not None
-    if name in EMBEDDED or name in NAMED or (name and Path(name).exists()):
+    if name in BUILT_IN or name in PACKED or (name and Path(name).exists()):
         raise UserError(f"both '{name}' and --list {config.list} were given: pass one of them")
     root = data_root(config) or config.list.parent
-    return lists.source(config.list, root=root, config=config)
+    return lists.open_source(config.list, root=root, config=config)

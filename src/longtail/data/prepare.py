@@ -1,4 +1,4 @@
-"""From an unread source to data that is ready to be trained on."""
+"""Make training data of an unread source: check, cut, read and hold out."""
 
 import hashlib
 import math
@@ -10,49 +10,51 @@ import torch
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Data, Split, count
-from longtail.data.checks import check_labels, drop_small
+from longtail.data.checks import check_labels, drop_small_classes
 from longtail.data.cut import cut
 from longtail.data.decoding.streamed import StreamedImages
-from longtail.data.reader import read
-from longtail.data.sources import Memory, Source
+from longtail.data.reader import read_parts
+from longtail.data.sources import MemoryStore, Source
 
 LEAST_STD = 1 / 255
-"""One grey level: a channel that never changes must not be divided by nothing."""
+"""One grey level, so that a constant channel is not divided by zero."""
 CHUNK = 1024
+"""Images whose grey levels are counted at a time."""
 SAMPLE = 2048
-"""Streamed images that mean and deviation are counted on."""
+"""Streamed images that mean and deviation are computed from."""
 
 
 def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfig) -> Data:
-    """Check, cut, read, hold out: the same for every kind of source.
+    """Check, cut, read and hold out, for every kind of source.
 
     Counts, hash, mean and std are those of the training part before anything is held out.
 
     Args:
-        source: what a loader gave.
+        source: the unread data set.
         name: as the user typed it, without the ratio.
         ratio: imbalance to cut to; None to take all.
-        config: what to drop and to hold out.
+        config: which classes to drop and which fraction to hold out.
     """
     if config.evaluate_on == "val":
         kept = {part: rows for part, rows in source.parts.items() if part != "test"}
         source = replace(source, parts=kept)
-    if config.image_size is not None and isinstance(source.train.store, Memory):
+    if config.image_size is not None and isinstance(source.train.store, MemoryStore):
         raise UserError(
             f"--image-size is for folders, lists and parquet files: {name} has its own size"
         )
     check_labels(source)
-    source = drop_small(source, config.min_count)
+    source = drop_small_classes(source, config.min_count)
     if ratio is not None:
-        source = drop_small(cut(source, ratio), config.min_count)
-    holding = config.val_fraction > 0 and "val" not in source.parts
-    found = read(source, config, copies=2 if holding else 1)
-    source, parts = found.source, found.parts
-    _check_shapes(parts)
-    train, val = parts["train"], parts.get("val")
-    mean, std = (source.mean, source.std) if source.mean and source.std else _statistics(train)
-    rest, sha256 = train, found.sha256
-    if holding:
+        source = drop_small_classes(cut(source, ratio), config.min_count)
+    holds_out = config.val_fraction > 0 and "val" not in source.parts
+    loaded = read_parts(source, config, copies=2 if holds_out else 1)
+    source, splits = loaded.source, loaded.splits
+    _check_shapes(splits)
+    train, val = splits["train"], splits.get("val")
+    known = (source.mean, source.std) if source.mean and source.std else None
+    mean, std = known or _channel_statistics(train)
+    rest, sha256 = train, loaded.sha256
+    if holds_out:
         rest, val = hold_out(train, config.val_fraction)
         if not len(val):
             raise UserError(
@@ -67,7 +69,7 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
         classes=source.classes,
         train=rest,
         val=val,
-        test=parts.get("test"),
+        test=splits.get("test"),
         counts=count(train.labels, len(source.classes)),
         subset_sha256=sha256["train"],
         evaluated_sha256=sha256.get("test", sha256.get("val", "")),
@@ -78,18 +80,18 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
 
 
 def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Split]:
-    """Hold out a fraction of each class; at least one image of it stays.
+    """Hold out a fraction of each class, but never its last image.
 
     Args:
-        split: the whole.
-        fraction: of each class, rounded to the nearest number of images.
-        seed: of the draw.
+        split: all images.
+        fraction: fraction of each class, rounded to the nearest number of images.
+        seed: seed of the draw.
 
     Returns:
         The rest and the held-out part, both in the order of `split`.
     """
     if not 0 <= fraction < 1:
-        raise UserError(f"fraction {fraction:g} is out of range: it is from 0 to below 1")
+        raise UserError(f"fraction {fraction:g} is out of range: it must be at least 0 and below 1")
     random = np.random.RandomState(seed)  # the stream of this generator is frozen
     held = torch.zeros(len(split), dtype=torch.bool)
     for label in range(int(split.labels.max()) + 1):
@@ -100,11 +102,11 @@ def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Sp
     return split.take(torch.nonzero(~held).flatten()), split.take(torch.nonzero(held).flatten())
 
 
-def _check_shapes(parts: dict[str, Split]) -> None:
-    """All parts must hold images of one size."""
-    shape = tuple(parts["train"].inputs.shape[1:])
-    for name, part in parts.items():
-        other = tuple(part.inputs.shape[1:])
+def _check_shapes(splits: dict[str, Split]) -> None:
+    """Check that the images of all parts have one size."""
+    shape = tuple(splits["train"].inputs.shape[1:])
+    for name, split in splits.items():
+        other = tuple(split.inputs.shape[1:])
         if other != shape:
             raise UserError(
                 f"the {name} images are {other} and the training images {shape} (channels, "
@@ -112,19 +114,19 @@ def _check_shapes(parts: dict[str, Split]) -> None:
             )
 
 
-def _statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel on the 0..1 scale; none for embeddings.
+def _channel_statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Compute mean and deviation of each channel on the 0..1 scale; none for embeddings.
 
-    Of streamed images a sample is looked at.
+    For streamed images a sample is enough.
     """
     inputs = train.inputs
     if inputs.ndim == 2:
         return (), ()
     if isinstance(inputs, StreamedImages):
-        inputs = inputs.sample(SAMPLE)
+        inputs = inputs.decode_sample(SAMPLE)
     channels = inputs.shape[1]
     histogram = torch.zeros(channels, 256, dtype=torch.int64)
-    # counting grey levels is exact, and in chunks it takes no memory to speak of
+    # counting grey levels is exact, and in chunks it needs little memory
     for chunk in inputs.split(CHUNK):
         for channel in range(channels):
             histogram[channel] += torch.bincount(chunk[:, channel].flatten(), minlength=256)

@@ -1,6 +1,6 @@
-"""What a loader gives before any image is read: the labels, and where each row lies.
+"""A data set before any image is read: the labels, and where each row is stored.
 
-Cutting and dropping look at labels only, so that no image is decoded in vain.
+Cuts and drops need only the labels, so no image is decoded in vain.
 """
 
 from collections.abc import Mapping
@@ -11,51 +11,49 @@ import torch
 from torch import Tensor
 
 from longtail.data.base import Split
-from longtail.data.decoding.images import Allocate, in_memory
+from longtail.data.decoding.images import Allocate, allocate_in_memory
 
 
 class Store(Protocol):
-    """Where the inputs of one part lie until they are read."""
+    """The unread inputs of one part."""
 
     def read(self, rows: Tensor, allocate: Allocate = ...) -> tuple[Tensor, Tensor]:
-        """The inputs of the ascending `rows` that can be read, and their places in `rows`."""
+        """Return the readable inputs among the ascending `rows`, and their places in `rows`."""
         ...
 
     def row_bytes(self) -> int:
-        """Memory that one row will take; 0 when it is taken already or cannot be told."""
+        """Bytes that one row will take; 0 if it is in memory already or the size is unknown."""
         ...
 
-    def where(self, row: int) -> str:
-        """The row in words that lead the user to it: a file, a line, a row of an array."""
+    def describe(self, row: int) -> str:
+        """Describe the row so that the user finds it: a file, a line, a row of an array."""
         ...
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryStore:
     """Inputs that are in memory already."""
 
     inputs: Tensor
     """(N, C, H, W) uint8 or (N, D) float32."""
     name: str
-    """As in "x_train of faces.npz"."""
+    """Name in messages, such as "x_train of faces.npz"."""
 
-    def read(self, rows: Tensor, allocate: Allocate = in_memory) -> tuple[Tensor, Tensor]:
-        """The inputs of `rows`; all of them are not copied."""
+    def read(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> tuple[Tensor, Tensor]:
+        """Return the inputs of `rows`, without a copy if these are all."""
         places = torch.arange(len(rows))
         return self.inputs if len(rows) == len(self.inputs) else self.inputs[rows], places
 
     def row_bytes(self) -> int:
-        """Nothing more than it has."""
         return 0
 
-    def where(self, row: int) -> str:
-        """The row by its number."""
+    def describe(self, row: int) -> str:
         return f"row {row} of {self.name}"
 
 
 @dataclass(frozen=True)
 class Part:
-    """The training, validation or test part, unread."""
+    """The unread training, validation or test part."""
 
     store: Store
     rows: Tensor
@@ -65,56 +63,56 @@ class Part:
 
     @classmethod
     def whole(cls, store: Store, labels: Tensor) -> "Part":
-        """Every row of `store`."""
+        """Make a part of every row of `store`."""
         return cls(store, torch.arange(len(labels)), labels)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, index: Tensor) -> "Part":
-        """The part's rows at the ascending `index`."""
+        """Return the rows of the part at the ascending `index`."""
         return replace(self, rows=self.rows[index], labels=self.labels[index])
 
     def read(self) -> Split:
-        """The inputs and labels of all rows that can be read."""
+        """Read the inputs and labels of all readable rows."""
         inputs, places = self.store.read(self.rows)
         return Split(inputs, self.labels[places])
 
-    def where(self, place: int) -> str:
-        """In words, where the row at `place` comes from."""
-        return self.store.where(int(self.rows[place]))
+    def describe(self, place: int) -> str:
+        """Describe where the row at `place` comes from."""
+        return self.store.describe(int(self.rows[place]))
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set, unread."""
+    """An unread data set."""
 
     classes: tuple[str, ...]
     parts: Mapping[str, Part]
-    """`train`, and `val` and `test` where there are such."""
+    """`train`, and `val` and `test` if there are any."""
     shuffled: bool = False
-    """Rows of a class are stored in a fixed shuffle: a cut takes the first of them."""
+    """The rows of a class are stored in a fixed shuffle: a cut keeps the first of them."""
     unit: str = "class"
-    """What a user would remove to be rid of a class: a folder, a label."""
+    """What a user removes to drop a class, in words: a folder, a label."""
     mean: tuple[float, ...] | None = None
-    """Of each channel on the 0..1 scale, where it is agreed upon; else it is computed."""
+    """Customary mean of each channel on the 0..1 scale; computed if None."""
     std: tuple[float, ...] | None = None
     published: bool = False
-    """Whether a list that everybody has says which images it holds: its names then are its hash."""
+    """A published list names the images, so the hash of the names identifies the data."""
 
     @property
     def train(self) -> Part:
-        """The training part, which there always is."""
+        """The training part, which always exists."""
         return self.parts["train"]
 
     def counts(self) -> Tensor:
         """Training rows of each class, (C,) int64."""
         return torch.bincount(self.train.labels, minlength=len(self.classes))
 
-    def in_memory(self) -> "Source":
-        """The same source with every row read; rows that cannot be read are gone."""
-        read = {}
+    def read_all(self) -> "Source":
+        """Return the same source in memory, without its unreadable rows."""
+        parts = {}
         for name, part in self.parts.items():
             split = part.read()
-            read[name] = Part.whole(Memory(split.in_memory, name), split.labels)
-        return replace(self, parts=read)
+            parts[name] = Part.whole(MemoryStore(split.input_tensor, name), split.labels)
+        return replace(self, parts=parts)

@@ -9,7 +9,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, distributed
 
 from longtail.core.progress import log_progress
-from longtail.data.decoding.host import processes
+from longtail.data.decoding.host import count_processes
 from longtail.detection.average_precision import Detections, measure
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data.batches import NO_CANVAS, CanvasSize, DetectionBatch, PreparedImages
@@ -41,7 +41,9 @@ def open_feed(
     """Open a feed of `data` for the detector."""
     height, width = detector.canvas.tolist()
     machine, images = config.machine, prepare_images(config, data, (height, width))
-    return choose_feed(images, fabric.device, machine.workers, processes(machine.to_machine()))
+    return choose_feed(
+        images, fabric.device, machine.workers, count_processes(machine.to_machine())
+    )
 
 
 def evaluate_detector(

@@ -16,7 +16,7 @@ from longtail.detection import pictures
 from longtail.detection.average_precision import Detections
 from longtail.detection.config import DetectionConfig, Tde
 from longtail.detection.data.annotations import Picture
-from longtail.detection.data.dataset import Categories, DetectionSet, Splits, load, relocated
+from longtail.detection.data.dataset import Categories, DetectionSet, Splits, load
 from longtail.detection.data.feeds import Feed
 from longtail.detection.network.detector import build_detector
 from longtail.detection.predict import (
@@ -27,14 +27,14 @@ from longtail.detection.predict import (
     prepare_images,
     rescale,
 )
-from longtail.detection.run import DetectionResult, DetectionRun, digest, make_result
+from longtail.detection.run import DetectionResult, DetectionRun, DetectorCost, digest, make_result
 from longtail.nn.heads import check_alpha
 from longtail.training.launch import launch
 from longtail.training.model import load_weights
 
 T = TypeVar("T")
-COST = ("training_id", "seconds", "images", "images_per_second", "device", "losses")
-"""Fields of a result that evaluation takes over from the training."""
+OwnSplits = Splits | Path | str | None
+"""Data of a run: loaded already, or its place if it was moved; None where it was."""
 
 
 class OpenDetector:
@@ -42,7 +42,7 @@ class OpenDetector:
 
     Args:
         folder: the run folder.
-        data: splits of the data, if they are loaded already.
+        data: splits of the data if they are loaded already, or the place it was moved to.
         machine: options of the machine it runs on now.
     """
 
@@ -50,7 +50,7 @@ class OpenDetector:
         self,
         folder: Path | str,
         *,
-        data: Splits | None = None,
+        data: OwnSplits = None,
         machine: MachineConfig | None = None,
     ) -> None:
         self.run = DetectionRun.open(folder)
@@ -65,20 +65,25 @@ class OpenDetector:
     @cached_property
     def splits(self) -> Splits:
         """Training and validation split of the run; predictions on other images need neither."""
-        place = relocated(self.config.data, self.config.files.root, self.run.reached)
-        try:
-            data = self._data or load(*place)
-        except UserError as error:
-            raise UserError(
-                f"the data of {self.run.folder} cannot be read: {error}. Predictions on your own "
-                "images do not need it: longtail detect predict RUN IMAGES"
-            ) from error
+        data = self._data if isinstance(self._data, tuple) else self._load(self._data)
         if digest(data) != self.stored["subset_sha256"]:
             raise UserError(
                 f"{self.run.folder} was trained or evaluated on other images than "
                 f"{self.config.data} has now: restore them"
             )
         return data
+
+    def _load(self, place: Path | str | None) -> Splits:
+        config = self.run.with_data(place)
+        try:
+            return load(config.data, config.files.root)
+        except UserError as error:
+            if place is not None:
+                raise
+            raise UserError(
+                f"{self.run.missing_data(error)}. Predictions on your own images do not need it: "
+                "longtail detect predict RUN IMAGES"
+            ) from error
 
     @property
     def train(self) -> DetectionSet:
@@ -125,7 +130,7 @@ class OpenDetector:
         measured = evaluate_detector(self.detector, config, self.val, self.fabric, self._feed)
         if self.fabric.global_rank:
             return None
-        cost = {name: self.stored[name] for name in COST}
+        cost = DetectorCost.from_json(self.stored)
         return make_result(config, self.splits, measured, self.detector, cost)
 
     def sweep(

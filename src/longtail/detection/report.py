@@ -11,8 +11,7 @@ from PIL import Image
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
-from longtail.detection.data.dataset import Splits
-from longtail.detection.reopen import OpenDetector
+from longtail.detection.reopen import OpenDetector, OwnSplits
 from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
 from longtail.reporting.template import source, template
@@ -27,7 +26,7 @@ def report(
     *,
     images: int = 6,
     least_score: float = 0.3,
-    data: Splits | None = None,
+    data: OwnSplits = None,
     machine: MachineConfig | None = None,
 ) -> Path:
     """Write the page about runs on the same data.
@@ -37,7 +36,7 @@ def report(
         out: the HTML file.
         images: number of validation images in the pictures.
         least_score: detections with a lower score are not drawn.
-        data: splits of the data, if they are loaded already.
+        data: splits of the data if they are loaded already, or the place it was moved to.
         machine: options of the machine that predicts.
     """
     unique = {run.folder.resolve(): run for run in map(DetectionRun.open, folders)}
@@ -126,6 +125,6 @@ def _describe_run(name: str, run: DetectionRun, result: Mapping[str, Any]) -> di
         "name": name,
         "folder": str(run.folder),
         "cost": f"{result['seconds']:.1f} s; {speed}; device: {result['device']}",
-        "config": (run.folder / "config.yaml").read_text(),
+        "config": run.public_config,
         "environment": run.made_with,
     }

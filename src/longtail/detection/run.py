@@ -12,9 +12,16 @@ from typing import Any
 
 from longtail.core.environment import commit, versions
 from longtail.detection.config import DetectionConfig
-from longtail.detection.data.dataset import Categories, DetectionSet, Splits
+from longtail.detection.data.dataset import Categories, DetectionSet, Splits, is_path
 from longtail.detection.network.detector import Detector
-from longtail.evaluation.result import Result, csv_text, head_fields
+from longtail.evaluation.result import (
+    Cost,
+    Provenance,
+    Result,
+    TrainingRecipe,
+    csv_text,
+    short_name,
+)
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Folder
 
@@ -30,6 +37,7 @@ class DetectionRun(Folder[DetectionConfig]):
 
     kind = DetectionConfig
     command = "longtail detect train"
+    is_path = staticmethod(is_path)
 
     @property
     def categories(self) -> Categories:
@@ -44,8 +52,16 @@ class DetectionRun(Folder[DetectionConfig]):
 
 
 @dataclass(frozen=True)
-class DetectionResult(Result):
-    """Result of one method, data set, seed and way of scoring; the fields of result.json."""
+class DetectorCost(Cost):
+    """What the training of a detector took."""
+
+    losses: Mapping[str, float]
+    """Mean of each loss over the last epoch."""
+
+
+@dataclass(frozen=True)
+class DetectorDetails:
+    """What only the result of a detector has."""
 
     tde: str
     """off, plain or background-exempt."""
@@ -57,8 +73,10 @@ class DetectionResult(Result):
     """Names of the groups in `many`, `medium` and `few`."""
     ap: Mapping[str, float | None]
     """AP, AP50, AP75, AP_r, AP_c and AP_f of masks, and with _bbox of boxes."""
-    losses: Mapping[str, float]
-    """Mean of each loss over the last epoch."""
+
+
+DetectionResult = Result[DetectorDetails]
+"""Result of one method, data set, seed and way of scoring."""
 
 
 def make_result(
@@ -66,7 +84,7 @@ def make_result(
     data: Splits,
     measured: Mapping[str, Any],
     detector: Detector,
-    cost: Mapping[str, Any],
+    cost: DetectorCost,
 ) -> DetectionResult:
     """Make the result of a run from its measured figures.
 
@@ -75,42 +93,41 @@ def make_result(
         data: training and validation split.
         measured: figures that `measure` returned for the validation split.
         detector: the trained detector.
-        cost: seconds, images, images_per_second, device, training_id, losses.
+        cost: what the training took.
     """
     head = detector.cascade.each[-1].head
     normalised = isinstance(head, NormalisedHead)
-    return DetectionResult(
-        ratio=None,
+    recipe = recipe_fields_of(config)
+    return Result(
+        method=recipe["method"],
+        data=recipe["data"],
+        backbone=recipe["backbone"],
         seed=config.seed,
         alpha=(config.inference.alpha if config.tde != "off" else 0.0) if normalised else None,
         alpha_rule="fixed" if normalised else "",
-        **head_fields(head, config.train),
-        subset_sha256=digest(data),
-        evaluated_on="val",
-        evaluated_sha256=data[1].digest,
-        held_out=0,
         overall=measured["AP"],
         many=measured["AP_f"],
         medium=measured["AP_c"],
         few=measured["AP_r"],
         counts=data[0].categories.images,
         per_class=tuple(measured["per_class"]),
-        sweep={},
-        mean_cos=None,
-        class_cos=None,
-        feature_norm=(),
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
-        capture_seconds=0.0,
-        replicas=1,
-        files={},
-        **recipe_fields_of(config),
-        versions=versions(),
-        git=commit(),
-        tde=config.tde,
-        measure="AP of masks, percent",
-        groups=("frequent", "common", "rare"),
-        ap={name: value for name, value in measured.items() if name.startswith("AP")},
-        **cost,
+        recipe=TrainingRecipe.of(head, config.train, recipe),
+        provenance=Provenance(
+            subset_sha256=digest(data),
+            evaluated_on="val",
+            evaluated_sha256=data[1].digest,
+            versions=versions(),
+            git=commit(),
+        ),
+        details=DetectorDetails(
+            tde=config.tde,
+            inference=recipe["inference"],
+            measure="AP of masks, percent",
+            groups=("frequent", "common", "rare"),
+            ap={name: value for name, value in measured.items() if name.startswith("AP")},
+        ),
+        cost=cost,
     )
 
 
@@ -120,7 +137,9 @@ def recipe_fields_of(config: DetectionConfig) -> dict[str, Any]:
     if config.tde == "off":
         del scoring["alpha"]  # it has no effect
     made = {
-        **{name: getattr(config, name) for name in ("method", "data", "backbone")},
+        "method": config.method,
+        "data": short_name(config.data),
+        "backbone": config.backbone,
         "options": {**asdict(config.model), **asdict(config.head)},
         "inference": scoring,
         "train": asdict(config.train),

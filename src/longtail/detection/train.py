@@ -30,7 +30,14 @@ from longtail.detection.data.dataset import DetectionSet, Splits, load
 from longtail.detection.data.sampling import make_keys
 from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.predict import evaluate_detector, open_feed, prepare_images
-from longtail.detection.run import DetectionRun, digest, make_result, training_id, write_result
+from longtail.detection.run import (
+    DetectionRun,
+    DetectorCost,
+    digest,
+    make_result,
+    training_id,
+    write_result,
+)
 from longtail.training.launch import launch
 from longtail.training.loop import Progress, check_finite
 from longtail.training.model import load_weights
@@ -100,14 +107,14 @@ def _train_and_evaluate(
     began = time.perf_counter()
     measured = evaluate_detector(detector, config, val, fabric)
     if fabric.global_rank == 0:
-        cost = {
-            "training_id": training_id(config, loop.data),
-            "seconds": summary.seconds + time.perf_counter() - began,
-            "images": summary.images,
-            "images_per_second": summary.images / summary.seconds,
-            "device": environment(cuda=fabric.device.type == "cuda")["device"],
-            "losses": summary.losses,
-        }
+        cost = DetectorCost(
+            training_id=training_id(config, loop.data),
+            seconds=summary.seconds + time.perf_counter() - began,
+            images=summary.images,
+            images_per_second=summary.images / summary.seconds,
+            device=environment(cuda=fabric.device.type == "cuda")["device"],
+            losses=summary.losses,
+        )
         result = make_result(config, (loop.data, val), measured, detector, cost)
         write_result(run, result, loop.data)
     fabric.barrier()

@@ -1,1 +1,1 @@
-"""Scikit-learn classifiers around the heads, for features that exist already."""
+"""Scikit-learn classifiers that train a head on given features."""

@@ -1,14 +1,13 @@
-"""What scikit-learn asks of a classifier, around any head of `heads.py`.
+"""The scikit-learn interface around any head of `longtail.nn.heads`.
 
-What is fitted is kept in NumPy, and a head is made from it whenever logits are needed, so that a
-classifier pickles, clones and changes device freely.
+The fitted state is stored as NumPy arrays, and a head is built from it whenever logits are needed,
+so that a classifier can be pickled, cloned and moved to another device.
 Shapes: N rows, D features, W features padded with zeros to a multiple of the heads, C classes.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,37 +20,45 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.estimators.rows import ASKED, Rows, in_order, shuffle_batches, steps_of, train
+from longtail.estimators.parameters import check_device, check_number
+from longtail.estimators.rows import (
+    INFERENCE_BATCH,
+    Rows,
+    count_batches,
+    shuffle_batches,
+    slice_batches,
+    train,
+)
 from longtail.nn.heads import Head, NormalisedHead
 
-ROWS: dict[str, Any] = {
-    "dtype": (np.float64, np.float32, np.float16),  # kept as they are; all else becomes the first
-    "ensure_all_finite": False,  # where the sum overflows, that takes a bool for every number
+VALIDATION: dict[str, Any] = {
+    "dtype": (np.float64, np.float32, np.float16),  # other types are converted to the first
+    "ensure_all_finite": False,  # scikit-learn allocates a mask as large as X if its sum overflows
 }
-"""How rows are taken by scikit-learn's checks."""
+"""Options of scikit-learn's `validate_data`."""
 
 
 class HeadClassifier(ClassifierMixin, BaseEstimator):
     """A head trained by SGD with momentum on rows of features (abstract).
 
     Args:
-        momentum: of SGD, and mu of the running mean feature, as in the paper.
-        lr: learning rate; `fit` lets it fall to 0 along a cosine, `partial_fit` keeps it.
+        momentum: momentum of SGD, and mu of the running mean feature, as in the paper.
+        lr: learning rate; it falls to 0 along a cosine in `fit` and is constant in `partial_fit`.
         epochs: passes over the data in `fit`.
-        batch_size: rows a step.
-        weight_decay: of SGD.
-        normalize: bring each row to length 1 first. A normalised head ignores the length of its K
-            groups anyway, so that this only keeps long rows from ruling the mean feature.
-        random_state: seed of the first weights and of the order of rows.
-        device: where torch computes.
+        batch_size: rows per step.
+        weight_decay: weight decay of SGD.
+        normalize: scale each row to length 1 first. A normalised head ignores the length of its K
+            groups anyway; this only keeps long rows from dominating the mean feature.
+        random_state: seed of the initial weights and of the order of rows.
+        device: torch device to compute on.
 
     Attributes:
-        classes_: labels, sorted (C,).
+        classes_: sorted labels (C,).
         coef_: weights of the head (C, D).
         n_features_in_: D.
-        scale_: what features are divided by before they meet `coef_`.
+        scale_: divisor of the features, applied before `coef_`.
         n_iter_: passes over the data; each call of `partial_fit` counts as one.
-        head_settings_: what the head was made with; `set_params` changes it at the next `fit`.
+        head_settings_: settings of the fitted head; `set_params` takes effect at the next `fit`.
     """
 
     head_type: ClassVar[Callable[..., Head]]
@@ -79,50 +86,50 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         self.device = device
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Train from nothing on `X` (N, D), in memory or memory-mapped, and labels `y` (N,)."""
+        """Train from scratch on `X` (N, D), in memory or memory-mapped, and labels `y` (N,)."""
         self._check_settings()
-        with self._whole_or_not():
-            array, labels = self._validated(X, y, reset=True)
+        with self._rollback_on_error():
+            array, labels = self._validate(X, y, reset=True)
             classes, target = np.unique(labels, return_inverse=True)
-            self._begin(array, classes)
-            rows = self._rows(array, self._dtype)
-            head = self._trained(rows, target, np.arange(len(rows)))
-            self._keep(head)
+            self._start(array, classes)
+            rows = self._make_rows(array, self._dtype)
+            head = self._train_head(rows, target, np.arange(len(rows)))
+            self._store_head(head)
             self.n_iter_ = self.epochs
-            self._fitted(head, rows, target)
+            self._finish_fit(head, rows, target)
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
-        """Learn the next rows of a stream: one pass, in their order, at a constant rate.
+        """Train on the next rows of a stream: one pass, in order, at a constant learning rate.
 
         Args:
             X: features (N, D).
             y: their labels (N,).
-            classes: on the first call, all labels that will ever come; some may come late.
+            classes: on the first call, all labels that the stream will ever contain.
         """
         self._check_settings()
-        with self._whole_or_not():
+        with self._rollback_on_error():
             first = not hasattr(self, "coef_")
-            array, labels = self._validated(X, y, reset=first)
-            known = self._announced(classes, first)
-            target = _encoded(labels, known)
+            array, labels = self._validate(X, y, reset=first)
+            known = self._check_classes(classes, first)
+            target = _encode(labels, known)
             if first:
-                self._begin(array, known)
-            rows = self._rows(array, self._dtype)
-            head = self._fresh() if first else self._head(self._dtype)
+                self._start(array, known)
+            rows = self._make_rows(array, self._dtype)
+            head = self._make_head() if first else self._restore_head(self._dtype)
             if not first:
-                self._meet(head, rows, target)
-            optimizer = self._optimizer(head)
-            train(head, rows, target, in_order(len(rows), self.batch_size), optimizer)
-            self._remember(optimizer, head)
-            self._keep(head)
+                self._prepare_partial_fit(head, rows, target)
+            optimizer = self._make_optimizer(head)
+            train(head, rows, target, slice_batches(len(rows), self.batch_size), optimizer)
+            self._store_velocity(optimizer, head)
+            self._store_head(head)
             self.n_iter_ = 1 if first else self.n_iter_ + 1
-            self._streamed(head, rows)
+            self._finish_partial_fit(head, rows)
         return self
 
     @contextmanager
-    def _whole_or_not(self) -> Iterator[None]:
-        """What is fitted within stays as it was if that fails; nothing is changed in place."""
+    def _rollback_on_error(self) -> Iterator[None]:
+        """Restore the previous fit if the block fails; no array is ever changed in place."""
         before = self.__dict__.copy()
         try:
             yield
@@ -131,22 +138,25 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             raise
 
     def decision_function(self, X: ArrayLike) -> NDArray:
-        """Scores (N, C) whose softmax are the probabilities; of two classes their gap (N,)."""
-        scores = self._collected(X, lambda scores: scores)
+        """Return scores (N, C), whose softmax are the probabilities.
+
+        For two classes, return their difference (N,).
+        """
+        scores = self._map_scores(X, lambda scores: scores)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_proba(self, X: ArrayLike) -> NDArray:
-        """Probabilities (N, C), in the order of `classes_`."""
-        return self._collected(X, lambda scores: scores.softmax(1))
+        """Return probabilities (N, C) in the order of `classes_`."""
+        return self._map_scores(X, lambda scores: scores.softmax(1))
 
     def predict(self, X: ArrayLike) -> NDArray:
-        """The likeliest label of each row (N,)."""
-        best = self._collected(X, lambda scores: scores.argmax(1))
+        """Return the most probable label of each row (N,)."""
+        best = self._map_scores(X, lambda scores: scores.argmax(1))
         return self.classes_[best]
 
     @abstractmethod
-    def _scorer(self, head: Head) -> Callable[[Tensor], Tensor]:
-        """What gives the scores (B, C) of features (B, W)."""
+    def _make_scorer(self, head: Head) -> Callable[[Tensor], Tensor]:
+        """Return the function from features (B, W) to scores (B, C)."""
 
     def _check_settings(self) -> None:
         check_number(self, "lr", above=0)
@@ -155,53 +165,55 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         check_number(self, "epochs", least=1, whole=True)
         check_number(self, "batch_size", least=1, whole=True)
 
-    def _fitted(self, head: Head, rows: Rows, target: NDArray) -> None:
-        """What a kind of classifier has to do at the end of `fit`."""
+    def _finish_fit(self, head: Head, rows: Rows, target: NDArray) -> None:
+        """Hook of subclasses, called at the end of `fit`."""
 
-    def _meet(self, head: Head, rows: Rows, target: NDArray) -> None:
-        """What a kind of classifier has to do before the next rows of a stream are learned."""
+    def _prepare_partial_fit(self, head: Head, rows: Rows, target: NDArray) -> None:
+        """Hook of subclasses, called by `partial_fit` before it trains on new rows."""
 
-    def _streamed(self, head: Head, rows: Rows) -> None:
-        """What a kind of classifier has to do at the end of `partial_fit`."""
+    def _finish_partial_fit(self, head: Head, rows: Rows) -> None:
+        """Hook of subclasses, called at the end of `partial_fit`."""
 
     @torch.no_grad()
-    def _collected(self, X: ArrayLike, of: Callable[[Tensor], Tensor]) -> NDArray:
-        """`of` the scores of every row, a batch in memory at a time."""
+    def _map_scores(self, X: ArrayLike, function: Callable[[Tensor], Tensor]) -> NDArray:
+        """Apply `function` to the scores of every row, one batch in memory at a time."""
         check_is_fitted(self)
-        array: NDArray = validate_data(self, X, **ROWS, reset=False)
+        array: NDArray = validate_data(self, X, **VALIDATION, reset=False)
         _check_finite(array)
         dtype = np.result_type(array.dtype, self._dtype)
-        scorer = self._scorer(self._head(dtype))
-        batches = self._rows(array, dtype).batches()
-        return np.concatenate([of(scorer(batch)).numpy(force=True) for batch in batches])
+        scorer = self._make_scorer(self._restore_head(dtype))
+        batches = self._make_rows(array, dtype).batches()
+        return np.concatenate([function(scorer(batch)).numpy(force=True) for batch in batches])
 
-    def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[NDArray, NDArray]:
-        array, labels = validate_data(self, X, y, **ROWS, reset=reset)
+    def _validate(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[NDArray, NDArray]:
+        array, labels = validate_data(self, X, y, **VALIDATION, reset=reset)
         _check_finite(array)
         check_classification_targets(labels)
         return array, labels
 
-    def _announced(self, classes: ArrayLike | None, first: bool) -> NDArray:
+    def _check_classes(self, classes: ArrayLike | None, first: bool) -> NDArray:
         if first and classes is None:
-            raise UserError("the first partial_fit needs classes=: all labels that will ever come")
+            raise UserError(
+                "the first partial_fit needs classes=: all labels that the stream will ever contain"
+            )
         if classes is None:
             return self.classes_
-        announced = np.unique(classes)
-        if not first and not np.array_equal(announced, self.classes_):
+        given = np.unique(classes)
+        if not first and not np.array_equal(given, self.classes_):
             raise UserError(
-                f"classes {announced.tolist()} differ from those announced first, "
+                f"classes {given.tolist()} differ from those of the first call, "
                 f"{self.classes_.tolist()}: leave them out, or start a new classifier"
             )
-        return announced
+        return given
 
-    def _begin(self, array: NDArray, classes: NDArray) -> None:
-        """Fix what later calls keep: classes, type of the numbers, settings of the head."""
+    def _start(self, array: NDArray, classes: NDArray) -> None:
+        """Set what later calls keep: classes, dtype, and settings of the head."""
         if len(classes) < 2:
-            raise UserError(f"only one class, {classes.tolist()}: a classifier needs two at least")
+            raise UserError(f"only one class, {classes.tolist()}: a classifier needs at least two")
         self.classes_ = classes
         self.head_settings_ = {name: getattr(self, name) for name in self.head_parameters}
         features, heads = array.shape[1], self.head_settings_.get("heads", 1)
-        if heads > 1:  # of a group of one feature nothing but its sign would be left
+        if heads > 1:  # normalising a group of one feature would leave only its sign
             heads = self.head_settings_["heads"] = max(1, min(heads, features // 2))
         self._width = -(-features // heads) * heads
         self._normalised = bool(self.normalize)
@@ -210,29 +222,29 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         self.scale_ = 1.0
         self._velocity: NDArray | None = None
 
-    def _rows(self, X: NDArray, dtype: np.dtype) -> Rows:
+    def _make_rows(self, X: NDArray, dtype: np.dtype) -> Rows:
         device = check_device(self.device)
         return Rows(X, self._width, dtype, device, self._normalised, self.scale_)
 
-    def _trained(self, rows: Rows, target: NDArray, index: NDArray) -> Head:
-        """A fresh head after `epochs` over the rows of `index`."""
-        head = self._fresh()
+    def _train_head(self, rows: Rows, target: NDArray, index: NDArray) -> Head:
+        """Train a new head for `epochs` on the rows of `index`."""
+        head = self._make_head()
         order = shuffle_batches(index, self.batch_size, self.epochs, self._seed)
-        steps = self.epochs * steps_of(len(index), self.batch_size)
-        train(head, rows, target, order, self._optimizer(head), steps)
+        steps = self.epochs * count_batches(len(index), self.batch_size)
+        train(head, rows, target, order, self._make_optimizer(head), steps)
         return head
 
-    def _fresh(self) -> Head:
-        """An untrained head, its weights on the padding zero: there they have no gradient."""
-        head = self._blank()
+    def _make_head(self) -> Head:
+        """Make an untrained head. Its weights on the padding are 0, and get no gradient."""
+        head = self._make_zero_head()
         head.reset_parameters(torch.Generator().manual_seed(self._seed))
         with torch.no_grad():
             head.weight[:, self.n_features_in_ :] = 0
-        return head.to(check_device(self.device), _torch_type(self._dtype))
+        return head.to(check_device(self.device), _torch_dtype(self._dtype))
 
     @torch.no_grad()
-    def _blank(self) -> Head:
-        """A head of zeros, made without a random number: other threads draw from torch's too."""
+    def _make_zero_head(self) -> Head:
+        """Make a head of zeros without drawing from torch's generator, which threads share."""
         with torch.device("meta"):
             head = self.head_type(self._width, len(self.classes_), **self.head_settings_)
         head.to_empty(device="cpu")
@@ -243,28 +255,28 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         return head
 
     @torch.no_grad()
-    def _head(self, dtype: np.dtype) -> Head:
-        """The head that the fitted state describes."""
-        head = self._blank().to(check_device(self.device), _torch_type(dtype))
+    def _restore_head(self, dtype: np.dtype) -> Head:
+        """Build the head from the fitted state."""
+        head = self._make_zero_head().to(check_device(self.device), _torch_dtype(dtype))
         head.weight[:, : self.n_features_in_] = torch.from_numpy(self.coef_).to(head.weight)
         if isinstance(head, NormalisedHead):
             mean = torch.from_numpy(self.mean_feature_).to(head.weight)
             head.mean_feature[: self.n_features_in_] = mean
         return head.eval()
 
-    def _keep(self, head: Head) -> None:
+    def _store_head(self, head: Head) -> None:
         coef = head.weight.numpy(force=True)[:, : self.n_features_in_].copy()
         if not np.isfinite(coef).all():
             raise UserError(
-                f"training with lr {self.lr} and momentum {self.momentum} went to infinity: "
-                "choose a smaller lr"
+                f"training diverged with lr {self.lr} and momentum {self.momentum}: choose a "
+                "smaller lr"
             )
         self.coef_ = coef
         if isinstance(head, NormalisedHead):
             self.mean_feature_ = head.mean_feature.numpy(force=True)[: self.n_features_in_].copy()
 
-    def _optimizer(self, head: Head) -> torch.optim.SGD:
-        """SGD that carries on with the velocity of the stream, if there is one."""
+    def _make_optimizer(self, head: Head) -> torch.optim.SGD:
+        """Make SGD, with the velocity of earlier calls of `partial_fit` if there is one."""
         optimizer = torch.optim.SGD(
             head.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay
         )
@@ -273,62 +285,30 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             optimizer.state[head.weight]["momentum_buffer"] = velocity
         return optimizer
 
-    def _remember(self, optimizer: torch.optim.SGD, head: Head) -> None:
-        velocity = optimizer.state[head.weight].get("momentum_buffer")  # none without momentum
+    def _store_velocity(self, optimizer: torch.optim.SGD, head: Head) -> None:
+        velocity = optimizer.state[head.weight].get("momentum_buffer")  # absent without momentum
         self._velocity = None if velocity is None else velocity.numpy(force=True).copy()
 
 
-def check_number(
-    estimator: BaseEstimator,
-    name: str,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    whole: bool = False,
-) -> None:
-    """Refuse a parameter that is no number of its range."""
-    value = getattr(estimator, name)
-    right = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-    right = right and np.isfinite(value)
-    right = right and (least is None or value >= least) and (above is None or value > above)
-    if right and (below is None or value < below):
-        return
-    limits = {"of at least": least, "above": above, "below": below}
-    rule = " and ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
-    kind = "whole number" if whole else "number"
-    raise UserError(f"{name}={value!r} of {type(estimator).__name__} must be a {kind} {rule}")
-
-
-def check_device(name: str) -> str:
-    """`name`, if torch has such a device here."""
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"device={name!r} cannot be used: {reason}. 'cpu' always can") from None
-    return name
-
-
 def _check_finite(array: NDArray) -> None:
-    """Refuse NaN and infinities, looking at a batch at a time."""
-    for place in in_order(len(array), ASKED):
-        if not np.isfinite(array[place]).all():
-            what = "NaN" if np.isnan(array[place]).any() else "infinity"
-            last = min(place.stop, len(array)) - 1
-            raise UserError(f"Input X contains {what} in rows {place.start} to {last}")
+    """Raise an error for NaN and infinite values, checking one batch at a time."""
+    for rows in slice_batches(len(array), INFERENCE_BATCH):
+        if not np.isfinite(array[rows]).all():
+            what = "NaN" if np.isnan(array[rows]).any() else "infinity"
+            last = min(rows.stop, len(array)) - 1
+            raise UserError(f"Input X contains {what} in rows {rows.start} to {last}")
 
 
-def _encoded(y: NDArray, classes: NDArray) -> NDArray[np.int64]:
-    """The place of each label in `classes`."""
+def _encode(y: NDArray, classes: NDArray) -> NDArray[np.int64]:
+    """Return the position of each label in `classes`."""
     known = set(classes.tolist())
     if unseen := [label for label in np.unique(y).tolist() if label not in known]:
         raise UserError(
-            f"label {unseen[0]!r} was not announced: pass every label that may come as classes= "
-            f"on the first partial_fit (known: {classes.tolist()[:10]})"
+            f"label {unseen[0]!r} is unknown: pass every label of the stream as classes= on the "
+            f"first partial_fit (known: {classes.tolist()[:10]})"
         )
     return np.searchsorted(classes, y)
 
 
-def _torch_type(dtype: np.dtype) -> torch.dtype:
+def _torch_dtype(dtype: np.dtype) -> torch.dtype:
     return torch.from_numpy(np.empty(0, dtype)).dtype

@@ -1,7 +1,7 @@
-"""A head trained and asked on the rows of an array, one mini-batch in memory at a time.
+"""Train and apply a head on the rows of an array, with one mini-batch in memory at a time.
 
-The engine trains networks on images that it holds on the device. This is the smaller story of a
-single layer on features, which may lie on disk and may arrive as a stream.
+`longtail.training` trains networks on images. This module trains a single layer on features, which
+may be memory-mapped or arrive as a stream.
 Shapes: N rows, D features, W the width that the head splits (D padded with zeros), C classes.
 """
 
@@ -19,10 +19,10 @@ from longtail.data.prepare import hold_out
 from longtail.evaluation.alpha import cosines
 from longtail.nn.heads import Head, NormalisedHead
 
-ASKED = 4096
-"""Rows in memory at a time where nothing is trained; results do not depend on it."""
-LOOKED_AT = 10_000
-"""Rows, evenly spaced, that a mean over the training data is taken of."""
+INFERENCE_BATCH = 4096
+"""Rows in memory at a time outside training; results do not depend on it."""
+SAMPLE_SIZE = 10_000
+"""Number of evenly spaced rows that estimate a mean over the training data."""
 HELD_OUT = 0.2
 """Share of each class on which alpha is chosen."""
 
@@ -31,25 +31,25 @@ Index = NDArray[np.int64] | slice
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of an array, memory-mapped or not: only the batch that is asked for is copied."""
+    """The rows of an array, memory-mapped or not; only the requested batch is copied."""
 
     array: NDArray
-    """(N, D), of any float type."""
+    """Features (N, D) of any float type."""
     width: int
-    """W: D, or more when a head needs a multiple of its groups; the rest is zero."""
+    """W: D, padded with zeros to a multiple of the head's groups."""
     dtype: DTypeLike
-    """Of the batches."""
+    """Type of the batches."""
     device: str
     normalize: bool
-    """Whether each row is brought to length 1."""
+    """Whether to scale each row to length 1."""
     scale: float = 1.0
-    """What features are divided by."""
+    """Divisor of the features."""
 
     def __len__(self) -> int:
         return len(self.array)
 
     def batch(self, index: Index) -> Tensor:
-        """The rows of `index`, (B, W), on the device."""
+        """Return the rows of `index`, (B, W), on the device."""
         picked = self.array[index]
         padded = np.zeros((len(picked), self.width), self.dtype)
         padded[:, : picked.shape[1]] = picked
@@ -58,38 +58,38 @@ class Rows:
         return F.normalize(batch) if self.normalize else batch
 
     def batches(self, index: NDArray[np.int64] | None = None) -> Iterator[Tensor]:
-        """All rows, or those of `index`, in their order."""
-        for place in in_order(len(self) if index is None else len(index), ASKED):
-            yield self.batch(place if index is None else index[place])
+        """Yield all rows, or those of `index`, in order."""
+        for part in slice_batches(len(self) if index is None else len(index), INFERENCE_BATCH):
+            yield self.batch(part if index is None else index[part])
 
     def sample(self) -> Iterator[Tensor]:
-        """Rows spread evenly over the whole."""
-        spread = np.linspace(0, len(self) - 1, min(len(self), LOOKED_AT)).astype(np.int64)
+        """Yield up to `SAMPLE_SIZE` evenly spaced rows."""
+        spread = np.linspace(0, len(self) - 1, min(len(self), SAMPLE_SIZE)).astype(np.int64)
         return self.batches(spread)
 
 
-def in_order(count: int, batch_size: int) -> Iterator[slice]:
-    """Places 0 to `count` from first to last, `batch_size` at a time."""
+def slice_batches(count: int, batch_size: int) -> Iterator[slice]:
+    """Yield slices of `batch_size` that cover 0 to `count` in order."""
     return (slice(start, start + batch_size) for start in range(0, count, batch_size))
 
 
 def shuffle_batches(
     index: NDArray[np.int64], batch_size: int, epochs: int, seed: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Batches of `epochs` passes over `index`, each pass in its own random order.
+    """Yield the batches of `epochs` passes over `index`, each pass in a new random order.
 
-    Batches are of nearly equal size: a last one of few rows would move the running mean feature
-    as much as a full one. Inside a batch rows are sorted, as a disk likes them.
+    Batches have nearly equal sizes, because a short last batch would move the running mean feature
+    as much as a full one. The rows of a batch are sorted, for sequential reads from disk.
     """
     random = np.random.RandomState(seed)
-    parts = steps_of(len(index), batch_size)
+    parts = count_batches(len(index), batch_size)
     for _ in range(epochs):
         for part in np.array_split(random.permutation(index), parts):
             yield np.sort(part)
 
 
-def steps_of(count: int, batch_size: int) -> int:
-    """Batches in a pass over `count` rows."""
+def count_batches(count: int, batch_size: int) -> int:
+    """Return the number of batches in a pass over `count` rows."""
     return -(-count // batch_size)
 
 
@@ -101,16 +101,16 @@ def train(
     optimizer: torch.optim.Optimizer,
     steps: int | None = None,
 ) -> None:
-    """Cross-entropy on the batches of `order`; the head follows its own mean feature.
+    """Train a head with cross-entropy on the batches of `order`; it updates its mean feature.
 
     Args:
-        head: what is trained, in place.
+        head: the head, trained in place.
         rows: the features.
         target: class of each row (N,).
-        order: which rows each step takes.
-        optimizer: of the head's weight.
-        steps: how many there will be, for a learning rate that falls to 0 along a cosine; None
-            keeps it, as a stream has no end.
+        order: the rows of each step.
+        optimizer: optimizer of the head's weight.
+        steps: number of steps, over which the learning rate falls to 0 along a cosine; None keeps
+            it constant, as a stream has no end.
     """
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if steps else None
     head.train()
@@ -126,17 +126,17 @@ def train(
 
 
 def mean_cosine(head: NormalisedHead, rows: Rows) -> float:
-    """Mean of cos(x, d) over the rows: how much of a feature is common to all."""
+    """Return the mean of cos(x, d) over the rows: how much of a feature all rows share."""
     return float(torch.cat([cosines(head, batch) for batch in rows.sample()]).mean())
 
 
-def usual_length(rows: Rows) -> float:
-    """Root of the mean of |x|^2 over the rows."""
+def rms_length(rows: Rows) -> float:
+    """Return the root mean square length of the rows."""
     return float(torch.cat([batch.square().sum(1) for batch in rows.sample()]).mean().sqrt())
 
 
 def split_rows(target: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers that stay and that are held out, a fifth of each class."""
+    """Return the row numbers to train on, and those held out: a fifth of each class."""
     whole = Split(torch.arange(len(target)), torch.from_numpy(target))
     rest, held = hold_out(whole, HELD_OUT, seed=seed)
-    return rest.in_memory.numpy(), held.in_memory.numpy()
+    return rest.input_tensor.numpy(), held.input_tensor.numpy()

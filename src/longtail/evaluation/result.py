@@ -1,127 +1,29 @@
-"""What a trained model is worth: features once, then a `Result` and its files.
-
-Shapes: N images, C classes, D features.
-"""
+"""The result of a training: figures, settings, images, code and cost; flat as result.json."""
 
 import csv
 import io
 import json
-import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from longtail.core.config import Config
 from longtail.core.environment import commit, versions
-from longtail.data.base import Data, Split
-from longtail.evaluation.accuracy import Scores, accuracy, score, sweep
-from longtail.evaluation.alpha import best, cosines, label_free_alpha
-from longtail.methods import Choice, HeldOut, Method, Model, RuleInputs
+from longtail.data.base import Data
+from longtail.evaluation.accuracy import accuracy, sweep
+from longtail.evaluation.alpha import cosines
+from longtail.evaluation.scoring import Evaluation
 from longtail.nn.heads import Head, NormalisedHead
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
-class Features:
-    """What the trained backbone makes of every part; the test set is read once."""
+class TrainingRecipe:
+    """The settings of a training."""
 
-    train: Tensor
-    """(N, D)."""
-    evaluated: Tensor
-    """(N, D) of the part that is judged on."""
-    held: HeldOut | None
-
-
-def extract_parts(model: Model, data: Data, extract: Callable[[Split], Tensor]) -> Features:
-    """Extract features of every part once."""
-    held = HeldOut(extract(data.val), data.val.labels) if data.val is not None else None
-    judged = data.evaluated
-    same = held.features if held is not None and judged is data.val else None
-    return Features(extract(data.train), extract(judged) if same is None else same, held)
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Everything a result is made from."""
-
-    head: Head
-    """The trained head, after the method's rule."""
-    features: Features
-    scores: Scores
-    held_out: Scores | None
-
-
-def score_parts(method: Method, head: Head, features: Features, data: Data) -> Evidence:
-    """Score `features` with what the method's rule makes of `head`."""
-    head = _ruled(method, head, features, data)
-    return Evidence(
-        head=head,
-        features=features,
-        scores=score(head, features.evaluated, data.evaluated.labels),
-        held_out=score(head, *features.held) if features.held else None,
-    )
-
-
-def _ruled(method: Method, head: Head, features: Features, data: Data) -> Head:
-    if not method.rule:
-        return head
-    labels = data.train.labels.to(features.train.device)
-    inputs = RuleInputs(head, features.train, labels, features.held, data.counts)
-    return method.rule(inputs)
-
-
-def choose(
-    choice: Choice, closed: Callable[[float], Method], head: Head, features: Features, data: Data
-) -> float:
-    """The value of the grid with the best mean class accuracy on held-out data.
-
-    Args:
-        choice: what is open.
-        closed: the method at a value.
-        head: as trained.
-        features: of the same training, with a held-out part.
-        data: what they were extracted from.
-    """
-    assert features.held is not None
-    path = {}
-    scores: Scores | None = None
-    for value in choice.grid:
-        method = closed(value)
-        if scores is None or method.rule:  # an alpha needs no other scores
-            scores = score(_ruled(method, head, features, data), *features.held)
-        path[value] = accuracy(scores.at(method.alpha or 0.0), scores.labels, data.counts)
-    return best(path)
-
-
-def label_free(head: NormalisedHead, features: Tensor) -> tuple[float, str]:
-    """Alpha by the authors' rule, from training features alone, and the rule's name."""
-    mean_cos = cosines(head, features).mean().item()
-    alpha = label_free_alpha(mean_cos)
-    if alpha == 0:
-        logger.warning(
-            "mean cos(x, d) is %.3f: the features have no common direction to remove (are they "
-            "centred?), so alpha is 0",
-            mean_cos,
-        )
-    return alpha, "label-free" if alpha else "no direction"
-
-
-@dataclass(frozen=True)
-class Result:
-    """One method, one data set, one seed, one alpha; the fields of result.json."""
-
-    method: str
-    data: str
-    ratio: float | None
-    backbone: str
-    seed: int
-    alpha: float | None
-    alpha_rule: str
-    """How alpha, or a rule's tau, came about: a key of `alpha.RULES`; else empty."""
     heads: int | None
     tau: float | None
     gamma: float | None
@@ -129,19 +31,77 @@ class Result:
     lr: float
     epochs: int
     batch_size: int
-    training_id: str
+    options: Mapping[str, Any]
+    """The method's own options; for a detector, those of its network and heads."""
+    train: Mapping[str, Any]
+    """All options of training."""
+
+    @staticmethod
+    def of(head: Head, train: Any, recipe: Mapping[str, Any]) -> "TrainingRecipe":
+        """Read the settings off a head, the training options and the fields of a recipe."""
+        return TrainingRecipe(
+            heads=getattr(head, "heads", None),
+            tau=getattr(head, "tau", None),
+            gamma=getattr(head, "gamma", None),
+            momentum=train.momentum,
+            lr=train.lr,
+            epochs=train.epochs,
+            batch_size=train.batch_size,
+            options=recipe["options"],
+            train=recipe["train"],
+        )
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The images and the code that a result comes from."""
+
     subset_sha256: str
     evaluated_on: str
     evaluated_sha256: str
-    """Of the images and labels that were judged; empty where nobody told."""
+    """Hash of the images and labels of the evaluated part; empty if unknown."""
+    versions: Mapping[str, str]
+    git: str | None
+    """The commit of the code, with -dirty if it was changed."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the training took: an evaluation copies it."""
+
+    training_id: str
+    seconds: float
+    """From the first step to the last evaluation, without capture."""
+    images: int
+    """Images that this training saw, over all samplers and stages."""
+    images_per_second: float
+    """Training images per second, over all replicas."""
+    device: str
+
+    @classmethod
+    def from_json(cls, result: Mapping[str, Any]) -> Self:
+        """Read the cost back from a stored result."""
+        return cls(**{field.name: result[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True)
+class ClassifierCost(Cost):
+    """What the training of a classifier took."""
+
+    capture_seconds: float
+    """Spent on compiling and capturing the step; next to nothing where it runs eagerly."""
+    replicas: int
+    """Trainings that shared the device during these seconds."""
+
+
+@dataclass(frozen=True)
+class ClassifierDetails:
+    """What only the result of a classifier has."""
+
+    ratio: float | None
+    """Imbalance that the data was cut to."""
     held_out: int
-    """Training images of which nothing was learned: they are the validation part."""
-    overall: float | None
-    many: float | None
-    medium: float | None
-    few: float | None
-    counts: tuple[int, ...]
-    per_class: tuple[float | None, ...]
+    """Training images that were not trained on, since they are the validation part."""
     sweep: Mapping[str, Mapping[str, float | None]]
     """Split accuracies at each alpha of the grid."""
     mean_cos: float | None
@@ -150,38 +110,56 @@ class Result:
     """Mean of cos(x, d) of each class over the test features."""
     feature_norm: tuple[float, ...]
     """Mean |x| of each class over the test features."""
-    weight_norm: tuple[float, ...]
-    seconds: float
-    """From the first step to the last evaluation, without capture."""
-    capture_seconds: float
-    """Spent on compiling and capturing the step; next to nothing where it runs eagerly."""
-    replicas: int
-    """Trainings that shared the device during these seconds."""
-    images: int
-    """Images that this training saw, over all samplers and stages."""
-    images_per_second: float
-    """Of training, over all replicas."""
-    device: str
-    options: Mapping[str, str]
-    """The method's own."""
     files: Mapping[str, Any]
-    """Options of loading that say what is trained on and what is judged."""
-    train: Mapping[str, Any]
-    """All options of training."""
-    versions: Mapping[str, str]
-    git: str | None
-    """The commit of the code, with -dirty if it was changed."""
+    """Options of loading that decide which images are trained and evaluated on."""
+
+
+Details = TypeVar("Details")
+
+
+@dataclass(frozen=True)
+class Result(Generic[Details]):
+    """One method, one data set, one seed, one alpha."""
+
+    method: str
+    data: str
+    backbone: str
+    seed: int
+    alpha: float | None
+    alpha_rule: str
+    """How alpha, or a rule's tau, was chosen: a key of `alpha.RULES`; empty without either."""
+    overall: float | None
+    many: float | None
+    medium: float | None
+    few: float | None
+    counts: tuple[int, ...]
+    """Training images of each class."""
+    per_class: tuple[float | None, ...]
+    weight_norm: tuple[float, ...]
+    recipe: TrainingRecipe
+    provenance: Provenance
+    details: Details
+    """What only a classifier, or only a detector, has."""
+    cost: Cost
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON, rounded to what the figures can bear: under 20 kB for 100 classes."""
-        return {key: round_floats(value) for key, value in asdict(self).items()}
+        """Return the flat keys of result.json, with floats rounded to six digits."""
+        flat: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            flat |= value if isinstance(value, dict) else {name: value}
+        order = [*(name for name in KEYS if name in flat), *(n for n in flat if n not in KEYS)]
+        return {name: round_floats(flat[name]) for name in order}
 
 
-COST = (
-    *("training_id", "seconds", "capture_seconds", "replicas", "images", "images_per_second"),
-    "device",
+KEYS = (
+    *("method", "data", "ratio", "backbone", "seed", "alpha", "alpha_rule", "heads", "tau"),
+    *("gamma", "momentum", "lr", "epochs", "batch_size", "training_id", "subset_sha256"),
+    *("evaluated_on", "evaluated_sha256", "held_out", "overall", "many", "medium", "few", "counts"),
+    *("per_class", "sweep", "mean_cos", "class_cos", "feature_norm", "weight_norm", "seconds"),
+    *("capture_seconds", "replicas", "images", "images_per_second", "device", "options", "files"),
+    *("train", "versions", "git"),
 )
-"""The fields of a result that evaluation cannot know."""
+"""The keys of a classifier's result.json in their order; a detector's has some, then its own."""
 
 
 def own_seconds(result: Mapping[str, Any]) -> float:
@@ -192,7 +170,7 @@ def own_seconds(result: Mapping[str, Any]) -> float:
 
 
 def recipe_fields(config: Config) -> dict[str, Any]:
-    """The fields that tell one recipe from another, as a result file has them."""
+    """Return the fields of a result that tell one recipe from another."""
     files = ("val_fraction", "image_size", "min_count", "evaluate_on")
     return {
         "options": {name: str(value) for name, value in sorted(config.options.items())},
@@ -201,15 +179,13 @@ def recipe_fields(config: Config) -> dict[str, Any]:
     }
 
 
-def head_fields(head: Head, train: Any) -> dict[str, Any]:
-    """The fields that tell how a head was made and trained, by options of any kind."""
-    made = {name: getattr(head, name, None) for name in ("heads", "tau", "gamma")}
-    names = ("momentum", "lr", "epochs", "batch_size")
-    return {**made, **{name: getattr(train, name) for name in names}}
+def short_name(data: str) -> str:
+    """Return the name of a data set; of a path, only its last part, wherever it was typed."""
+    return os.path.basename(os.path.abspath(os.path.expanduser(data))) if data else ""
 
 
 def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[float, ...]:
-    """Mean of `values` (N,) over the images of each class; 0 for a class without any."""
+    """Average `values` (N,) over the images of each class; 0 for a class without any."""
     labels = labels.to(values.device)
     total = torch.bincount(labels, weights=values.double(), minlength=classes)
     seen = torch.bincount(labels, minlength=classes).clamp(min=1)
@@ -217,7 +193,7 @@ def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[float, ..
 
 
 def round_floats(value: Any) -> Any:
-    """As result files keep it: floats of six digits, lists for tuples."""
+    """Round floats to the six digits that result files keep, and turn tuples into lists."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, list | tuple):
@@ -230,68 +206,70 @@ def round_floats(value: Any) -> Any:
 def make_result(
     config: Config,
     data: Data,
-    evidence: Evidence,
+    evaluation: Evaluation,
     alpha: tuple[float | None, str],
-    cost: Mapping[str, Any],
-) -> Result:
-    """The result of one method at one alpha.
+    cost: ClassifierCost,
+) -> Result[ClassifierDetails]:
+    """Make the result of one method at one alpha.
 
     Args:
-        config: of the run.
-        data: what it was trained and judged on.
-        evidence: features and scores.
-        alpha: the value and how it came about.
-        cost: the fields that `COST` names.
+        config: the configuration of the run.
+        data: the data that it was trained and evaluated on.
+        evaluation: features and scores.
+        alpha: the value, and the rule that chose it.
+        cost: what the training took.
     """
-    head, scores, classes = evidence.head, evidence.scores, len(data.classes)
-    judged = accuracy(scores.at(alpha[0] or 0.0), scores.labels, data.counts)
-    norms = evidence.features.evaluated.norm(dim=1)
+    head, scores = evaluation.head, evaluation.scores
+    figures = accuracy(scores.at(alpha[0] or 0.0), scores.labels, data.counts)
+    recipe = recipe_fields(config)
     return Result(
         method=config.method,
-        data=data.name,
-        ratio=data.ratio,
+        data=short_name(data.name),
         backbone=config.backbone,
         seed=config.seed,
         alpha=alpha[0],
         alpha_rule=alpha[1],
-        **head_fields(head, config.train),
-        subset_sha256=data.subset_sha256,
-        evaluated_on=data.evaluated_on,
-        evaluated_sha256=data.evaluated_sha256,
-        held_out=sum(data.counts.images) - len(data.train),
-        overall=judged.overall,
-        many=judged.many,
-        medium=judged.medium,
-        few=judged.few,
+        **figures.splits(),
         counts=data.counts.images,
-        per_class=judged.per_class,
-        sweep={
-            f"{a:g}": {**acc.splits(), "class_mean": acc.class_mean}
-            for a, acc in sweep(scores, data.counts).items()
-        },
-        **_cosine_fields(evidence, classes),
-        feature_norm=class_means(norms, scores.labels, classes),
+        per_class=figures.per_class,
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
-        **recipe_fields(config),
-        versions=versions(),
-        git=commit(),
-        **cost,
+        recipe=TrainingRecipe.of(head, config.train, recipe),
+        provenance=Provenance(
+            subset_sha256=data.subset_sha256,
+            evaluated_on=data.evaluated_on,
+            evaluated_sha256=data.evaluated_sha256,
+            versions=versions(),
+            git=commit(),
+        ),
+        details=_classifier_details(data, evaluation, recipe["files"]),
+        cost=cost,
     )
 
 
-def _cosine_fields(evidence: Evidence, classes: int) -> dict[str, Any]:
-    head = evidence.head
-    if not isinstance(head, NormalisedHead):
-        return {"mean_cos": None, "class_cos": None}
-    cos = cosines(head, evidence.features.evaluated)
-    return {
-        "mean_cos": cosines(head, evidence.features.train).mean().item(),
-        "class_cos": class_means(cos, evidence.scores.labels, classes),
-    }
+def _classifier_details(
+    data: Data, evaluation: Evaluation, files: Mapping[str, Any]
+) -> ClassifierDetails:
+    head, features, scores = evaluation.head, evaluation.features, evaluation.scores
+    mean_cos = class_cos = None
+    if isinstance(head, NormalisedHead):
+        mean_cos = cosines(head, features.train).mean().item()
+        class_cos = class_means(cosines(head, features.evaluated), scores.labels, len(data.classes))
+    return ClassifierDetails(
+        ratio=data.ratio,
+        held_out=sum(data.counts.images) - len(data.train),
+        sweep={
+            f"{alpha:g}": {**point.splits(), "class_mean": point.class_mean}
+            for alpha, point in sweep(scores, data.counts).items()
+        },
+        mean_cos=mean_cos,
+        class_cos=class_cos,
+        feature_norm=class_means(features.evaluated.norm(dim=1), scores.labels, len(data.classes)),
+        files=files,
+    )
 
 
 def csv_text(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
-    """Rows under a header, numbers rounded as in a result; nothing where there is None."""
+    """Format rows under a header as CSV, numbers rounded as in a result, None as an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)

@@ -190,7 +190,7 @@ class Method:
     backbone: str | None = None
     """The backbone that the method requires, if any."""
     alpha: float | None = None
-    """Strength of the removed indirect effect at test time; None for other heads."""
+    """Strength of the indirect effect removed at test time; None if the head cannot remove it."""
     choice: Choice | None = None
     """The option still to be chosen; setting it gives a method with a rule or an alpha."""
     training: str = ""

@@ -2,10 +2,9 @@
 
 from functools import partial
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from longtail.data.augment.mix import mix_images
 from longtail.methods.base import Method, Paper, Stage, require
 from longtail.nn.losses import State
 
@@ -20,13 +19,5 @@ def mixup(*, concentration: float = 1.0) -> Method:
 def _mix(
     inputs: Tensor, target: Tensor, state: State, *, concentration: float
 ) -> tuple[Tensor, Tensor]:
-    """Mix each image with its neighbour; the order of a batch is already random."""
-    shape = torch.full((2,), concentration, device=inputs.device)
-    gammas = torch._standard_gamma(shape, generator=state.generator)
-    part = gammas[0] / gammas.sum()  # drawn from Beta(c, c)
-    soft = F.one_hot(target, len(state.counts)).to(inputs.dtype)  # (B, C)
-    return _blend(inputs, part), _blend(soft, part)
-
-
-def _blend(rows: Tensor, part: Tensor) -> Tensor:
-    return part * rows + (1 - part) * rows.roll(1, 0)
+    classes = len(state.counts)
+    return mix_images(inputs, target, classes, state.generator, concentration=concentration)

@@ -153,7 +153,7 @@ class DeconfoundHead(NormalisedHead):
     ) -> None:
         super().__init__(dim, classes, heads, tau, alpha, momentum)
         if not gamma >= 0:
-            raise UserError(f"gamma {gamma} must not be negative: it is added to norms")
+            raise UserError(f"gamma {gamma} must not be negative: 0 adds nothing to the norms")
         self.gamma = gamma
 
 

@@ -125,7 +125,7 @@ def balanced_softmax(
 
 
 def effective_weights(counts: Tensor, beta: float) -> Tensor:
-    """Weights (1 - beta) / (1 - beta^n) of the classes, scaled to sum to C (Cui et al. 2019)."""
+    """Return class weights (1 - beta) / (1 - beta^n), scaled to sum to C (Cui et al. 2019)."""
     log_beta = math.log(beta) if beta else -math.inf
     weights = (1 - beta) / -torch.expm1(counts.clamp(min=1) * log_beta)
     return weights * (len(weights) / weights.sum())

@@ -156,7 +156,7 @@ def compute_maps(opened: OpenRun, part: Split, layer: str = "") -> Tensor:
     parts = [
         grad_cam(
             *(opened.model.backbone, opened.head),
-            to_channels_last(opened.preprocess(batch.pixels().to(device))),
+            to_channels_last(opened.preprocess(batch.load_inputs().to(device))),
             batch.labels.to(device),
             layer,
         ).cpu()

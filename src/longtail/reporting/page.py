@@ -200,7 +200,7 @@ def _describe_run(run: EvaluatedRun) -> dict[str, Any]:
             f"side: {result['replicas']}; device: {result['device']}"
         ),
         "training": result["training_id"],
-        "config": (folder / "config.yaml").read_text(),
+        "config": run.run.public_config,
         "environment": run.run.made_with,
     }
 

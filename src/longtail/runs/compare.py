@@ -1,4 +1,4 @@
-"""Results out of run folders or committed files, and whether they may be compared."""
+"""Read results from run folders or committed files, and check that they can be compared."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,19 +18,19 @@ FIELDS = (
     *("subset_sha256", "evaluated_on", "evaluated_sha256", "counts", "per_class", "sweep"),
     *("feature_norm", "weight_norm"),
 )
-"""What a result must have to be drawn."""
+"""Fields that a result must have to be drawn."""
 
 
 @dataclass(frozen=True)
 class StoredResult:
-    """A result and where it was found."""
+    """A result and the folder or file that it was read from."""
 
     source: Path
     result: Mapping[str, Any]
 
     @property
     def run(self) -> Run:
-        """The run itself, for what needs its weights."""
+        """The run itself, for figures that need its weights."""
         if not self.source.is_dir():
             raise UserError(
                 f"{self.source} is a result file, and this needs the weights: pass the run's folder"
@@ -39,56 +39,58 @@ class StoredResult:
 
 
 def read(source: Source, needs: Iterable[str] = FIELDS) -> StoredResult:
-    """The result of a run folder or of a result file; refused unless it has the fields `needs`."""
+    """Read the result of a run folder or a result file; it must have the fields `needs`."""
     path = source.folder if isinstance(source, Run) else Path(source)
-    result = _from_file(path) if path.is_file() else Run.open(path).result
+    result = _read_file(path) if path.is_file() else Run.open(path).result
     missing = [name for name in needs if name not in result]
+    if missing and "ap" in result:
+        raise UserError(f"{path} is a detector's result: longtail detect report shows those")
     if missing:
-        written_by = result.get("versions", {}).get("longtail", "unknown")
+        version = result.get("versions", {}).get("longtail", "unknown")
         way_out = (
-            "make it again with this version"
+            "Make it again with this version"
             if path.is_file()
-            else f"delete {path}/result.json, and the same longtail train command with --resume "
-            "judges the run again without training it"
+            else f"Delete {path}/result.json, and the same longtail train command with --resume "
+            "evaluates the run again without training it"
         )
         raise UserError(
-            f"{path} is of another version of longtail ({written_by}): its result has no "
-            f"{', '.join(missing)}. {way_out[0].upper()}{way_out[1:]}"
+            f"{path} is of another version of longtail ({version}): its result has no "
+            f"{', '.join(missing)}. {way_out}"
         )
     return StoredResult(path, result)
 
 
-def runs_in(folders: Iterable[Path]) -> list[Path]:
-    """Each folder; in place of one that is no run, the runs below it, as of several seeds."""
-    found = []
+def find_runs(folders: Iterable[Path]) -> list[Path]:
+    """List each folder, or the runs below it if it is not a run itself, as with several seeds."""
+    runs = []
     for folder in folders:
         below = sorted(path.parent for path in folder.rglob("config.yaml"))
         several = below and folder not in below
-        found += [path for path in below if path.name != "tuning"] if several else [folder]
-    return found
+        runs += [path for path in below if path.name != "tuning"] if several else [folder]
+    return runs
 
 
 def read_all(sources: Iterable[Source]) -> list[StoredResult]:
-    """Each source once, in order."""
-    found = {item.source.resolve(): item for item in map(read, sources)}
-    return list(found.values())
+    """Read each source once, in order."""
+    results = {item.source.resolve(): item for item in map(read, sources)}
+    return list(results.values())
 
 
-def check_same_data(found: Sequence[StoredResult]) -> None:
-    """Refuse results that were trained or judged on different data, and name the difference."""
-    for other in found[1:]:
-        pair = (found[0], other)
+def check_same_data(results: Sequence[StoredResult]) -> None:
+    """Refuse results that were trained or evaluated on different data, and name the difference."""
+    for other in results[1:]:
+        pair = (results[0], other)
         compared: dict[str, tuple[Any, ...]] = {
             "data": tuple(tables.data_name(item.result) for item in pair),
             "classes": tuple(len(item.result["counts"]) for item in pair),
             "training images of each class": tuple(item.result["counts"] for item in pair),
             "training subset": tuple(item.result["subset_sha256"][:12] for item in pair),
-            "judged on": tuple(item.result["evaluated_on"] for item in pair),
-            "judged images": tuple(item.result["evaluated_sha256"][:12] for item in pair),
+            "evaluated part": tuple(item.result["evaluated_on"] for item in pair),
+            "evaluated images": tuple(item.result["evaluated_sha256"][:12] for item in pair),
         }
-        if not all(compared["judged images"]):  # the hash of one is unknown
-            del compared["judged images"]
-        check_equal((str(found[0].source), str(other.source)), compared)
+        if not all(compared["evaluated images"]):  # the hash of one is unknown
+            del compared["evaluated images"]
+        check_equal((str(results[0].source), str(other.source)), compared)
 
 
 def check_equal(names: tuple[str, str], compared: Mapping[str, tuple[Any, ...]]) -> None:
@@ -97,12 +99,12 @@ def check_equal(names: tuple[str, str], compared: Mapping[str, tuple[Any, ...]])
         if one != two:
             values = "" if isinstance(one, (list, tuple)) else f": {one} and {two}"
             raise UserError(
-                f"{names[0]} and {names[1]} were trained or judged on different data and cannot "
+                f"{names[0]} and {names[1]} were trained or evaluated on different data and cannot "
                 f"be compared. They differ in {what}{values}"
             )
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""A run leaves a self-explaining folder, and no file in it is ever half written.
+"""The folder of a run: it explains itself, and none of its files is ever half written.
 
-config.yaml env.json metrics.jsonl last.pt model.safetensors model.json result.json per_class.csv
-sweep.csv slider.json, and head.safetensors where a post-hoc rule made another head
+It holds config.yaml, env.json, metrics.jsonl, last.pt, model.safetensors, model.json, result.json,
+per_class.csv, sweep.csv, slider.json, and head.safetensors if a post-hoc rule made a head.
 """
 
 import csv
@@ -9,7 +9,6 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
@@ -23,6 +22,8 @@ from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors, replace_atomically
 from longtail.core.options import Settings
+from longtail.data import load as data_sets
+from longtail.runs.places import exists, make_absolute, map_paths, paths_of, resolve
 
 CHECKPOINT_FORMAT = 1
 FILES = (
@@ -30,9 +31,9 @@ FILES = (
     *("model.safetensors", "model.json", "head.safetensors"),
     *("last.pt", "metrics.jsonl", "config.yaml", "env.json"),
 )
-"""All that a run writes, and so all that replacing it may remove; a tuning run lies in `tuning`.
+"""Every file that a run writes and that replacing it removes; a tuning run lies in `tuning`.
 
-In this order, so that a run that is half removed is an unfinished one to the end.
+They are removed in this order, so that a half removed run counts as unfinished.
 """
 
 
@@ -40,12 +41,12 @@ C = TypeVar("C", bound=Settings)
 
 
 class Folder(Generic[C]):
-    """One training's folder, whatever was trained (abstract)."""
+    """The folder of one training, of a classifier or a detector (abstract)."""
 
     kind: type[C]
-    """What its config.yaml holds."""
+    """The options that config.yaml holds."""
     command: str
-    """What the user says to start or go on with it."""
+    """The command that starts or resumes the run."""
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
@@ -54,9 +55,14 @@ class Folder(Generic[C]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
 
+    @staticmethod
+    def is_path(data: str, /) -> bool:
+        """Return whether `data` is a path, not the name of a data set (abstract)."""
+        raise NotImplementedError
+
     @classmethod
     def open(cls, folder: Path | str | Self) -> Self:
-        """A run that exists, finished or not."""
+        """Open a run that exists, finished or not."""
         run = folder if isinstance(folder, cls) else cls(cast(Path | str, folder))
         if not (run.folder / "config.yaml").exists():
             raise UserError(
@@ -69,11 +75,11 @@ class Folder(Generic[C]):
 
     @property
     def config(self) -> C:
-        """The configuration it was started with."""
+        """The configuration that the run was started with."""
         path = self.folder / "config.yaml"
         try:
             return self.kind.from_yaml(path.read_text(), str(path))
-        except UserError as error:  # as of a detector's run that is taken for a classifier's
+        except UserError as error:  # as for a detector's run that is taken for a classifier's
             raise UserError(
                 f"is {self.folder} a run of {self.command}? A detector's is read by longtail "
                 f"detect, a classifier's by the other commands\n  {error}"
@@ -81,20 +87,20 @@ class Folder(Generic[C]):
 
     @property
     def result(self) -> dict[str, Any]:
-        """result.json, written when the run is finished."""
+        """The content of result.json, which is written when the run is finished."""
         if not self.finished:
-            raise UserError(f"{self.folder} has not finished: go on with {self._resumed}")
+            raise UserError(f"{self.folder} has not finished: continue it with {self._resume}")
         path = self.folder / "result.json"
         try:
             return json.loads(path.read_text())
         except ValueError:
             raise UserError(
-                f"{path} is damaged: delete it, and {self.command} --resume judges the run again"
+                f"{path} is damaged: delete it, and {self.command} --resume evaluates the run again"
             ) from None
 
     @property
-    def _resumed(self) -> str:
-        """The command that goes on with it as it is."""
+    def _resume(self) -> str:
+        """The command that resumes the run unchanged."""
         return f"{self.command} --resume --out {self.folder}"
 
     @property
@@ -109,7 +115,7 @@ class Folder(Generic[C]):
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One record an epoch."""
+        """The records of metrics.jsonl, one for each epoch."""
         path = self.folder / "metrics.jsonl"
         try:
             lines = path.read_text().splitlines() if path.exists() else []
@@ -130,49 +136,72 @@ class Folder(Generic[C]):
         except (FileNotFoundError, KeyError, ValueError):
             raise UserError(
                 f"{path} is {'damaged' if path.exists() else 'missing'}: copy it again, or delete "
-                f"{self.folder}/result.json, and {self.command} --resume judges the run again"
+                f"{self.folder}/result.json, and {self.command} --resume evaluates the run again"
             ) from None
 
     @property
     def made_with(self) -> str:
-        """env.json as it is shown; `unknown` where it was not copied along, or is damaged."""
+        """The content of env.json as text; `unknown` if the file is missing or damaged."""
         try:
             return json.dumps(json.loads((self.folder / "env.json").read_text()), indent=1)
         except (OSError, ValueError):
             return "unknown"
 
     def check(self, config: C, *, resume: bool, overwrite: bool) -> None:
-        """Refuse a folder that holds something else; every rank may ask."""
+        """Refuse a folder that holds something else; every rank may call this."""
         if resume and overwrite:
-            raise UserError("--resume goes on with a run and --overwrite replaces it: pass one")
+            raise UserError("--resume continues a run and --overwrite replaces it: pass one")
         if self.folder.is_file():
             raise UserError(f"{self.folder} is a file: --out is the folder of the run")
-        # hidden files are left by a start that was killed
+        # a killed start leaves hidden files
         there = {path.name for path in self.folder.glob("[!.]*")}
         if {"config.yaml", "env.json"} <= there:
             if not overwrite:
                 self._check_same(config, resume)
-        elif there - {"env.json"}:  # alone it is of a start that was killed
+        elif there - {"env.json"}:  # a killed start leaves that file alone
             raise UserError(f"{self.folder} is not empty and not a run: choose another --out")
 
     def begin(self, config: C, *, overwrite: bool, cuda: bool) -> None:
-        """Make the folder for `config`; one rank does, after `check`."""
-        about = {**environment(cuda=cuda), "started_in": _way(self.folder, Path.cwd())}
-        self.remove() if overwrite else self._sweep_up()
-        self.write("env.json", json.dumps(about, indent=2) + "\n")
-        self.write("config.yaml", config.to_yaml())
+        """Make the folder for `config`; only rank 0 calls this, after `check`.
 
-    def reached(self, path: Path) -> Path:
-        """A path of its configuration, from where the run was started; as it is if not there."""
-        for start in self._starts():
-            there = start / path.expanduser()
-            if there.exists():
-                return there
-        return path
+        config.yaml holds absolute paths of data that was given by path, so that the run can be
+        opened from any directory. It names folders of this machine, which no result, report, export
+        or model card does.
+        """
+        self.remove() if overwrite else self._remove_half_written()
+        self.write("env.json", json.dumps(environment(cuda=cuda), indent=2) + "\n")
+        self.write("config.yaml", map_paths(config, self.is_path, make_absolute).to_yaml())
+
+    @property
+    def public_config(self) -> str:
+        """The content of config.yaml without the folders that lead to its data."""
+        return map_paths(self.config, self.is_path, lambda path: Path(path.name)).to_yaml()
+
+    def with_data(self, data: Path | str | None) -> C:
+        """Return the configuration with its data at `data`; None leaves it unchanged.
+
+        For a data set with a name, and for lists, `data` is the root folder.
+        """
+        config: Any = self.config
+        if data is None:
+            return config
+        if self.is_path(config.data) or not self.is_path(str(data)):
+            return config.with_options(data=str(data))
+        return config.with_options(root=data)
+
+    def missing_data(self, error: UserError) -> UserError:
+        """Return the error for a run whose data cannot be loaded because of `error`."""
+        paths = paths_of(self.config, self.is_path).values()
+        missing = [path for path in paths if not exists(path)]
+        reason = f"{missing[0]} does not exist" if missing else error
+        return UserError(
+            f"the data of {self.folder} cannot be loaded: {reason}. If it was moved, pass --data "
+            "PATH, or in Python data=load(...)"
+        )
 
     def remove(self) -> None:
         """Delete the files of a run, and nothing else that lies beside them."""
-        self._sweep_up()
+        self._remove_half_written()
         if (self.folder / "tuning").is_dir():
             type(self)(self.folder / "tuning").remove()
         for name in FILES:
@@ -186,8 +215,8 @@ class Folder(Generic[C]):
             path.write_text(content)
 
     def save_checkpoint(self, content: Mapping[str, Any]) -> None:
-        """Replace last.pt; the one before stays until the new one is wholly on disk."""
-        whole = io.BytesIO()  # a full disk then fails in a plain write, and says so
+        """Replace last.pt; the previous one stays until the new one is on disk."""
+        whole = io.BytesIO()  # so that a full disk fails in a plain write with a clear error
         torch.save({"format": CHECKPOINT_FORMAT, **content}, whole)
         with replace_atomically(self.folder / "last.pt") as path, path.open("wb") as file:
             file.write(whole.getbuffer())
@@ -195,29 +224,29 @@ class Folder(Generic[C]):
             os.fsync(file.fileno())
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """What `save_checkpoint` wrote, or None before the first."""
+        """Load what `save_checkpoint` wrote; None before the first checkpoint."""
         path = self.folder / "last.pt"
         if not path.exists():
             return None
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
-            written_by = content["format"]
+            version = content["format"]
         except Exception as error:
             raise UserError(
                 f"{path} cannot be read: it was cut short or is not a checkpoint "
                 f"({type(error).__name__}). Delete it and --resume starts this run from its "
                 "first epoch, or use --overwrite"
             ) from error
-        if written_by != CHECKPOINT_FORMAT:
+        if version != CHECKPOINT_FORMAT:
             raise UserError(
-                f"{path} has checkpoint format {written_by}, this version reads "
+                f"{path} has checkpoint format {version}, this version reads "
                 f"{CHECKPOINT_FORMAT}: finish the run with the version in {path.parent}/env.json, "
                 "or start again with --overwrite"
             )
         return content
 
     def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> None:
-        """Write the weights as trained, or what a rule made of the head to another `name`."""
+        """Write the weights as trained; those of a head that a rule made go to another `name`."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         with replace_atomically(self.folder / name) as path:
             path.write_bytes(safetensors.torch.save(tensors))
@@ -226,11 +255,11 @@ class Folder(Generic[C]):
         """Read what `save_model` wrote."""
         path = self.folder / name
         if not path.exists():
-            raise UserError(f"{self.folder} has no model yet: go on with {self._resumed}")
+            raise UserError(f"{self.folder} has no model yet: continue it with {self._resume}")
         return read_tensors(path)
 
     def append_metrics(self, record: Mapping[str, Any], *, epoch: int) -> None:
-        """Add the record of `epoch`, dropping any of a later epoch that a resumed run redoes."""
+        """Add the record of `epoch`; drop later ones, which a resumed run trains again."""
         records = self.metrics if self._records is None else self._records
         self._records = [*(old for old in records if old["epoch"] < epoch), dict(record)]
         self.write_metrics(self._records)
@@ -239,28 +268,20 @@ class Folder(Generic[C]):
         """Replace metrics.jsonl."""
         self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
 
-    def _sweep_up(self) -> None:
-        """Delete what a killed process was writing; of those that train, one at a time is here."""
+    def _remove_half_written(self) -> None:
+        """Delete the temporary files of a killed process; the lock keeps other trainings out."""
         for name in FILES:
             for half in self.folder.glob(f".{name}.[0-9]*"):
                 half.unlink(missing_ok=True)
 
-    def _starts(self) -> list[Path]:
-        """Where it was started, seen from its folder as that is called and as it really lies."""
-        try:
-            way = json.loads((self.folder / "env.json").read_text())["started_in"]
-            called, real = self.folder.absolute() / way, self.folder.resolve() / way
-        except (OSError, ValueError, KeyError, TypeError):  # damaged, or there is nothing to tell
-            return [Path.cwd()]
-        return [Path(os.path.normpath(called)), real.resolve()]
-
     def _check_same(self, config: C, resume: bool) -> None:
-        changed = differences(self.config, config)
+        pair = (map_paths(each, self.is_path, resolve) for each in (self.config, config))
+        changed = differences(*pair)
         ways = "replace it with --overwrite, or choose another --out"
         if changed:
             raise UserError(
                 f"{self.folder} exists and differs in: {', '.join(changed)}.\n  "
-                f"continue it unchanged with {self._resumed}, {ways}"
+                f"continue it unchanged with {self._resume}, {ways}"
             )
         if not resume:
             state = "finished" if self.finished else "unfinished"
@@ -275,11 +296,12 @@ class Run(Folder[Config]):
 
     kind = Config
     command = "longtail train"
+    is_path = staticmethod(data_sets.is_path)
 
 
 def differences(old: Settings, new: Settings) -> list[str]:
-    """What differs between two configurations, as 'train.epochs 200 -> 90'; not the machine."""
-    before, after = _flat(asdict(old)), _flat(asdict(new))  # type: ignore[call-overload]
+    """List the options that differ, as 'train.epochs 200 -> 90', but not those of the machine."""
+    before, after = _flatten(asdict(old)), _flatten(asdict(new))  # type: ignore[call-overload]
     return [
         f"{name} {before.get(name)} -> {after.get(name)}"
         for name in dict.fromkeys([*before, *after])
@@ -287,22 +309,9 @@ def differences(old: Settings, new: Settings) -> list[str]:
     ]
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
-        flat.update(_flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+        flat.update(_flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
     return flat
-
-
-def _way(folder: Path, place: Path) -> str | None:
-    """From `folder` up to `place`, which holds when both are moved.
-
-    None where it leads down again: names on the way, as a user's, would tell of the machine.
-    """
-    for end in (folder, folder.resolve()):
-        with suppress(ValueError):  # they are on two drives
-            way = os.path.relpath(place, end)
-            if set(Path(way).parts) <= {".."}:
-                return way
-    return None

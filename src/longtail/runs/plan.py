@@ -1,20 +1,26 @@
-"""What is to be trained: methods times seeds, each training once, several side by side."""
+"""Plan trainings: one job for each method and seed, checked before anything is written."""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from longtail import methods
 from longtail.core.config import Config
 from longtail.core.errors import UserError, unknown
 from longtail.core.options import with_values
+from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.methods import Method
 from longtail.runs.folder import Run
-from longtail.training.schedule import schedule_stages
+
+logger = logging.getLogger(__name__)
+
+FEW_STEPS = 4
+"""Steps of an epoch below which a smaller batch learns more: the presets suit large data sets."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +33,17 @@ class Job:
 
     @staticmethod
     def of(config: Config, run: Run) -> "Job":
-        """The job of `config`, whoever made that."""
+        """Resolve `config` into the job that trains it in the folder of `run`."""
         return Job(*resolve(config), run)
 
     def training_id(self, data: Data) -> str:
-        """Equal for jobs that share a training: `X` and `X-tde` on the same data and seed."""
+        """Return an id that jobs share with one training: `X` and `X-tde`, same data and seed."""
         seen = self.config.options.keys() - set(self.method.post_hoc)
         options = {name: str(self.config.options[name]) for name in seen}
         return self._id(data, self.method.training or self.config.method, options)
 
-    def first_id(self, data: Data) -> str:
-        """The `training_id` of those whose whole training is the first stage of this one."""
+    def first_stage_id(self, data: Data) -> str:
+        """Return the `training_id` of jobs whose whole training is the first stage of this one."""
         return self._id(data, self.method.first, {}) if self.method.first else ""
 
     def _id(self, data: Data, method: str, options: dict[str, str]) -> str:
@@ -47,29 +53,33 @@ class Job:
         text = json.dumps([tree, data.identity], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def checkpoint(self, data: Data) -> dict[str, Any] | None:
-        """What the run has saved on its way, if that was on `data`."""
+    def load_checkpoint(self, data: Data) -> dict[str, Any] | None:
+        """Load the run's checkpoint, if it has one; refuse one that was trained on other data."""
         saved = self.run.load_checkpoint()
-        if saved and saved.get("data", data.identity) != data.identity:  # early ones do not tell
-            raise self.on_other_data(data)
+        if saved and saved["data"] != data.identity:
+            raise self.other_data_error(data)
         return saved
 
-    def on_other_data(self, data: Data) -> UserError:
-        """The error for a run that was trained or judged on something else than `data`."""
+    def other_data_error(self, data: Data) -> UserError:
+        """Return the error for a run that was trained or evaluated on other images than `data`."""
         return UserError(
             f"{self.run.folder} was made with other images than {data.full_name} holds now: bring "
-            "them back to go on with it, train anew with --overwrite, or choose another --out"
+            "them back to resume it, train anew with --overwrite, or choose another --out"
         )
 
-    def closed(self, value: float) -> Method:
-        """The method with its open option set to `value`."""
+    def with_choice(self, value: float) -> Method:
+        """Return the method with its open option set to `value`."""
         assert self.method.choice is not None
         options = {**self.config.options, self.method.choice.option: value}
         return methods.build(self.config.method, options)
 
 
+DataOf = Callable[[Job], Data]
+"""Returns the data set of a job."""
+
+
 def resolve(config: Config) -> tuple[Config, Method]:
-    """`config` checked, with its options read and its method's only backbone; and the method."""
+    """Check `config`, parse its method's options and build that method."""
     config.check()
     options = methods.parse_options(config.method, config.options)
     method = methods.build(config.method, options)
@@ -77,7 +87,7 @@ def resolve(config: Config) -> tuple[Config, Method]:
 
 
 def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) -> list[Job]:
-    """The jobs; an option must belong to at least one of the methods."""
+    """Plan a job for each method and seed; each option must belong to one of the methods."""
     names = list(dict.fromkeys(names))
     if not names or not seeds:
         raise UserError("nothing to train: give at least one method and one seed")
@@ -96,68 +106,49 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
     return jobs
 
 
-DataOf = Callable[[Job], Data]
-"""The data set of a job."""
-
-
-class Start(NamedTuple):
-    """A model that need not be trained from nothing."""
-
-    run: Run
-    """Finished; its model is the one after `epochs`."""
-    epochs: int
-
-
-def find_start(job: Job, data: Data, others: Iterable[Job]) -> Start | None:
-    """What a finished run among `others` has trained of `job`: all of it, or its first stage."""
-    stages = schedule_stages(job.method.stages, job.config.train.epochs)
-    epochs = {job.first_id(data): stages[0].stop, job.training_id(data): stages[-1].stop}
-    beside = [other for other in others if other.config.data == job.config.data]
-    # by what they were trained with, which may not be what their recipe says now
-    found = {other.run.result["training_id"]: other.run for other in beside if other.run.has_model}
-    reached = [Start(found[name], epochs[name]) for name in epochs if name in found]
-    return max(reached, key=lambda find_start: find_start.epochs, default=None)
-
-
-def waves(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Those with a first stage that others train come after these."""
-    split = [[job for job in jobs if bool(job.method.first) is later] for later in (False, True)]
-    return [wave for wave in split if wave]
-
-
-def schedule(
-    jobs: Sequence[Job], data_of: DataOf, replicas: int, others: Sequence[Job] = ()
-) -> list[list[list[Job]]]:
-    """What is left to do, as [trained side by side][sharing a training][job].
-
-    Trainings that have done the same number of epochs, here or by `others`, can go side by side;
-    those with as many steps an epoch and the same stages wait least for each other, and go
-    together first.
-    """
-    trainings: dict[str, list[Job]] = {}
+def load_data(jobs: Sequence[Job]) -> DataOf:
+    """Load every data set that `jobs` name, each once."""
+    sets: dict[Any, Data] = {}
     for job in jobs:
-        trainings.setdefault(job.training_id(data_of(job)), []).append(job)
-    left = [group for group in trainings.values() if not all(job.run.finished for job in group)]
-    by_epoch: dict[int, list[list[Job]]] = {}
-    for group in left:
-        done = _epochs_done(group[0], data_of(group[0]), others)
-        by_epoch.setdefault(done, []).append(group)
-
-    def shape(group: list[Job]) -> tuple:
-        job = group[0]
-        stops = [s.stop for s in schedule_stages(job.method.stages, job.config.train.epochs)]
-        return len(data_of(job).train) // job.config.train.batch_size, stops[-1], stops
-
-    return [
-        groups[i : i + replicas]
-        for alike in by_epoch.values()
-        for groups in [sorted(alike, key=shape)]
-        for i in range(0, len(groups), max(1, replicas))
-    ]
+        source = (job.config.data, job.config.files)
+        if source not in sets:
+            sets[source] = data_sets.load(*source)
+    return lambda job: sets[job.config.data, job.config.files]
 
 
-def _epochs_done(job: Job, data: Data, others: Sequence[Job]) -> int:
-    if saved := job.checkpoint(data):
-        return saved["epoch"]
-    found = find_start(job, data, others)
-    return found.epochs if found else 0
+def check_can_evaluate(data: Data) -> None:
+    """Refuse data without a part to evaluate on."""
+    if data.test is None and data.val is None:
+        raise UserError(
+            f"{data.name} has no test and no validation part to evaluate on: add one (with lists, "
+            "--test-list), or hold out training images with --val-fraction 0.2"
+        )
+
+
+def check_same_data(job: Job, data: Data) -> None:
+    """Refuse `data` that differs from what the finished run of `job` was made with."""
+    if not job.run.finished:
+        return
+    result = job.run.result
+    same_test = data.is_evaluated_on(result["evaluated_sha256"])
+    if result["subset_sha256"] != data.subset_sha256 or not same_test:
+        raise job.other_data_error(data)
+
+
+def warn_about_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:
+    """Warn once for each data set whose epochs have only a few steps at this batch size."""
+    sizes = {
+        (data_of(job).name, job.config.train.batch_size): len(data_of(job).train)
+        for job in jobs
+        if not job.run.finished
+    }
+    for (data, batch), images in sizes.items():
+        smaller = min(16, max(2, images // FEW_STEPS))
+        if images < FEW_STEPS * batch and smaller < batch:
+            steps = max(1, images // batch)
+            logger.warning(
+                "%s has %d training samples: only %d %s per epoch at --batch-size %d. Try "
+                "--batch-size %d --lr %g",
+                *(data, images, steps, "step" if steps == 1 else "steps", batch),
+                *(smaller, smaller / 800),
+            )

@@ -1,32 +1,147 @@
-"""What an evaluation leaves in a run's folder: result.json and the files beside it."""
+"""Evaluate a finished training, and write result.json and the files beside it."""
 
 import json
 import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from lightning.fabric import Fabric
 
 from longtail.core.errors import UserError
 from longtail.data.base import Data
+from longtail.data.prepare import hold_out
 from longtail.evaluation import tables
-from longtail.evaluation.result import Result, csv_text
-from longtail.evaluation.slider import FORMAT, SliderCounts
+from longtail.evaluation.result import ClassifierDetails, Result, csv_text, make_result
+from longtail.evaluation.scoring import (
+    Evaluation,
+    Features,
+    choose,
+    choose_label_free,
+    extract_parts,
+    score_parts,
+)
+from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
+from longtail.methods import Method
+from longtail.nn.heads import Head, NormalisedHead
 from longtail.runs.folder import Run
+from longtail.runs.packing import on_cuda
+from longtail.runs.plan import DataOf, Job
+from longtail.runs.train import FinishedTraining, train_jobs
+from longtail.training.loop import Progress
+from longtail.training.model import Blueprint
+from longtail.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
+TUNING_FRACTION = 0.2
+"""Part of each training class that the tuning run of an `auto` option holds out."""
 
-def write_result(run: Run, result: Result, slider: SliderCounts, data: Data) -> None:
-    """All that judging leaves in a run's folder; result.json last, for it says 'finished'."""
-    unjudged = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
-    if unjudged:
+
+def evaluate_training(
+    group: Sequence[Job],
+    training: FinishedTraining,
+    replica: Trainer,
+    data_of: DataOf,
+    progress: Progress | None,
+) -> Iterator[Job]:
+    """Evaluate and write every job of `group`, which `replica` was trained for, one by one."""
+    head, fabric = replica.model.head, replica.fabric
+    extracted: dict[int, tuple[Features, float]] = {}
+    for job in group:
+        data = data_of(job)  # jobs that share a training may differ in the part they evaluate on
+        if id(data) not in extracted:
+            began = time.perf_counter()
+            features = extract_parts(replica.model, data, replica.features)
+            extracted[id(data)] = features, time.perf_counter() - began
+        features, extraction_seconds = extracted[id(data)]
+        began = time.perf_counter() - extraction_seconds  # as if the job were alone
+        method, rule = _choose_method(job, head, features, data, fabric, progress)
+        evaluation = score_parts(method, head, features, data)
+        alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
+        cost = training.cost(job, replica, time.perf_counter() - began)
+        result = make_result(job.config, data, evaluation, (alpha, rule), cost)
+        if fabric.global_rank == 0:
+            if job is not group[0]:
+                job.run.write_metrics(group[0].run.metrics)
+            _write_model(job, replica, evaluation, data, with_head=method.rule is not None)
+            slider = count_for_slider(evaluation.scores, data.counts, alpha)
+            write_result(job.run, result, slider, data)
+        yield job
+
+
+def _choose_method(
+    job: Job, head: Head, features: Features, data: Data, fabric: Fabric, progress: Progress | None
+) -> tuple[Method, str]:
+    """Return the job's method with its open option chosen, and the rule that chose it.
+
+    The choice is made on held-out data that is not the test part; without any, by one tuning run
+    on a part of each training class.
+    """
+    choice = job.method.choice
+    if choice is None:
+        return job.method, "" if job.method.alpha is None else "fixed"
+    if features.held_out is None or data.test is None:
+        rest, held = hold_out(data.train, TUNING_FRACTION)
+        if not len(held):
+            value, rule = choice.grid[0], "least"
+            if isinstance(head, NormalisedHead):
+                value, rule = choose_label_free(head, features.train)
+            return job.with_choice(value), rule
+        if fabric.global_rank == 0:
+            logger.warning(
+                "%s auto: the data has no validation part besides the evaluated one, so one more "
+                "run on %d %% of each class chooses it; to avoid that, add one or fix --%s",
+                choice.option,
+                round(100 * (1 - TUNING_FRACTION)),
+                choice.option,
+            )
+        data = replace(data, train=rest, val=held, test=None)
+        replica = _train_tuning_run(job, data, fabric, progress)
+        head, features = replica.model.head, extract_parts(replica.model, data, replica.features)
+    return job.with_choice(choose(choice, job.with_choice, head, features, data)), "held-out"
+
+
+def _train_tuning_run(job: Job, data: Data, fabric: Fabric, progress: Progress | None) -> Trainer:
+    """Train `job` on `data` in the folder `tuning` of its run."""
+    tuning = replace(job, run=Run(job.run.folder / "tuning"))
+    if fabric.global_rank == 0:
+        tuning.run.begin(job.config, overwrite=False, cuda=on_cuda(fabric))
+    fabric.barrier()
+    training = train_jobs([tuning], lambda _: data, fabric, progress)
+    for error in training.failed.values():
+        raise error
+    (replica,) = training.replicas
+    return replica
+
+
+def _write_model(
+    job: Job, replica: Trainer, evaluation: Evaluation, data: Data, *, with_head: bool
+) -> None:
+    """Write the trained weights, the head that a post-hoc rule made of them, and model.json."""
+    job.run.save_model(replica.model.state_dict())
+    if with_head:
+        job.run.save_model(evaluation.head.state_dict(), "head.safetensors")
+    blueprint = Blueprint.of(job.config, evaluation.head, data)
+    job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
+
+
+def write_result(
+    run: Run, result: Result[ClassifierDetails], slider: SliderCounts, data: Data
+) -> None:
+    """Write what an evaluation leaves; result.json comes last, since it marks a finished run."""
+    absent = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
+    if absent:
         logger.warning(
-            "%d of %d classes have no %s image and are not judged: %s",
-            *(len(unjudged), len(data.classes), data.evaluated_on),
-            ", ".join(unjudged[:10]) + (" ..." if len(unjudged) > 10 else ""),
+            "%d of %d classes have no %s image and are not evaluated: %s",
+            *(len(absent), len(data.classes), data.evaluated_on),
+            ", ".join(absent[:10]) + (" ..." if len(absent) > 10 else ""),
         )
     run.write(SLIDER, json.dumps(slider.to_json(), separators=(",", ":")) + "\n")
     rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
     run.write("per_class.csv", csv_text(("class", "train_images", "accuracy"), rows))
-    points = [(alpha, *splits.values()) for alpha, splits in result.sweep.items()]
+    points = [(alpha, *splits.values()) for alpha, splits in result.details.sweep.items()]
     run.write("sweep.csv", csv_text(("alpha", *tables.SPLITS, "class_mean"), points))
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
 
@@ -36,18 +151,20 @@ def read_slider(run: Run) -> SliderCounts:
     path = run.folder / SLIDER
     again = (
         f"delete {run.folder}/result.json, and the same longtail train command with --resume "
-        "judges the run again without training it"
+        "evaluates the run again without training it"
     )
     if not path.exists():
-        raise UserError(f"{run.folder} has no {SLIDER}, it was judged by an older version: {again}")
+        raise UserError(
+            f"{run.folder} has no {SLIDER}, since an older version evaluated it: {again}"
+        )
     try:
         content = json.loads(path.read_text())
-        written_by = content.pop("format")
-        if written_by == FORMAT:
+        version = content.pop("format")
+        if version == FORMAT:
             return SliderCounts(**content)
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UserError(f"{path} cannot be read, it was cut short: {again}") from None
     raise UserError(
-        f"{path} has format {written_by}, this version of longtail reads {FORMAT}: make the "
+        f"{path} has format {version}, this version of longtail reads {FORMAT}: make the "
         f"report with the version in {run.folder}/env.json; or {again}"
     )

@@ -1,10 +1,9 @@
-"""What can be asked of a finished run: judge it again, at any alpha, without training."""
+"""Reopen a finished run: evaluate it again, at any alpha, without training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from lightning.fabric import Fabric
 from torch import Tensor
@@ -16,15 +15,8 @@ from longtail.data.base import Data, Split
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation import tables
 from longtail.evaluation.alpha import GRID, choose_alpha
-from longtail.evaluation.result import (
-    COST,
-    Evidence,
-    Result,
-    extract_parts,
-    label_free,
-    make_result,
-    score_parts,
-)
+from longtail.evaluation.result import ClassifierCost, ClassifierDetails, Result, make_result
+from longtail.evaluation.scoring import Evaluation, choose_label_free, extract_parts, score_parts
 from longtail.methods import Method, Model
 from longtail.methods.base import Auto
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
@@ -36,169 +28,155 @@ from longtail.training.features import extract
 from longtail.training.launch import launch
 from longtail.training.model import build_model, load_weights
 
+OwnData = Data | Path | str | None
+"""A run's own data: loaded already, or its place if it was moved; None where it lay."""
+
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A finished run with its data and its network, which features can be asked of."""
+    """A finished run with its data and its network on a device."""
 
     job: Job
     method: Method
-    """With nothing left open."""
+    """The method with its open option set to the value that was chosen."""
     data: Data
     model: Model
     preprocess: Preprocess
     fabric: Fabric
 
     def features(self, split: Split) -> Tensor:
-        """Features (N, D) of any images of that kind, prepared as those it was trained on."""
+        """Extract features (N, D) of images, which are prepared as the training images were."""
         return extract(self.model, split, self.preprocess, self.fabric, self.job.config.machine)
 
     @cached_property
-    def evidence(self) -> Evidence:
-        """Features and scores of every part of its data, by `head`."""
+    def evaluation(self) -> Evaluation:
+        """Features and scores of every part of its data, with the head at the run's own alpha."""
         features = extract_parts(self.model, self.data, self.features)
-        evidence = score_parts(self.method, self.model.head, features, self.data)
-        self._turn(evidence.head)
-        return evidence
+        evaluation = score_parts(self.method, self.model.head, features, self.data)
+        self._set_alpha(evaluation.head)
+        return evaluation
 
     @cached_property
     def head(self) -> Head:
-        """The head after the method's rule; of TDE, at the run's own alpha.
+        """The head after the method's rule, at the run's own alpha.
 
-        Only a rule has to see features of all data, which can take minutes.
+        Only a rule needs the features of all data, which can take minutes.
         """
-        return self.evidence.head if self.method.rule else self._turn(self.model.head)
+        if self.method.rule:
+            return self.evaluation.head
+        self._set_alpha(self.model.head)
+        return self.model.head
 
-    def _turn(self, head: Head) -> Head:
+    def _set_alpha(self, head: Head) -> None:
         if isinstance(head, NormalisedHead):
             head.alpha = self.job.run.result["alpha"]
-        return head
 
 
-Own = Data | Path | str | None
-"""A run's own data: a `Data` of the user's making, or where it lies now if it was moved."""
-
-
-def reopen(run: Run | Path | str, data: Own = None, root: Path | None = None) -> OpenRun:
-    """A finished run on its own data, which must be what it was trained on.
+def reopen(run: Run | Path | str, data: OwnData = None) -> OpenRun:
+    """Open a finished run on its own data, which must be what it was trained on.
 
     Args:
         run: the run or its folder.
-        data: the `Data` of your own making that it was trained on, or where its data lies now.
-        root: where its data set lies now; else where it lay, seen from where the run was started.
+        data: its data, if you made that yourself, or the place that it was moved to.
     """
     run = Run.open(run)
     job = Job.of(run.config, run)
-    config = job.config
     choice = job.method.choice
-    method = job.closed(run.result[choice.option]) if choice else job.method
-    own = own_data(run, data, root)
-    model = build_model(config, method, own)
+    method = job.with_choice(run.result[choice.option]) if choice else job.method
+    own = own_data(run, data)
+    model = build_model(job.config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = relaunch(run)
-    preprocess = build_preprocess(own, config.train).to(fabric.device)
+    preprocess = build_preprocess(own, job.config.train).to(fabric.device)
     return OpenRun(job, method, own, model.to(fabric.device).eval(), preprocess, fabric)
 
 
 def relaunch(run: Run) -> Fabric:
-    """The device at hand, for that of the run may be gone; figures are those of its precision."""
+    """Launch on the device at hand, since that of the run may be gone, in the run's precision."""
     return launch(MachineConfig(precision=run.config.machine.precision))
 
 
-def own_data(run: Run, data: Own = None, root: Path | None = None) -> Data:
-    """What the run was trained and judged on, or a `UserError` if that is not what is there now."""
-    config, result = run.config, run.result
-    called = config.data or config.files.list
-    if isinstance(data, Path | str):
-        called = data
+def own_data(run: Run, data: OwnData = None) -> Data:
+    """Load the data of `run`, or check `data`: the images must be those it was made with."""
+    result = run.result
     if not isinstance(data, Data):
-        name, files = data_sets.relocated(config.data, config.files, run.reached)
-        files = files if root is None else replace(files, root=root)
+        config = run.with_data(data)
+        name = str(config.data or config.files.list)
         try:
-            loaded = data_sets.load(name if data is None else data, files)
+            loaded = data_sets.load(config.data, config.files)
         except UserError as error:
-            if data is not None:
-                raise
-            moved = ". Tell longtail eval or sweep with --data PATH where it lies now"
-            raise UserError(
-                f"{run.folder} was trained on {called}, which was looked for "
-                f"where the run was started and from here: {error}"
-                f"{moved if data_sets.is_path(config.data) else ''}"
-            ) from None
+            raise (run.missing_data(error) if data is None else error) from None
         data = replace(loaded, name=result["data"])
+    else:
+        name = data.full_name
     if data.subset_sha256 != result["subset_sha256"]:
         raise UserError(
-            f"{run.folder} was trained on other images than {called} holds now: subset "
+            f"{run.folder} was trained on other images than {name} holds now: subset "
             f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now. Bring those "
             "back, or train anew"
         )
     then, now = (tables.PARTS[part] for part in (result["evaluated_on"], data.evaluated_on))
     if then != now:
         raise UserError(
-            f"{run.folder} was judged on its {then} part, and {called} would be judged on its "
+            f"{run.folder} was evaluated on its {then} part, and {name} would be evaluated on its "
             f"{now} part: pass the data that it was trained on"
         )
-    if not data.is_evaluated_on(result.get("evaluated_sha256")):
+    if not data.is_evaluated_on(result["evaluated_sha256"]):
         raise UserError(
-            f"{run.folder} was judged on other images than the {now} part of {called} holds "
+            f"{run.folder} was evaluated on other images than the {now} part of {name} holds "
             f"now: {result['evaluated_sha256'][:12]} then, {data.evaluated_sha256[:12]} now"
         )
     return data
 
 
 def evaluate(
-    run: Run | Path | str,
-    alpha: Auto | None = None,
-    *,
-    data: Own = None,
-) -> Result:
-    """The result of a finished run at `alpha` (None: as it was trained); writes nothing.
+    run: Run | Path | str, alpha: Auto | None = None, *, data: OwnData = None
+) -> Result[ClassifierDetails]:
+    """Evaluate a finished run at `alpha`; nothing is written.
 
-    `auto` chooses on held-out data that is not judged on when there is some, else by the label-free
-    rule.
-    `data` is needed for a run that was trained on a `Data` of your own making, or whose data was
-    moved.
+    Args:
+        run: the run or its folder.
+        alpha: a number; `auto` to choose it on held-out data that is not the evaluated part, or
+            by the label-free rule without any; None for the run's own.
+        data: its data, if you made that yourself, or the place that it was moved to.
     """
     if alpha is not None and alpha != "auto":
         alpha = check_alpha(alpha)
     opened = reopen(run, data)
-    job, evidence = opened.job, opened.evidence
-    stored = job.run.result
+    stored = opened.job.run.result
     if alpha is None:
-        chosen = (stored["alpha"], stored["alpha_rule"])
+        choice = (stored["alpha"], stored["alpha_rule"])
     else:
-        _needs_tde(job, evidence)
-        chosen = _alpha(alpha, evidence, opened.data, stored)
-    cost = {name: stored.get(name) for name in COST}
-    return make_result(job.config, opened.data, evidence, chosen, cost)
+        _check_has_alpha(opened)
+        choice = _choose_alpha(opened) if alpha == "auto" else (alpha, "fixed")
+    cost = ClassifierCost.from_json(stored)
+    return make_result(opened.job.config, opened.data, opened.evaluation, choice, cost)
 
 
-def _alpha(
-    wanted: Auto, evidence: Evidence, data: Data, stored: Mapping[str, Any]
-) -> tuple[float, str]:
-    if wanted != "auto":
-        return wanted, "fixed"
-    if stored["alpha_rule"] == "held-out":  # it was chosen then, perhaps by a tuning run
+def _choose_alpha(opened: OpenRun) -> tuple[float, str]:
+    """Choose alpha as the run did, else on held-out data, else without labels."""
+    stored, evaluation = opened.job.run.result, opened.evaluation
+    if stored["alpha_rule"] == "held-out":  # perhaps by a tuning run
         return stored["alpha"], "held-out"
-    if evidence.held_out is not None and data.test is not None:
-        return choose_alpha(evidence.held_out, data.counts), "held-out"
-    assert isinstance(evidence.head, NormalisedHead)
-    return label_free(evidence.head, evidence.features.train)
+    if evaluation.held_out is not None and opened.data.test is not None:
+        return choose_alpha(evaluation.held_out, opened.data.counts), "held-out"
+    assert isinstance(evaluation.head, NormalisedHead)
+    return choose_label_free(evaluation.head, evaluation.features.train)
 
 
 def sweep(
-    run: Run | Path | str, alphas: Sequence[float] = GRID, *, data: Own = None
+    run: Run | Path | str, alphas: Sequence[float] = GRID, *, data: OwnData = None
 ) -> dict[float, measures.Accuracy]:
-    """Accuracy of a finished run at each alpha, from one pass over the images."""
+    """Compute the accuracy of a finished run at each alpha, from one pass over the images."""
     alphas = [check_alpha(alpha) for alpha in alphas]
     opened = reopen(run, data)
-    _needs_tde(opened.job, opened.evidence)
-    return measures.sweep(opened.evidence.scores, opened.data.counts, alphas)
+    _check_has_alpha(opened)
+    return measures.sweep(opened.evaluation.scores, opened.data.counts, alphas)
 
 
-def _needs_tde(job: Job, evidence: Evidence) -> None:
-    if evidence.scores.indirect is None:
+def _check_has_alpha(opened: OpenRun) -> None:
+    if opened.evaluation.scores.indirect is None:
         raise UserError(
-            f"{job.config.method} has no alpha: its head has no direction to subtract. "
+            f"{opened.job.config.method} has no alpha: its head has no direction to subtract. "
             "Methods that do: cosine, capsule, deconfound, and each with -tde"
         )

@@ -1,4 +1,4 @@
-"""Jobs trained side by side to their last epoch, saved on the way, and what that took."""
+"""Train jobs side by side to their last epoch and save checkpoints on the way."""
 
 import math
 from collections.abc import Sequence
@@ -11,41 +11,37 @@ from lightning.fabric import Fabric
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.evaluation import accuracy as measures
-from longtail.evaluation.result import own_seconds
-from longtail.runs.plan import DataOf, Job, find_start
+from longtail.evaluation.result import ClassifierCost, own_seconds
+from longtail.runs.packing import find_trained_run, on_cuda
+from longtail.runs.plan import DataOf, Job
 from longtail.training.batches import Batches, place
 from longtail.training.loop import Progress, Stopwatch, train
 from longtail.training.trainer import Trainer
 
 
-def on_cuda(fabric: Fabric) -> bool:
-    """Whether the device is a CUDA one."""
-    return fabric.device.type == "cuda"
-
-
 @dataclass(frozen=True)
 class FinishedTraining:
-    """Replicas at their last epoch, and what it took."""
+    """Replicas at their last epoch, and what their training took."""
 
     replicas: list[Trainer]
     failed: dict[Trainer, UserError]
-    """Those that came to no end, and why."""
+    """Replicas that stopped early, and why."""
     images_per_second: float
-    """Of all replicas together."""
+    """Over all replicas together."""
     clock: Stopwatch
-    """What was spent on them, before an interruption too, without the last evaluation."""
+    """Seconds of training, also of those before an interruption; without the last evaluation."""
 
-    def cost(self, job: Job, replica: Trainer, judging: float) -> dict[str, Any]:
-        """The fields of a result that tell what it took, with the seconds of judging it."""
-        return {
-            "training_id": job.training_id(replica.data),
-            "seconds": self.clock.seconds + judging,
-            "capture_seconds": self.clock.paused_seconds,
-            "replicas": len(self.replicas),
-            "images": replica.images,
-            "images_per_second": self.images_per_second,
-            "device": environment(cuda=on_cuda(self.replicas[0].fabric))["device"],
-        }
+    def cost(self, job: Job, replica: Trainer, evaluation_seconds: float) -> ClassifierCost:
+        """Return what `job`, which `replica` was trained for, took with its evaluation."""
+        return ClassifierCost(
+            training_id=job.training_id(replica.data),
+            seconds=self.clock.seconds + evaluation_seconds,
+            images=replica.images,
+            images_per_second=self.images_per_second,
+            device=environment(cuda=on_cuda(replica.fabric))["device"],
+            capture_seconds=self.clock.paused_seconds,
+            replicas=len(self.replicas),
+        )
 
 
 def train_jobs(
@@ -55,44 +51,46 @@ def train_jobs(
     progress: Progress | None,
     others: Sequence[Job] = (),
 ) -> FinishedTraining:
-    """Train `jobs` side by side to the last epoch, from where they or `others` have come."""
-    replicas = _replicas(jobs, data_of, fabric)
-    before = _take_up(jobs, replicas, fabric, others)
-    watched = progress if fabric.global_rank == 0 else None
-    if watched:
-        watched.begin(_title(jobs), max(replica.epochs for replica in replicas), before.epoch)
-    clock = Stopwatch(before.seconds, before.capture_seconds)
-    last_save = before.seconds if before.epoch else -math.inf  # what is begun is saved at once
+    """Train `jobs` side by side, from their checkpoints or from finished runs of `others`."""
+    replicas = _build_replicas(jobs, data_of, fabric)
+    done = _restore(jobs, replicas, fabric, others)
+    progress = progress if fabric.global_rank == 0 else None
+    if progress:
+        progress.begin(_title(jobs), max(replica.epochs for replica in replicas), done.epoch)
+    clock = Stopwatch(done.seconds, done.capture_seconds)
+    last_save = done.seconds if done.epoch else -math.inf  # the first epoch is saved at once
 
-    def seen(epoch: int) -> int:
+    def images_until(epoch: int) -> int:
         return sum(replica.images_in(0, epoch) for replica in replicas)
 
     def after_epoch(epoch: int, records: list[dict[str, Any] | None]) -> None:
         nonlocal last_save
         due = clock.seconds - last_save >= jobs[0].config.machine.save_seconds
-        second = clock.seconds / seen(epoch)  # of each image
+        seconds_per_image = clock.seconds / images_until(epoch)
         for job, replica, record in zip(jobs, replicas, records, strict=True):
             if record is None:
                 continue
-            record["val"] = _held_out(replica)
+            record["val"] = _score_held_out(replica)
             if fabric.global_rank != 0:
                 continue
             job.run.append_metrics(record, epoch=epoch - 1)
             if due or epoch == replica.epochs:
-                own = Checkpoint(epoch, second * replica.images_in(0, epoch), clock.paused_seconds)
+                share = seconds_per_image * replica.images_in(0, epoch)
+                done_now = Checkpoint(epoch, share, clock.paused_seconds)
                 state = {"data": replica.data.identity, "replica": replica.state_dict()}
-                job.run.save_checkpoint({**own._asdict(), **state})
+                job.run.save_checkpoint({**done_now._asdict(), **state})
         if due:
             last_save = clock.seconds
-        if watched:
-            watched.epoch(next(record for record in records if record))
+        if progress:
+            progress.epoch(next(record for record in records if record))
 
     with torch.random.fork_rng(devices=[fabric.device] if on_cuda(fabric) else []):
         failed = train(
-            replicas, start=before.epoch, after_epoch=after_epoch, progress=watched, clock=clock
+            replicas, start=done.epoch, after_epoch=after_epoch, progress=progress, clock=clock
         )
     clock.stop()
-    return FinishedTraining(replicas, failed, seen(max(r.epochs for r in replicas)) / clock.seconds, clock)
+    images = images_until(max(replica.epochs for replica in replicas))
+    return FinishedTraining(replicas, failed, images / clock.seconds, clock)
 
 
 class Checkpoint(NamedTuple):
@@ -100,30 +98,30 @@ class Checkpoint(NamedTuple):
 
     epoch: int = 0
     seconds: float = 0.0
-    """Its share, by its images, of those spent on all side by side."""
+    """Its share, by images, of the seconds that trainings side by side took together."""
     capture_seconds: float = 0.0
 
 
-def _take_up(
+def _restore(
     jobs: Sequence[Job], replicas: Sequence[Trainer], fabric: Fabric, others: Sequence[Job]
 ) -> Checkpoint:
-    """Bring every replica to where its checkpoint, or a run of `others`, has come."""
-    reached = Checkpoint()
+    """Load each replica's checkpoint, else the model of a finished run among `others`."""
+    done = Checkpoint()
     for job, replica in zip(jobs, replicas, strict=True):
-        if saved := job.checkpoint(replica.data):
-            spent = reached.seconds + saved["seconds"]
-            reached = Checkpoint(saved["epoch"], spent, saved["capture_seconds"])
+        if saved := job.load_checkpoint(replica.data):
+            seconds = done.seconds + saved["seconds"]
+            done = Checkpoint(saved["epoch"], seconds, saved["capture_seconds"])
             replica.load_state_dict(saved["replica"])
-        elif found := find_start(job, replica.data, others):
-            reached = Checkpoint(found.epochs, reached.seconds + own_seconds(found.run.result))
-            replica.start_from(found.run.load_model(), f"{found.run.folder}/model.safetensors")
+        elif trained := find_trained_run(job, replica.data, others):
+            done = Checkpoint(trained.epochs, done.seconds + own_seconds(trained.run.result))
+            replica.start_from(trained.run.load_model(), f"{trained.run.folder}/model.safetensors")
             if fabric.global_rank == 0:
-                job.run.write_metrics(found.run.metrics)
-    return reached
+                job.run.write_metrics(trained.run.metrics)
+    return done
 
 
-def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Trainer]:
-    """One for each job; those that see the same images alike share them on the device."""
+def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Trainer]:
+    """Build a trainer for each job; jobs with the same images and crops share their batches."""
     placed: dict[Any, Batches] = {}
     replicas = []
     for job in jobs:
@@ -136,15 +134,15 @@ def _replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Trai
     return replicas
 
 
-def _held_out(replica: Trainer) -> dict[str, float | None] | None:
-    """Split accuracies on the validation part, and the alpha that they are at."""
+def _score_held_out(replica: Trainer) -> dict[str, float | None] | None:
+    """Return the split accuracies on the validation part, and the alpha that they are at."""
     data = replica.data
     if data.val is None:
         return None
-    held = measures.score(replica.model.head, replica.features(data.val), data.val.labels)
-    alpha = None if held.indirect is None else 0.0  # methods of other alphas share the training
-    judged = measures.accuracy(held.total, held.labels, data.counts)
-    return {"alpha": alpha, **judged.splits()}
+    scores = measures.score(replica.model.head, replica.features(data.val), data.val.labels)
+    alpha = None if scores.indirect is None else 0.0  # methods of other alphas share the training
+    accuracy = measures.accuracy(scores.total, scores.labels, data.counts)
+    return {"alpha": alpha, **accuracy.splits()}
 
 
 def _title(jobs: Sequence[Job]) -> str:

@@ -76,8 +76,7 @@ def _load_images(run: Run, data: Path | str | Data | None, options: dict[str, An
             f"--{ignored[0].replace('_', '-')} applies to --data only: the run's own images are "
             "always prepared as in training"
         )
-    root = options.get("root")
-    return own_data(run, root=None if root is None else Path(root))
+    return own_data(run, options.get("root"))
 
 
 def describe_origin(run: Run, data: Data) -> dict[str, Any]:

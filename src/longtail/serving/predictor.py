@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.core.errors import UserError, unknown
-from longtail.data.decoding.images import Blob, decode_all
+from longtail.data.decoding.images import Blob, decode_in_threads
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
@@ -168,7 +168,7 @@ class Predictor:
                     reasons[place] = str(error)
                     yield b""  # unreadable too, to keep the order
 
-        for place, pixels in enumerate(decode_all(blobs(), (height, width))):
+        for place, pixels in enumerate(decode_in_threads(blobs(), (height, width))):
             pixels = reasons.pop(place, pixels)
             if not isinstance(pixels, str) and channels == 1:
                 colour = Image.fromarray(pixels.transpose(1, 2, 0))

@@ -175,7 +175,7 @@ def _split_network(
     state: networks.StateDict, data: Data, name: str
 ) -> tuple[Identity | networks.HeadlessNetwork, networks.LastLayer]:
     """Return the part of the network that computes the features, and its last layer."""
-    classes, sample = len(data.classes), data.train.take(torch.arange(2)).pixels()
+    classes, sample = len(data.classes), data.train.take(torch.arange(2)).load_inputs()
     if data.embeddings:
         dim = sample.shape[1]
         return Identity(dim), networks.find_last_layer(state, classes, dim)
@@ -210,20 +210,20 @@ def _retrofit_layer(
         (train, held), chosen_on = hold_out(train, HELD_OUT), "train"
     head = CosineHead(layer.weight.shape[1], len(layer.weight), alpha=0.0)
     head.weight.copy_(layer.weight)
-    head.mean_feature.copy_(train.in_memory.mean(0))
-    mean_cos = float(cosines(head, train.in_memory).mean())
-    path = sweep(score(head, held.in_memory, held.labels), data.counts) if len(held) else {}
+    head.mean_feature.copy_(train.input_tensor.mean(0))
+    mean_cos = float(cosines(head, train.input_tensor).mean())
+    path = sweep(score(head, held.input_tensor, held.labels), data.counts) if len(held) else {}
     head.alpha, rule = label_free_alpha(mean_cos), "label-free"
     if head.alpha == 0:
         rule = "no direction"
     elif path:
         head.alpha, rule = best(path), "held-out"
-    head.mean_feature.copy_(parts["train"].in_memory.mean(0))  # with the held-out images
+    head.mean_feature.copy_(parts["train"].input_tensor.mean(0))  # with the held-out images
     evaluated_on, split = next((p, parts[p]) for p in ("test", "val", "train") if p in parts)
     if evaluated_on == "train" and len(held):
         split = held
     folded = head.folded()
-    mean_length = float(parts["train"].in_memory.norm(dim=1).mean().clamp(min=1e-12))
+    mean_length = float(parts["train"].input_tensor.norm(dim=1).mean().clamp(min=1e-12))
     return Retrofit(
         head=head.eval(),
         rule=rule,
@@ -268,7 +268,7 @@ def _make_model(
 
 
 def _evaluate(head: Head, split: Split, data: Data) -> Accuracy:
-    logits = torch.cat([head(batch) for batch in split.in_memory.split(4096)])
+    logits = torch.cat([head(batch) for batch in split.input_tensor.split(4096)])
     return accuracy(logits, split.labels, data.counts)
 
 

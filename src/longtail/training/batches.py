@@ -16,11 +16,11 @@ from torch import Tensor
 
 from longtail.core.config import MachineConfig, TrainConfig
 from longtail.core.errors import UserError
-from longtail.data.augment.crops import Augmentation, CropFlip, Plain
+from longtail.data.augment.crops import Augmentation, CropFlip, NoAugmentation
 from longtail.data.augment.photo import ResizedCrop
 from longtail.data.base import Data
-from longtail.data.decoding.host import processes, share
-from longtail.data.decoding.images import Pixels
+from longtail.data.decoding.host import cores_per_process, count_processes
+from longtail.data.decoding.images import ImageChunk
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import CHUNK, read_chunks
 from longtail.nn.preprocess import Preprocess, to_channels_last
@@ -65,7 +65,7 @@ class ResidentBatches:
         """Copy the training set of `data` to `device`."""
         augmentation = choose_augmentation(data, train)
         return ResidentBatches(
-            source=augmentation.ready(data.train.in_memory).to(device),
+            source=augmentation.prepare(data.train.input_tensor).to(device),
             labels=data.train.labels.to(device),
             augmentation=augmentation,
             preprocess=build_preprocess(data, train).to(device),
@@ -109,7 +109,7 @@ class StreamedBatches:
 
     def draw(self, index: Tensor, draws: Tensor, sampler: int) -> Tensor:
         """Network inputs of the sampler's next batch, which holds the rows in `index` (B,)."""
-        source = self.augmentation.ready(next(self._streams[sampler]))
+        source = self.augmentation.prepare(next(self._streams[sampler]))
         places = torch.arange(len(index), device=self.device)
         return to_channels_last(self.preprocess(self.augmentation(source, places, draws)))
 
@@ -120,7 +120,7 @@ Batches = ResidentBatches | StreamedBatches
 def choose_augmentation(data: Data, train: TrainConfig) -> Augmentation:
     """Choose the augmentation that `train` asks for, sized for the images of `data`."""
     if data.embeddings or train.augment == "none":
-        return Plain()
+        return NoAugmentation()
     stored, seen = stored_size(data), input_size(data, train)
     if train.augment == "resized-crop":
         return ResizedCrop(stored, seen, train.jitter)
@@ -152,7 +152,7 @@ def stored_size(data: Data) -> tuple[int, int]:
 def sample_input(data: Data, train: TrainConfig) -> Tensor:
     """One network input of the right shape, to try a network out."""
     if data.embeddings:
-        return data.train.in_memory[:1]
+        return data.train.input_tensor[:1]
     return torch.zeros(1, data.train.inputs.shape[1], *input_size(data, train))
 
 
@@ -176,11 +176,11 @@ def stream_batches(
     places = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
     wide = inputs.element_size() if isinstance(inputs, Tensor) else 1
     chunks = read_chunks(
-        inputs.decoded if isinstance(inputs, StreamedImages) else partial(_take_rows, inputs),
+        inputs.decode if isinstance(inputs, StreamedImages) else partial(_take_rows, inputs),
         places,
         workers=count_workers(machine, streams) if places else 0,
         chunk_bytes=CHUNK * math.prod(inputs.shape[1:]) * wide,
-        loaders=streams * processes(machine),
+        loaders=streams * count_processes(machine),
         pin=device.type == "cuda",
     )
     joined = _join_chunks(inputs, chunks, [len(batch) for batch in batches], device)
@@ -191,16 +191,16 @@ def count_workers(machine: MachineConfig, streams: int = 1) -> int:
     """Workers of each stream: a share of --workers, or of the cores of this process."""
     if machine.workers == 0:
         return 0
-    return max(1, (machine.workers or share(machine)) // streams)
+    return max(1, (machine.workers or cores_per_process(machine)) // streams)
 
 
-def _take_rows(inputs: Tensor, rows: list[int]) -> Pixels:
-    return Pixels(inputs[rows], {})
+def _take_rows(inputs: Tensor, rows: list[int]) -> ImageChunk:
+    return ImageChunk(inputs[rows], {})
 
 
 def _join_chunks(
     inputs: Tensor | StreamedImages,
-    chunks: Iterator[Pixels],
+    chunks: Iterator[ImageChunk],
     sizes: Sequence[int],
     device: torch.device,
 ) -> Iterator[Tensor]:
@@ -211,9 +211,9 @@ def _join_chunks(
         filled = 0
         while filled < size:
             chunk = next(chunks)
-            if chunk.broken:
+            if chunk.unreadable:
                 assert isinstance(inputs, StreamedImages)
-                inputs.tell(chunk.broken)
+                inputs.report_unreadable(chunk.unreadable)
             count = len(chunk.images)
             batch[filled : filled + count].copy_(chunk.images, non_blocking=True)
             filled += count

@@ -12,7 +12,7 @@ from lightning.fabric.strategies import DDPStrategy
 from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Data
-from longtail.data.decoding.host import processes
+from longtail.data.decoding.host import count_processes
 from longtail.training.batches import sample_input
 
 WAIT = timedelta(hours=6)
@@ -52,7 +52,7 @@ def launch(machine: MachineConfig) -> Fabric:
 
 def _count_processes(machine: MachineConfig) -> tuple[int, int]:
     """Processes per host and number of hosts, from torchrun, SLURM or the options."""
-    per_host, env = processes(machine), os.environ
+    per_host, env = count_processes(machine), os.environ
     if "LOCAL_WORLD_SIZE" in env:
         return per_host, int(env["WORLD_SIZE"]) // per_host
     if int(env.get("SLURM_NTASKS", 1)) > 1:

@@ -1,8 +1,8 @@
 """Augmentation of whole batches on their device: no host synchronisation, one draw per image.
 
-What happens to an image is drawn on the host, a row of numbers for each place in the epoch's
-order. So a run draws the same whether its data is resident or streams, whether its step is
-captured or not, and on any number of ranks.
+The host draws a row of random parameters for each place in the epoch's order. So a run draws the
+same whether its data is resident or streamed, whether its step is captured or not, and on any
+number of ranks.
 
 Shapes: N images in the source, B in the batch, images (C, H, W), pad p on each side.
 """
@@ -16,38 +16,38 @@ from torch.nn import functional as F
 
 
 class Augmentation(Protocol):
-    """What training does to images at random."""
+    """A random change of training images."""
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """A row of parameters for each of `count` images, (count, P) on the host."""
+        """Draw a row of parameters for each of `count` images, (count, P) on the host."""
         ...
 
-    def ready(self, images: Tensor) -> Tensor:
-        """`images` (N, C, H, W) as a source to gather from: what need be done only once."""
+    def prepare(self, images: Tensor) -> Tensor:
+        """Turn `images` (N, C, H, W) into a source to gather from: work that is done once."""
         ...
 
-    def __call__(self, source: Tensor, index: Tensor, drawn: Tensor) -> Tensor:
-        """The images of `index` (B,) out of a `ready` source, each with its row of `drawn`."""
+    def __call__(self, source: Tensor, index: Tensor, parameters: Tensor) -> Tensor:
+        """Gather the images `index` (B,) of a prepared source and change each by its row."""
         ...
 
 
 @dataclass(frozen=True)
-class Plain:
-    """Nothing at random."""
+class NoAugmentation:
+    """Leaves images as they are."""
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         return torch.empty(count, 0)
 
-    def ready(self, images: Tensor) -> Tensor:
+    def prepare(self, images: Tensor) -> Tensor:
         return images
 
-    def __call__(self, source: Tensor, index: Tensor, drawn: Tensor) -> Tensor:
+    def __call__(self, source: Tensor, index: Tensor, parameters: Tensor) -> Tensor:
         return source[index]
 
 
 @dataclass(frozen=True)
 class CropFlip:
-    """A random crop out of the padded image, mirrored half of the time if `flip`."""
+    """A random crop of the padded image, mirrored half of the time if `flip`."""
 
     stored: tuple[int, int]
     """(H, W) of images."""
@@ -57,26 +57,21 @@ class CropFlip:
     flip: bool
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Columns: top, left, mirrored; (count, 3) int64."""
+        """Draw the columns top, left, mirrored; (count, 3) int64."""
         room = [self.stored[side] + 2 * self.pad - self.size[side] + 1 for side in (0, 1)]
         choices = torch.tensor([*room, 2 if self.flip else 1])
         return (torch.rand(count, 3, generator=generator) * choices).long()
 
-    def ready(self, images: Tensor) -> Tensor:
-        """Zeros around every image: (N, C, H + 2p, W + 2p)."""
-        return pad_images(images, self.pad) if self.pad else images
+    def prepare(self, images: Tensor) -> Tensor:
+        """Pad every image with zeros: (N, C, H + 2p, W + 2p)."""
+        return F.pad(images, (self.pad,) * 4) if self.pad else images
 
-    def __call__(self, source: Tensor, index: Tensor, drawn: Tensor) -> Tensor:
-        top, left, mirrored = drawn.unbind(1)
-        return take(source, index, top, left, mirrored.bool(), self.size)
-
-
-def pad_images(images: Tensor, pad: int) -> Tensor:
-    """Zeros around every image, once: (N, C, H + 2p, W + 2p)."""
-    return F.pad(images, (pad, pad, pad, pad))
+    def __call__(self, source: Tensor, index: Tensor, parameters: Tensor) -> Tensor:
+        top, left, mirrored = parameters.unbind(1)
+        return crop_and_mirror(source, index, top, left, mirrored.bool(), self.size)
 
 
-def take(
+def crop_and_mirror(
     source: Tensor,
     index: Tensor,
     top: Tensor,
@@ -86,7 +81,7 @@ def take(
 ) -> Tensor:
     """Gather, crop and mirror in one indexing operation: (B, C, H, W).
 
-    `top`, `left` and `mirrored` are (B,), one value an image.
+    `top`, `left` and `mirrored` are (B,), one value per image.
     """
     height, width = size
     rows = top[:, None] + torch.arange(height, device=source.device)  # (B, H)
@@ -103,5 +98,5 @@ def take(
 
 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Images from 0 to 255 as float32: (x / 255 - mean) / std, with mean and std (C, 1, 1)."""
+    """Normalise images from 0 to 255: (x / 255 - mean) / std, with mean and std (C, 1, 1)."""
     return (images.float() / 255 - mean) / std

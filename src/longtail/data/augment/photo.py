@@ -1,10 +1,10 @@
 """The paper's augmentation of photographs: random resized crop, mirror, colour jitter.
 
-Parameters have torchvision's distributions, and for the same parameters each image comes out as
-torchvision makes it. As there, and in the authors' code, the three colour adjustments of an image
-come in a random order of its own.
+Parameters have torchvision's distributions, and the same parameters give torchvision's images. As
+there, and in the authors' code, each image has its own random order of the three colour
+adjustments.
 
-Shapes: B images of a batch, stored (C, H, W), made (C, h, w).
+Shapes: B images of a batch, stored (C, H, W), cropped (C, h, w).
 """
 
 import math
@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 AREA = (0.08, 1.0)
-"""Part of the image that a crop covers."""
+"""Fraction of the image that a crop covers."""
 RATIO = (3 / 4, 4 / 3)
 """Width over height of a crop, drawn on a logarithmic scale."""
 ATTEMPTS = 10
-"""Draws of a crop until one lies inside the image; then the largest in the middle is taken."""
+"""Draws of a crop until one lies inside the image; else the largest central crop is used."""
 GREY = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue in a grey image (ITU-R 601-2), as torchvision has them."""
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
@@ -28,18 +28,18 @@ BRIGHTNESS, CONTRAST, SATURATION = range(3)
 
 @dataclass(frozen=True)
 class ResizedCrop:
-    """A random part of the image, resized, mirrored half of the time, its colours adjusted."""
+    """A random crop of the image, resized, mirrored half of the time, with jittered colours."""
 
     stored: tuple[int, int]
-    """(H, W)."""
+    """(H, W) of images."""
     size: tuple[int, int]
-    """(h, w)."""
+    """(h, w) of crops."""
     jitter: float
-    """Brightness, contrast and saturation each get a factor from 1 - jitter to 1 + jitter."""
+    """Factors of brightness, contrast and saturation are from 1 - jitter to 1 + jitter."""
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Columns: top, left, height, width, mirrored, then three times adjustment and factor."""
-        boxes = random_boxes(count, self.stored, generator)
+        """Draw the columns top, left, height, width, mirrored, then three pairs of `colours`."""
+        boxes = draw_boxes(count, self.stored, generator)
         mirrored = torch.randint(2, (count, 1), generator=generator)
         if not self.jitter:
             return torch.cat([boxes, mirrored], dim=1)
@@ -51,24 +51,24 @@ class ResizedCrop:
         colours = torch.stack([order, factors], dim=2).flatten(1)  # (count, 6)
         return torch.cat([boxes, mirrored, colours], dim=1)
 
-    def ready(self, images: Tensor) -> Tensor:
+    def prepare(self, images: Tensor) -> Tensor:
         return images
 
-    def __call__(self, source: Tensor, index: Tensor, drawn: Tensor) -> Tensor:
+    def __call__(self, source: Tensor, index: Tensor, parameters: Tensor) -> Tensor:
         images = source[index].to(working_type(source.device))
-        images = crop_and_resize(images, drawn[:, :4], drawn[:, 4], self.size)
+        images = crop_and_resize(images, parameters[:, :4], parameters[:, 4], self.size)
         if self.jitter and images.shape[1] == len(GREY):
-            images = jitter_colours(images, drawn[:, 5:])
+            images = jitter_colours(images, parameters[:, 5:])
         return images
 
 
 def working_type(device: torch.device) -> torch.dtype:
-    """Half precision on CUDA: half of the traffic, and off by less than a grey level."""
+    """Half precision on CUDA, which halves the traffic for an error below one grey level."""
     return torch.float16 if device.type == "cuda" else torch.float32
 
 
-def random_boxes(count: int, image: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """Crops (count, 4) as top, left, height, width; the distribution is torchvision's."""
+def draw_boxes(count: int, image: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """Draw crops (count, 4) as top, left, height, width; the distribution is torchvision's."""
     tall, wide = image
 
     def uniform(low: float, high: float) -> Tensor:
@@ -78,9 +78,9 @@ def random_boxes(count: int, image: tuple[int, int], generator: torch.Generator)
     ratio = uniform(math.log(RATIO[0]), math.log(RATIO[1])).exp()
     width, height = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
     inside = (width > 0) & (width <= wide) & (height > 0) & (height <= tall)
-    first = inside.float().argmax(dim=1, keepdim=True)  # of the attempts
+    first = inside.float().argmax(dim=1, keepdim=True)  # attempt that fits
     found = inside.any(dim=1)
-    widest = min(wide, round(tall * RATIO[1]))  # that a crop in the middle may be
+    widest = min(wide, round(tall * RATIO[1]))  # of a central crop
     tallest = min(tall, round(wide / RATIO[0]))
     height = torch.where(found, height.gather(1, first).squeeze(1), tallest)
     width = torch.where(found, width.gather(1, first).squeeze(1), widest)
@@ -91,10 +91,10 @@ def random_boxes(count: int, image: tuple[int, int], generator: torch.Generator)
 
 
 def crop_and_resize(images: Tensor, box: Tensor, mirrored: Tensor, size: tuple[int, int]) -> Tensor:
-    """The part of each image in its `box`, brought to `size`, mirrored where that is 1.
+    """Crop each image to its `box`, resize it to `size`, and mirror it where `mirrored` is 1.
 
-    A resize is linear along each side, so that it is two matrix products: they have one shape
-    whatever the boxes are, and a captured step can hold them.
+    A resize is linear along each side, so it is two matrix products. Their shapes do not depend on
+    the boxes, so a captured step can contain them.
 
     Args:
         images: (B, C, H, W) of a float type.
@@ -103,16 +103,16 @@ def crop_and_resize(images: Tensor, box: Tensor, mirrored: Tensor, size: tuple[i
         size: (h, w).
     """
     top, left, height, width = box.unbind(1)
-    rows = _weights(top, height, images.shape[2], size[0])  # (B, h, H)
-    columns = _weights(left, width, images.shape[3], size[1])  # (B, w, W)
+    rows = _resize_weights(top, height, images.shape[2], size[0])  # (B, h, H)
+    columns = _resize_weights(left, width, images.shape[3], size[1])  # (B, w, W)
     columns = torch.where(mirrored[:, None, None] > 0, columns.flip(1), columns)
     across = images.flatten(1, 2) @ columns.to(images.dtype).mT  # (B, C * H, w)
     across = across.unflatten(1, images.shape[1:3])  # (B, C, H, w)
     return rows.to(images.dtype)[:, None] @ across
 
 
-def _weights(start: Tensor, length: Tensor, before: int, after: int) -> Tensor:
-    """How much each of `before` pixels counts for each of `after`, (B, after, before).
+def _resize_weights(start: Tensor, length: Tensor, before: int, after: int) -> Tensor:
+    """Weights of the `before` old pixels for each of the `after` new ones, (B, after, before).
 
     Bilinear with antialiasing: a triangle as wide as one new pixel, or one old one if that is
     wider, cut off at the ends of the crop.
@@ -127,14 +127,14 @@ def _weights(start: Tensor, length: Tensor, before: int, after: int) -> Tensor:
 
 
 def jitter_colours(images: Tensor, colours: Tensor) -> Tensor:
-    """Brightness, contrast and saturation adjusted, in each image's own order.
+    """Adjust brightness, contrast and saturation, in the order of each image.
 
     Each adjustment blends the image with another: with black, with its mean grey, or with its
     grey version.
 
     Args:
         images: (B, 3, H, W) of a float type, 0 to 255.
-        colours: (B, 6), three times which adjustment and by what factor.
+        colours: (B, 6), three pairs of an adjustment and its factor.
     """
     colours = colours.to(images.dtype)
     for which, factor in zip(colours[:, 0::2].unbind(1), colours[:, 1::2].unbind(1), strict=True):
@@ -148,9 +148,9 @@ def jitter_colours(images: Tensor, colours: Tensor) -> Tensor:
 
 
 def centre_crop(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """What is judged of stored images (B, C, H, W): their middle, (B, C, h, w).
+    """Crop the centre (B, C, h, w) of images (B, C, H, W), which evaluation uses.
 
-    Images that are too small are enlarged as a whole.
+    Images that are smaller are enlarged as a whole.
     """
     tall, wide = images.shape[2:]
     if tall < size[0] or wide < size[1]:

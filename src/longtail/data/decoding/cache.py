@@ -1,9 +1,9 @@
 """Decoded images on disk, so that a set is decoded once and not at every start.
 
-A file's name is the hash of what went into it: the encoded images, the rows, the size and the
-decoder. Changed data has another name, and nothing is ever out of date. It may be deleted at any
-time. It is memory-mapped, so that several processes share one copy, only what is looked at is read,
-and it takes no memory that the system could not have back.
+The name of a file is the hash of what went into it: the encoded images, the rows, the size and the
+decoder. Changed data has another name, so a file is never out of date, and it may be deleted at any
+time. Files are memory-mapped: processes share one copy and read only what they need, and the
+system can take the memory back.
 """
 
 import hashlib
@@ -11,44 +11,39 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from secrets import token_hex
-from typing import BinaryIO
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longtail.data.decoding.images import Allocate, in_memory
+from longtail.data.decoding.images import Allocate, allocate_in_memory
 from longtail.data.sources import Store
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where two processes may both decode
-    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 
 DECODER = 2
-"""Counts the changes to what `images.decode` makes of an image."""
+"""Version of `images.decode`; it counts up whenever the pixels change."""
 PROBES = 256
-"""Files of a set that are looked into."""
+"""Files of a set whose content is hashed."""
 PROBE = 4096
-"""Bytes at either end of such a file."""
+"""Bytes that are hashed at either end of such a file."""
 
 
 def cache_folder() -> Path:
-    """$LONGTAIL_CACHE, else `longtail` in the user's cache folder."""
+    """The cache: $LONGTAIL_CACHE, else `longtail` in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("LONGTAIL_CACHE") or Path(home) / "longtail")
 
 
-def free_room() -> int:
-    """Bytes that may be written there; 0 where nothing can be."""
+def free_disk_space() -> int:
+    """Free bytes in the cache folder; 0 if it cannot be written to."""
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)
         return shutil.disk_usage(cache_folder()).free if os.access(cache_folder(), os.W_OK) else 0
@@ -62,47 +57,42 @@ class CachedStore:
 
     store: Store
     content: Callable[[], str]
-    """A text that is another one whenever the decoded rows would be."""
+    """Returns a text that changes whenever the decoded rows would."""
 
-    def read(self, rows: Tensor, allocate: Allocate = in_memory) -> tuple[Tensor, Tensor]:
-        """The rows from disk if they are there; else from the store, and then kept.
+    def read(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> tuple[Tensor, Tensor]:
+        """Return the rows from disk, or decode them from the store and keep them.
 
-        Rows that cannot be decoded are never kept, so that they are named at every start.
+        Nothing is kept if a row is unreadable, so that every start reports it.
         """
         path = self._path(rows)
         everything = torch.arange(len(rows))
-        if (kept := _mapped(path)) is not None:
+        if (kept := _load(path)) is not None:
             return kept, everything
-        with _alone(path.with_suffix(".part")) as part:
-            if part and (kept := _mapped(path)) is not None:  # another process made it meanwhile
+        with _reserve(path) as part:
+            if part and (kept := _load(path)) is not None:  # another process has just written it
                 return kept, everything
-            inputs, places = self.store.read(rows, partial(_on_disk, part, otherwise=allocate))
+            inputs, places = self.store.read(rows, partial(_allocate, part, otherwise=allocate))
             if len(places) == len(rows) and part and _size(part):
-                return _settled(part, path), places
+                return _publish(part, path), places
             if part and len(places) < len(rows):
-                log.warning("decoded images are kept for the next start once all can be read")
+                log.warning("the next start decodes these images again, as some cannot be read")
         return inputs, places
 
-    def unwritten(self, rows: Tensor) -> int:
-        """Bytes that the disk must have room for, that `rows` need not be in memory.
-
-        What another process is writing has its room already.
-        """
+    def bytes_to_write(self, rows: Tensor) -> int:
+        """Bytes that `rows` still need on disk, less what another process has reserved."""
         path = self._path(rows)
         begun = _size(path.with_suffix(".part"))
         return 0 if path.exists() else max(0, len(rows) * self.row_bytes() - begun)
 
     def _path(self, rows: Tensor) -> Path:
-        known = f"{DECODER} {self.content()} ".encode() + rows.numpy().tobytes()
-        return cache_folder() / f"{hashlib.sha256(known).hexdigest()}.npy"
+        content = f"{DECODER} {self.content()} ".encode() + rows.numpy().tobytes()
+        return cache_folder() / f"{hashlib.sha256(content).hexdigest()}.npy"
 
     def row_bytes(self) -> int:
-        """As the store has it."""
         return self.store.row_bytes()
 
-    def where(self, row: int) -> str:
-        """As the store has it."""
-        return self.store.where(row)
+    def describe(self, row: int) -> str:
+        return self.store.describe(row)
 
 
 def _size(path: Path) -> int:
@@ -112,116 +102,101 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _mapped(path: Path) -> Tensor | None:
-    """The array of `path`, if there is one; writing to it would change this process's copy only."""
+def _load(path: Path) -> Tensor | None:
+    """Map the array at `path`, if there is one; writes to the tensor do not reach the file."""
     if not path.exists():
         return None
     try:
         return torch.from_numpy(np.load(path, mmap_mode="c"))
     except (OSError, ValueError, EOFError) as error:
-        log.warning("%s is damaged and made anew (%s)", path, error)
+        log.warning("%s is damaged and is written again (%s)", path, error)
         return None
 
 
 @contextmanager
-def _alone(part: Path) -> Iterator[Path | None]:
-    """A file to be written by this process only; None where none can be.
+def _reserve(path: Path) -> Iterator[Path | None]:
+    """Yield a temporary file for this process to decode into, or None if it cannot have one.
 
-    The first process takes `part`, and what an interrupted one left behind there is written over.
-    Those that had to wait until it was gone take files of their own: if the first kept nothing,
-    neither will they, and they need not wait for each other.
+    The first process holds the lock and overwrites what a killed one left in NAME.part. Processes
+    that waited for it use files of their own, without the lock: if the first kept nothing, they
+    can all decode at once.
     """
-    with ExitStack() as stack:
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(part.open("ab"))
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                # a process that was forked meanwhile has the file open, too
-                stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
-        except OSError as error:  # some network file systems have no locks
-            log.warning("decoded images are not kept in %s: %s", part.parent, error)
-            yield None
-            return
-        if not _is_at(part, file):
-            part = part.with_suffix(f".{token_hex(8)}.part")
-            stack.close()  # others wait for it
-        stack.callback(_removed, part)
-        yield part
-
-
-def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Whether `path` still leads to the open `file`."""
+    part: Path | None = path.with_suffix(".part")
+    lock = FileLock(path.with_suffix(".lock"))
     try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            with lock:  # waits for the first process
+                part = path.with_suffix(f".{token_hex(8)}.part")
+    except OSError as error:  # some network file systems have no locks
+        log.warning("decoded images are not kept in %s: %s", path.parent, error)
+        part = None
+    try:
+        yield part
+    finally:
+        if part:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+        lock.release()
 
 
-def _removed(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
-
-
-def _settled(part: Path, path: Path) -> Tensor:
-    """The array of the whole file, that has its name only now: it is whole or not there."""
+def _publish(part: Path, path: Path) -> Tensor:
+    """Give the complete file its name, so that a file of that name is never partial."""
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(path)
     return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
-def _on_disk(part: Path | None, shape: tuple[int, ...], otherwise: Allocate) -> NDArray[np.uint8]:
-    """An array of `shape` in the file `part`; `otherwise` where the disk has no room."""
+def _allocate(part: Path | None, shape: tuple[int, ...], otherwise: Allocate) -> NDArray[np.uint8]:
+    """Map an array of `shape` in the file `part`; use `otherwise` if the disk has no room."""
     if part is not None:
         try:
             array = np.lib.format.open_memmap(part, mode="w+", dtype=np.uint8, shape=shape)
-            if hasattr(os, "posix_fallocate"):  # else a full disk would end the process
+            if hasattr(os, "posix_fallocate"):  # else a full disk would kill the process later
                 with part.open("r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, part.stat().st_size)
             return array
         except OSError as error:
             log.warning("decoded images are not kept in %s: %s", part.parent, error)
             with suppress(OSError):
-                os.truncate(part, 0)  # not removed: it is what other processes wait for
+                part.unlink()
     return otherwise(shape)
 
 
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of the file's bytes, read once per process unless the file changes."""
+    state = path.stat()
+    return _hash_unchanged(path, state.st_size, state.st_mtime_ns)
+
+
 @cache
-def _file_hash(path: Path, size: int, changed: int) -> str:
+def _hash_unchanged(path: Path, size: int, changed: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def file_hash(path: Path) -> str:
-    """SHA-256 of the file's bytes, counted once a process for a file that does not change."""
-    state = path.stat()
-    return _file_hash(path, state.st_size, state.st_mtime_ns)
+def hash_files(root: Path, names: Sequence[str]) -> str:
+    """Return the SHA-256 of names under `root`, file sizes, times of change, and some content.
 
-
-def files_hash(root: Path, names: Sequence[str]) -> str:
-    """SHA-256 of names under `root`, sizes and times of change, and of the ends of a few files.
-
-    To read all of many files would take long. The few tell sets apart whose files have the same
-    names and sizes, and the times that an archive gave them.
+    Reading all of many files would take long. The content of a few distinguishes sets whose files
+    have the same names, sizes and times, as archives give them.
     """
     sha = hashlib.sha256()
     for place, name in enumerate(names):
-        with suppress(OSError):  # reading it in earnest will name it
+        with suppress(OSError):  # `read` will report it
             state = (root / name).stat()
             sha.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
-            if is_probed(place, len(names)):
-                sha.update(ends(root / name))
+            sha.update(probe_file(root / name, place, len(names)))
     return sha.hexdigest()
 
 
-def is_probed(place: int, files: int) -> bool:
-    """Whether the file at `place` is one of the few, spread over all, that are looked into."""
-    return place % max(1, files // PROBES) == 0
-
-
-def ends(file: Path) -> bytes:
-    """The first and the last bytes of a file."""
+def probe_file(file: Path, place: int, files: int) -> bytes:
+    """Return both ends of the file at `place` if it is one of the probed `files`, else b""."""
+    if place % max(1, files // PROBES):
+        return b""
     with file.open("rb") as content:
         first = content.read(PROBE)
         content.seek(max(0, os.fstat(content.fileno()).st_size - PROBE))

@@ -1,4 +1,4 @@
-"""Images that are stored encoded: all of them decoded into one array, by processes or threads."""
+"""A store of encoded images, which processes or threads decode into one array."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -14,17 +14,17 @@ from torch import Tensor
 
 from longtail.core.errors import UserError, some
 from longtail.core.progress import log_progress
-from longtail.data.decoding.host import cores
+from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.images import (
-    MOST,
+    MAX_DECODERS,
     Allocate,
-    Decoded,
-    Pixels,
-    Stored,
+    ImageChunk,
+    PixelsOrReason,
+    StoredImage,
+    allocate_in_memory,
     decode,
-    decode_all,
-    decode_some,
-    in_memory,
+    decode_chunk,
+    decode_in_threads,
 )
 from longtail.data.decoding.workers import (
     CHUNK,
@@ -36,159 +36,165 @@ from longtail.data.decoding.workers import (
 
 log = logging.getLogger(__name__)
 
-MANY = 4096
-"""Images from which on processes decode them, if they can: to start them takes a while."""
+MIN_FOR_PROCESSES = 4096
+"""Images that make the start of processes worthwhile."""
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageStore:
     """A store of encoded images."""
 
-    blobs: Callable[[Tensor], Iterator[Stored]]
-    """Ascending rows (N,) to their encoded images, lazily and in that order."""
-    where: Callable[[int], str]
-    """A row to the words that name it."""
+    blobs: Callable[[Tensor], Iterator[StoredImage]]
+    """Yields the encoded images of ascending rows (N,), in their order."""
+    describe: Callable[[int], str]
+    """Describes a row so that the user finds it."""
     image_size: int | None
     corrupt: Literal["stop", "skip"]
-    name: Callable[[int], str] | None = None
-    """A row to its name under the root; only files have one. They can be asked for in any order,
-    and so be streamed."""
+    file_name: Callable[[int], str] | None = None
+    """Returns the name of a row under the root; None if the images are not files. Only files can
+    be read in any order, and so be streamed."""
 
     def row_bytes(self) -> int:
-        """Bytes of one decoded image, told by the first one; 0 if that cannot be read."""
+        """Bytes of one decoded image, measured on the first; 0 if that one is unreadable."""
         if self.image_size is not None:
             return 3 * self.image_size**2
         for blob in islice(self.blobs(torch.arange(1)), 1):
             try:
                 return int(decode(blob).size)
-            except Exception:  # reading it in earnest will name it
+            except Exception:  # `read` will report it
                 return 0
         return 0
 
-    def read(self, rows: Tensor, allocate: Allocate = in_memory) -> tuple[Tensor, Tensor]:
-        """Decode `rows` to (M, 3, H, W) uint8; also the places (M,) in `rows` they come from.
+    def read(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> tuple[Tensor, Tensor]:
+        """Decode `rows` to (M, 3, H, W) uint8; also return their places (M,) in `rows`.
 
         Raises:
-            UserError: if an image cannot be read and `corrupt` is "stop", if none can be, or
-                if sizes differ and no `image_size` was given.
+            UserError: if an image is unreadable and `corrupt` is "stop", if all are, or if sizes
+                differ and `image_size` is None.
         """
-        filled = self.filled(rows, allocate)
-        if filled.broken:
-            self._tell({int(rows[place]): why for place, why in filled.broken}, len(rows))
-        return filled.images(), torch.tensor(filled.places)
+        buffer = self.decode_rows(rows, allocate)
+        if buffer.unreadable:
+            self._report_unreadable(
+                {int(rows[place]): reason for place, reason in buffer.unreadable}, len(rows)
+            )
+        return buffer.images(), torch.tensor(buffer.places)
 
-    def filled(self, rows: Tensor, allocate: Allocate = in_memory) -> "DecodedImages":
-        """The same with what cannot be read, of which nothing is said."""
-        filled = DecodedImages(allocate, len(rows), lambda place: self.where(int(rows[place])))
+    def decode_rows(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> "ImageBuffer":
+        """Decode `rows` without reporting the unreadable ones."""
+        buffer = ImageBuffer(allocate, len(rows), lambda place: self.describe(int(rows[place])))
         try:
-            for image in log_progress("decoded", self._by_workers(rows), len(rows)):
-                filled.add(image)
+            for image in log_progress("decoded", self._decode_in_processes(rows), len(rows)):
+                buffer.add(image)
         except (RuntimeError, UserError) as error:
             if (reason := explain_lost_worker(error)) is None:
                 raise
-            log.warning("threads decode what is left: %s", reason.partition(":")[0])
-        rest = rows[filled.count :]
-        for image in log_progress(
-            "decoded", decode_all(self.blobs(rest), self.image_size), len(rest)
-        ):
-            filled.add(image)
-        return filled
+            log.warning("threads decode the remaining images: %s", reason.partition(":")[0])
+        rest = rows[buffer.count :]
+        threads = decode_in_threads(self.blobs(rest), self.image_size)
+        for image in log_progress("decoded", threads, len(rest)):
+            buffer.add(image)
+        return buffer
 
-    def _by_workers(self, rows: Tensor) -> Iterator[Decoded]:
-        """The images of `rows`, in their order; none where it is left to threads."""
-        if self.image_size is None or self.name is None or len(rows) < MANY or not can_fork():
+    def _decode_in_processes(self, rows: Tensor) -> Iterator[PixelsOrReason]:
+        """Yield the images of `rows` in their order, or none if threads should decode them."""
+        few = len(rows) < MIN_FOR_PROCESSES
+        if self.image_size is None or self.file_name is None or few or not can_fork():
             return
         chunk_bytes = CHUNK * self.row_bytes()
-        if (workers := count_fitting_workers(min(MOST, cores()), chunk_bytes)) < 2:
+        workers = count_fitting_workers(min(MAX_DECODERS, count_cores()), chunk_bytes)
+        if workers < 2:
             return
         places = [chunk.tolist() for chunk in torch.arange(len(rows)).split(CHUNK)]
-        made = read_chunks(
-            partial(self._made, rows),
+        chunks = read_chunks(
+            partial(self._decode_chunk, rows),
             places,
             workers=workers,
             chunk_bytes=chunk_bytes,
             start="fork",
         )
-        for index, pixels in zip(places, made, strict=True):
-            for place, image in zip(index, pixels.images.numpy(), strict=True):
-                yield pixels.broken.get(place, image)
+        for index, chunk in zip(places, chunks, strict=True):
+            for place, image in zip(index, chunk.images.numpy(), strict=True):
+                yield chunk.unreadable.get(place, image)
 
-    def _made(self, rows: Tensor, places: list[int]) -> Pixels:
-        """What a worker makes of a chunk."""
+    def _decode_chunk(self, rows: Tensor, places: list[int]) -> ImageChunk:
         assert self.image_size is not None
-        return decode_some(self.blobs(rows[places]), places, self.image_size)
+        return decode_chunk(self.blobs(rows[places]), places, self.image_size)
 
-    def _tell(self, broken: Mapping[int, str], of: int) -> None:
-        """Stop at images that cannot be read, or name each in the log."""
+    def _report_unreadable(self, unreadable: Mapping[int, str], of: int) -> None:
+        """Raise an error for unreadable rows, or log each of them with `corrupt` "skip"."""
         if self.corrupt == "stop":
-            counted = f": {len(broken):,} of {of:,} images"
-            raise self.unreadable(broken, counted, "to leave such images out")
-        for row, reason in broken.items():
-            log.warning("left out %s: it cannot be read (%s)", self.where(row), reason)
-        log.warning("left out %d of %d images", len(broken), of)
+            counted = f": {len(unreadable):,} of {of:,} images"
+            raise self.unreadable_error(unreadable, counted, "to leave such images out")
+        for row, reason in unreadable.items():
+            log.warning("left out %s: it cannot be read (%s)", self.describe(row), reason)
+        log.warning("left out %d of %d images", len(unreadable), of)
 
-    def unreadable(self, broken: Mapping[int, str], counted: str, skipped: str) -> UserError:
-        """The error for rows that cannot be read.
+    def unreadable_error(
+        self, unreadable: Mapping[int, str], counted: str, effect: str
+    ) -> UserError:
+        """Make the error for unreadable rows.
 
         Args:
-            broken: rows, and why.
-            counted: what is said of their number.
-            skipped: what `--corrupt skip` would do with them.
+            unreadable: rows and reasons.
+            counted: their number, in words.
+            effect: what `--corrupt skip` would do, in words.
         """
-        first, *others = map(self.where, broken)
+        first, *others = map(self.describe, unreadable)
         more = f" Nor can {some(others)}{counted}." if others else ""
         return UserError(
-            f"{first} cannot be read ({next(iter(broken.values()))}).{more} Mend or remove "
-            f"{'them' if others else 'it'}, or pass --corrupt skip {skipped}"
+            f"{first} cannot be read ({next(iter(unreadable.values()))}).{more} Repair or remove "
+            f"{'them' if others else 'it'}, or pass --corrupt skip {effect}"
         )
 
 
 @dataclass
-class DecodedImages:
-    """What has come so far of the images that are asked for."""
+class ImageBuffer:
+    """An array that decoded images fill one after the other."""
 
     allocate: Allocate
-    asked: int
-    where: Callable[[int], str]
-    """A place among those to the words that name it."""
+    size: int
+    """Number of images, unreadable ones included."""
+    describe: Callable[[int], str]
+    """Describes the image at a place so that the user finds it."""
     pixels: NDArray[np.uint8] | None = None
-    """(N, 3, H, W), once there is one."""
+    """(N, 3, H, W); None before the first readable image."""
     places: list[int] = field(default_factory=list)
-    broken: list[tuple[int, str]] = field(default_factory=list)
-    """Places of those that cannot be read, and why."""
+    """Places of the readable images."""
+    unreadable: list[tuple[int, str]] = field(default_factory=list)
+    """Places of the unreadable images, and the reasons."""
 
     @property
     def count(self) -> int:
-        """Images that have come."""
-        return len(self.places) + len(self.broken)
+        """Images added so far."""
+        return len(self.places) + len(self.unreadable)
 
-    def add(self, image: Decoded) -> None:
-        """The next one; it counts only when it is wholly there."""
+    def add(self, image: PixelsOrReason) -> None:
+        """Add the next image; it counts only once it is complete."""
         if isinstance(image, str):
-            self.broken.append((self.count, image))
+            self.unreadable.append((self.count, image))
             return
         if self.pixels is None:
-            self.pixels = self.allocate((self.asked, *image.shape))
+            self.pixels = self.allocate((self.size, *image.shape))
         if image.shape != self.pixels.shape[1:]:
-            raise self._unequal(image)
+            raise self._size_error(image)
         self.pixels[len(self.places)] = image
         self.places.append(self.count)
 
     def images(self) -> Tensor:
-        """Those that can be read."""
+        """Return the readable images."""
         if self.pixels is None:
-            raise UserError(f"none of the {self.asked} images can be read: see the log for each")
+            raise UserError(f"none of the {self.size} images can be read: see the log for each")
         return torch.from_numpy(self.pixels[: len(self.places)])
 
-    def _unequal(self, image: NDArray[np.uint8]) -> UserError:
-        """The error for an image of another size than the first one."""
+    def _size_error(self, image: NDArray[np.uint8]) -> UserError:
+        """Make the error for an image whose size differs from the first one's."""
         assert self.pixels is not None
         sizes = {self.places[0]: self.pixels[0], self.count: image}
-        named = (
-            f"{self.where(place)} is {each.shape[2]}x{each.shape[1]}"
+        described = (
+            f"{self.describe(place)} is {each.shape[2]}x{each.shape[1]}"
             for place, each in sizes.items()
         )
         return UserError(
-            f"images differ in size ({', '.join(named)}): "
+            f"images differ in size ({', '.join(described)}): "
             "pass --image-size, as in --image-size 64, to bring them to one"
         )

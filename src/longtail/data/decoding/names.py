@@ -1,7 +1,7 @@
-"""Many names in little memory: one buffer instead of an object each.
+"""Many names in little memory: one buffer instead of an object for each.
 
-Workers are forked and share the buffer for good. Of a list of strings each worker would soon have
-its own copy, as counting references writes to every string that is looked at.
+Forked workers share the buffer for good. Of a list of strings each worker would soon have its own
+copy, because counting references writes to every string that is read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Names(Sequence[str]):
-    """A sequence of texts that does not change."""
+    """An immutable sequence of texts."""
 
     def __init__(self, names: Iterable[str]):
         encoded = [name.encode("utf-8", "surrogateescape") for name in names]
@@ -30,6 +30,6 @@ class Names(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]  # counts from the end, and refuses what is beyond
+        index = range(len(self))[index]  # resolves negative numbers, raises IndexError
         text = self._text[self._ends[index] : self._ends[index + 1]]
         return text.tobytes().decode("utf-8", "surrogateescape")

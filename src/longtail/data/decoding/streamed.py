@@ -1,4 +1,4 @@
-"""Images that stay encoded on disk and are decoded whenever they are asked for."""
+"""Images that stay encoded on disk and are decoded for each batch."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -7,32 +7,32 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from longtail.data.decoding.image_store import Images
-from longtail.data.decoding.images import Pixels, decode_some
+from longtail.data.decoding.image_store import ImageStore
+from longtail.data.decoding.images import ImageChunk, decode_chunk
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class StreamedImages:
-    """Stands where a tensor of images (N, 3, H, W) would; `decoded` gives the pixels."""
+    """Stands in for a tensor of images (N, 3, H, W); `decode` returns the pixels."""
 
-    store: Images
+    store: ImageStore
     rows: Tensor
-    """(N,) of the store."""
+    """(N,) rows of the store."""
     size: int
     """H and W."""
-    named: set[int] = field(default_factory=set, compare=False)
-    """Rows of which it was said that they are black."""
+    reported: set[int] = field(default_factory=set, compare=False)
+    """Unreadable rows that the log names already."""
 
     @property
     def shape(self) -> torch.Size:
-        """As the tensor would have it."""
+        """The shape of the tensor it stands in for."""
         return torch.Size((len(self.rows), 3, self.size, self.size))
 
     @property
     def ndim(self) -> int:
-        """As the tensor would have it."""
+        """The dimensions of the tensor it stands in for."""
         return 4
 
     def __len__(self) -> int:
@@ -41,23 +41,24 @@ class StreamedImages:
     def __getitem__(self, index: Tensor) -> "StreamedImages":
         return replace(self, rows=self.rows[index])
 
-    def decoded(self, index: Sequence[int]) -> Pixels:
-        """The images at the places `index`, in its order; their numbers are rows of the store."""
+    def decode(self, index: Sequence[int]) -> ImageChunk:
+        """Decode the images at `index`, in its order; their numbers are rows of the store."""
         rows = self.rows[list(index)]
-        return decode_some(self.store.blobs(rows), rows.tolist(), self.size)
+        return decode_chunk(self.store.blobs(rows), rows.tolist(), self.size)
 
-    def tell(self, broken: Mapping[int, str]) -> None:
-        """Stop at `Pixels.broken`, or name each of them once and go on with black ones."""
-        if broken and self.store.corrupt == "stop":
-            raise self.store.unreadable(broken, "", "for black images in their place")
-        for row, reason in broken.items():
-            if row not in self.named:
-                log.warning("%s is black: it cannot be read (%s)", self.store.where(row), reason)
-        self.named.update(broken)
+    def report_unreadable(self, unreadable: Mapping[int, str]) -> None:
+        """Raise an error for unreadable rows, or log each once and use black images."""
+        if unreadable and self.store.corrupt == "stop":
+            raise self.store.unreadable_error(unreadable, "", "for black images in their place")
+        for row, reason in unreadable.items():
+            if row not in self.reported:
+                where = self.store.describe(row)
+                log.warning("%s is black: it cannot be read (%s)", where, reason)
+        self.reported.update(unreadable)
 
-    def sample(self, most: int) -> Tensor:
-        """The pixels of up to `most` images spread over the whole; of those that can be read."""
+    def decode_sample(self, most: int) -> Tensor:
+        """Decode up to `most` images spread over the whole; unreadable ones are left out."""
         rows = self.rows[torch.linspace(0, len(self) - 1, min(most, len(self))).long()]
-        filled = self.store.filled(rows)
-        self.tell({int(rows[place]): reason for place, reason in filled.broken})
-        return filled.images()
+        buffer = self.store.decode_rows(rows)
+        self.report_unreadable({int(rows[place]): why for place, why in buffer.unreadable})
+        return buffer.images()

@@ -1,7 +1,7 @@
 """Crops of annotated boxes: `instances_train.json` and `instances_val.json` in COCO's format.
 
-A detection set is then a classification set with a natural tail. A crop is the square around the
-box, as far as the photograph reaches, so that `--image-size` cuts off nothing of the object.
+They turn a detection set into a classification set with a natural tail. A crop is the square
+around the box, within the photograph, so that `--image-size` cuts off nothing of the object.
 """
 
 import json
@@ -15,18 +15,17 @@ from torch import Tensor
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.checks import check_categories
-from longtail.data.decoding.image_store import Images
-from longtail.data.decoding.images import Crop, Stored
+from longtail.data.decoding.image_store import ImageStore
+from longtail.data.decoding.images import Crop, StoredImage
 from longtail.data.sources import Part, Source
 
 TRAIN, TEST = "instances_train.json", "instances_val.json"
 
 
-def source(root: Path, *, config: DataConfig) -> Source:
-    """The boxes of the annotation files in `root`, photographs in `root`/images.
+def open_source(root: Path, *, config: DataConfig) -> Source:
+    """Open the boxes of the annotation files in `root`, with photographs in `root`/images.
 
-    COCO's val is what methods are judged on, and so it is the test part here; alpha and the like
-    are chosen on a part of the training boxes.
+    Papers report results on COCO's val, so it is the test part here.
 
     Raises:
         UserError: if a file is not in COCO's format or has no box, the two list different
@@ -35,17 +34,20 @@ def source(root: Path, *, config: DataConfig) -> Source:
     if config.image_size is None:
         raise UserError(f"{root} holds boxes of all sizes: pass --image-size, as in 64")
     paths = {"train": root / TRAIN, "test": root / TEST}
-    read = {part: _read(path) for part, path in paths.items() if path.is_file()}
+    contents = {part: _read_json(path) for part, path in paths.items() if path.is_file()}
     try:
-        categories = sorted(read["train"]["categories"], key=lambda category: category["id"])
+        train = contents["train"]
+        categories = sorted(train["categories"], key=lambda category: category["id"])
         numbers = {category["id"]: number for number, category in enumerate(categories)}
-        if "test" in read:
-            check_categories(paths["test"], _pairs(read["test"]), _pairs(read["train"]))
+        if "test" in contents:
+            test = _list_categories(contents["test"])
+            check_categories(paths["test"], test, _list_categories(train))
         parts = {
-            part: _part(paths[part], content, numbers, config) for part, content in read.items()
+            part: _open_part(paths[part], content, numbers, config)
+            for part, content in contents.items()
         }
         return Source(tuple(category["name"] for category in categories), parts, unit="category")
-    except UserError:  # a ValueError, and clear already
+    except UserError:  # a ValueError too
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
@@ -53,49 +55,49 @@ def source(root: Path, *, config: DataConfig) -> Source:
         ) from error
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
 
 
-def _pairs(content: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Id and name of each category."""
+def _list_categories(content: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """List the id and name of each category."""
     return [(category["id"], category["name"]) for category in content["categories"]]
 
 
-def _part(
+def _open_part(
     path: Path, content: Mapping[str, Any], numbers: Mapping[int, int], config: DataConfig
 ) -> Part:
-    """Every box but those of crowds, in the order of photographs."""
+    """Open every box but those of crowds, in the order of photographs."""
     images = path.parent / "images"
     photographs = {image["id"]: image for image in content["images"]}
     boxes = [box for box in content["annotations"] if not box.get("iscrowd")]
     if not boxes:
-        raise UserError(f"{path} has no box but those of crowds, which are left out: add some")
+        raise UserError(f"{path} has no boxes except those of crowds, which are left out: add some")
     boxes.sort(key=lambda box: (box["image_id"], box["id"]))
     crops = [
-        Crop(images / photo["file_name"], _square(box["bbox"], *size), size)
+        Crop(images / photo["file_name"], _square_around(box["bbox"], *size), size)
         for box in boxes
         for photo in (photographs[box["image_id"]],)
         for size in ((photo["width"], photo["height"]),)
     ]
     labels = torch.tensor([numbers[box["category_id"]] for box in boxes])
 
-    def blobs(rows: Tensor) -> Iterator[Stored]:
+    def blobs(rows: Tensor) -> Iterator[StoredImage]:
         return (crops[row] for row in rows.tolist())
 
-    def where(row: int) -> str:
+    def describe(row: int) -> str:
         return f"box {boxes[row]['id']} of {crops[row].path}"
 
-    return Part.whole(Images(blobs, where, config.image_size, config.corrupt), labels)
+    return Part.whole(ImageStore(blobs, describe, config.image_size, config.corrupt), labels)
 
 
-def _square(box: Sequence[float], width: int, height: int) -> tuple[int, int, int, int]:
+def _square_around(box: Sequence[float], width: int, height: int) -> tuple[int, int, int, int]:
     """Left, top, right, bottom of the square around (x, y, w, h), moved into the photograph.
 
-    Where the photograph is smaller than the square, its whole side is taken.
+    A side that is longer than the photograph's shrinks to it.
     """
     x, y, w, h = box
     side = max(1, round(max(w, h)))

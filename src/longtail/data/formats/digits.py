@@ -3,22 +3,22 @@
 import numpy as np
 import torch
 
-from longtail.data.sources import Memory, Part, Source
+from longtail.data.sources import MemoryStore, Part, Source
 
 TEST_EACH = 44
 TRAIN_EACH = 130
-"""The rarest digit has 174 images; a balanced pool makes the cut's order that of the digits."""
+"""The rarest digit has 174 images; equal counts make the cut follow the order of the digits."""
 DEFAULT_RATIO = 20.0
 
 
-def source() -> Source:
-    """The ten digits: 130 training and 44 test images of each, before the cut."""
+def open_source() -> Source:
+    """Read the ten digits: 130 training and 44 test images of each, before the cut."""
     from sklearn.datasets import load_digits  # slow to import, and only needed here
 
     stored = load_digits()
     images = np.round(stored.images * (255 / 16)).astype(np.uint8)  # ink is stored as 0..16
     inputs, labels = torch.from_numpy(images)[:, None], torch.from_numpy(stored.target).long()
-    # the rows come writer by writer: shuffled, train and test share the writers
+    # rows are sorted by writer: after a shuffle, train and test share the writers
     order = torch.from_numpy(np.random.RandomState(0).permutation(len(labels)))
     test, train = [], []
     for digit in range(10):
@@ -27,5 +27,6 @@ def source() -> Source:
         train.append(rows[TEST_EACH : TEST_EACH + TRAIN_EACH])
     parts = {}
     for name, chosen in (("train", torch.cat(train)), ("test", torch.cat(test))):
-        parts[name] = Part.whole(Memory(inputs[chosen], f"digits-lt {name}"), labels[chosen])
+        store = MemoryStore(inputs[chosen], f"digits-lt {name}")
+        parts[name] = Part.whole(store, labels[chosen])
     return Source(tuple(str(digit) for digit in range(10)), parts, shuffled=True)

@@ -1,7 +1,7 @@
-"""`letters-lt`: the letters of the alphabet, as often as English writes them.
+"""`letters-lt`: the letters of the alphabet, as often as they occur in English.
 
-Nothing is stored: the glyphs come from the text fonts that matplotlib ships, are turned, sheared,
-scaled, shifted and noised, and are the same in every run. A real tail for a demo of seconds.
+Nothing is stored: the glyphs come from the text fonts that matplotlib ships. They are turned,
+sheared, scaled, shifted and noised, the same way in every run. A real tail for a demo of seconds.
 """
 
 import string
@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail.data.sources import Memory, Part, Source
+from longtail.data.sources import MemoryStore, Part, Source
 
-# percent of the letters in English texts
+# percent of the letters in English text
 FREQUENCIES = {
     **{"e": 12.702, "t": 9.056, "a": 8.167, "o": 7.507, "i": 6.966, "n": 6.749, "s": 6.327},
     **{"h": 6.094, "r": 5.987, "d": 4.253, "l": 4.025, "c": 2.782, "u": 2.758, "m": 2.406},
@@ -40,47 +40,47 @@ FONTS = (
 
 @dataclass(frozen=True)
 class Wobble:
-    """How far a letter strays from its glyph; each value is the widest stray or a deviation."""
+    """How far a letter strays from its glyph."""
 
     turn: float = 15.0
-    """Degrees, either way."""
+    """Largest rotation either way, in degrees."""
     shear: float = 0.2
-    """Horizontal, as a part of the height."""
+    """Largest horizontal shear, as a fraction of the height."""
     scale: float = 0.15
-    """Of the size, either way, along each axis on its own."""
+    """Largest change of size either way, along each axis on its own."""
     shift: float = 0.15
-    """Of half the image, either way."""
+    """Largest shift either way, as a fraction of half the image."""
     noise: float = 0.18
-    """Standard deviation, where paper is 0 and ink 1."""
+    """Standard deviation of the noise, where paper is 0 and ink 1."""
 
 
 WOBBLE = Wobble()
 
 
-def source(*, wobble: Wobble = WOBBLE) -> Source:
-    """26 classes of grey 16x16 letters: 3,000 as in a text, and a balanced test set.
+def open_source(*, wobble: Wobble = WOBBLE) -> Source:
+    """Draw 26 classes of grey 16x16 letters: 3,000 as in a text, and a balanced test set.
 
     Args:
-        wobble: how hard they are to read.
+        wobble: how far letters stray from their glyphs.
     """
     names = tuple(string.ascii_lowercase)
     train = torch.tensor([round(LETTERS_READ * FREQUENCIES[name] / 100) for name in names])
-    glyphs = _glyphs(names)  # (26, fonts, 64, 64)
+    glyphs = _draw_glyphs(names)  # (26, fonts, 64, 64)
     parts = {}
     for seed, (part, counts) in enumerate((("train", train), ("test", [TEST_EACH] * 26))):
         labels = torch.repeat_interleave(torch.arange(26), torch.as_tensor(counts))
-        inputs = _draw(glyphs, labels, wobble, seed=seed)
-        parts[part] = Part.whole(Memory(inputs, f"letters-lt {part}"), labels)
+        inputs = _draw_letters(glyphs, labels, wobble, seed=seed)
+        parts[part] = Part.whole(MemoryStore(inputs, f"letters-lt {part}"), labels)
     return Source(names, parts)
 
 
-def _glyphs(names: tuple[str, ...]) -> Tensor:
-    """Each letter in each font, (26, fonts, 64, 64), ink is 1."""
-    import matplotlib  # only for the place of its fonts
+def _draw_glyphs(names: tuple[str, ...]) -> Tensor:
+    """Draw each letter in each font, (26, fonts, 64, 64); ink is 1."""
+    import matplotlib  # only for the path of its fonts
     from PIL import Image, ImageDraw, ImageFont
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    layout = ImageFont.Layout.BASIC  # in every build of Pillow; the other one is not
+    layout = ImageFont.Layout.BASIC  # every build of Pillow has this one
     glyphs = np.zeros((len(names), len(FONTS), CANVAS, CANVAS), dtype=np.float32)
     for column, font_name in enumerate(FONTS):
         font = ImageFont.truetype(folder / f"{font_name}.ttf", POINTS, layout_engine=layout)
@@ -93,21 +93,21 @@ def _glyphs(names: tuple[str, ...]) -> Tensor:
     return torch.from_numpy(glyphs) / 255
 
 
-def _draw(glyphs: Tensor, labels: Tensor, wobble: Wobble, *, seed: int) -> Tensor:
-    """One letter for each label, (N, 1, 16, 16) uint8."""
-    # numpy's legacy generator: its stream is frozen, so the letters stay what they are
+def _draw_letters(glyphs: Tensor, labels: Tensor, wobble: Wobble, *, seed: int) -> Tensor:
+    """Draw one letter for each label, (N, 1, 16, 16) uint8."""
+    # the stream of numpy's legacy generator is frozen, so the letters never change
     random = np.random.RandomState(seed)
     fonts = torch.from_numpy(random.randint(glyphs.shape[1], size=len(labels)))
     images = glyphs[labels, fonts][:, None]  # (N, 1, 64, 64)
-    matrices = _matrices(random.uniform(-1, 1, size=(len(labels), 6)), wobble)
-    # sampled at twice the size, then averaged: thin strokes do not fall between the pixels
+    matrices = _affine_matrices(random.uniform(-1, 1, size=(len(labels), 6)), wobble)
+    # sampled at twice the size, then averaged, so that thin strokes are not lost between pixels
     grid = F.affine_grid(matrices, [len(labels), 1, 2 * SIZE, 2 * SIZE], align_corners=False)
     ink = F.avg_pool2d(F.grid_sample(images, grid, align_corners=False), 2)
     noise = torch.from_numpy(random.normal(size=ink.shape)).float()
     return ((ink + wobble.noise * noise).clamp(0, 1) * 255).round().to(torch.uint8)
 
 
-def _matrices(stray: np.ndarray, wobble: Wobble) -> Tensor:
+def _affine_matrices(stray: np.ndarray, wobble: Wobble) -> Tensor:
     """Affine maps (N, 2, 3) from the image to the glyph, for strays (N, 6) in -1..1."""
     angle = np.deg2rad(wobble.turn) * stray[:, 0]
     across, down = (1 + wobble.scale * stray[:, i] for i in (1, 2))

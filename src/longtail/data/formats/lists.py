@@ -1,4 +1,4 @@
-"""Lists in the style of ImageNet-LT and Places-LT: `path label` on each line."""
+"""Text lists in the style of ImageNet-LT and Places-LT: `path label` on each line."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -18,47 +18,47 @@ from longtail.data.sources import Part, Source
 log = logging.getLogger(__name__)
 
 Check = Callable[[str, list[int]], None]
-"""(part, its labels): refuses what is not expected."""
+"""check(part, labels) raises an error for a list that is not expected."""
 
 
-def source(
+def open_source(
     train: Path, *, root: Path, config: DataConfig, check: Check = lambda part, labels: None
 ) -> Source:
-    """The data set of the `train` list and of `config.val_list` and `config.test_list`.
+    """Open the data set of the `train` list, `config.val_list` and `config.test_list`.
 
-    There are as many classes as the highest label of the training list says. A class is named as
-    the folder of its images, if each has one of its own; else by its number.
+    The highest label of the training list sets the number of classes. Classes take the names of
+    their folders if each has a folder of its own, else their numbers.
 
     Args:
         train: the training list.
         root: folder that the paths in the lists are relative to.
-        config: the other lists, and how images are read.
-        check: told of every part before its images are looked for.
+        config: the other lists, and how to read images.
+        check: called for every part before its images are looked for.
     """
     paths = {"train": train, "val": config.val_list, "test": config.test_list}
     parsed = {part: (path, *_parse(path)) for part, path in paths.items() if path is not None}
     for part, (_, _, labels, _) in parsed.items():
         check(part, labels)
-    _tell_of_shared({part: images for part, (_, images, _, _) in parsed.items()})
-    parts = {part: _part(*entry, root, config) for part, entry in parsed.items()}
+    _warn_about_shared_images({part: images for part, (_, images, _, _) in parsed.items()})
+    parts = {part: _open_part(*entry, root, config) for part, entry in parsed.items()}
     _, images, labels, _ = parsed["train"]
     classes = number_classes(parts["train"].labels, str(train))
-    return Source(_folders(images, labels, classes), parts, unit="gap in the labels")
+    return Source(_name_classes(images, labels, classes), parts, unit="gap in the labels")
 
 
-def _tell_of_shared(images: Mapping[str, Sequence[str]]) -> None:
-    """Warn of images that are trained on and judged."""
+def _warn_about_shared_images(images: Mapping[str, Sequence[str]]) -> None:
+    """Warn about images that are in the training list and in another list."""
     for part in [name for name in images if name != "train"]:
         shared = sorted(set(images["train"]) & set(images[part]))
         if shared:
             log.warning(
-                "%d of the %d %s images are training images, too (%s): figures on them say nothing "
-                "of others",
+                "%d of the %d %s images are training images too (%s): results on them do not "
+                "carry over to new images",
                 *(len(shared), len(images[part]), part, some(shared)),
             )
 
 
-def _part(
+def _open_part(
     path: Path,
     images: Sequence[str],
     labels: Sequence[int],
@@ -66,7 +66,7 @@ def _part(
     root: Path,
     config: DataConfig,
 ) -> Part:
-    """One list, whose images are all there."""
+    """Open one list and check that all its images exist."""
     missing = [i for i, image in enumerate(images) if not (root / image).is_file()]
     if missing:
         first = missing[0]
@@ -76,26 +76,26 @@ def _part(
             f"relative to --root, now {root}"
         )
     files = Files(root, Names(images))
-    where = partial(_where, files, path, torch.tensor(lines))
-    return Part.whole(files.store(config, where), torch.tensor(labels))
+    describe = partial(_describe, files, path, torch.tensor(lines))
+    return Part.whole(files.open_store(config, describe), torch.tensor(labels))
 
 
-def _where(files: Files, path: Path, lines: Tensor, row: int) -> str:
-    """A row by its file and by its line in the list at `path`."""
-    return f"{files.where(row)} ({path}:{lines[row]})"
+def _describe(files: Files, path: Path, lines: Tensor, row: int) -> str:
+    """Describe a row by its file and by its line in the list at `path`."""
+    return f"{files.describe(row)} ({path}:{lines[row]})"
 
 
 def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:
-    """Image paths, labels and line numbers; empty lines are passed over."""
+    """Return image paths, labels and line numbers, without empty lines."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # Windows may put a mark at the beginning
+        text = path.read_text(encoding="utf-8-sig")  # Windows may write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"the list {path} cannot be read from {Path.cwd()} ({error}): go to where its path "
-            "leads to it, or pass the path of a text file"
+            f"the list {path} cannot be read from {Path.cwd()} ({error}): start from the folder "
+            "that its path is relative to, or pass the path of a text file"
         ) from error
     images, labels, lines = [], [], []
-    # not splitlines, which takes a form feed within a name for a line's end
+    # splitlines would end a line at a form feed within a name
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -112,14 +112,13 @@ def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:
     return images, labels, lines
 
 
-def _folders(
+def _name_classes(
     images: Sequence[str], labels: Sequence[int], numbers: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The folder that all images of a class lie in, and no others; else the `numbers`."""
-    found: dict[int, set[str]] = {}
+    """Name classes by their folders if each has a folder of its own, else by `numbers`."""
+    folders: list[set[str]] = [set() for _ in numbers]
     for image, label in zip(images, labels, strict=True):
-        found.setdefault(label, set()).add(PurePosixPath(image).parent.name)
-    names = [found.get(label, set()) for label in range(len(numbers))]
-    distinct = {name for folders in names for name in folders} - {""}
-    alone = all(len(folders) == 1 for folders in names) and len(distinct) == len(numbers)
-    return tuple(folders.pop() for folders in names) if alone else numbers
+        folders[label].add(PurePosixPath(image).parent.name)
+    distinct = set().union(*folders) - {""}
+    one_each = all(len(names) == 1 for names in folders) and len(distinct) == len(numbers)
+    return tuple(names.pop() for names in folders) if one_each else numbers

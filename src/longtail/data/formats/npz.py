@@ -15,19 +15,20 @@ from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.data.checks import number_classes
-from longtail.data.sources import Memory, Part, Source
+from longtail.data.sources import MemoryStore, Part, Source
 
 Array = NDArray[np.generic]
 PARTS = {"train": "_train", "val": "_val", "test": "_test"}
 
 
-def source(path: Path) -> Source:
-    """The data set of an `.npz` file.
+def open_source(path: Path) -> Source:
+    """Open the data set of an `.npz` file.
 
     Raises:
-        UserError: if an array is missing, misshapen or not finite, or a label is not a class.
+        UserError: if an array is missing, has a wrong shape or is not finite, or a label is not a
+            class.
     """
-    stored = _stored(path)
+    stored = _read_arrays(path)
     suffixes = PARTS if "x_train" in stored else {"train": ""}
     inputs: dict[str, Tensor] = {}
     labels: dict[str, Array] = {}
@@ -40,21 +41,21 @@ def source(path: Path) -> Source:
                 f"{path} has ({', '.join(stored)}) and lacks {x if x not in stored else y}: "
                 "x_train y_train [x_val y_val] x_test y_test, or x y, are expected"
             )
-        inputs[part], labels[part] = _inputs(stored[x], f"{x} of {path}"), stored[y]
+        inputs[part], labels[part] = _to_inputs(stored[x], f"{x} of {path}"), stored[y]
         _check_pair(stored[x], stored[y], names=(x, y), path=path)
         if inputs[part].shape[1:] != inputs["train"].shape[1:]:
             shapes = [tuple(inputs[name].shape[1:]) for name in (part, "train")]
             raise UserError(f"{path}: a row of {x} is {shapes[0]}, one of x_train {shapes[1]}")
-    classes, numbers = _encode(labels, stored.get("classes"), path)
+    classes, numbers = _number_labels(labels, stored.get("classes"), path)
     parts = {
-        part: Part.whole(Memory(x, f"x{suffixes[part]} of {path}"), numbers[part])
+        part: Part.whole(MemoryStore(x, f"x{suffixes[part]} of {path}"), numbers[part])
         for part, x in inputs.items()
     }
     return Source(classes, parts, unit="gap in the labels")
 
 
-def _stored(path: Path) -> Mapping[str, Array]:
-    """The arrays of the file by name."""
+def _read_arrays(path: Path) -> Mapping[str, Array]:
+    """Read the arrays of the file, by name."""
     try:
         with np.load(path, allow_pickle=False) as file:  # a pickle could run anything
             return {name: file[name] for name in file.files}
@@ -65,8 +66,8 @@ def _stored(path: Path) -> Mapping[str, Array]:
         ) from error
 
 
-def _inputs(x: Array, name: str) -> Tensor:
-    """Embeddings as float32 (N, D), images as uint8 (N, C, H, W)."""
+def _to_inputs(x: Array, name: str) -> Tensor:
+    """Convert embeddings to float32 (N, D), or images to uint8 (N, C, H, W)."""
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         images = torch.from_numpy(x)
         if x.ndim == 3:
@@ -80,19 +81,19 @@ def _inputs(x: Array, name: str) -> Tensor:
             f"{name} is {x.dtype} of shape {x.shape}: embeddings (N, D), or uint8 images "
             "(N, H, W), (N, H, W, C) or (N, C, H, W) with C 1 or 3, are expected"
         )
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf and is told below
+    with np.errstate(over="ignore"):  # an overflow becomes inf, which is refused below
         embeddings = torch.from_numpy(x.astype(np.float32))
-    broken = torch.nonzero(~embeddings.isfinite().all(dim=1)).flatten()
-    if len(broken):
+    wrong = torch.nonzero(~embeddings.isfinite().all(dim=1)).flatten()
+    if len(wrong):
         raise UserError(
-            f"{name} has NaN or infinite values in {len(broken)} of {len(x)} rows, first in row "
-            f"{broken[0]}: remove or mend them"
+            f"{name} has NaN or infinite values in {len(wrong)} of {len(x)} rows, first in row "
+            f"{wrong[0]}: remove or correct them"
         )
     return embeddings
 
 
 def _check_pair(x: Array, y: Array, *, names: tuple[str, str], path: Path) -> None:
-    """Inputs and labels must come in pairs."""
+    """Check that inputs and labels come in pairs."""
     if y.ndim != 1 or len(x) != len(y) or not len(y):
         raise UserError(
             f"{path}: {names[0]} has shape {x.shape} and {names[1]} {y.shape}: "
@@ -104,40 +105,40 @@ def _check_pair(x: Array, y: Array, *, names: tuple[str, str], path: Path) -> No
         )
 
 
-def _encode(
+def _number_labels(
     labels: Mapping[str, Array], classes: Array | None, path: Path
 ) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-    """Class names, and the labels of each part as class numbers."""
+    """Return the class names, and the labels of each part as class numbers."""
     train = labels["train"]
     if classes is not None:
-        names = _names(classes, path)
+        names = _class_names(classes, path)
     elif train.dtype.kind in "iu":
         names = number_classes(torch.from_numpy(train.astype(np.int64)), f"y_train of {path}")
     else:
-        names = _names(np.unique(train), path)
+        names = _class_names(np.unique(train), path)
     numbers = {name: number for number, name in enumerate(names)}
     encoded = {}
     for part, values in labels.items():
         if (values.dtype.kind in "iu") != (train.dtype.kind in "iu"):
             raise UserError(f"{path}: labels are numbers in one part and names in another")
         if values.dtype.kind in "US":
-            texts = _texts(values)
-            strange = next((text for text in texts if text not in numbers), None)
-            if strange is not None:
-                raise UserError(f"{path}: y_{part} has the class '{strange}', which is not known")
+            texts = _to_texts(values)
+            unknown = next((text for text in texts if text not in numbers), None)
+            if unknown is not None:
+                raise UserError(f"{path}: y_{part} has the class '{unknown}', which is not known")
             values = np.array([numbers[text] for text in texts])
         encoded[part] = torch.from_numpy(values.astype(np.int64))
     return names, encoded
 
 
-def _names(values: Array, path: Path) -> tuple[str, ...]:
-    """Class names as text, each once."""
-    names = tuple(_texts(values)) if values.ndim == 1 else ()
+def _class_names(values: Array, path: Path) -> tuple[str, ...]:
+    """Convert class names to text and check that they differ."""
+    names = tuple(_to_texts(values)) if values.ndim == 1 else ()
     if not names or len(set(names)) < len(names):
         raise UserError(f"{path}: classes must be a row of different names, got {values!r}")
     return names
 
 
-def _texts(values: Array) -> list[str]:
-    """Any labels as text; numpy's S type holds bytes."""
+def _to_texts(values: Array) -> list[str]:
+    """Convert labels to text; numpy's S type holds bytes."""
     return [v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()]

@@ -1,7 +1,7 @@
 """A folder of `train.parquet`, `val.parquet`, `test.parquet` in Hugging Face's image layout.
 
-Columns: `image`, a struct with the encoded `bytes`; `label`, whole numbers. Class names are read
-from the schema's metadata under `huggingface`, where they are kept by Hugging Face's own writer.
+Columns: `image`, a struct with the encoded `bytes`; `label`, whole numbers. Class names come from
+the schema's metadata under `huggingface`, where Hugging Face's own writer puts them.
 """
 
 import json
@@ -18,17 +18,17 @@ from torch import Tensor
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.checks import number_classes
-from longtail.data.decoding.cache import CachedStore, file_hash
-from longtail.data.decoding.image_store import Images
-from longtail.data.decoding.images import Stored
+from longtail.data.decoding.cache import CachedStore, hash_file
+from longtail.data.decoding.image_store import ImageStore
+from longtail.data.decoding.images import StoredImage
 from longtail.data.sources import Part, Source
 
 
-def source(folder: Path, *, config: DataConfig) -> Source:
-    """The data set of `folder`; validation and test are optional.
+def open_source(folder: Path, *, config: DataConfig) -> Source:
+    """Open the data set of `folder`; validation and test are optional.
 
-    A cut of it takes the first rows of each class: such files are written shuffled, and a
-    smaller subset is then part of every larger one.
+    A cut keeps the first rows of each class: such files are written shuffled, and every smaller
+    subset is then part of a larger one.
 
     Raises:
         UserError: if a file is not such a parquet file, or their class names differ.
@@ -37,48 +37,48 @@ def source(folder: Path, *, config: DataConfig) -> Source:
     for name in ("train", "val", "test"):
         path = folder / f"{name}.parquet"
         if name == "train" or path.is_file():
-            parts[name], names[name] = _part(path, config)
-    for name, others in names.items():
-        if others and names["train"] and others != names["train"]:
+            parts[name], names[name] = _open_part(path, config)
+    for name, classes in names.items():
+        if classes and names["train"] and classes != names["train"]:
             raise UserError(
                 f"{folder}: {name}.parquet and train.parquet name different classes in their "
-                "metadata, so that their labels would not mean the same"
+                "metadata, so their labels do not mean the same"
             )
     classes = names["train"] or number_classes(parts["train"].labels, f"{folder}/train.parquet")
     return Source(classes, parts, shuffled=True, unit="class from the metadata")
 
 
-def _part(path: Path, config: DataConfig) -> tuple[Part, tuple[str, ...]]:
-    """One file, and the class names that it knows."""
+def _open_part(path: Path, config: DataConfig) -> tuple[Part, tuple[str, ...]]:
+    """Open one file; also return the class names in it."""
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
-            _check(path, schema)
+            _check_layout(path, schema)
             labels = file.read(columns=["label"]).column("label")
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read as parquet: {error}") from error
     if len(labels) == 0 or labels.null_count:
         what = "rows without a label" if labels.null_count else "no rows"
         raise UserError(f"{path} has {what}: every image needs a label")
-    images = Images(
-        partial(_blobs, path),
+    images = ImageStore(
+        partial(_read_blobs, path),
         lambda row: f"row {row} of {path}",
         config.image_size,
         config.corrupt,
     )
-    store = CachedStore(images, lambda: f"{file_hash(path)} {config.image_size}")
-    return Part.whole(store, torch.tensor(labels.to_numpy()).long()), _names(path, schema)
+    store = CachedStore(images, lambda: f"{hash_file(path)} {config.image_size}")
+    return Part.whole(store, torch.tensor(labels.to_numpy()).long()), _class_names(path, schema)
 
 
-def _check(path: Path, schema: Any) -> None:
-    """Refuse a file of another layout, and say which one it has."""
+def _check_layout(path: Path, schema: Any) -> None:
+    """Refuse a file of another layout, and name its columns."""
     fields = {field.name: field.type for field in schema}
     image, label = fields.get("image"), fields.get("label")
     good_image = image is not None and pa.types.is_struct(image) and _has_bytes(image)
     if not good_image or label is None or not pa.types.is_integer(label):
-        found = ", ".join(f"{name}: {kind}" for name, kind in fields.items())
+        columns = ", ".join(f"{name}: {kind}" for name, kind in fields.items())
         raise UserError(
-            f"{path} has the columns ({found}) and needs image: struct<bytes: binary, "
+            f"{path} has the columns ({columns}) and needs image: struct<bytes: binary, "
             "path: string>, label: int64 (Hugging Face's image layout)"
         )
 
@@ -88,8 +88,8 @@ def _has_bytes(image: Any) -> bool:
     return any(image.field(i).name == "bytes" for i in range(image.num_fields))
 
 
-def _names(path: Path, schema: Any) -> tuple[str, ...]:
-    """Class names in the schema's metadata; empty when it has none."""
+def _class_names(path: Path, schema: Any) -> tuple[str, ...]:
+    """Read the class names in the schema's metadata; empty if there are none."""
     stored = (schema.metadata or {}).get(b"huggingface")
     if stored is None:
         return ()
@@ -100,8 +100,8 @@ def _names(path: Path, schema: Any) -> tuple[str, ...]:
     return tuple(label.get("names", ()))
 
 
-def _blobs(path: Path, rows: Tensor) -> Iterator[Stored]:
-    """Encoded images of ascending `rows`, one row group in memory at a time."""
+def _read_blobs(path: Path, rows: Tensor) -> Iterator[StoredImage]:
+    """Yield the encoded images of ascending `rows`, with one row group in memory at a time."""
     start = 0
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +19,9 @@ from torch.utils.data import Dataset
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, unknown
+from longtail.data.catalogue import data_root
 from longtail.data.checks import check_categories
 from longtail.data.decoding.images import decode
-from longtail.data.formats.cifar import data_root
 from longtail.detection.data import masks
 from longtail.detection.data.annotations import Annotations, Picture, parse
 from longtail.detection.data.shapes import generate as shapes
@@ -190,13 +190,9 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
     return train, val
 
 
-def relocated(
-    name: str, root: Path | None, reached: Callable[[Path], Path]
-) -> tuple[str, Path | None]:
-    """What `load` takes for the same data when its paths are as `reached` gives them."""
-    if name not in (shapes.NAME, *FILES):
-        name = str(reached(Path(name)))
-    return name, None if root is None else reached(root)
+def is_path(data: str) -> bool:
+    """Return whether `data` is a folder, not the name of a data set."""
+    return bool(data) and data not in (shapes.NAME, *FILES)
 
 
 def _count_classes(content: Annotations) -> Categories:

@@ -22,6 +22,7 @@ from longtail.reporting.figures.features import decomposition, gradcam
 from longtail.reporting.figures.graph import causal_graph
 from longtail.reporting.figures.simulated import decision_1d, gradients_2d
 from longtail.runs.compare import Source, read_all
+from longtail.runs.reopen import OwnData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +43,8 @@ FIGURES: "dict[str, Callable[..., Figure]]" = {
 """Drawing functions by the name that users type."""
 SIMULATED = ("causal-graph", "decision-1d", "gradients-2d")
 """Figures that need no run."""
+NEED_DATA = ("decomposition", "gradcam")
+"""Figures that need the data of their runs."""
 
 __all__ = [
     "FIGURES",
@@ -71,11 +74,14 @@ def draw(name: str, sources: Sequence[Source], out: Path | str, **choices: Any) 
     return save(FIGURES[name](sources, **choices), out)
 
 
-def draw_all(sources: Sequence[Source], out: Path | str) -> Iterator[tuple[str, str]]:
+def draw_all(
+    sources: Sequence[Source], out: Path | str, *, data: OwnData = None
+) -> Iterator[tuple[str, str]]:
     """Draw every figure into the folder `out`; yield each name with its file or an error message.
 
     `cosine-by-class` gets the runs on any data, `decomposition` the first run with a head
-    direction, all others the runs on the same data as the first run.
+    direction, all others the runs on the same data as the first run. `data` is the place of that
+    data, if it was moved.
     """
     found = read_all(sources)
     same_data = [
@@ -91,6 +97,7 @@ def draw_all(sources: Sequence[Source], out: Path | str) -> Iterator[tuple[str, 
     }
     for name in FIGURES:
         try:
-            yield name, str(draw(name, sources_of.get(name, same_data), Path(out) / f"{name}.svg"))
+            path, own = Path(out) / f"{name}.svg", {"data": data} if name in NEED_DATA else {}
+            yield name, str(draw(name, sources_of.get(name, same_data), path, **own))
         except UserError as error:
             yield name, f"not drawn: {error}"

@@ -12,14 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longtail.core.errors import UserError
-from longtail.data.base import Data
 from longtail.evaluation.result import class_means
 from longtail.nn.heads import NormalisedHead
 from longtail.reporting.figures import canvas, style
 from longtail.reporting.figures.groups import rank_classes
 from longtail.reporting.gradcam import compactness, compute_maps
 from longtail.runs.compare import Source, StoredResult, check_same_data, read_all
-from longtail.runs.reopen import OpenRun, reopen
+from longtail.runs.reopen import OpenRun, OwnData, reopen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,13 +31,13 @@ EXAMPLES = 6
 
 
 @canvas.apply_style
-def decomposition(sources: Sequence[Source], *, data: Data | None = None) -> "Figure":
+def decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "Figure":
     """fig:2: features of a run, split into a part along the head direction and the rest."""
     found = read_all(sources)
     if len(found) != 1:
         raise UserError(f"decomposition takes one run, not {len(found)}")
     opened = reopen(found[0].run, data)
-    head, x = opened.evidence.head, opened.evidence.features.evaluated
+    head, x = opened.evaluation.head, opened.evaluation.features.evaluated
     if not isinstance(head, NormalisedHead):
         raise UserError(
             f"{found[0].source} has no head direction: pass a run of deconfound, cosine or capsule"
@@ -64,7 +63,7 @@ def decompose(head: NormalisedHead, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _draw_plane(axes: "Axes", along: Tensor, rest: Tensor, opened: OpenRun) -> None:
     """Draw images as dots at (|d|, |rest|), and their mean as three arrows."""
-    labels = opened.evidence.scores.labels.cpu()
+    labels = opened.evaluation.scores.labels.cpu()
     for split, classes in opened.data.counts.splits.items():
         rows = torch.isin(labels, torch.tensor(classes)).nonzero().flatten()
         rows = rows[:: max(1, -(-len(rows) // SHOWN))]  # evenly over the classes
@@ -90,7 +89,7 @@ def _draw_plane(axes: "Axes", along: Tensor, rest: Tensor, opened: OpenRun) -> N
 
 def _draw_shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
     """Draw the share of |x|² along the head direction, by class rank."""
-    counts, labels = opened.data.counts.images, opened.evidence.scores.labels.cpu()
+    counts, labels = opened.data.counts.images, opened.evaluation.scores.labels.cpu()
     means = class_means(shares, labels, len(counts))
     seen = set(labels.tolist())
     values = [means[c] if c in seen else float("nan") for c in rank_classes(counts)]
@@ -106,7 +105,7 @@ def gradcam(
     *,
     images: Sequence[int] = (),
     layer: str = "",
-    data: Data | None = None,
+    data: OwnData = None,
 ) -> "Figure":
     """fig:5: Grad-CAM of the true class for several runs, for TDE of the TDE logit.
 
@@ -128,7 +127,7 @@ def gradcam(
         )
     shown = test.take(rows)
     maps = [compute_maps(run, shown, layer) for run in opened]  # (B, h, w) each
-    views = [run.preprocess.crop(shown.pixels()) for run in opened]  # (B, C, H, W) each
+    views = [run.preprocess.crop(shown.load_inputs()) for run in opened]  # (B, C, H, W) each
     figure = canvas.panels(len(rows), 1 + len(opened), size=(1.05, 1.2))
     axes = np.array(figure.axes).reshape(1 + len(opened), len(rows))
     for column, label in enumerate(shown.labels.tolist()):

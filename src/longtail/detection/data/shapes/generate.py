@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.core.seeding import stream
+from longtail.data.catalogue import data_root
 from longtail.data.decoding import cache
-from longtail.data.formats.cifar import data_root
 from longtail.detection.data.shapes import objects as drawing
 from longtail.detection.data.shapes import scenes
 from longtail.detection.data.shapes.objects import OUTLINES, TEXTURES, Random

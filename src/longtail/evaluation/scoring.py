@@ -1,0 +1,105 @@
+"""Extract the features of every part of a data set once, and score them.
+
+Shapes: N images, D features.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from longtail.data.base import Data, Split
+from longtail.evaluation.accuracy import Scores, accuracy, score
+from longtail.evaluation.alpha import best, cosines, label_free_alpha
+from longtail.methods import Choice, HeldOut, Method, Model, RuleInputs
+from longtail.nn.heads import Head, NormalisedHead
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of every part of a data set; the test images are read once."""
+
+    train: Tensor
+    """(N, D)."""
+    evaluated: Tensor
+    """(N, D) of the part that results are reported on."""
+    held_out: HeldOut | None
+
+
+def extract_parts(model: Model, data: Data, extract: Callable[[Split], Tensor]) -> Features:
+    """Extract features of every part once."""
+    held_out = HeldOut(extract(data.val), data.val.labels) if data.val is not None else None
+    same = held_out is not None and data.evaluated is data.val
+    train = extract(data.train)
+    evaluated = held_out.features if held_out and same else extract(data.evaluated)
+    return Features(train, evaluated, held_out)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything that a result is computed from."""
+
+    head: Head
+    """The trained head, after the method's rule."""
+    features: Features
+    scores: Scores
+    """Scores of the evaluated part."""
+    held_out: Scores | None
+
+
+def score_parts(method: Method, head: Head, features: Features, data: Data) -> Evaluation:
+    """Apply the method's rule to `head`, and score `features` with the head that it returns."""
+    head = _apply_rule(method, head, features, data)
+    return Evaluation(
+        head=head,
+        features=features,
+        scores=score(head, features.evaluated, data.evaluated.labels),
+        held_out=score(head, *features.held_out) if features.held_out else None,
+    )
+
+
+def _apply_rule(method: Method, head: Head, features: Features, data: Data) -> Head:
+    if not method.rule:
+        return head
+    labels = data.train.labels.to(features.train.device)
+    inputs = RuleInputs(head, features.train, labels, features.held_out, data.counts)
+    return method.rule(inputs)
+
+
+def choose(
+    choice: Choice, method_at: Callable[[float], Method], head: Head, features: Features, data: Data
+) -> float:
+    """Choose the value of the grid with the best mean class accuracy on held-out data.
+
+    Args:
+        choice: the open option and its grid.
+        method_at: returns the method with that option set to a value.
+        head: the head as trained.
+        features: features of the same training, with a held-out part.
+        data: the data that they were extracted from.
+    """
+    assert features.held_out is not None
+    path = {}
+    scores: Scores | None = None
+    for value in choice.grid:
+        method = method_at(value)
+        if scores is None or method.rule:  # another alpha needs no other scores
+            scores = score(_apply_rule(method, head, features, data), *features.held_out)
+        path[value] = accuracy(scores.at(method.alpha or 0.0), scores.labels, data.counts)
+    return best(path)
+
+
+def choose_label_free(head: NormalisedHead, features: Tensor) -> tuple[float, str]:
+    """Choose alpha by the authors' rule, from training features alone; also return its name."""
+    mean_cos = cosines(head, features).mean().item()
+    alpha = label_free_alpha(mean_cos)
+    if alpha == 0:
+        logger.warning(
+            "mean cos(x, d) is %.3f: the features have no common direction to remove (are they "
+            "centred?), so alpha is 0",
+            mean_cos,
+        )
+    return alpha, "label-free" if alpha else "no direction"

@@ -1,0 +1,42 @@
+"""The places of a run's data: the paths in its configuration that lead to it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from longtail.core.options import Settings
+
+C = TypeVar("C", bound=Settings)
+IsPath = Callable[[str], bool]
+"""Returns whether a configuration's `data` is a path, not the name of a data set."""
+
+
+def paths_of(config: Any, is_path: IsPath) -> dict[str, Path]:
+    """Return the paths of `config` that lead to its data, by their options."""
+    paths = {name: path for name, path in vars(config.files).items() if isinstance(path, Path)}
+    return {"data": Path(config.data), **paths} if is_path(config.data) else paths
+
+
+def map_paths(config: C, is_path: IsPath, change: Callable[[Path], Path]) -> C:
+    """Return `config` with `change` applied to each path that leads to its data."""
+    changed = {name: change(path) for name, path in paths_of(config, is_path).items()}
+    if "data" in changed:
+        return config.with_options(**{**changed, "data": str(changed["data"])})
+    return config.with_options(**changed)
+
+
+def make_absolute(path: Path) -> Path:
+    """Make a path absolute if it exists; data made in memory has a name that is not a path."""
+    return path.expanduser().absolute() if exists(path) else path
+
+
+def resolve(path: Path) -> Path:
+    """Resolve a path to the one that every way of writing it leads to."""
+    return path.expanduser().resolve()
+
+
+def exists(path: Path) -> bool:
+    """Return whether a path exists, with or without a ratio at its end, as in photos:100."""
+    name = str(path.expanduser())
+    return any(os.path.exists(each) for each in (name, name.rpartition(":")[0]))

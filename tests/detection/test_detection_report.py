@@ -1,0 +1,45 @@
+"""The report about finished detectors."""
+
+import json
+import shutil
+
+from longtail.core.config import MachineConfig
+from longtail.detection import report as page
+
+CPU = MachineConfig(device="cpu")
+
+
+def test_a_report_averages_only_runs_that_differ_in_their_seed(run):
+    first = {**run.result, "ap": {name: 10.0 for name in run.result["ap"]}}
+    second = {**first, "seed": 1, "ap": {name: 20.0 for name in first["ap"]}}
+    longer = {**first, "epochs": 24, "train": {**first["train"], "epochs": 24}}
+    fewer = {**second, "inference": {**first["inference"], "detections": 9}}
+    head = ["background-exempt", "1.5"]
+    seen = [row[:5] for row in page.make_rows([first, second, longer, fewer])]
+    assert seen == [
+        ["deconfound-tde, epochs 1, detections 5", *head, "2", "15.0 ± 7.1"],
+        ["deconfound-tde, epochs 24, detections 5", *head, "1", "10.0"],
+        ["deconfound-tde, epochs 1, detections 9", *head, "1", "20.0"],
+    ]
+
+
+def test_a_report_lists_other_differences_than_the_method(run, data, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run.folder, other)
+    result = {**run.result, "method": "cosine-tde", "heads": 1}
+    result["train"] = {**result["train"], "epochs": 24}
+    result["inference"] = {**result["inference"], "detections": 9}
+    (other / "result.json").write_text(json.dumps(result))
+    note = "The runs differ in more than their method: epochs 1, 24; detections 5, 9."
+    for folders, said in (([run.folder], 0), ([run.folder, other], note)):
+        out = tmp_path / "page.html"
+        text = page.report(folders, out, data=data, machine=CPU, images=0).read_text()
+        assert said in text if said else "The runs differ" not in text
+
+
+def test_a_report_has_each_run_once(run, data, tmp_path):
+    again = tmp_path / "link"
+    again.symlink_to(run.folder)
+    folders, out = [run.folder, again], tmp_path / "page.html"
+    text = page.report(folders, out, data=data, machine=CPU, images=1).read_text()
+    assert text.count("<svg") == 1 and "± 0.0" not in text
