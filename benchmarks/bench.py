@@ -167,7 +167,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         images = {tables.data_name(r): sum(r["counts"]) for r in known}
         typical = sum(images.values()) / len(images)
         price = statistics.fmean(own_seconds(r) / r["images"] for r in known)
-        trainings: dict[tuple, float] = {}
+        trainings: dict[tuple[Any, ...], float] = {}
         for recipe, seed in wanted:
             config = recipe.config
             method = methods.build(config.method, config.options)

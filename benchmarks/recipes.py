@@ -171,7 +171,8 @@ class RecipeBench(ABC, Generic[R]):
                 f"{path} was made by another recipe than the present {recipe.path} (they differ in "
                 f"{' and '.join(sorted(changes))}): delete it, or restore the recipe"
             )
-        return found
+        result: dict[str, Any] = found
+        return result
 
     def page(self) -> str:
         """Return the content of RESULTS/NAME.md."""

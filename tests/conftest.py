@@ -37,6 +37,15 @@ def one_commit():
     metadata.version = functools.cache(metadata.version)
 
 
+@pytest.fixture(autouse=True)
+def cuda_only_where_asked(request, monkeypatch):
+    """Tests compute on the CPU, on a machine with a GPU too, unless they skip without CUDA."""
+    skips = [str(mark.kwargs.get("reason", "")) for mark in request.node.iter_markers("skipif")]
+    if torch.cuda.is_available() and not any("CUDA" in reason for reason in skips):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of processes that the test starts
+
+
 def pytest_collection_finish() -> None:
     """The garbage collector need not look at what was imported, again and again."""
     gc.freeze()

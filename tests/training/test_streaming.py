@@ -189,7 +189,7 @@ def test_images_of_another_size_are_another_data_set(photos: Path):
 
 
 def test_every_file_counts_by_its_size(photos: Path, monkeypatch):
-    monkeypatch.setattr(cache, "PROBES", 1)  # looked into: the first alone
+    monkeypatch.setattr(cache, "PROBED_FILES", 1)  # looked into: the first alone
     before = load(str(photos), image_size=10, stream=True).subset_sha256
     last = max((photos / "train" / "b").iterdir())
     last.write_bytes(last.read_bytes() + b"?")

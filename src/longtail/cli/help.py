@@ -90,11 +90,11 @@ def _list_rows(
     return rows
 
 
-def _default_value(item: Field) -> Any:
+def _default_value(item: Field[Any]) -> Any:
     return item.default if item.default_factory is MISSING else item.default_factory()
 
 
-def _option(item: Field, value: Any, text: str | None) -> Row:
+def _option(item: Field[Any], value: Any, text: str | None) -> Row:
     """Describe one option; an empty default is not shown."""
     empty = value is MISSING or value is None or value is False or value in ("", ())
     hint = "" if empty else None  # None: as tyro words it

@@ -73,8 +73,11 @@ def parse(arguments: list[str]) -> Callable[[], None] | None:
         return None
     kind = COMMANDS[name]
     if any(item.name == "config" for item in fields(kind)):
-        return parse_configured(name, kind, words).run
-    return parse_alone(kind, f"longtail {name}", words).run
+        command = parse_configured(name, kind, words)
+    else:
+        command = parse_alone(kind, f"longtail {name}", words)
+    run: Callable[[], None] = command.run
+    return run
 
 
 def _split_command(words: list[str]) -> tuple[str, list[str]]:

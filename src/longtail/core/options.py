@@ -163,7 +163,9 @@ _ACCEPTED: dict[type, tuple[Any, str]] = {
 """The values that each type of option accepts, and their name in an error."""
 
 
-def _take_sections(tree: dict[str, Any], names: Iterable[str], source: str) -> dict[str, dict]:
+def _take_sections(
+    tree: dict[str, Any], names: Iterable[str], source: str
+) -> dict[str, dict[str, Any]]:
     """Remove the mappings called `names` from `tree` and return them."""
     sections = {name: tree.pop(name, None) or {} for name in names}
     for name, section in sections.items():

@@ -232,7 +232,8 @@ def _evaluate_classes(
         return np.full((len(IOUS), 101, len(labels)), -1.0)
     evaluation.evaluate()
     evaluation.accumulate()
-    return evaluation.eval["precision"][:, :, :, 0, 0]
+    result: NDArray[np.float64] = evaluation.eval["precision"][:, :, :, 0, 0]
+    return result
 
 
 def _format_image(picture: Picture, labels: range) -> Entry:

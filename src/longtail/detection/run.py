@@ -144,7 +144,8 @@ def recipe_fields_of(config: DetectionConfig) -> dict[str, Any]:
         "inference": scoring,
         "train": asdict(config.train),
     }
-    return json.loads(json.dumps(made))
+    result: dict[str, Any] = json.loads(json.dumps(made))
+    return result
 
 
 def write_result(run: DetectionRun, result: DetectionResult, data: DetectionSet) -> None:

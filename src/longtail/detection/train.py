@@ -269,7 +269,8 @@ class Loop:
         trained = [p for p in self.detector.parameters() if p.grad is not None]
         clip_grad_norm_(trained, LONGEST_GRADIENT)
         self.optimizer.step()
-        return losses
+        result: dict[str, Tensor] = losses
+        return result
 
     def _make_keys(self, step: int, images: Sequence[int]) -> Tensor:
         """Return the keys (B,) of the images' random numbers in a step."""

@@ -137,7 +137,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             self.__dict__ = before
             raise
 
-    def decision_function(self, X: ArrayLike) -> NDArray:
+    def decision_function(self, X: ArrayLike) -> NDArray[Any]:
         """Return scores (N, C), whose softmax are the probabilities.
 
         For two classes, return their difference (N,).
@@ -145,14 +145,15 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         scores = self._map_scores(X, lambda scores: scores)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict_proba(self, X: ArrayLike) -> NDArray:
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Return probabilities (N, C) in the order of `classes_`."""
         return self._map_scores(X, lambda scores: scores.softmax(1))
 
-    def predict(self, X: ArrayLike) -> NDArray:
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most probable label of each row (N,)."""
         best = self._map_scores(X, lambda scores: scores.argmax(1))
-        return self.classes_[best]
+        result: NDArray[Any] = self.classes_[best]
+        return result
 
     @abstractmethod
     def _make_scorer(self, head: Head) -> Callable[[Tensor], Tensor]:
@@ -165,33 +166,35 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         check_number(self, "epochs", least=1, whole=True)
         check_number(self, "batch_size", least=1, whole=True)
 
-    def _finish_fit(self, head: Head, rows: Rows, target: NDArray) -> None:
+    def _finish_fit(self, head: Head, rows: Rows, target: NDArray[Any]) -> None:
         """Hook of subclasses, called at the end of `fit`."""
 
-    def _prepare_partial_fit(self, head: Head, rows: Rows, target: NDArray) -> None:
+    def _prepare_partial_fit(self, head: Head, rows: Rows, target: NDArray[Any]) -> None:
         """Hook of subclasses, called by `partial_fit` before it trains on new rows."""
 
     def _finish_partial_fit(self, head: Head, rows: Rows) -> None:
         """Hook of subclasses, called at the end of `partial_fit`."""
 
     @torch.no_grad()
-    def _map_scores(self, X: ArrayLike, function: Callable[[Tensor], Tensor]) -> NDArray:
+    def _map_scores(self, X: ArrayLike, function: Callable[[Tensor], Tensor]) -> NDArray[Any]:
         """Apply `function` to the scores of every row, one batch in memory at a time."""
         check_is_fitted(self)
-        array: NDArray = validate_data(self, X, **VALIDATION, reset=False)
+        array: NDArray[Any] = validate_data(self, X, **VALIDATION, reset=False)
         _check_finite(array)
         dtype = np.result_type(array.dtype, self._dtype)
         scorer = self._make_scorer(self._restore_head(dtype))
         batches = self._make_rows(array, dtype).batches()
         return np.concatenate([function(scorer(batch)).numpy(force=True) for batch in batches])
 
-    def _validate(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[NDArray, NDArray]:
+    def _validate(
+        self, X: ArrayLike, y: ArrayLike, reset: bool
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         array, labels = validate_data(self, X, y, **VALIDATION, reset=reset)
         _check_finite(array)
         check_classification_targets(labels)
         return array, labels
 
-    def _check_classes(self, classes: ArrayLike | None, first: bool) -> NDArray:
+    def _check_classes(self, classes: ArrayLike | None, first: bool) -> NDArray[Any]:
         if first and classes is None:
             raise UserError(
                 "the first partial_fit needs classes=: all labels that the stream will ever contain"
@@ -206,7 +209,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             )
         return given
 
-    def _start(self, array: NDArray, classes: NDArray) -> None:
+    def _start(self, array: NDArray[Any], classes: NDArray[Any]) -> None:
         """Set what later calls keep: classes, dtype, and settings of the head."""
         if len(classes) < 2:
             raise UserError(f"only one class, {classes.tolist()}: a classifier needs at least two")
@@ -220,13 +223,13 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         self._dtype = np.result_type(array.dtype, np.float32)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.scale_ = 1.0
-        self._velocity: NDArray | None = None
+        self._velocity: NDArray[Any] | None = None
 
-    def _make_rows(self, X: NDArray, dtype: np.dtype) -> Rows:
+    def _make_rows(self, X: NDArray[Any], dtype: np.dtype) -> Rows:
         device = check_device(self.device)
         return Rows(X, self._width, dtype, device, self._normalised, self.scale_)
 
-    def _train_head(self, rows: Rows, target: NDArray, index: NDArray) -> Head:
+    def _train_head(self, rows: Rows, target: NDArray[Any], index: NDArray[Any]) -> Head:
         """Train a new head for `epochs` on the rows of `index`."""
         head = self._make_head()
         order = shuffle_batches(index, self.batch_size, self.epochs, self._seed)
@@ -290,7 +293,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         self._velocity = None if velocity is None else velocity.numpy(force=True).copy()
 
 
-def _check_finite(array: NDArray) -> None:
+def _check_finite(array: NDArray[Any]) -> None:
     """Raise an error for NaN and infinite values, checking one batch at a time."""
     for rows in slice_batches(len(array), INFERENCE_BATCH):
         if not np.isfinite(array[rows]).all():
@@ -299,7 +302,7 @@ def _check_finite(array: NDArray) -> None:
             raise UserError(f"Input X contains {what} in rows {rows.start} to {last}")
 
 
-def _encode(y: NDArray, classes: NDArray) -> NDArray[np.int64]:
+def _encode(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     """Return the position of each label in `classes`."""
     known = set(classes.tolist())
     if unseen := [label for label in np.unique(y).tolist() if label not in known]:

@@ -7,6 +7,7 @@ Shapes: N rows, D features, W the width that the head splits (D padded with zero
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ Index = NDArray[np.int64] | slice
 class Rows:
     """The rows of an array, memory-mapped or not; only the requested batch is copied."""
 
-    array: NDArray
+    array: NDArray[Any]
     """Features (N, D) of any float type."""
     width: int
     """W: D, padded with zeros to a multiple of the head's groups."""

@@ -52,7 +52,7 @@ class LinearSoftmaxClassifier(HeadClassifier):
     def _make_scorer(self, head: Head) -> Callable[[Tensor], Tensor]:
         return head
 
-    def _start(self, array: NDArray, classes: NDArray) -> None:
+    def _start(self, array: NDArray[Any], classes: NDArray[Any]) -> None:
         super()._start(array, classes)
         length = rms_length(self._make_rows(array, self._dtype)) or FEATURE_LENGTH
         self.scale_ = length / FEATURE_LENGTH
@@ -69,7 +69,7 @@ class CosineTDEClassifier(HeadClassifier):
             steps of 0.25 with the best class-balanced accuracy on a held-out fifth of each class,
             then trains again on all rows. In a stream, each new batch is the held-out part until
             it is trained on. While fewer than half of the classes have held-out rows (`fit` needs
-            three rows of a class): min(3, 1 / mean cos(x, d)).
+            three rows of a class), alpha is min(3, 1 / mean cos(x, d)).
         background: one or several labels that keep their total effect (Eq. 9).
         momentum: see `HeadClassifier`, as for the rest.
 
@@ -129,7 +129,7 @@ class CosineTDEClassifier(HeadClassifier):
         if not (isinstance(self.alpha, str) and self.alpha == "auto"):
             check_alpha(self.alpha, or_auto=True)
 
-    def _start(self, array: NDArray, classes: NDArray) -> None:
+    def _start(self, array: NDArray[Any], classes: NDArray[Any]) -> None:
         super()._start(array, classes)
         self._find_background()  # raises now, not at the first prediction
         self._rows_seen, self.mean_cos_ = 0, 0.0
@@ -170,7 +170,7 @@ class CosineTDEClassifier(HeadClassifier):
             )
         return places
 
-    def _finish_fit(self, head: Head, rows: Rows, target: NDArray) -> None:
+    def _finish_fit(self, head: Head, rows: Rows, target: NDArray[Any]) -> None:
         self._update_mean_cos(head, rows)
         if self.alpha == "auto" and label_free_alpha(self.mean_cos_) > 0:
             rest, held = split_rows(target, self._seed)
@@ -178,7 +178,7 @@ class CosineTDEClassifier(HeadClassifier):
                 self._count_hits(self._train_head(rows, target, rest), rows, target, held)
         self._choose_alpha()
 
-    def _prepare_partial_fit(self, head: Head, rows: Rows, target: NDArray) -> None:
+    def _prepare_partial_fit(self, head: Head, rows: Rows, target: NDArray[Any]) -> None:
         if self.alpha == "auto":
             kept = max(0.0, 1 - len(rows) / STREAM_WINDOW)
             self._totals, self._hits = kept * self._totals, kept * self._hits
@@ -188,7 +188,7 @@ class CosineTDEClassifier(HeadClassifier):
         self._update_mean_cos(head, rows)
         self._choose_alpha()
 
-    def _covers_half(self, target: NDArray) -> bool:
+    def _covers_half(self, target: NDArray[Any]) -> bool:
         """Return whether `target` contains at least half of the classes."""
         return 2 * len(np.unique(target)) >= len(self.classes_)
 
@@ -223,7 +223,7 @@ class CosineTDEClassifier(HeadClassifier):
             self.alpha_, self.alpha_rule_ = GRID[path.argmax()], "held-out"  # ties: the smallest
 
     @torch.no_grad()
-    def _count_hits(self, head: Head, rows: Rows, target: NDArray, held: NDArray) -> None:
+    def _count_hits(self, head: Head, rows: Rows, target: NDArray[Any], held: NDArray[Any]) -> None:
         """Count the correct predictions on the rows `held`, for each alpha and class."""
         assert isinstance(head, NormalisedHead)
         background, count = self._find_background(), len(self.classes_)

@@ -159,14 +159,14 @@ KEYS = (
     *("capture_seconds", "replicas", "images", "images_per_second", "device", "options", "files"),
     *("train", "versions", "git"),
 )
-"""The keys of a classifier's result.json in their order; a detector's has some, then its own."""
+"""The keys of a classifier's result.json, in order; a detector's has some, followed by its own."""
 
 
 def own_seconds(result: Mapping[str, Any]) -> float:
-    """A training's share, by its images, of the seconds that several had together."""
-    if result["images"] is None:  # unknown in some committed files: all trainings had equal shares
-        return result["seconds"] / result["replicas"]
-    return result["images"] / result["images_per_second"]
+    """Return a training's share of the time, in proportion to its images."""
+    if result["images"] is None:  # unknown in some committed files, whose trainings were equal
+        return float(result["seconds"] / result["replicas"])
+    return float(result["images"] / result["images_per_second"])
 
 
 def recipe_fields(config: Config) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from longtail.data.base import Data, Split
 from longtail.evaluation.accuracy import Scores, accuracy, score
 from longtail.evaluation.alpha import best, cosines, label_free_alpha
-from longtail.methods import Choice, HeldOut, Method, Model, RuleInputs
+from longtail.methods import Choice, HeldOut, Method, RuleInputs
 from longtail.nn.heads import Head, NormalisedHead
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Features:
     held_out: HeldOut | None
 
 
-def extract_parts(model: Model, data: Data, extract: Callable[[Split], Tensor]) -> Features:
+def extract_parts(data: Data, extract: Callable[[Split], Tensor]) -> Features:
     """Extract features of every part once."""
     held_out = HeldOut(extract(data.val), data.val.labels) if data.val is not None else None
     same = held_out is not None and data.evaluated is data.val

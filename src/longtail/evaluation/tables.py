@@ -181,7 +181,8 @@ def columns(uneven: bool) -> tuple[str, ...]:
 def data_name(result: Mapping[str, Any]) -> str:
     """Name of the data with its imbalance ratio, as `longtail.load` takes it."""
     ratio = result["ratio"]
-    return result["data"] + (f":{ratio:g}" if ratio else "")
+    text: str = result["data"] + (f":{ratio:g}" if ratio else "")
+    return text
 
 
 def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:

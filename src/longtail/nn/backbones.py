@@ -45,7 +45,8 @@ class Conv4(Backbone):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x).mean(dim=(2, 3))
+        output: Tensor = self.layers(x).mean(dim=(2, 3))
+        return output
 
 
 class Block(nn.Module):
@@ -106,7 +107,8 @@ class Timm(Backbone):
         self.dim = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model(x)
+        output: Tensor = self.model(x)
+        return output
 
 
 def make_conv(before: int, after: int, stride: int = 1) -> nn.Conv2d:

@@ -42,7 +42,7 @@ class FewChannelConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if triton is not None and x.is_cuda and x.dtype == torch.bfloat16:
-            return _Convolution.apply(x, self.weight)
+            return _Convolution.apply(x, self.weight)  # type: ignore[no-any-return,no-untyped-call]
         return super().forward(x)
 
 
@@ -69,7 +69,10 @@ def compute_input_gradient(gradient: Tensor, x: Tensor, weight: Tensor) -> Tenso
         return convolve(gradient, weight, flipped=True)
     geometry = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, defaults
     outputs = [True, False, False]  # of x, weight and bias
-    return torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, outputs)[0]
+    output: Tensor = torch.ops.aten.convolution_backward(
+        gradient, x, weight, None, *geometry, outputs
+    )[0]
+    return output
 
 
 def convolve(x: Tensor, weight: Tensor, *, flipped: bool = False) -> Tensor:

@@ -122,7 +122,8 @@ class HeadlessNetwork(Backbone):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.network(x)
+        output: Tensor = self.network(x)
+        return output
 
 
 def build(
@@ -190,7 +191,8 @@ def _create_network(full_name: str, classes: int, channels: int) -> nn.Module:
     library, _, name = full_name.partition("/")
     if library == "timm":
         return timm.create_model(name, num_classes=classes, in_chans=channels)
-    return models.get_model(name, weights=None, num_classes=classes)
+    result: nn.Module = models.get_model(name, weights=None, num_classes=classes)
+    return result
 
 
 def _find_last_linear(network: nn.Module, classes: int) -> str | None:

@@ -70,7 +70,8 @@ def _last_stage(backbone: Backbone) -> str:
                 "timm does not list the stages of this network: name a layer with --layer "
                 f"({_list_layers(backbone)})"
             )
-        return stages[-1]["module"]
+        text: str = stages[-1]["module"]
+        return text
     raise UserError("Grad-CAM needs images and a convolutional network, not embeddings")
 
 

@@ -1,6 +1,6 @@
 """From a data set and a method's name to finished runs: check, train, evaluate, write.
 
-`fit` is the public call; `longtail train` takes the same words.
+`fit` is the public call; `longtail train` takes the same options.
 """
 
 import os

@@ -92,7 +92,8 @@ class Folder(Generic[C]):
             raise UserError(f"{self.folder} has not finished: continue it with {self._resume}")
         path = self.folder / "result.json"
         try:
-            return json.loads(path.read_text())
+            result: dict[str, Any] = json.loads(path.read_text())
+            return result
         except ValueError:
             raise UserError(
                 f"{path} is damaged: delete it, and {self.command} --resume evaluates the run again"
@@ -182,10 +183,11 @@ class Folder(Generic[C]):
 
         For a data set with a name, and for lists, `data` is the root folder.
         """
-        config: Any = self.config
+        config = self.config
         if data is None:
             return config
-        if self.is_path(config.data) or not self.is_path(str(data)):
+        own = str(getattr(config, "data", ""))
+        if self.is_path(own) or not self.is_path(str(data)):
             return config.with_options(data=str(data))
         return config.with_options(root=data)
 
@@ -243,7 +245,8 @@ class Folder(Generic[C]):
                 f"{CHECKPOINT_FORMAT}: finish the run with the version in {path.parent}/env.json, "
                 "or start again with --overwrite"
             )
-        return content
+        result: dict[str, Any] | None = content
+        return result
 
     def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> None:
         """Write the weights as trained; those of a head that a rule made go to another `name`."""

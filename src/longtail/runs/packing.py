@@ -1,8 +1,8 @@
-"""Pack trainings: which share a device, in which order, and what finished runs spare them."""
+"""Pack trainings: which share a device, in which order, and which finished runs they can reuse."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric import Fabric
@@ -67,7 +67,7 @@ def schedule(
         done = _epochs_done(group[0], data_of(group[0]), others)
         by_epoch.setdefault(done, []).append(group)
 
-    def shape(group: list[Job]) -> tuple:
+    def shape(group: list[Job]) -> tuple[Any, ...]:
         job = group[0]
         stops = [s.stop for s in schedule_stages(job.method.stages, job.config.train.epochs)]
         return len(data_of(job).train) // job.config.train.batch_size, stops[-1], stops
@@ -82,7 +82,8 @@ def schedule(
 
 def _epochs_done(job: Job, data: Data, others: Sequence[Job]) -> int:
     if saved := job.load_checkpoint(data):
-        return saved["epoch"]
+        number: int = saved["epoch"]
+        return number
     trained = find_trained_run(job, data, others)
     return trained.epochs if trained else 0
 

@@ -53,7 +53,7 @@ def evaluate_training(
         data = data_of(job)  # jobs that share a training may differ in the part they evaluate on
         if id(data) not in extracted:
             began = time.perf_counter()
-            features = extract_parts(replica.model, data, replica.features)
+            features = extract_parts(data, replica.features)
             extracted[id(data)] = features, time.perf_counter() - began
         features, extraction_seconds = extracted[id(data)]
         began = time.perf_counter() - extraction_seconds  # as if the job were alone
@@ -99,7 +99,7 @@ def _choose_method(
             )
         data = replace(data, train=rest, val=held, test=None)
         replica = _train_tuning_run(job, data, fabric, progress)
-        head, features = replica.model.head, extract_parts(replica.model, data, replica.features)
+        head, features = replica.model.head, extract_parts(data, replica.features)
     return job.with_choice(choose(choice, job.with_choice, head, features, data)), "held-out"
 
 

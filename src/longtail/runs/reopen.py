@@ -51,7 +51,7 @@ class OpenRun:
     @cached_property
     def evaluation(self) -> Evaluation:
         """Features and scores of every part of its data, with the head at the run's own alpha."""
-        features = extract_parts(self.model, self.data, self.features)
+        features = extract_parts(self.data, self.features)
         evaluation = score_parts(self.method, self.model.head, features, self.data)
         self._set_alpha(evaluation.head)
         return evaluation

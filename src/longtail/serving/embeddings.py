@@ -51,7 +51,7 @@ def embed(
     # channels last as in training, for bit-identical features
     model.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     preprocess = served.preprocess.to(fabric.device)
-    arrays: dict[str, NDArray] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for part in ("train", "val", "test"):
         split = getattr(images, part)
         if split is not None:
@@ -110,7 +110,7 @@ def _check_shape(run: Run, own: tuple[int, ...], data: Data) -> None:
         )
 
 
-def _to_float16(features: Tensor) -> NDArray:
+def _to_float16(features: Tensor) -> NDArray[Any]:
     """Convert to float16, more precise than bf16; stay in float32 if that overflows."""
     half = features.half()
     kept = half if bool(torch.isfinite(half).all()) else features

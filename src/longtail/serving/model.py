@@ -105,7 +105,8 @@ class ServedModel(nn.Module):
         """Return logits (B, classes), at `alpha` () or else at the head's own."""
         features = self.backbone(self.preprocess(inputs)).float()
         if alpha is None:
-            return self.head(features)
+            output: Tensor = self.head(features)
+            return output
         assert isinstance(self.head, NormalisedHead)
         return self.head.total(features) - alpha * self.head.indirect(features)
 

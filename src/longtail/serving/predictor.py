@@ -193,7 +193,8 @@ class TorchNetwork:
     def __call__(self, inputs: Tensor, alpha: float | None) -> Tensor:
         if alpha != self._folded.about.alpha:
             self._folded = self.model.fold(alpha).to(self.device)
-        return self._folded(inputs.to(self.device)).cpu()
+        output: Tensor = self._folded(inputs.to(self.device)).cpu()
+        return output
 
 
 class OnnxNetwork:

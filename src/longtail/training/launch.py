@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.strategies import DDPStrategy
+from lightning.fabric.strategies.ddp import DDPStrategy
 
 from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError

@@ -28,7 +28,8 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
         torch.manual_seed(stream(config.seed, "init"))
         backbone = backbones.build(config.backbone, data.train.inputs.shape[1])
         model = Model(backbone, method.head(backbone.dim, len(data.classes)))
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    result: Model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return result
 
 
 def check_backbone(config: Config, method: Method, data: Data) -> None:

@@ -121,7 +121,7 @@ class Trainer:
         self.draws = [torch.zeros_like(draws, device=device) for _ in stage.samplers]
 
     def _start_optimizer(self, *, keep: bool) -> None:
-        """Build a new optimiser; to `keep` the old one, restore it from the checkpoint if gone."""
+        """Build a new optimiser; with `keep`, keep the current one or restore the checkpoint's."""
         if self.optimizer is not None and keep:
             return
         self.optimizer = build_optimizer(self.config.train, self.model, self.state.lr)
@@ -190,7 +190,7 @@ class Trainer:
         return loss.detach()
 
     def _add_gradients_in_parts(self, size: int) -> Tensor:
-        """Do the same in parts of `size` images; ranks exchange gradients after the last one."""
+        """Add the gradients of a step in parts of `size` images; ranks exchange them at the end."""
         total = torch.zeros_like(self.state.lr)
         with self.model.head.accumulate_statistics():
             for part in range(self.parts):
@@ -281,4 +281,7 @@ def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.o
     if train.optimizer not in adams:
         raise unknown("optimizer", train.optimizer, ["sgd", *adams])
     adam = adams[train.optimizer]
-    return adam(trained, betas=(train.momentum, 0.999), capturable=lr.is_cuda, **shared)
+    result: torch.optim.Optimizer = adam(
+        trained, betas=(train.momentum, 0.999), capturable=lr.is_cuda, **shared
+    )
+    return result

@@ -108,7 +108,8 @@ def crop_and_resize(images: Tensor, box: Tensor, mirrored: Tensor, size: tuple[i
     columns = torch.where(mirrored[:, None, None] > 0, columns.flip(1), columns)
     across = images.flatten(1, 2) @ columns.to(images.dtype).mT  # (B, C * H, w)
     across = across.unflatten(1, images.shape[1:3])  # (B, C, H, w)
-    return rows.to(images.dtype)[:, None] @ across
+    output: Tensor = rows.to(images.dtype)[:, None] @ across
+    return output
 
 
 def _resize_weights(start: Tensor, length: Tensor, before: int, after: int) -> Tensor:

@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 DECODER = 2
 """Version of `images.decode`; it counts up whenever the pixels change."""
-PROBES = 256
+PROBED_FILES = 256
 """Files of a set whose content is hashed."""
-PROBE = 4096
-"""Bytes that are hashed at either end of such a file."""
+PROBED_BYTES = 4096
+"""Bytes that are hashed at each end of a probed file."""
 
 
 def cache_folder() -> Path:
@@ -195,9 +195,9 @@ def hash_files(root: Path, names: Sequence[str]) -> str:
 
 def probe_file(file: Path, place: int, files: int) -> bytes:
     """Return both ends of the file at `place` if it is one of the probed `files`, else b""."""
-    if place % max(1, files // PROBES):
+    if place % max(1, files // PROBED_FILES):
         return b""
     with file.open("rb") as content:
-        first = content.read(PROBE)
-        content.seek(max(0, os.fstat(content.fileno()).st_size - PROBE))
+        first = content.read(PROBED_BYTES)
+        content.seek(max(0, os.fstat(content.fileno()).st_size - PROBED_BYTES))
         return first + content.read()

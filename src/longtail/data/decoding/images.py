@@ -102,7 +102,8 @@ def _decode_jpeg(encoded: bytes, width: int, height: int) -> NDArray[np.uint8]:
     image = decode_jpeg(stored, mode=ImageReadMode.RGB)
     across, down = _covering_size(image.shape[2], image.shape[1], width, height)
     image = F.resize(image, [down, across], antialias=True)
-    return F.center_crop(image, [height, width]).permute(1, 2, 0).numpy()
+    result: NDArray[np.uint8] = F.center_crop(image, [height, width]).permute(1, 2, 0).numpy()
+    return result
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

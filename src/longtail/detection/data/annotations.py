@@ -132,7 +132,8 @@ def _read_json(path: Path, annotated: bool) -> dict[str, Any]:
             )
     if not content["images"] or not content["categories"]:
         raise UserError(f"{path} has no image or no category: there is nothing to detect")
-    return content
+    result: dict[str, Any] = content
+    return result
 
 
 def _index_by_id(entries: list[dict[str, Any]], kind: str, path: Path) -> dict[int, dict[str, Any]]:

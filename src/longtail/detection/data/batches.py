@@ -5,7 +5,7 @@ Shapes: B images on a canvas of H by W, at most G true boxes per image, T masks 
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class Sample(NamedTuple):
     """(N, h, w) uint8."""
 
 
-class PreparedImages(Dataset):
+class PreparedImages(Dataset[Any]):
     """A data set with resized images.
 
     Args:

@@ -62,7 +62,7 @@ class Categories:
         )
 
 
-class DetectionSet(Dataset):
+class DetectionSet(Dataset[Any]):
     """One split of a data set.
 
     Args:

@@ -33,7 +33,8 @@ def import_coco() -> ModuleType:
         raise UserError(
             f"detection needs the package {error.name}: pip install 'longtail[detection]'"
         ) from error
-    return faster_coco_eval
+    result: ModuleType = faster_coco_eval
+    return result
 
 
 def encode_segmentation(segmentation: Any, height: int, width: int) -> bytes:
@@ -49,12 +50,14 @@ def encode_segmentation(segmentation: Any, height: int, width: int) -> bytes:
         code = _check_runs(library, segmentation, height, width)
     else:
         code = library.merge(library.frPyObjects(_check_polygons(segmentation), height, width))
-    return code["counts"]
+    content: bytes = code["counts"]
+    return content
 
 
 def has_pixels(counts: bytes, height: int, width: int) -> bool:
     """Return whether a mask covers any pixel."""
-    return import_coco().mask.area({"size": [height, width], "counts": counts}) > 0
+    answer: bool = import_coco().mask.area({"size": [height, width], "counts": counts}) > 0
+    return answer
 
 
 def decode(counts: list[bytes], height: int, width: int) -> Tensor:

@@ -144,7 +144,8 @@ def decode(coder: BoxCoder, codes: Tensor, boxes: Tensor) -> Tensor:
     Diverging training produces NaN, with which RoIAlign would read outside its map.
     """
     moved = coder.decode_single(codes.float().reshape(-1, 4), boxes.float().reshape(-1, 4))
-    return moved.view(boxes.shape).nan_to_num(posinf=1e6, neginf=-1e6)
+    output: Tensor = moved.view(boxes.shape).nan_to_num(posinf=1e6, neginf=-1e6)
+    return output
 
 
 def move_loss(codes: Tensor, target: Tensor, foreground: Tensor, beta: float) -> Tensor:

@@ -110,7 +110,8 @@ def build_detector(
     # padding enters the statistics of group normalisation, so it must always be the same
     min_canvas = canvas if group_norm else NO_CANVAS
     detector = Detector(pyramid, proposals, cascade, min_canvas).set_scoring(config)
-    return detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    result: Detector = detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return result
 
 
 def _build_head(config: DetectionConfig, outputs: int) -> Head:

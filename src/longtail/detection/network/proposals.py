@@ -116,7 +116,8 @@ class Proposals(nn.Module):
 def _flatten(level: Tensor, values: int) -> Tensor:
     """Reshape a level's outputs (B, anchors * values, H, W) to (B, H * W * anchors, values)."""
     images, channels, height, width = level.shape
-    return permute_and_flatten(level, images, channels // values, values, height, width)
+    output: Tensor = permute_and_flatten(level, images, channels // values, values, height, width)
+    return output
 
 
 def _pad(values: Tensor, count: int, filler: float) -> Tensor:

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from typing import Any
 
 import torch
-from timm.layers import BatchNormAct2d, freeze_batch_norm_2d
+from timm.layers.norm_act import BatchNormAct2d, freeze_batch_norm_2d
 from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
@@ -47,7 +47,10 @@ class Pyramid(nn.Module):
             _freeze_first_block(body)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        return self.fpn(OrderedDict(zip(LEVELS, self.body(images), strict=True)))
+        result: dict[str, Tensor] = self.fpn(
+            OrderedDict(zip(LEVELS, self.body(images), strict=True))
+        )
+        return result
 
 
 def build_group_norm(channels: int) -> nn.GroupNorm:

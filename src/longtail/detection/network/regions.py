@@ -56,7 +56,8 @@ def pool(levels: LevelStack, boxes: Tensor, image: Tensor, side: int, canonical:
     top = levels.tops[level.long()]
     boxes = boxes + torch.stack([torch.ones_like(top), top] * 2, dim=1)  # 1: the frame
     regions = torch.cat([image[:, None].to(boxes), boxes], dim=1)
-    return roi_align(levels.map, regions, side, sampling_ratio=2, aligned=True)
+    output: Tensor = roi_align(levels.map, regions, side, sampling_ratio=2, aligned=True)
+    return output
 
 
 class BoxFeatures(nn.Sequential):
@@ -115,7 +116,8 @@ def cut_masks(masks: Tensor, rows: Tensor, boxes: Tensor) -> Tensor:
     """
     regions = torch.cat([rows[:, None].to(boxes), boxes], dim=1)
     cut = roi_align(masks[:, None], regions, 2 * MASK, 1.0, sampling_ratio=2, aligned=True)
-    return (cut[:, 0] >= 0.5).float()
+    output: Tensor = (cut[:, 0] >= 0.5).float()
+    return output
 
 
 def paste(masks: Tensor, boxes: Tensor, height: int, width: int) -> Tensor:

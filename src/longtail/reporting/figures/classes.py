@@ -114,7 +114,8 @@ def cosine_groups(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
 
 
 def _evenness(item: StoredResult) -> float:
-    return min(item.result["counts"]) / max(item.result["counts"])
+    value: float = min(item.result["counts"]) / max(item.result["counts"])
+    return value
 
 
 def unevenness(figures: Sequence[Spread]) -> float:

@@ -1,6 +1,6 @@
 """Split accuracies against alpha (fig:3 of the paper) and against momentum (fig:1(c))."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from longtail.core.errors import UserError
@@ -113,7 +113,7 @@ def fixed_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
         raise UserError(
             f"momentum compares runs of one method, but these are of {', '.join(methods)}"
         )
-    settings = {
+    settings: dict[str, Callable[[Mapping[str, Any]], float]] = {
         "lr {:g} fixed": lambda r: r["lr"],
         "lr / (1 - mu) = {:g} fixed": lambda r: r["lr"] / (1 - r["momentum"]),
     }

@@ -152,7 +152,8 @@ def example_images(labels: Tensor, counts: Sequence[int]) -> list[int]:
 
 def _row_name(item: StoredResult) -> str:
     alpha = item.result["alpha"]
-    return item.result["method"] + (f"\nalpha {alpha:g}" if alpha else "")
+    text: str = item.result["method"] + (f"\nalpha {alpha:g}" if alpha else "")
+    return text
 
 
 def _draw_image(axes: "Axes", image: Tensor, values: Tensor | None = None) -> None:

@@ -137,7 +137,8 @@ def _count_train_images(recipe: ShapesRecipe) -> NDArray[np.int64]:
 def _count_val_images(train: NDArray[np.int64], recipe: ShapesRecipe) -> NDArray[np.int64]:
     """Return the validation images of each rank, enough to measure the rare ones."""
     share = recipe.val_least * (train / train.min()) ** recipe.val_tilt
-    return np.maximum((share * recipe.val).round().astype(np.int64), 1)
+    result: NDArray[np.int64] = np.maximum((share * recipe.val).round().astype(np.int64), 1)
+    return result
 
 
 def _draw_split(

@@ -23,7 +23,8 @@ NO_OWNER = -1
 def _trace(radius: Callable[[Array], Array], points: int = 48) -> Array:
     """Trace an outline (points, 2) whose distance from the centre depends on the angle."""
     angle = np.linspace(0, 2 * np.pi, points, endpoint=False)
-    return radius(angle)[:, None] * np.stack([np.sin(angle), -np.cos(angle)], axis=1)
+    result: Array = radius(angle)[:, None] * np.stack([np.sin(angle), -np.cos(angle)], axis=1)
+    return result
 
 
 def _trace_heart() -> Array:
@@ -165,13 +166,15 @@ class Canvas:
 
     def is_intact(self, owner: int) -> bool:
         """Return whether nothing was drawn over any pixel of `owner`."""
-        return np.count_nonzero(self.owner == owner) == self.areas[owner]
+        answer: bool = np.count_nonzero(self.owner == owner) == self.areas[owner]
+        return answer
 
     def find_visible(self, owner: int) -> NDArray[np.bool_]:
         """Return (size, size), true for pixels at least half of which belong to `owner`."""
         fine = (self.owner == owner).astype(np.uint8)
         parts = (fine[i::SUPER, j::SUPER] for i in range(SUPER) for j in range(SUPER))
-        return 2 * sum(parts) >= SUPER**2
+        result: NDArray[np.bool_] = 2 * sum(parts) >= SUPER**2
+        return result
 
     def render(self, random: Random, *, noise: float) -> Image.Image:
         """Return the finished picture with smooth edges, random brightness and noise."""

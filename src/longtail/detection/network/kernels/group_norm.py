@@ -33,7 +33,7 @@ class GroupNorm(nn.GroupNorm):
         group = self.num_channels // self.num_groups
         fits = self.num_channels % CHANNELS == 0 and CHANNELS % group == 0
         if triton is not None and x.is_cuda and x.dtype == torch.bfloat16 and fits:
-            return _GroupNormFunction.apply(x, self.weight, self.bias, self.num_groups, self.eps)
+            return _GroupNormFunction.apply(x, self.weight, self.bias, self.num_groups, self.eps)  # type: ignore[no-any-return,no-untyped-call]
         if x.device.type == "cpu":  # channels last take PyTorch ten times as long there
             return super().forward(x.contiguous()).contiguous(memory_format=torch.channels_last)
         return super().forward(x)
