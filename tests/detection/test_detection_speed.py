@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.detection import DetectionRecipe
-from benchmarks.detection_rival import mask_rcnn
+from benchmarks.detection_rival import build_mask_rcnn
 from benchmarks.detection_speed import Workload, measure_speed, parts_table, table, workloads
 from longtail.core.errors import UserError
 from longtail.detection.data.dataset import Categories
@@ -77,7 +77,7 @@ def test_torchvision_has_heads_of_our_size():
         workloads(["coco"])
     config = workloads()[0].config
     ours = build_detector(config, Categories((1,), ("a",), (1,), (1,)), weights=False)
-    heads = mask_rcnn(config, 1).roi_heads
+    heads = build_mask_rcnn(config, 1).roi_heads
     stage = ours.cascade.each[0]
     assert _sizes(heads.box_head) == _sizes(stage.features)
     theirs = _sizes(heads.mask_head) + _sizes(heads.mask_predictor)[:2]  # without the last layer
