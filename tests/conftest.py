@@ -13,6 +13,8 @@ import torch
 from longtail.core import environment as provenance
 
 torch.set_num_threads(1)
+if torch.cuda.is_available():
+    torch.cuda.init()  # before a test hides the device from the processes that it starts
 
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
