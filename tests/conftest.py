@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers import float64
 from longtail.core import environment as provenance
 
 torch.set_num_threads(1)
@@ -46,6 +47,13 @@ def cuda_only_where_asked(request, monkeypatch):
     if torch.cuda.is_available() and not any("CUDA" in reason for reason in skips):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # of processes that the test starts
+
+
+@pytest.fixture
+def exact():
+    """The test computes in float64; see `helpers.float64`."""
+    with float64():
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -7,7 +7,6 @@ import torch
 from loops import code, moved, overlap
 from torch.testing import assert_close
 
-from helpers import float64
 from longtail.detection.data.batches import DetectionBatch, number_masks
 from longtail.detection.network import cascade as cascades
 from longtail.detection.network.cascade import (
@@ -22,6 +21,9 @@ from longtail.detection.network.proposals import ProposalBatch
 from longtail.detection.network.regions import cut_masks, pool, stack_levels
 from longtail.nn.heads import DeconfoundHead
 
+# the loops and the package assign, sort and suppress alike, however they round
+pytestmark = pytest.mark.usefixtures("exact")
+
 STAGES = (  # least overlap, scales of the codes, weight of the losses
     (0.5, (10.0, 10.0, 5.0, 5.0), 1.0),
     (0.6, (20.0, 20.0, 10.0, 10.0), 0.5),
@@ -35,13 +37,6 @@ TRUTH = [
 LABELS = [[3, 1], [2, 0]]
 OFF = ([1.0, 0, 1, 0], [2.0, 2, 3, 1], [4.0, 2, 2, 5], [5.0, 3, 5, 4], [-9.0, 8, -7, 9])
 """How far proposals lie off a true box: from much overlap to too little."""
-
-
-@pytest.fixture(autouse=True)
-def exact():
-    """In float64 rounding does not change how loops and package assign, sort and suppress."""
-    with float64():
-        yield
 
 
 @pytest.fixture

@@ -28,10 +28,9 @@ def exact():
 def test_losses_are_those_of_the_cpu(tmp_path):
     place = tmp_path / "set"
     data = small_data(place)
+    step = {"precision": "32", "batch_size": 6, "warmup": 0}  # one, of all images
     runs = {
-        device: fit(
-            small_config(place, device=device, precision="32"), out=tmp_path / device, data=data
-        )
+        device: fit(small_config(place, device=device, **step), out=tmp_path / device, data=data)
         for device in ("cpu", "cuda")
     }
     cpu, cuda = (run.metrics[0]["losses"] for run in runs.values())
