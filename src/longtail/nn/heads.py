@@ -71,13 +71,7 @@ class CapsuleHead(NormalisedHead):
 
     Shapes: features (..., D) in, logits (..., C) out.
 
-    Args:
-        dim: length D of a feature; must be divisible by `heads`.
-        classes: number of classes C.
-        heads: number K of equal parts of a feature that are normalised separately.
-        tau: scale of the logits; above 0.
-        alpha: strength of the indirect effect that eval mode removes; can be set at any time.
-        momentum: decay mu of the running mean feature, 0 to 1.
+    The arguments are those of `CosineHead`.
     """
 
     squash, gamma = 1.0, 0.0

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -40,7 +41,7 @@ They are removed in this order, so that a half removed run counts as unfinished.
 C = TypeVar("C", bound=Settings)
 
 
-class Folder(Generic[C]):
+class Folder(ABC, Generic[C]):
     """The folder of one training, of a classifier or a detector (abstract)."""
 
     kind: type[C]
@@ -56,9 +57,9 @@ class Folder(Generic[C]):
         return f"{type(self).__name__}({str(self.folder)!r})"
 
     @staticmethod
+    @abstractmethod
     def is_path(data: str, /) -> bool:
-        """Return whether `data` is a path, not the name of a data set (abstract)."""
-        raise NotImplementedError
+        """Return whether `data` is a path, not the name of a data set."""
 
     @classmethod
     def open(cls, folder: Path | str | Self) -> Self:
