@@ -2,7 +2,7 @@
 
 import torch
 
-from longtail.data.augment.crops import CropFlip, crop_and_mirror, normalise
+from longtail.data.augment.crops import CropFlip, normalise
 
 
 def images(n: int = 5) -> torch.Tensor:
@@ -19,11 +19,12 @@ def test_prepare_pads_with_zeros() -> None:
 
 
 def test_a_crop_is_a_slice() -> None:
-    source = CropFlip((6, 4), (6, 4), pad=2, flip=True).prepare(images())
+    augment = CropFlip((6, 4), (6, 4), pad=2, flip=True)
+    source = augment.prepare(images())
     generator = torch.Generator().manual_seed(1)
     index, top, left = (torch.randint(5, (64,), generator=generator) for _ in range(3))
-    mirrored = torch.randint(2, (64,), generator=generator).bool()
-    got = crop_and_mirror(source, index, top, left, mirrored, (6, 4))
+    mirrored = torch.randint(2, (64,), generator=generator)
+    got = augment(source, index, torch.stack([top, left, mirrored], dim=1))
     assert got.dtype == torch.uint8
     for i in range(64):
         t, x = int(top[i]), int(left[i])

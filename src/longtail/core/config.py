@@ -87,6 +87,10 @@ class TrainConfig:
     """Also train on the short last batch of an epoch, which is dropped by default."""
 
 
+PHOTOGRAPHS = TrainConfig(mean_decay="rate", schedule="cosine", warmup=0, augment="resized-crop")
+"""The paper's ImageNet-LT recipe."""
+
+
 @dataclass(frozen=True)
 class MachineConfig:
     """Devices and processes. None of this changes what is computed, up to rounding."""
@@ -119,18 +123,12 @@ class MachineConfig:
 
 
 RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(
-        ("epochs", "batch_size", "devices", "nodes", "replicas", "accumulate"), (1, math.inf)
-    ),
-    **dict.fromkeys(("image_size", "crop_size"), (1, math.inf)),
-    **dict.fromkeys(("min_count", "workers"), (0, math.inf)),
-    **dict.fromkeys(
-        ("weight_decay", "warmup", "pad", "save_seconds", "decay", "jitter"), (0, math.inf)
-    ),
+    **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "replicas"), (1, math.inf)),
+    **dict.fromkeys(("accumulate", "image_size", "crop_size"), (1, math.inf)),
+    **dict.fromkeys(("min_count", "workers", "weight_decay", "warmup", "pad"), (0, math.inf)),
+    **dict.fromkeys(("save_seconds", "decay", "jitter"), (0, math.inf)),
+    **dict.fromkeys(("momentum", "milestones", "val_fraction"), (0, 1)),
     "lr": (ABOVE_ZERO, math.inf),
-    "momentum": (0, 1),
-    "milestones": (0, 1),
-    "val_fraction": (0, 1),
 }
 
 
@@ -168,16 +166,10 @@ class Config(Settings):
         if name in ("cifar10-lt", "cifar100-lt"):
             return Config(data=data)
         if name == "tiny-imagenet-lt":
-            small = photographs(batch_size=128, lr=0.1, epochs=60)
+            small = replace(PHOTOGRAPHS, batch_size=128, lr=0.1, epochs=60)
             return Config(data=data, backbone="resnext50_32x4d", train=small)
         if name in ("imagenet-lt", "places-lt", "inaturalist18"):
             backbone = "resnet50" if name == "inaturalist18" else "resnext50_32x4d"
-            large = photographs(batch_size=512, lr=0.2, epochs=90, crop_size=224)
+            large = replace(PHOTOGRAPHS, batch_size=512, lr=0.2, epochs=90, crop_size=224)
             return Config(data, backbone=backbone, files=DataConfig(image_size=256), train=large)
         return Config(data=data, backbone="resnet18", train=TrainConfig(pad=8))
-
-
-def photographs(**options: Any) -> TrainConfig:
-    """Return the paper's ImageNet-LT recipe with `options` replaced."""
-    cosine = TrainConfig(mean_decay="rate", schedule="cosine", warmup=0, augment="resized-crop")
-    return replace(cosine, **options)

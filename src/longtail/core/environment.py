@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,13 @@ PACKAGES = ("longtail", "torch", "torchvision", "timm", "lightning", "numpy")
 
 def environment(*, cuda: bool) -> dict[str, Any]:
     """Describe the device, package versions and commit of this process."""
-    device = torch.cuda.get_device_name() if cuda else _processor()
+    processor = f"CPU {platform.machine()}, {os.cpu_count()} cores"
+    device = torch.cuda.get_device_name() if cuda else processor
     return {"device": device, "versions": versions(), "git": commit()}
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
-    from importlib.metadata import PackageNotFoundError, version
-
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -31,10 +31,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the source tree this package is imported from, or None.
-
-    It ends in -dirty if tracked files outside results/ have changed.
-    """
+    """Return the source tree's commit, or None; -dirty if files outside results/ have changed."""
     name = _git("describe", "--always")
     outside_results = (":/", ":(top,exclude)results")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *outside_results)
@@ -51,7 +48,3 @@ def _git(*words: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return None if done.returncode else done.stdout.strip()
-
-
-def _processor() -> str:
-    return f"CPU {platform.machine()}, {os.cpu_count()} cores"

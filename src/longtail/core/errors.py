@@ -16,13 +16,9 @@ class UserError(ValueError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
-    """Return the error for an unknown name, suggesting the nearest known one.
+    """Return the error for an unknown `name` of a `kind`, suggesting the nearest of `known`.
 
-    Args:
-        kind: what the name stands for, as in "method".
-        name: what the user typed.
-        known: the valid names.
-        more: where to find all valid names.
+    `more`, in brackets at the end, says where to find all valid names.
     """
     near = get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f" Did you mean '{near[0]}'?" if near else ""

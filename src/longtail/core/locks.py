@@ -77,13 +77,11 @@ def _explain_holder(path: Path) -> str:
         process, host = path.read_text().splitlines()[:2]
     except (OSError, ValueError):  # the holder is just writing or removing it
         process, host = "", ""
+    trained = f"{path.parent} is being trained by"
     if process == str(os.getpid()):
-        return (
-            f"{path.parent} is being trained by this very process: wait for it, or choose another "
-            "--out"
-        )
+        return f"{trained} this very process: wait for it, or choose another --out"
     holder = f"process {process} on {host}" if process else "another process"
     return (
-        f"{path.parent} is being trained by {holder}: wait for it, stop it and continue with "
-        f"--resume, or choose another --out. If that machine crashed, delete {path}"
+        f"{trained} {holder}: wait for it, stop it and continue with --resume, or choose another "
+        f"--out. If that machine crashed, delete {path}"
     )

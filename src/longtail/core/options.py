@@ -4,12 +4,13 @@ The conversion is written by hand because the libraries for it lose what our err
 value, the rule and the nearest valid name.
 """
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from numbers import Integral, Real
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -47,10 +48,8 @@ class Settings(ABC):
                 parts[home][name] = value
             elif name in self._top_names():
                 top[name] = value
-            elif name == "options" and name in _names(self):
-                own |= value
             elif "options" in _names(self):
-                own[name] = value
+                own |= value if name == "options" else {name: value}
             else:
                 raise unknown("option", name, self.flat_names())
         nested: dict[str, Any] = {p: with_values(getattr(self, p), parts[p]) for p in parts}
@@ -60,8 +59,7 @@ class Settings(ABC):
 
     def flat_names(self) -> set[str]:
         """Return every option that `with_options` can place."""
-        inner = (_names(getattr(self, part)) for part in self.parts)
-        return self._top_names().union(*inner)
+        return self._top_names().union(*(_names(getattr(self, part)) for part in self.parts))
 
     def _top_names(self) -> set[str]:
         return _names(self) - {*self.parts, "options"}
@@ -74,7 +72,8 @@ class Settings(ABC):
 
     def to_yaml(self) -> str:
         """Return the options as text that `from_yaml` reads back."""
-        return yaml.safe_dump(_plain(asdict(self)), sort_keys=False)  # type: ignore[call-overload]
+        text = json.dumps(asdict(self), default=fspath)  # type: ignore[call-overload]
+        return yaml.safe_dump(json.loads(text), sort_keys=False)  # no tuples and no paths
 
     @classmethod
     def from_yaml(cls, text: str, source: str = "config", data: str = "") -> Self:
@@ -163,9 +162,7 @@ _ACCEPTED: dict[type, tuple[Any, str]] = {
 """The values that each type of option accepts, and their name in an error."""
 
 
-def _take_sections(
-    tree: dict[str, Any], names: Iterable[str], source: str
-) -> dict[str, dict[str, Any]]:
+def _take_sections(tree: dict[str, Any], names: Iterable[str], source: str) -> dict[str, Any]:
     """Remove the mappings called `names` from `tree` and return them."""
     sections = {name: tree.pop(name, None) or {} for name in names}
     for name, section in sections.items():
@@ -188,11 +185,3 @@ def _rule(number: float, least: float, below: float) -> str:
 
 def _names(part: Any) -> set[str]:
     return {f.name for f in fields(part)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value

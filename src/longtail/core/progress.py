@@ -20,6 +20,4 @@ def log_progress(what: str, parts: Iterable[T], images: int, each: int = 1) -> I
         now, done = time.perf_counter(), number * each
         if now - last >= SECONDS and done < images:
             last, left = now, (now - began) / done * (images - done)
-            log.info(
-                "%s %s of %s images, about %.0f s left", what, f"{done:,}", f"{images:,}", left
-            )
+            log.info(f"{what} {done:,} of {images:,} images, about {left:.0f} s left")

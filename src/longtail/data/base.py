@@ -19,10 +19,7 @@ FEW_BELOW = 20
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """Training images of each class: all that a method may know of the class distribution.
-
-    They are counted on the full training set, before anything is held out.
-    """
+    """Images of each class in the full training set: all that a method may know of the classes."""
 
     images: tuple[int, ...]
 

@@ -58,36 +58,29 @@ class ListedSet:
     """Number of many, medium and few classes in the training list."""
 
 
+def _name_lists(prefix: str, **lines: int) -> dict[str, tuple[str, int]]:
+    return {part: (f"{prefix}_{part}.txt", number) for part, number in lines.items()}
+
+
 LISTED = {
     "imagenet-lt": ListedSet(
         "ImageNet with a long tail (Liu et al. 2019)",
         1000,
-        {
-            "train": ("ImageNet_LT_train.txt", 115_846),
-            "val": ("ImageNet_LT_val.txt", 20_000),
-            "test": ("ImageNet_LT_test.txt", 50_000),
-        },
+        _name_lists("ImageNet_LT", train=115_846, val=20_000, test=50_000),
         "train/ and val/ of ImageNet 2012, with a folder per class in each",
         (385, 479, 136),
     ),
     "places-lt": ListedSet(
         "Places365 with a long tail (Liu et al. 2019)",
         365,
-        {
-            "train": ("Places_LT_train.txt", 62_500),
-            "val": ("Places_LT_val.txt", 7_300),
-            "test": ("Places_LT_test.txt", 36_500),
-        },
+        _name_lists("Places_LT", train=62_500, val=7_300, test=36_500),
         "train/ and val/ of Places365, with a folder per class in each",
         (131, 163, 71),
     ),
     "inaturalist18": ListedSet(
         "iNaturalist 2018, a natural long tail",
         8142,
-        {
-            "train": ("iNaturalist18_train.txt", 437_513),
-            "val": ("iNaturalist18_val.txt", 24_426),
-        },
+        _name_lists("iNaturalist18", train=437_513, val=24_426),
         "train_val2018/ of iNaturalist 2018",
     ),
 }
@@ -100,23 +93,8 @@ def list_names() -> list[str]:
 
 def data_root(config: DataConfig) -> Path | None:
     """The folder of data sets: `--root`, else $LONGTAIL_DATA."""
-    variable = os.environ.get("LONGTAIL_DATA")
-    root = config.root or (Path(variable) if variable else None)
-    return None if root is None else root.expanduser()
-
-
-def find_packed(name: str, root: Path | None) -> Path | None:
-    """Return the folder under `root` that holds the packed set, or None."""
-    if root is None:
-        return None
-    folders = [root / name]
-    if root.resolve().name == name:
-        folders.append(root)
-    for folder in folders:
-        if (folder / "train.parquet").is_file():
-            return folder
-    unpacked = PACKED[name].folder
-    return root / unpacked if unpacked and (root / unpacked).is_dir() else None
+    root = config.root or os.environ.get("LONGTAIL_DATA")
+    return Path(root).expanduser() if root else None
 
 
 def listed_folder(name: str, root: Path) -> Path:
@@ -124,9 +102,15 @@ def listed_folder(name: str, root: Path) -> Path:
     return root / name if (root / name).is_dir() else root
 
 
-def find_listed(name: str, root: Path | None) -> Path | None:
-    """Return the folder that holds the training list, or None."""
+def find_folder(name: str, root: Path | None) -> Path | None:
+    """Return the folder under `root` that holds the packed or listed set, or None."""
     if root is None:
         return None
-    folder = listed_folder(name, root)
-    return folder if (folder / LISTED[name].lists["train"][0]).is_file() else None
+    if name in LISTED:
+        folder = listed_folder(name, root)
+        return folder if (folder / LISTED[name].lists["train"][0]).is_file() else None
+    for folder in [root / name, root] if root.resolve().name == name else [root / name]:
+        if (folder / "train.parquet").is_file():
+            return folder
+    unpacked = PACKED[name].folder
+    return root / unpacked if unpacked and (root / unpacked).is_dir() else None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longtail.core.errors import UserError, some
-from longtail.data.sources import Part, Source
+from longtail.data.sources import Source
 
 log = logging.getLogger(__name__)
 
@@ -17,12 +17,7 @@ MOST_CLASSES = 1_000_000
 
 
 def number_classes(labels: Tensor, where: str) -> tuple[str, ...]:
-    """Name classes by their numbers, up to the highest label.
-
-    Args:
-        labels: (N,) int64 of the training part.
-        where: origin of the labels, for the message if one is absurd.
-    """
+    """Name classes by their numbers, up to the highest training label; errors name `where`."""
     highest = max(int(labels.max()), 0)
     if highest >= MOST_CLASSES:
         raise UserError(f"{where} has the label {highest}: classes are numbered 0, 1, 2, ...")
@@ -30,11 +25,7 @@ def number_classes(labels: Tensor, where: str) -> tuple[str, ...]:
 
 
 def check_labels(source: Source) -> None:
-    """Check that every label is a class, and that there are at least two classes.
-
-    Raises:
-        UserError: if not; it names the first wrong label and its place.
-    """
+    """Check that every label is a class, and that there are at least two classes."""
     classes = len(source.classes)
     if classes < 2:
         raise UserError(f"the only class is '{source.classes[0]}': training needs at least two")
@@ -51,11 +42,7 @@ def check_labels(source: Source) -> None:
 def check_categories(
     path: Path, found: Iterable[tuple[int, str]], training: Iterable[tuple[int, str]]
 ) -> None:
-    """Check that an annotation file lists the ids and names of the training file.
-
-    Raises:
-        UserError: if it does not; it names the first that differs.
-    """
+    """Check that an annotation file lists the ids and names of the training file."""
     different = sorted(set(found) ^ set(training))
     if different:
         raise UserError(
@@ -67,8 +54,7 @@ def check_categories(
 def drop_small_classes(source: Source, min_count: int) -> Source:
     """Drop classes with fewer than `min_count` training rows from all parts, and renumber.
 
-    Raises:
-        UserError: if a class has no training row and `min_count` is 0, or too little is left.
+    With `min_count` 0, a class without training rows is an error.
     """
     counts = source.counts()
     small = counts < max(min_count, 1)
@@ -81,27 +67,20 @@ def drop_small_classes(source: Source, min_count: int) -> Source:
             f"class '{source.classes[empty[0]]}'{others} has no training image: remove the "
             f"{source.unit}, or pass --min-count 1 to drop such classes"
         )
-    if int((~small).sum()) < 2:
+    if (left := int((~small).sum())) < 2:
         raise UserError(
-            f"--min-count {min_count} leaves {int((~small).sum())} classes, and training needs "
-            f"two: the largest class has {int(counts.max())} training images"
+            f"--min-count {min_count} leaves {left} classes, and training needs two: the largest "
+            f"class has {int(counts.max())} training images"
         )
     numbers = torch.cumsum(~small, dim=0) - 1  # old class -> new class
-    parts = {name: _drop(part, small, numbers, name) for name, part in source.parts.items()}
-    lost = {name: len(part) - len(parts[name]) for name, part in source.parts.items()}
-    log.info(
-        "--min-count %d leaves out %s: %s",
-        min_count,
-        some([f"'{source.classes[i]}'" for i in torch.nonzero(small).flatten().tolist()]),
-        ", ".join(f"{number:,} {name} images" for name, number in lost.items()),
-    )
-    kept = tuple(name for name, gone in zip(source.classes, small, strict=True) if not gone)
-    return replace(source, classes=kept, parts=parts)
-
-
-def _drop(part: Part, small: Tensor, numbers: Tensor, name: str) -> Part:
-    """Drop the classes that `small` (C,) bool marks, and renumber the others."""
-    kept = part.take(torch.nonzero(~small[part.labels]).flatten())
-    if not len(kept):
-        raise UserError(f"--min-count leaves no image in the {name} part")
-    return replace(kept, labels=numbers[kept.labels])
+    parts, lost = {}, []
+    for name, part in source.parts.items():
+        kept = part.take(torch.nonzero(~small[part.labels]).flatten())
+        if not len(kept):
+            raise UserError(f"--min-count leaves no image in the {name} part")
+        parts[name] = replace(kept, labels=numbers[kept.labels])
+        lost.append(f"{len(part) - len(kept):,} {name} images")
+    dropped = some([f"'{source.classes[i]}'" for i in torch.nonzero(small).flatten().tolist()])
+    log.info("--min-count %d leaves out %s: %s", min_count, dropped, ", ".join(lost))
+    classes = tuple(name for name, gone in zip(source.classes, small, strict=True) if not gone)
+    return replace(source, classes=classes, parts=parts)

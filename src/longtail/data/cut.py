@@ -19,17 +19,10 @@ SUBSET_SEED = 0
 
 
 def tail_counts(largest: int, classes: int, ratio: float) -> list[int]:
-    """Images to keep of each class, from the largest class to the smallest.
-
-    Args:
-        largest: n_max, images of the largest class.
-        classes: number of classes C.
-        ratio: images of the largest class over those of the smallest.
-    """
+    """Images to keep of each class, from the `largest`, n_max, to the smallest."""
     last = max(classes - 1, 1)
-    wanted = (largest * ratio ** (-i / last) for i in range(classes))
     # rounding may leave a whole power a hair too small: 49.999999999 is 50
-    return [int(n * (1 + 1e-9)) for n in wanted]
+    return [int(largest * ratio ** (-i / last) * (1 + 1e-9)) for i in range(classes)]
 
 
 def cut(source: Source, ratio: float) -> Source:
@@ -37,9 +30,6 @@ def cut(source: Source, ratio: float) -> Source:
 
     The kept rows never depend on a training seed: they are the first of each class if the store is
     in a fixed shuffle, else a draw with a seed of its own.
-
-    Raises:
-        UserError: if a class has fewer images than the ratio needs, or would have none.
     """
     stored = source.counts()
     largest, classes = int(stored.max()), len(source.classes)
@@ -55,49 +45,37 @@ def cut(source: Source, ratio: float) -> Source:
     short = torch.nonzero(wanted > stored).flatten()
     if len(short):
         lacking = int(short[0])
-        smallest = _smallest_ratio(stored[order])
-        way_out = (
-            f"the smallest ratio that the stored images allow is {smallest}"
-            if smallest is not None
-            else "no ratio can be cut from these images, so leave it out"
-        )
+        way_out = "no ratio can be cut from these images, so leave it out"
+        if smallest := _smallest_ratio(stored[order]):
+            way_out = f"the smallest ratio that the stored images allow is {smallest}"
         raise UserError(
             f"ratio {ratio:g} needs {wanted[lacking]} images of class '{source.classes[lacking]}' "
             f"and {stored[lacking]} are stored: {way_out}"
         )
-    kept = _choose_rows(source.train.labels, wanted, shuffled=source.shuffled)
-    return replace(source, parts={**source.parts, "train": source.train.take(kept)})
+    # the stream of numpy's legacy generator is frozen, and so are the subset and its hash
+    random = np.random.RandomState(SUBSET_SEED)
+    kept = []
+    for label, n in enumerate(wanted.tolist()):
+        places = torch.nonzero(source.train.labels == label).flatten()
+        if not source.shuffled:
+            places = places[torch.from_numpy(random.permutation(len(places)))]
+        kept.append(places[:n])
+    train = source.train.take(torch.cat(kept).sort().values)
+    return replace(source, parts={**source.parts, "train": train})
 
 
 def _smallest_ratio(stored: Tensor) -> int | None:
     """The smallest whole ratio that the counts `stored` (C,), largest first, allow."""
     largest, classes = int(stored[0]), len(stored)
     # n_max r^(-i/(C-1)) < n_i + 1, solved for r; the loop below corrects the rounding
-    bounds = [
+    bound = max(
         (math.log(largest) - math.log(n + 1)) * (classes - 1) / i
-        for i, n in enumerate(stored.tolist())
-        if i
-    ]
-    if max(bounds) > math.log(largest):
+        for i, n in enumerate(stored[1:].tolist(), start=1)
+    )
+    if bound > math.log(largest):
         return None
-    start = max(1, math.floor(math.exp(max(bounds))))
-    for ratio in (start, start + 1):
-        if (
-            ratio <= largest
-            and (torch.tensor(tail_counts(largest, classes, ratio)) <= stored).all()
-        ):
+    start = max(1, math.floor(math.exp(bound)))
+    for ratio in range(start, min(start + 1, largest) + 1):
+        if (torch.tensor(tail_counts(largest, classes, ratio)) <= stored).all():
             return ratio
     return None
-
-
-def _choose_rows(labels: Tensor, wanted: Tensor, *, shuffled: bool) -> Tensor:
-    """Choose the wanted number of images of each class; returns their places, ascending."""
-    # the stream of numpy's legacy generator is frozen, and so are the subset and its hash
-    random = np.random.RandomState(SUBSET_SEED)
-    kept = []
-    for label, n in enumerate(wanted.tolist()):
-        places = torch.nonzero(labels == label).flatten()
-        if not shuffled:
-            places = places[torch.from_numpy(random.permutation(len(places)))]
-        kept.append(places[:n])
-    return torch.cat(kept).sort().values

@@ -14,15 +14,7 @@ from longtail.core.config import RANGES, DataConfig
 from longtail.core.errors import UserError, unknown
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
-from longtail.data.catalogue import (
-    BUILT_IN,
-    LISTED,
-    PACKED,
-    data_root,
-    find_listed,
-    find_packed,
-    list_names,
-)
+from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
 from longtail.data.formats import (
     cifar,
     coco_crops,
@@ -52,12 +44,21 @@ def load(name: Path | str = "", config: DataConfig | None = None, **options: Any
     Raises:
         UserError: if there is no such data, or it cannot be trained on.
     """
-    config = _apply_options(config or DataConfig(), options)
+    known = [field.name for field in fields(DataConfig)]
+    for option in options:
+        if option not in known:
+            raise unknown("data option", option, known, f"they are {', '.join(known)}")
+    config = config or DataConfig()
+    config = with_values(config, vars(config) | options)
+    check_values(config, RANGES)
     base, ratio = _split_ratio(os.fspath(name))
     if base in LISTED:
         source = imagenet_lt.open_source(base, root=data_root(config), config=config)
     elif config.list is not None:
-        source = _open_lists(base, config)
+        if base in BUILT_IN or base in PACKED or (base and Path(base).exists()):
+            raise UserError(f"both '{base}' and --list {config.list} were given: pass one of them")
+        root = data_root(config) or config.list.parent
+        source = lists.open_source(config.list, root=root, config=config)
         base = base or config.list.stem
     elif config.val_list is not None or config.test_list is not None:
         raise UserError("--val-list and --test-list need --list, the training list")
@@ -76,24 +77,19 @@ def load(name: Path | str = "", config: DataConfig | None = None, **options: Any
 
 def check_loaded(data: Data, options: Mapping[str, Any]) -> None:
     """Refuse options of `load` that differ from those `data` was loaded with, except `root`."""
-    for field in fields(DataConfig):
-        if field.name in options and field.name != "root":
-            wanted = with_values(data.files, {field.name: options[field.name]})
-            if wanted != data.files:
-                raise UserError(
-                    f"{field.name} takes effect when data is loaded, and this data is loaded "
-                    f"already: pass it to load, as in load('{data.full_name}', "
-                    f"{field.name}={options[field.name]!r})"
-                )
+    for name in (field.name for field in fields(DataConfig) if field.name != "root"):
+        if name in options and with_values(data.files, {name: options[name]}) != data.files:
+            raise UserError(
+                f"{name} takes effect when data is loaded, and this data is loaded already: pass "
+                f"it to load, as in load('{data.full_name}', {name}={options[name]!r})"
+            )
 
 
 def has_validation(name: str, config: DataConfig) -> bool:
     """Whether the data called `name` is known to have a validation part beside the test part."""
     base = name.partition(":")[0]
-    if base in LISTED:
-        own = {"val", "test"} <= set(LISTED[base].lists)
-    else:
-        own = base in PACKED and PACKED[base].validation
+    listed = base in LISTED and {"val", "test"} <= set(LISTED[base].lists)
+    own = listed or (base in PACKED and PACKED[base].validation)
     return config.evaluate_on == "test" and (own or config.val_fraction > 0)
 
 
@@ -103,29 +99,12 @@ def is_path(name: str) -> bool:
 
 
 def list_data_sets(root: Path | None = None) -> list[tuple[str, str, str]]:
-    """List the data sets known by name: (name, description, where it was found or "").
-
-    Args:
-        root: the folder to look in; else $LONGTAIL_DATA.
-    """
+    """List the data sets known by name: (name, description, where it is under `root` or "")."""
     root = data_root(DataConfig(root=root))
     rows = [(name, description, "built in") for name, description in BUILT_IN.items()]
-    for name, packed in PACKED.items():
-        rows.append((name, packed.description, str(find_packed(name, root) or "")))
-    for name, listed in LISTED.items():
-        rows.append((name, listed.description, str(find_listed(name, root) or "")))
+    for name, entry in {**PACKED, **LISTED}.items():
+        rows.append((name, entry.description, str(find_folder(name, root) or "")))
     return rows
-
-
-def _apply_options(config: DataConfig, options: dict[str, Any]) -> DataConfig:
-    """Set `options` in `config` and check all values."""
-    known = [field.name for field in fields(DataConfig)]
-    for option in options:
-        if option not in known:
-            raise unknown("data option", option, known, f"they are {', '.join(known)}")
-    config = with_values(config, vars(config) | options)
-    check_values(config, RANGES)
-    return config
 
 
 def _split_ratio(name: str) -> tuple[str, float | None]:
@@ -147,9 +126,17 @@ def _split_ratio(name: str) -> tuple[str, float | None]:
 def _open_packed(name: str, config: DataConfig) -> Source:
     """Open a set of `PACKED`: parquet comes first, then torchvision's files, then a download."""
     entry, root = PACKED[name], data_root(config)
-    place = find_packed(name, root)
+    place = find_folder(name, root)
     if place is None and not (config.download and entry.torchvision):
-        raise _not_found(name, root)
+        folder = f" and no {entry.folder}/" if entry.folder else ""
+        missing = f"there is no {name}/train.parquet{folder} under {root}"
+        where = missing if root else "neither --root nor $LONGTAIL_DATA is set"
+        offer = (
+            "pass --root FOLDER, or --root FOLDER --download to download it into there"
+            if entry.torchvision
+            else "pass --root FOLDER with the folder that holds it (there is no download for it)"
+        )
+        raise UserError(f"{name} was not found: {where}. {offer}")
     if place is None or place.name == entry.folder:
         source = cifar.open_source(entry, root, download=config.download)
     else:
@@ -162,23 +149,6 @@ def _open_packed(name: str, config: DataConfig) -> Source:
     if entry.torchvision:
         source = replace(source, mean=cifar.CIFAR_MEAN, std=cifar.CIFAR_STD)
     return source
-
-
-def _not_found(name: str, root: Path | None) -> UserError:
-    """The error for a set of `PACKED` that is not under `root`."""
-    entry = PACKED[name]
-    missing = f"no {name}/train.parquet" + (f" and no {entry.folder}/" if entry.folder else "")
-    where = (
-        f"there is {missing} under {root}"
-        if root is not None
-        else "neither --root nor $LONGTAIL_DATA is set"
-    )
-    offer = (
-        "pass --root FOLDER, or --root FOLDER --download to download it into there"
-        if entry.torchvision
-        else "pass --root FOLDER with the folder that holds it (there is no download for it)"
-    )
-    return UserError(f"{name} was not found: {where}. {offer}")
 
 
 def _open_path(name: str, config: DataConfig) -> Source:
@@ -199,12 +169,3 @@ def _open_path(name: str, config: DataConfig) -> Source:
         what = f"{path} does not exist" if name else "no data was named"
         raise UserError(f"{what}: pass a name or a path  (list the names: longtail data)")
     raise unknown("data", name, list_names(), "list them: longtail data")
-
-
-def _open_lists(name: str, config: DataConfig) -> Source:
-    """Open the data set of `config.list`."""
-    assert config.list is not None
-    if name in BUILT_IN or name in PACKED or (name and Path(name).exists()):
-        raise UserError(f"both '{name}' and --list {config.list} were given: pass one of them")
-    root = data_root(config) or config.list.parent
-    return lists.open_source(config.list, root=root, config=config)

@@ -25,15 +25,9 @@ SAMPLE = 2048
 
 
 def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfig) -> Data:
-    """Check, cut, read and hold out, for every kind of source.
+    """Check, cut to `ratio` if there is one, read and hold out, for every kind of source.
 
     Counts, hash, mean and std are those of the training part before anything is held out.
-
-    Args:
-        source: the unread data set.
-        name: as the user typed it, without the ratio.
-        ratio: imbalance to cut to; None to take all.
-        config: which classes to drop and which fraction to hold out.
     """
     if config.evaluate_on == "val":
         kept = {part: rows for part, rows in source.parts.items() if part != "test"}
@@ -47,22 +41,27 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
     if ratio is not None:
         source = drop_small_classes(cut(source, ratio), config.min_count)
     holds_out = config.val_fraction > 0 and "val" not in source.parts
-    loaded = read_parts(source, config, copies=2 if holds_out else 1)
-    source, splits = loaded.source, loaded.splits
-    _check_shapes(splits)
+    source, splits, sha256 = read_parts(source, config, copies=2 if holds_out else 1)
     train, val = splits["train"], splits.get("val")
+    shape = tuple(train.inputs.shape[1:])
+    for part, split in splits.items():
+        if (other := tuple(split.inputs.shape[1:])) != shape:
+            raise UserError(
+                f"the {part} images are {other} and the training images {shape} (channels, "
+                "height, width): pass --image-size to bring them to one size"
+            )
     known = (source.mean, source.std) if source.mean and source.std else None
     mean, std = known or _channel_statistics(train)
-    rest, sha256 = train, loaded.sha256
+    counts, rest = count(train.labels, len(source.classes)), train
     if holds_out:
         rest, val = hold_out(train, config.val_fraction)
         if not len(val):
             raise UserError(
                 f"--val-fraction {config.val_fraction:g} holds out no image: the largest class "
-                f"has {max(count(train.labels, len(source.classes)).images)}"
+                f"has {max(counts.images)}"
             )
         how = f"{sha256['train']} {config.val_fraction:g}"  # the draw is always the same
-        sha256 = {**sha256, "val": hashlib.sha256(how.encode()).hexdigest()}
+        sha256["val"] = hashlib.sha256(how.encode()).hexdigest()
     return Data(
         name=name,
         ratio=ratio,
@@ -70,7 +69,7 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
         train=rest,
         val=val,
         test=splits.get("test"),
-        counts=count(train.labels, len(source.classes)),
+        counts=counts,
         subset_sha256=sha256["train"],
         evaluated_sha256=sha256.get("test", sha256.get("val", "")),
         mean=mean,
@@ -80,15 +79,9 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
 
 
 def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Split]:
-    """Hold out a fraction of each class, but never its last image.
+    """Hold out a fraction of each class, rounded, but never its last image.
 
-    Args:
-        split: all images.
-        fraction: fraction of each class, rounded to the nearest number of images.
-        seed: seed of the draw.
-
-    Returns:
-        The rest and the held-out part, both in the order of `split`.
+    Returns the rest and the held-out part, both in the order of `split`.
     """
     if not 0 <= fraction < 1:
         raise UserError(f"fraction {fraction:g} is out of range: it must be at least 0 and below 1")
@@ -102,34 +95,18 @@ def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Sp
     return split.take(torch.nonzero(~held).flatten()), split.take(torch.nonzero(held).flatten())
 
 
-def _check_shapes(splits: dict[str, Split]) -> None:
-    """Check that the images of all parts have one size."""
-    shape = tuple(splits["train"].inputs.shape[1:])
-    for name, split in splits.items():
-        other = tuple(split.inputs.shape[1:])
-        if other != shape:
-            raise UserError(
-                f"the {name} images are {other} and the training images {shape} (channels, "
-                "height, width): pass --image-size to bring them to one size"
-            )
-
-
 def _channel_statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Compute mean and deviation of each channel on the 0..1 scale; none for embeddings.
-
-    For streamed images a sample is enough.
-    """
+    """Compute mean and deviation of each channel on the 0..1 scale; none for embeddings."""
     inputs = train.inputs
     if inputs.ndim == 2:
         return (), ()
-    if isinstance(inputs, StreamedImages):
+    if isinstance(inputs, StreamedImages):  # a sample is enough
         inputs = inputs.decode_sample(SAMPLE)
-    channels = inputs.shape[1]
-    histogram = torch.zeros(channels, 256, dtype=torch.int64)
+    histogram = torch.zeros(inputs.shape[1], 256, dtype=torch.int64)
     # counting grey levels is exact, and in chunks it needs little memory
     for chunk in inputs.split(CHUNK):
-        for channel in range(channels):
-            histogram[channel] += torch.bincount(chunk[:, channel].flatten(), minlength=256)
+        for channel, values in enumerate(chunk.unbind(1)):
+            histogram[channel] += torch.bincount(values.flatten(), minlength=256)
     share = histogram.double() / histogram[0].sum()  # (C, 256)
     levels = torch.arange(256, dtype=torch.float64) / 255
     mean = share @ levels

@@ -2,8 +2,8 @@
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from longtail.core.config import DataConfig
@@ -20,44 +20,28 @@ log = logging.getLogger(__name__)
 
 GIB = 2**30
 
-
-@dataclass(frozen=True)
-class LoadedParts:
-    """The parts of a source after reading."""
-
-    source: Source
-    """The source without unreadable rows and the classes that these were all of."""
-    splits: dict[str, Split]
-    sha256: dict[str, str]
-    """Hash of each part: of its files, or of its pixels if it has no files or if unreadable ones
-    were left out."""
+LoadedParts = tuple[Source, dict[str, Split], dict[str, str]]
+"""The source without unreadable rows and the classes that these were all of, its parts, and the
+hash of each part: of its files, or of its pixels if it has no files or some are unreadable."""
 
 
 def read_parts(source: Source, config: DataConfig, *, copies: int) -> LoadedParts:
-    """Read every part of `source`.
+    """Read every part of `source`, or stream it if memory is too small.
 
-    Args:
-        source: the unread parts.
-        config: how to read them.
-        copies: how often the training part is in memory at the worst moment.
-
-    Raises:
-        UserError: if the images neither fit into memory nor can be streamed.
+    The training part is `copies` times in memory at the worst moment.
     """
     shortage = "" if config.stream else _explain_shortage(source, copies)
+    stores = {name: store for name, part in source.parts.items() if (store := _file_store(part))}
     if config.stream or shortage:
-        return _stream_parts(source, config, shortage)
-    hashes = {
-        name: _hash_part(part, config, source.published)
-        for name, part in source.parts.items()
-        if _file_store(part)
-    }
+        return _stream_parts(source, stores, config, shortage)
+    sha256 = _hash_parts(source, stores, config)
     # a class may have lost all its images to unreadable files, so classes are checked again
     left = drop_small_classes(source.read_all(), config.min_count)
     splits = {name: part.read() for name, part in left.parts.items()}
-    complete = {name for name in hashes if len(splits[name]) == len(source.parts[name])}
-    sha256 = {n: hashes[n] if n in complete else digest(split) for n, split in splits.items()}
-    return LoadedParts(left, splits, sha256)
+    for name, split in splits.items():
+        if name not in stores or len(split) < len(source.parts[name]):
+            sha256[name] = digest(split)
+    return left, splits, sha256
 
 
 def _explain_shortage(source: Source, copies: int) -> str:
@@ -92,11 +76,12 @@ def _fits_on_disk(source: Source) -> bool:
     return not needed or needed < free_disk_space()
 
 
-def _stream_parts(source: Source, config: DataConfig, shortage: str) -> LoadedParts:
+def _stream_parts(
+    source: Source, stores: Mapping[str, ImageStore], config: DataConfig, shortage: str
+) -> LoadedParts:
     """Leave the images of all parts encoded on disk."""
-    stores = {name: _file_store(part) for name, part in source.parts.items()}
     size = config.image_size
-    if size is None or not all(stores.values()):
+    if size is None or len(stores) < len(source.parts):
         raise UserError(
             shortage
             or "--stream is for images of folders and lists, and needs --image-size, as in "
@@ -104,13 +89,11 @@ def _stream_parts(source: Source, config: DataConfig, shortage: str) -> LoadedPa
         )
     if shortage:
         log.warning("images are decoded for each batch (--stream): %s", shortage.partition(":")[0])
-    splits = {}
-    for name, part in source.parts.items():
-        store = stores[name]
-        assert store is not None
-        splits[name] = Split(StreamedImages(store, part.rows, size), part.labels)
-    sha256 = {n: _hash_part(part, config, source.published) for n, part in source.parts.items()}
-    return LoadedParts(source, splits, sha256)
+    splits = {
+        name: Split(StreamedImages(stores[name], part.rows, size), part.labels)
+        for name, part in source.parts.items()
+    }
+    return source, splits, _hash_parts(source, stores, config)
 
 
 def _file_store(part: Part) -> ImageStore | None:
@@ -119,22 +102,25 @@ def _file_store(part: Part) -> ImageStore | None:
     return store if isinstance(store, ImageStore) and store.file_name is not None else None
 
 
-def _hash_part(part: Part, config: DataConfig, published: bool) -> str:
-    """Return the SHA-256 of the image size, and of the names and labels of the images.
+def _hash_parts(
+    source: Source, stores: Mapping[str, ImageStore], config: DataConfig
+) -> dict[str, str]:
+    """Return the SHA-256 of the image size and of the images' names and labels, for each store.
 
-    Names that are not `published` may belong to any images, so file sizes and the ends of a few
+    Names that are not published may belong to any images, so file sizes and the ends of a few
     files count too. Reading all of them would take long.
     """
-    store = _file_store(part)
-    assert store is not None and store.file_name is not None
-    sha = hashlib.sha256(f"{config.image_size}\n".encode())
-    for row, label in zip(part.rows.tolist(), part.labels.tolist(), strict=True):
-        sha.update(f"{store.file_name(row)} {label}\n".encode())
-    if published:
-        return sha.hexdigest()
-    for place, file in enumerate(store.blobs(part.rows)):
-        assert isinstance(file, Path)
-        with suppress(OSError):  # decoding will report it
-            sha.update(f"{file.stat().st_size}\n".encode())
-            sha.update(probe_file(file, place, len(part)))
-    return sha.hexdigest()
+    hashes = {}
+    for name, store in stores.items():
+        assert store.file_name is not None
+        part = source.parts[name]
+        sha = hashlib.sha256(f"{config.image_size}\n".encode())
+        for row, label in zip(part.rows.tolist(), part.labels.tolist(), strict=True):
+            sha.update(f"{store.file_name(row)} {label}\n".encode())
+        for place, file in enumerate(() if source.published else store.blobs(part.rows)):
+            assert isinstance(file, Path)
+            with suppress(OSError):  # decoding will report it
+                sha.update(f"{file.stat().st_size}\n".encode())
+                sha.update(probe_file(file, place, len(part)))
+        hashes[name] = sha.hexdigest()
+    return hashes

@@ -19,15 +19,12 @@ class Store(Protocol):
 
     def read(self, rows: Tensor, allocate: Allocate = ...) -> tuple[Tensor, Tensor]:
         """Return the readable inputs among the ascending `rows`, and their places in `rows`."""
-        ...
 
     def row_bytes(self) -> int:
         """Bytes that one row will take; 0 if it is in memory already or the size is unknown."""
-        ...
 
     def describe(self, row: int) -> str:
         """Describe the row so that the user finds it: a file, a line, a row of an array."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,8 @@ class MemoryStore:
 
     def read(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> tuple[Tensor, Tensor]:
         """Return the inputs of `rows`, without a copy if these are all."""
-        places = torch.arange(len(rows))
-        return self.inputs if len(rows) == len(self.inputs) else self.inputs[rows], places
+        inputs = self.inputs if len(rows) == len(self.inputs) else self.inputs[rows]
+        return inputs, torch.arange(len(rows))
 
     def row_bytes(self) -> int:
         return 0

@@ -20,15 +20,12 @@ class Augmentation(Protocol):
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw a row of parameters for each of `count` images, (count, P) on the host."""
-        ...
 
     def prepare(self, images: Tensor) -> Tensor:
         """Turn `images` (N, C, H, W) into a source to gather from: work that is done once."""
-        ...
 
     def __call__(self, source: Tensor, index: Tensor, parameters: Tensor) -> Tensor:
         """Gather the images `index` (B,) of a prepared source and change each by its row."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -67,34 +64,20 @@ class CropFlip:
         return F.pad(images, (self.pad,) * 4) if self.pad else images
 
     def __call__(self, source: Tensor, index: Tensor, parameters: Tensor) -> Tensor:
+        """Gather, crop and mirror in one indexing operation: (B, C, H, W)."""
         top, left, mirrored = parameters.unbind(1)
-        return crop_and_mirror(source, index, top, left, mirrored.bool(), self.size)
-
-
-def crop_and_mirror(
-    source: Tensor,
-    index: Tensor,
-    top: Tensor,
-    left: Tensor,
-    mirrored: Tensor,
-    size: tuple[int, int],
-) -> Tensor:
-    """Gather, crop and mirror in one indexing operation: (B, C, H, W).
-
-    `top`, `left` and `mirrored` are (B,), one value per image.
-    """
-    height, width = size
-    rows = top[:, None] + torch.arange(height, device=source.device)  # (B, H)
-    across = torch.arange(width, device=source.device)  # (W,)
-    across = torch.where(mirrored[:, None], width - 1 - across, across)  # (B, W)
-    columns = left[:, None] + across
-    channels = torch.arange(source.shape[1], device=source.device)
-    return source[
-        index[:, None, None, None],
-        channels[None, :, None, None],
-        rows[:, None, :, None],
-        columns[:, None, None, :],
-    ]
+        height, width = self.size
+        rows = top[:, None] + torch.arange(height, device=source.device)  # (B, H)
+        across = torch.arange(width, device=source.device)  # (W,)
+        across = torch.where(mirrored[:, None].bool(), width - 1 - across, across)  # (B, W)
+        columns = left[:, None] + across
+        channels = torch.arange(source.shape[1], device=source.device)
+        return source[
+            index[:, None, None, None],
+            channels[None, :, None, None],
+            rows[:, None, :, None],
+            columns[:, None, None, :],
+        ]
 
 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -46,8 +46,7 @@ class ResizedCrop:
         orders = torch.tensor(list(permutations(range(3))))  # (6, 3)
         order = orders[torch.randint(len(orders), (count,), generator=generator)]
         low = max(0.0, 1 - self.jitter)
-        spread = 1 + self.jitter - low
-        factors = low + spread * torch.rand(count, 3, generator=generator)
+        factors = low + (1 + self.jitter - low) * torch.rand(count, 3, generator=generator)
         colours = torch.stack([order, factors], dim=2).flatten(1)  # (count, 6)
         return torch.cat([boxes, mirrored, colours], dim=1)
 
@@ -91,16 +90,10 @@ def draw_boxes(count: int, image: tuple[int, int], generator: torch.Generator) -
 
 
 def crop_and_resize(images: Tensor, box: Tensor, mirrored: Tensor, size: tuple[int, int]) -> Tensor:
-    """Crop each image to its `box`, resize it to `size`, and mirror it where `mirrored` is 1.
+    """Crop images (B, C, H, W) to `box` (B, 4), resize to `size`, mirror where `mirrored` is 1.
 
     A resize is linear along each side, so it is two matrix products. Their shapes do not depend on
     the boxes, so a captured step can contain them.
-
-    Args:
-        images: (B, C, H, W) of a float type.
-        box: (B, 4) top, left, height, width in whole pixels.
-        mirrored: (B,), 0 or 1.
-        size: (h, w).
     """
     top, left, height, width = box.unbind(1)
     rows = _resize_weights(top, height, images.shape[2], size[0])  # (B, h, H)
@@ -108,8 +101,7 @@ def crop_and_resize(images: Tensor, box: Tensor, mirrored: Tensor, size: tuple[i
     columns = torch.where(mirrored[:, None, None] > 0, columns.flip(1), columns)
     across = images.flatten(1, 2) @ columns.to(images.dtype).mT  # (B, C * H, w)
     across = across.unflatten(1, images.shape[1:3])  # (B, C, H, w)
-    output: Tensor = rows.to(images.dtype)[:, None] @ across
-    return output
+    return torch.matmul(rows.to(images.dtype)[:, None], across)
 
 
 def _resize_weights(start: Tensor, length: Tensor, before: int, after: int) -> Tensor:
@@ -128,14 +120,10 @@ def _resize_weights(start: Tensor, length: Tensor, before: int, after: int) -> T
 
 
 def jitter_colours(images: Tensor, colours: Tensor) -> Tensor:
-    """Adjust brightness, contrast and saturation, in the order of each image.
+    """Adjust brightness, contrast and saturation by the three pairs in `colours` (B, 6).
 
     Each adjustment blends the image with another: with black, with its mean grey, or with its
     grey version.
-
-    Args:
-        images: (B, 3, H, W) of a float type, 0 to 255.
-        colours: (B, 6), three pairs of an adjustment and its factor.
     """
     colours = colours.to(images.dtype)
     for which, factor in zip(colours[:, 0::2].unbind(1), colours[:, 1::2].unbind(1), strict=True):
@@ -149,10 +137,7 @@ def jitter_colours(images: Tensor, colours: Tensor) -> Tensor:
 
 
 def centre_crop(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Crop the centre (B, C, h, w) of images (B, C, H, W), which evaluation uses.
-
-    Images that are smaller are enlarged as a whole.
-    """
+    """Crop the centre (B, C, h, w) of images (B, C, H, W), or enlarge smaller ones as a whole."""
     tall, wide = images.shape[2:]
     if tall < size[0] or wide < size[1]:
         images = images.to(working_type(images.device))
