@@ -16,7 +16,6 @@ from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.decoding import images
 from longtail.data.decoding.images import BATCH, decode
-from longtail.data.decoding.names import Names
 from longtail.data.formats.folder import Files
 
 
@@ -27,7 +26,7 @@ def encode(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
 
 
 def of(paths: list[Path], **options):
-    return Files(Path("/"), Names(map(str, paths))).open_store(DataConfig(**options))
+    return Files(Path("/"), map(str, paths)).open_store(DataConfig(**options))
 
 
 def noise(shape: tuple[int, ...]) -> np.ndarray:
@@ -167,11 +166,11 @@ def test_unequal_sizes_need_image_size(tmp_path: Path) -> None:
 
 def test_many_names_in_one_buffer() -> None:
     names = ["a/b.png", "", "zwei Wörter.jpg", "last"]
-    packed = Names(names)
-    assert list(packed) == names and len(packed) == 4
-    assert packed[-1] == "last" and packed[1:3] == names[1:3]
+    files = Files(Path("/"), names)
+    assert [files.name(row) for row in range(4)] == names
+    assert files.name(-1) == "last"
     with pytest.raises(IndexError):
-        packed[4]
+        files.name(4)
 
 
 SHAPES = [(500, 375), (333, 500), (300, 250), (256, 256), (257, 700), (41, 40), (1300, 999)]

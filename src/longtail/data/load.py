@@ -102,9 +102,9 @@ def list_data_sets(root: Path | None = None) -> list[tuple[str, str, str]]:
     """List the data sets known by name: (name, description, where it is under `root` or "")."""
     root = data_root(DataConfig(root=root))
     rows = [(name, description, "built in") for name, description in BUILT_IN.items()]
-    for name, entry in {**PACKED, **LISTED}.items():
-        rows.append((name, entry.description, str(find_folder(name, root) or "")))
-    return rows
+    described = [(name, packed.description) for name, packed in PACKED.items()]
+    described += [(name, listed.description) for name, listed in LISTED.items()]
+    return rows + [(name, text, str(find_folder(name, root) or "")) for name, text in described]
 
 
 def _split_ratio(name: str) -> tuple[str, float | None]:

@@ -72,16 +72,20 @@ class CachedStore:
             if part and (kept := _load(path)) is not None:  # another process has just written it
                 return kept, everything
             inputs, places = self.store.read(rows, partial(_allocate, part, otherwise=allocate))
-            if len(places) == len(rows) and part and _size(part):
-                return _publish(part, path), places
+            if len(places) == len(rows) and part and part.exists():
+                with part.open("rb") as file:
+                    os.fsync(file.fileno())
+                part.replace(path)  # only now, so that a file of that name is never partial
+                return torch.from_numpy(np.load(path, mmap_mode="c")), places
             if part and len(places) < len(rows):
                 log.warning("the next start decodes these images again, as some cannot be read")
         return inputs, places
 
     def bytes_to_write(self, rows: Tensor) -> int:
         """Bytes that `rows` still need on disk, less what another process has reserved."""
-        path = self._path(rows)
-        begun = _size(path.with_suffix(".part"))
+        path, begun = self._path(rows), 0
+        with suppress(FileNotFoundError):
+            begun = path.with_suffix(".part").stat().st_size
         return 0 if path.exists() else max(0, len(rows) * self.row_bytes() - begun)
 
     def _path(self, rows: Tensor) -> Path:
@@ -93,13 +97,6 @@ class CachedStore:
 
     def describe(self, row: int) -> str:
         return self.store.describe(row)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _load(path: Path) -> Tensor | None:
@@ -140,14 +137,6 @@ def _reserve(path: Path) -> Iterator[Path | None]:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
         lock.release()
-
-
-def _publish(part: Path, path: Path) -> Tensor:
-    """Give the complete file its name, so that a file of that name is never partial."""
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(path)
-    return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
 def _allocate(part: Path | None, shape: tuple[int, ...], otherwise: Allocate) -> NDArray[np.uint8]:

@@ -3,8 +3,6 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -23,8 +21,8 @@ from longtail.data.decoding.images import (
     StoredImage,
     allocate_in_memory,
     decode,
-    decode_chunk,
     decode_in_threads,
+    try_decode,
 )
 from longtail.data.decoding.workers import (
     CHUNK,
@@ -58,30 +56,29 @@ class ImageStore:
         """Bytes of one decoded image, measured on the first; 0 if that one is unreadable."""
         if self.image_size is not None:
             return 3 * self.image_size**2
-        for blob in islice(self.blobs(torch.arange(1)), 1):
-            try:
-                return int(decode(blob).size)
-            except Exception:  # `read` will report it
-                return 0
-        return 0
+        try:
+            return decode(next(self.blobs(torch.arange(1)))).size
+        except Exception:  # `read` will report it
+            return 0
 
     def read(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> tuple[Tensor, Tensor]:
         """Decode `rows` to (M, 3, H, W) uint8; also return their places (M,) in `rows`.
 
-        Raises:
-            UserError: if an image is unreadable and `corrupt` is "stop", if all are, or if sizes
-                differ and `image_size` is None.
+        An unreadable image is an error, or is left out if `corrupt` is "skip".
         """
         buffer = self.decode_rows(rows, allocate)
-        if buffer.unreadable:
-            self._report_unreadable(
-                {int(rows[place]): reason for place, reason in buffer.unreadable}, len(rows)
-            )
+        if unreadable := buffer.unreadable:
+            if self.corrupt == "stop":
+                counted = f": {len(unreadable):,} of {len(rows):,} images"
+                raise self.unreadable_error(unreadable, counted, "to leave such images out")
+            for row, reason in unreadable.items():
+                log.warning("left out %s: it cannot be read (%s)", self.describe(row), reason)
+            log.warning("left out %d of %d images", len(unreadable), len(rows))
         return buffer.images(), torch.tensor(buffer.places)
 
     def decode_rows(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> "ImageBuffer":
         """Decode `rows` without reporting the unreadable ones."""
-        buffer = ImageBuffer(allocate, len(rows), lambda place: self.describe(int(rows[place])))
+        buffer = ImageBuffer(rows, self.describe, allocate)
         try:
             for image in log_progress("decoded", self._decode_in_processes(rows), len(rows)):
                 buffer.add(image)
@@ -100,45 +97,36 @@ class ImageStore:
         few = len(rows) < MIN_FOR_PROCESSES
         if self.image_size is None or self.file_name is None or few or not can_fork():
             return
-        chunk_bytes = CHUNK * self.row_bytes()
-        workers = count_fitting_workers(min(MAX_DECODERS, count_cores()), chunk_bytes)
+        size = CHUNK * self.row_bytes()
+        workers = count_fitting_workers(min(MAX_DECODERS, count_cores()), size)
         if workers < 2:
             return
-        places = [chunk.tolist() for chunk in torch.arange(len(rows)).split(CHUNK)]
-        chunks = read_chunks(
-            partial(self._decode_chunk, rows),
-            places,
-            workers=workers,
-            chunk_bytes=chunk_bytes,
-            start="fork",
+        chunks = [chunk.tolist() for chunk in rows.split(CHUNK)]
+        decoded = read_chunks(
+            self.decode_chunk, chunks, workers=workers, chunk_bytes=size, start="fork"
         )
-        for index, chunk in zip(places, chunks, strict=True):
-            for place, image in zip(index, chunk.images.numpy(), strict=True):
-                yield chunk.unreadable.get(place, image)
+        for chunk, (images, unreadable) in zip(chunks, decoded, strict=True):
+            for row, image in zip(chunk, images.numpy(), strict=True):
+                yield unreadable.get(row, image)
 
-    def _decode_chunk(self, rows: Tensor, places: list[int]) -> ImageChunk:
+    def decode_chunk(self, rows: list[int]) -> ImageChunk:
+        """Decode `rows` of files to `image_size`, one after the other."""
         assert self.image_size is not None
-        return decode_chunk(self.blobs(rows[places]), places, self.image_size)
-
-    def _report_unreadable(self, unreadable: Mapping[int, str], of: int) -> None:
-        """Raise an error for unreadable rows, or log each of them with `corrupt` "skip"."""
-        if self.corrupt == "stop":
-            counted = f": {len(unreadable):,} of {of:,} images"
-            raise self.unreadable_error(unreadable, counted, "to leave such images out")
-        for row, reason in unreadable.items():
-            log.warning("left out %s: it cannot be read (%s)", self.describe(row), reason)
-        log.warning("left out %d of %d images", len(unreadable), of)
+        images = torch.zeros(len(rows), 3, self.image_size, self.image_size, dtype=torch.uint8)
+        unreadable = {}
+        blobs = self.blobs(torch.tensor(rows))
+        for image, row, blob in zip(images, rows, blobs, strict=True):
+            pixels = try_decode(blob, self.image_size)
+            if isinstance(pixels, str):
+                unreadable[row] = pixels
+            else:
+                image.copy_(torch.from_numpy(pixels))
+        return ImageChunk(images, unreadable)
 
     def unreadable_error(
         self, unreadable: Mapping[int, str], counted: str, effect: str
     ) -> UserError:
-        """Make the error for unreadable rows.
-
-        Args:
-            unreadable: rows and reasons.
-            counted: their number, in words.
-            effect: what `--corrupt skip` would do, in words.
-        """
+        """Make the error for unreadable rows; their number and what a skip does are in words."""
         first, *others = map(self.describe, unreadable)
         more = f" Nor can {some(others)}{counted}." if others else ""
         return UserError(
@@ -151,17 +139,17 @@ class ImageStore:
 class ImageBuffer:
     """An array that decoded images fill one after the other."""
 
-    allocate: Allocate
-    size: int
-    """Number of images, unreadable ones included."""
+    rows: Tensor
+    """(N,) rows of the images, unreadable ones included."""
     describe: Callable[[int], str]
-    """Describes the image at a place so that the user finds it."""
+    """Describes a row so that the user finds it."""
+    allocate: Allocate
     pixels: NDArray[np.uint8] | None = None
     """(N, 3, H, W); None before the first readable image."""
     places: list[int] = field(default_factory=list)
-    """Places of the readable images."""
-    unreadable: list[tuple[int, str]] = field(default_factory=list)
-    """Places of the unreadable images, and the reasons."""
+    """Places of the readable images among the rows."""
+    unreadable: dict[int, str] = field(default_factory=dict)
+    """Unreadable rows, and the reasons."""
 
     @property
     def count(self) -> int:
@@ -171,30 +159,26 @@ class ImageBuffer:
     def add(self, image: PixelsOrReason) -> None:
         """Add the next image; it counts only once it is complete."""
         if isinstance(image, str):
-            self.unreadable.append((self.count, image))
+            self.unreadable[int(self.rows[self.count])] = image
             return
         if self.pixels is None:
-            self.pixels = self.allocate((self.size, *image.shape))
+            self.pixels = self.allocate((len(self.rows), *image.shape))
         if image.shape != self.pixels.shape[1:]:
-            raise self._size_error(image)
+            sizes = {self.places[0]: self.pixels[0].shape, self.count: image.shape}
+            described = (
+                f"{self.describe(int(self.rows[place]))} is {width}x{height}"
+                for place, (_, height, width) in sizes.items()
+            )
+            raise UserError(
+                f"images differ in size ({', '.join(described)}): "
+                "pass --image-size, as in --image-size 64, to bring them to one"
+            )
         self.pixels[len(self.places)] = image
         self.places.append(self.count)
 
     def images(self) -> Tensor:
         """Return the readable images."""
         if self.pixels is None:
-            raise UserError(f"none of the {self.size} images can be read: see the log for each")
+            count = len(self.rows)
+            raise UserError(f"none of the {count} images can be read: see the log for each")
         return torch.from_numpy(self.pixels[: len(self.places)])
-
-    def _size_error(self, image: NDArray[np.uint8]) -> UserError:
-        """Make the error for an image whose size differs from the first one's."""
-        assert self.pixels is not None
-        sizes = {self.places[0]: self.pixels[0], self.count: image}
-        described = (
-            f"{self.describe(place)} is {each.shape[2]}x{each.shape[1]}"
-            for place, each in sizes.items()
-        )
-        return UserError(
-            f"images differ in size ({', '.join(described)}): "
-            "pass --image-size, as in --image-size 64, to bring them to one"
-        )

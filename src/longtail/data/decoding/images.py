@@ -1,7 +1,7 @@
 """Decode images to uint8 pixels; every unreadable one comes with the reason."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,15 @@ class Crop(NamedTuple):
     """Left, top, right, bottom, in pixels."""
     size: tuple[int, int]
     """Width and height that the whole image must have for `box` to be valid."""
+
+
+class ImageChunk(NamedTuple):
+    """Some images of one size."""
+
+    images: Tensor
+    """(B, 3, H, W) uint8; an unreadable image is black."""
+    unreadable: dict[int, str]
+    """Rows of the unreadable images, and the reasons."""
 
 
 StoredImage = bytes | Path | Crop | None
@@ -102,8 +111,7 @@ def _decode_jpeg(encoded: bytes, width: int, height: int) -> NDArray[np.uint8]:
     image = decode_jpeg(stored, mode=ImageReadMode.RGB)
     across, down = _covering_size(image.shape[2], image.shape[1], width, height)
     image = F.resize(image, [down, across], antialias=True)
-    result: NDArray[np.uint8] = F.center_crop(image, [height, width]).permute(1, 2, 0).numpy()
-    return result
+    return np.asarray(F.center_crop(image, [height, width]).permute(1, 2, 0), dtype=np.uint8)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -131,28 +139,6 @@ def _covering_size(wide: int, tall: int, width: int, height: int) -> tuple[int, 
     if wide * height <= tall * width:
         return width, tall * width // wide
     return wide * height // tall, height
-
-
-class ImageChunk(NamedTuple):
-    """Some images of one size."""
-
-    images: Tensor
-    """(B, 3, H, W) uint8; an unreadable image is black."""
-    unreadable: dict[int, str]
-    """Numbers of the unreadable images, and the reasons."""
-
-
-def decode_chunk(blobs: Iterable[Blob], numbers: Sequence[int], size: int) -> ImageChunk:
-    """Decode `blobs` one after the other; `numbers` identify them."""
-    images = torch.zeros(len(numbers), 3, size, size, dtype=torch.uint8)
-    unreadable = {}
-    for place, (number, blob) in enumerate(zip(numbers, blobs, strict=True)):
-        pixels = try_decode(blob, size)
-        if isinstance(pixels, str):
-            unreadable[number] = pixels
-        else:
-            images[place] = torch.from_numpy(pixels)
-    return ImageChunk(images, unreadable)
 
 
 def decode_in_threads(

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from longtail.data.decoding.image_store import ImageStore
-from longtail.data.decoding.images import ImageChunk, decode_chunk
+from longtail.data.decoding.images import ImageChunk
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 class StreamedImages:
     """Stands in for a tensor of images (N, 3, H, W); `decode` returns the pixels."""
 
+    ndim: ClassVar[int] = 4
     store: ImageStore
     rows: Tensor
     """(N,) rows of the store."""
@@ -30,11 +32,6 @@ class StreamedImages:
         """The shape of the tensor it stands in for."""
         return torch.Size((len(self.rows), 3, self.size, self.size))
 
-    @property
-    def ndim(self) -> int:
-        """The dimensions of the tensor it stands in for."""
-        return 4
-
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -42,9 +39,8 @@ class StreamedImages:
         return replace(self, rows=self.rows[index])
 
     def decode(self, index: Sequence[int]) -> ImageChunk:
-        """Decode the images at `index`, in its order; their numbers are rows of the store."""
-        rows = self.rows[list(index)]
-        return decode_chunk(self.store.blobs(rows), rows.tolist(), self.size)
+        """Decode the images at `index`, in its order."""
+        return self.store.decode_chunk(self.rows[list(index)].tolist())
 
     def report_unreadable(self, unreadable: Mapping[int, str]) -> None:
         """Raise an error for unreadable rows, or log each once and use black images."""
@@ -58,7 +54,7 @@ class StreamedImages:
 
     def decode_sample(self, most: int) -> Tensor:
         """Decode up to `most` images spread over the whole; unreadable ones are left out."""
-        rows = self.rows[torch.linspace(0, len(self) - 1, min(most, len(self))).long()]
-        buffer = self.store.decode_rows(rows)
-        self.report_unreadable({int(rows[place]): why for place, why in buffer.unreadable})
+        index = torch.linspace(0, len(self) - 1, min(most, len(self))).long()
+        buffer = self.store.decode_rows(self.rows[index])
+        self.report_unreadable(buffer.unreadable)
         return buffer.images()

@@ -3,11 +3,12 @@
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import current_process, get_all_start_methods, get_start_method
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 from longtail.core.errors import UserError
 
@@ -38,6 +39,8 @@ def read_chunks(
 ) -> Iterator[T]:
     """Yield `make(chunk)` for each chunk of `places`, in their order; workers start at once.
 
+    Raises `WorkerLost` if a worker cannot start, finds no room, or dies.
+
     Args:
         make: runs in a worker, or in this process if there is none.
         places: the images of each chunk.
@@ -47,12 +50,10 @@ def read_chunks(
         loaders: such iterators on the host at a time, which share the memory.
         pin: whether to return pinned memory.
         start: how processes start, as in "fork"; None for Python's default.
-
-    Raises:
-        WorkerLost: if a worker cannot start, finds no room, or dies.
     """
+    dataset: Any = SimpleNamespace(__getitems__=make)  # all that a loader with batches needs
     loader: DataLoader[Any] = DataLoader(
-        _ChunkDataset(make),
+        dataset,
         batch_sampler=places,
         num_workers=workers,
         prefetch_factor=prefetch_depth(most, workers, chunk_bytes, loaders),
@@ -66,16 +67,6 @@ def read_chunks(
     except OSError as error:
         raise WorkerLost(f"processes cannot be started: {FEWER} ({error})") from error
     return (receive(chunks) for _ in places)
-
-
-class _ChunkDataset(Dataset[Any]):
-    """Makes a chunk in a worker."""
-
-    def __init__(self, make: Callable[[list[int]], Any]):
-        self.make = make
-
-    def __getitems__(self, index: list[int]) -> Any:
-        return self.make(index)
 
 
 class WorkerLost(UserError):
@@ -115,9 +106,8 @@ def explain_lost_worker(error: Exception) -> str | None:
         reason, cure = "a worker was killed, maybe because memory ran out", ""
     else:
         return None
-    first_line = text.strip().splitlines()[0]
-    resume = "continue a training with --resume --out FOLDER"
-    return f"{reason}: {cure}{FEWER}; {resume} ({first_line})"
+    resume = f"continue a training with --resume --out FOLDER ({text.strip().splitlines()[0]})"
+    return f"{reason}: {cure}{FEWER}; {resume}"
 
 
 def explain_killed_worker(error: Exception) -> str | None:
@@ -139,15 +129,9 @@ def move_to_shared_memory(chunk: T) -> T:
 
 
 def prefetch_depth(most: int, workers: int, size: int, loaders: int = 1) -> int | None:
-    """Chunks that each worker may have ready, as shared memory allows; None without workers.
+    """Chunks of `size` bytes, up to `most`, that each worker may have ready; None without workers.
 
-    A container may have little shared memory, 64 MB by default.
-
-    Args:
-        most: upper limit.
-        workers: workers of each loader.
-        size: bytes of one chunk or batch.
-        loaders: loaders of the host, which share the memory.
+    All loaders of the host share its shared memory. A container may have little, 64 MB by default.
     """
     if not workers:
         return None

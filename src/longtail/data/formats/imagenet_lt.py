@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,11 +21,7 @@ pretrained network expects."""
 
 
 def open_source(name: str, *, root: Path | None, config: DataConfig) -> Source:
-    """Open the set called `name`; lists of `config` replace those under `root`.
-
-    Raises:
-        UserError: if a list is missing or is not the published one.
-    """
+    """Open the set called `name`; lists of `config` replace those under `root`."""
     entry = LISTED[name]
     if root is None:
         raise UserError(
@@ -43,9 +40,8 @@ def open_source(name: str, *, root: Path | None, config: DataConfig) -> Source:
             "Pass lists that lie elsewhere with --list, --val-list and --test-list"
         )
     config = replace(config, val_list=paths["val"], test_list=paths.get("test"))
-    source = lists.open_source(
-        paths["train"], root=place, config=config, check=_published_check(entry, paths)
-    )
+    check = partial(_check_published, entry, paths)
+    source = lists.open_source(paths["train"], root=place, config=config, check=check)
     return replace(source, mean=IMAGENET_MEAN, std=IMAGENET_STD, published=True)
 
 
@@ -56,30 +52,25 @@ def _explain_layout(name: str, place: Path) -> str:
     return f"Put into {place}: the published lists {files}; and {entry.folders}, or links to them"
 
 
-def _published_check(entry: ListedSet, paths: Mapping[str, Path]) -> lists.Check:
-    """Return a check that refuses a list that is not the published one."""
-
-    def check(part: str, labels: list[int]) -> None:
-        path, lines = paths[part], entry.lists[part][1]
-        own = "to train on a list of your own, leave out the name of the data set"
-        if len(labels) != lines:
-            raise UserError(
-                f"{path} has {len(labels):,} lines and the published list {lines:,}: it is "
-                f"incomplete or another list; {own}"
-            )
-        classes = len(set(labels))
-        if classes != entry.classes or max(labels) != entry.classes - 1:
-            raise UserError(
-                f"{path} has {classes:,} classes up to {max(labels):,}, the published list "
-                f"{entry.classes:,}: it is another list; {own}"
-            )
-        if part == "train" and entry.splits is not None:
-            splits = count(torch.tensor(labels), entry.classes).splits.values()
-            sizes = tuple(len(classes) for classes in splits)
-            if sizes != entry.splits:
-                raise UserError(
-                    f"{path} has {sizes} many, medium and few classes, the published list "
-                    f"{entry.splits}: it is another list; {own}"
-                )
-
-    return check
+def _check_published(
+    entry: ListedSet, paths: Mapping[str, Path], part: str, labels: list[int]
+) -> None:
+    """Refuse a list that is not the published one."""
+    path, lines, classes = paths[part], entry.lists[part][1], len(set(labels))
+    own = "to train on a list of your own, leave out the name of the data set"
+    if len(labels) != lines:
+        raise UserError(
+            f"{path} has {len(labels):,} lines and the published list {lines:,}: it is "
+            f"incomplete or another list; {own}"
+        )
+    if classes != entry.classes or max(labels) != entry.classes - 1:
+        raise UserError(
+            f"{path} has {classes:,} classes up to {max(labels):,}, the published list "
+            f"{entry.classes:,}: it is another list; {own}"
+        )
+    sizes = tuple(map(len, count(torch.tensor(labels), entry.classes).splits.values()))
+    if part == "train" and entry.splits not in (None, sizes):
+        raise UserError(
+            f"{path} has {sizes} many, medium and few classes, the published list "
+            f"{entry.splits}: it is another list; {own}"
+        )

@@ -1,9 +1,10 @@
 """Text lists in the style of ImageNet-LT and Places-LT: `path label` on each line."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +12,6 @@ from torch import Tensor
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, some
 from longtail.data.checks import number_classes
-from longtail.data.decoding.names import Names
 from longtail.data.formats.folder import Files
 from longtail.data.sources import Part, Source
 
@@ -21,52 +21,45 @@ Check = Callable[[str, list[int]], None]
 """check(part, labels) raises an error for a list that is not expected."""
 
 
+class ImageList(NamedTuple):
+    """The rows of a list."""
+
+    images: list[str]
+    labels: list[int]
+    lines: list[int]
+    """Line numbers."""
+
+
 def open_source(
     train: Path, *, root: Path, config: DataConfig, check: Check = lambda part, labels: None
 ) -> Source:
     """Open the data set of the `train` list, `config.val_list` and `config.test_list`.
 
-    The highest label of the training list sets the number of classes. Classes take the names of
-    their folders if each has a folder of its own, else their numbers.
-
-    Args:
-        train: the training list.
-        root: folder that the paths in the lists are relative to.
-        config: the other lists, and how to read images.
-        check: called for every part before its images are looked for.
+    Paths in the lists are relative to `root`. The highest label of the training list sets the
+    number of classes. Classes take the names of their folders if each has a folder of its own,
+    else their numbers. `check` sees every part before its images are looked for.
     """
     paths = {"train": train, "val": config.val_list, "test": config.test_list}
-    parsed = {part: (path, *_parse(path)) for part, path in paths.items() if path is not None}
-    for part, (_, _, labels, _) in parsed.items():
-        check(part, labels)
-    _warn_about_shared_images({part: images for part, (_, images, _, _) in parsed.items()})
-    parts = {part: _open_part(*entry, root, config) for part, entry in parsed.items()}
-    _, images, labels, _ = parsed["train"]
-    classes = number_classes(parts["train"].labels, str(train))
-    return Source(_name_classes(images, labels, classes), parts, unit="gap in the labels")
-
-
-def _warn_about_shared_images(images: Mapping[str, Sequence[str]]) -> None:
-    """Warn about images that are in the training list and in another list."""
-    for part in [name for name in images if name != "train"]:
-        shared = sorted(set(images["train"]) & set(images[part]))
+    given = {part: path for part, path in paths.items() if path is not None}
+    parsed = {part: _parse(path) for part, path in given.items()}
+    for part, rows in parsed.items():
+        check(part, rows.labels)
+    for part, rows in parsed.items():
+        shared = set(parsed["train"].images).intersection(rows.images if part != "train" else ())
         if shared:
             log.warning(
                 "%d of the %d %s images are training images too (%s): results on them do not "
                 "carry over to new images",
-                *(len(shared), len(images[part]), part, some(shared)),
+                *(len(shared), len(rows.images), part, some(sorted(shared))),
             )
+    parts = {part: _open_part(path, parsed[part], root, config) for part, path in given.items()}
+    numbers = number_classes(parts["train"].labels, str(train))
+    return Source(_name_classes(parsed["train"], numbers), parts, unit="gap in the labels")
 
 
-def _open_part(
-    path: Path,
-    images: Sequence[str],
-    labels: Sequence[int],
-    lines: Sequence[int],
-    root: Path,
-    config: DataConfig,
-) -> Part:
+def _open_part(path: Path, rows: ImageList, root: Path, config: DataConfig) -> Part:
     """Open one list and check that all its images exist."""
+    images, labels, lines = rows
     missing = [i for i, image in enumerate(images) if not (root / image).is_file()]
     if missing:
         first = missing[0]
@@ -75,18 +68,17 @@ def _open_part(
             f"{len(images):,} images are missing: {some([images[i] for i in missing])}): paths are "
             f"relative to --root, now {root}"
         )
-    files = Files(root, Names(images))
-    describe = partial(_describe, files, path, torch.tensor(lines))
+    files = Files(root, images)
+    describe = partial(_describe, files, path, torch.tensor(lines))  # workers may pickle it
     return Part.whole(files.open_store(config, describe), torch.tensor(labels))
 
 
 def _describe(files: Files, path: Path, lines: Tensor, row: int) -> str:
-    """Describe a row by its file and by its line in the list at `path`."""
     return f"{files.describe(row)} ({path}:{lines[row]})"
 
 
-def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:
-    """Return image paths, labels and line numbers, without empty lines."""
+def _parse(path: Path) -> ImageList:
+    """Read the list at `path`, without empty lines."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # Windows may write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
@@ -94,7 +86,7 @@ def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:
             f"the list {path} cannot be read from {Path.cwd()} ({error}): start from the folder "
             "that its path is relative to, or pass the path of a text file"
         ) from error
-    images, labels, lines = [], [], []
+    images, labels, lines = rows = ImageList([], [], [])
     # splitlines would end a line at a form feed within a name
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -109,15 +101,13 @@ def _parse(path: Path) -> tuple[list[str], list[int], list[int]]:
         lines.append(number)
     if not images:
         raise UserError(f"the list {path} is empty: 'path label' is expected on each line")
-    return images, labels, lines
+    return rows
 
 
-def _name_classes(
-    images: Sequence[str], labels: Sequence[int], numbers: tuple[str, ...]
-) -> tuple[str, ...]:
+def _name_classes(rows: ImageList, numbers: tuple[str, ...]) -> tuple[str, ...]:
     """Name classes by their folders if each has a folder of its own, else by `numbers`."""
     folders: list[set[str]] = [set() for _ in numbers]
-    for image, label in zip(images, labels, strict=True):
+    for image, label in zip(rows.images, rows.labels, strict=True):
         folders[label].add(PurePosixPath(image).parent.name)
     distinct = set().union(*folders) - {""}
     one_each = all(len(names) == 1 for names in folders) and len(distinct) == len(numbers)
