@@ -42,14 +42,8 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
         source = drop_small_classes(cut(source, ratio), config.min_count)
     holds_out = config.val_fraction > 0 and "val" not in source.parts
     source, splits, sha256 = read_parts(source, config, copies=2 if holds_out else 1)
+    _check_shapes(splits)
     train, val = splits["train"], splits.get("val")
-    shape = tuple(train.inputs.shape[1:])
-    for part, split in splits.items():
-        if (other := tuple(split.inputs.shape[1:])) != shape:
-            raise UserError(
-                f"the {part} images are {other} and the training images {shape} (channels, "
-                "height, width): pass --image-size to bring them to one size"
-            )
     known = (source.mean, source.std) if source.mean and source.std else None
     mean, std = known or _channel_statistics(train)
     counts, rest = count(train.labels, len(source.classes)), train
@@ -93,6 +87,17 @@ def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Sp
         chosen = min(math.floor(fraction * len(places) + 0.5), max(len(places) - 1, 0))
         held[places[order[:chosen]]] = True
     return split.take(torch.nonzero(~held).flatten()), split.take(torch.nonzero(held).flatten())
+
+
+def _check_shapes(splits: dict[str, Split]) -> None:
+    """Check that the images of all parts have one size."""
+    shape = tuple(splits["train"].inputs.shape[1:])
+    for name, split in splits.items():
+        if (other := tuple(split.inputs.shape[1:])) != shape:
+            raise UserError(
+                f"the {name} images are {other} and the training images {shape} (channels, "
+                "height, width): pass --image-size to bring them to one size"
+            )
 
 
 def _channel_statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -40,8 +40,7 @@ def epoch_order(
     weights = torch.where(present > 0, WEIGHTS[kind](counts.tensor().double().clamp(min=1)), 0.0)
     quotas = _draw_quotas(weights / weights.sum(), size, generator)
     of_class = labels.argsort(stable=True).split(present.tolist())
-    parts = [_cycle(of_class[c], quota, generator) for c, quota in enumerate(quotas) if quota]
-    order = torch.cat(parts)
+    order = torch.cat([_cycle(of_class[c], n, generator) for c, n in enumerate(quotas) if n])
     return order[torch.randperm(len(order), generator=generator)]
 
 

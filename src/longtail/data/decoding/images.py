@@ -60,13 +60,9 @@ def allocate_in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
 def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """Decode one image to RGB pixels (H, W, 3); grey images too.
 
-    A rotation in the EXIF data is not applied: the published figures were made without it.
-
-    Args:
-        blob: the encoded image or its path.
-        size: (height, width) or the side of a square. The image is resized until it just covers
-            that size, and its centre is cropped. The pixels equal torchvision's; those of a JPEG
-            are within one grey level.
+    A rotation in the EXIF data is not applied: the published figures were made without it. With
+    `size`, (height, width) or the side of a square, the image is resized until it just covers that
+    size, and its centre is cropped. The pixels equal torchvision's, a JPEG's within one grey level.
     """
     if blob is None:
         raise ValueError("no image is stored")

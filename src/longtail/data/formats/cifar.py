@@ -16,11 +16,7 @@ CIFAR_STD = (0.2023, 0.1994, 0.2010)
 
 
 def open_source(entry: PackedSet, root: Path | None, *, download: bool) -> Source:
-    """Read CIFAR under `root`; torchvision checks its files.
-
-    Raises:
-        UserError: if the files are damaged or cannot be downloaded.
-    """
+    """Read CIFAR under `root`; torchvision checks its files."""
     from torchvision import datasets  # slow to import, and only needed here
 
     if root is None:
@@ -33,9 +29,8 @@ def open_source(entry: PackedSet, root: Path | None, *, download: bool) -> Sourc
             with warnings.catch_warnings():
                 # numpy 2.4 and later warn about the old pickles of the authors
                 warnings.simplefilter("ignore", category=np.exceptions.VisibleDeprecationWarning)
-                stored = getattr(datasets, entry.torchvision)(
-                    root, train=part == "train", download=download
-                )
+                kind = getattr(datasets, entry.torchvision)
+                stored = kind(root, train=part == "train", download=download)
         except (OSError, RuntimeError) as error:
             what = (
                 f"could not be downloaded: try again, or put {entry.folder}/ there by hand"

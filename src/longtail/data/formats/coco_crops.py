@@ -26,10 +26,6 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
     """Open the boxes of the annotation files in `root`, with photographs in `root`/images.
 
     Papers report results on COCO's val, so it is the test part here.
-
-    Raises:
-        UserError: if a file is not in COCO's format or has no box, the two list different
-            categories, or no image size was given.
     """
     if config.image_size is None:
         raise UserError(f"{root} holds boxes of all sizes: pass --image-size, as in 64")
@@ -55,10 +51,9 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
         ) from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Any:
     try:
-        result: dict[str, Any] = json.loads(path.read_text())
-        return result
+        return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
 
@@ -78,12 +73,11 @@ def _open_part(
     if not boxes:
         raise UserError(f"{path} has no boxes except those of crowds, which are left out: add some")
     boxes.sort(key=lambda box: (box["image_id"], box["id"]))
-    crops = [
-        Crop(images / photo["file_name"], _square_around(box["bbox"], *size), size)
-        for box in boxes
-        for photo in (photographs[box["image_id"]],)
-        for size in ((photo["width"], photo["height"]),)
-    ]
+    crops = []
+    for box in boxes:
+        photo = photographs[box["image_id"]]
+        size = (photo["width"], photo["height"])
+        crops.append(Crop(images / photo["file_name"], _square_around(box["bbox"], *size), size))
     labels = torch.tensor([numbers[box["category_id"]] for box in boxes])
 
     def blobs(rows: Tensor) -> Iterator[StoredImage]:
@@ -102,12 +96,7 @@ def _square_around(box: Sequence[float], width: int, height: int) -> tuple[int, 
     """
     x, y, w, h = box
     side = max(1, round(max(w, h)))
-    left, right = _span(x + w / 2, side, width)
-    top, bottom = _span(y + h / 2, side, height)
-    return left, top, right, bottom
-
-
-def _span(middle: float, side: int, limit: int) -> tuple[int, int]:
-    side = min(side, limit)
-    start = min(max(0, round(middle - side / 2)), limit - side)
-    return start, start + side
+    across, down = min(side, width), min(side, height)
+    left = min(max(0, round(x + w / 2 - across / 2)), width - across)
+    top = min(max(0, round(y + h / 2 - down / 2)), height - down)
+    return left, top, left + across, top + down

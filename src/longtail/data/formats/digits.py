@@ -20,13 +20,11 @@ def open_source() -> Source:
     inputs, labels = torch.from_numpy(images)[:, None], torch.from_numpy(stored.target).long()
     # rows are sorted by writer: after a shuffle, train and test share the writers
     order = torch.from_numpy(np.random.RandomState(0).permutation(len(labels)))
-    test, train = [], []
-    for digit in range(10):
-        rows = order[labels[order] == digit]
-        test.append(rows[:TEST_EACH])
-        train.append(rows[TEST_EACH : TEST_EACH + TRAIN_EACH])
+    rows = [order[labels[order] == digit] for digit in range(10)]
+    train = torch.cat([each[TEST_EACH : TEST_EACH + TRAIN_EACH] for each in rows])
+    test = torch.cat([each[:TEST_EACH] for each in rows])
     parts = {}
-    for name, chosen in (("train", torch.cat(train)), ("test", torch.cat(test))):
+    for name, chosen in (("train", train), ("test", test)):
         store = MemoryStore(inputs[chosen], f"digits-lt {name}")
         parts[name] = Part.whole(store, labels[chosen])
     return Source(tuple(str(digit) for digit in range(10)), parts, shuffled=True)

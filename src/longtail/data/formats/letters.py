@@ -58,11 +58,7 @@ WOBBLE = Wobble()
 
 
 def open_source(*, wobble: Wobble = WOBBLE) -> Source:
-    """Draw 26 classes of grey 16x16 letters: 3,000 as in a text, and a balanced test set.
-
-    Args:
-        wobble: how far letters stray from their glyphs.
-    """
+    """Draw 26 classes of grey 16x16 letters: 3,000 as in a text, and a balanced test set."""
     names = tuple(string.ascii_lowercase)
     train = torch.tensor([round(LETTERS_READ * FREQUENCIES[name] / 100) for name in names])
     glyphs = _draw_glyphs(names)  # (26, fonts, 64, 64)

@@ -22,13 +22,15 @@ PARTS = {"train": "_train", "val": "_val", "test": "_test"}
 
 
 def open_source(path: Path) -> Source:
-    """Open the data set of an `.npz` file.
-
-    Raises:
-        UserError: if an array is missing, has a wrong shape or is not finite, or a label is not a
-            class.
-    """
-    stored = _read_arrays(path)
+    """Open the data set of an `.npz` file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:  # a pickle could run anything
+            stored: dict[str, Array] = {name: file[name] for name in file.files}
+    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise UserError(
+            f"{path} cannot be read as .npz: {error}. Save it with numpy.savez; class names as "
+            "numpy.array(names, dtype=str), not as objects"
+        ) from error
     suffixes = PARTS if "x_train" in stored else {"train": ""}
     inputs: dict[str, Tensor] = {}
     labels: dict[str, Array] = {}
@@ -52,18 +54,6 @@ def open_source(path: Path) -> Source:
         for part, x in inputs.items()
     }
     return Source(classes, parts, unit="gap in the labels")
-
-
-def _read_arrays(path: Path) -> Mapping[str, Array]:
-    """Read the arrays of the file, by name."""
-    try:
-        with np.load(path, allow_pickle=False) as file:  # a pickle could run anything
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"{path} cannot be read as .npz: {error}. Save it with numpy.savez; class names as "
-            "numpy.array(names, dtype=str), not as objects"
-        ) from error
 
 
 def _to_inputs(x: Array, name: str) -> Tensor:

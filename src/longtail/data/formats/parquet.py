@@ -29,9 +29,6 @@ def open_source(folder: Path, *, config: DataConfig) -> Source:
 
     A cut keeps the first rows of each class: such files are written shuffled, and every smaller
     subset is then part of a larger one.
-
-    Raises:
-        UserError: if a file is not such a parquet file, or their class names differ.
     """
     parts, names = {}, {}
     for name in ("train", "val", "test"):
@@ -60,32 +57,23 @@ def _open_part(path: Path, config: DataConfig) -> tuple[Part, tuple[str, ...]]:
     if len(labels) == 0 or labels.null_count:
         what = "rows without a label" if labels.null_count else "no rows"
         raise UserError(f"{path} has {what}: every image needs a label")
-    images = ImageStore(
-        partial(_read_blobs, path),
-        lambda row: f"row {row} of {path}",
-        config.image_size,
-        config.corrupt,
-    )
-    store = CachedStore(images, lambda: f"{hash_file(path)} {config.image_size}")
+    blobs, size = partial(_read_blobs, path), config.image_size
+    images = ImageStore(blobs, lambda row: f"row {row} of {path}", size, config.corrupt)
+    store = CachedStore(images, lambda: f"{hash_file(path)} {size}")
     return Part.whole(store, torch.tensor(labels.to_numpy()).long()), _class_names(path, schema)
 
 
 def _check_layout(path: Path, schema: Any) -> None:
     """Refuse a file of another layout, and name its columns."""
     fields = {field.name: field.type for field in schema}
-    image, label = fields.get("image"), fields.get("label")
-    good_image = image is not None and pa.types.is_struct(image) and _has_bytes(image)
-    if not good_image or label is None or not pa.types.is_integer(label):
+    image, label = fields.get("image", pa.null()), fields.get("label", pa.null())
+    encoded = pa.types.is_struct(image) and image.get_field_index("bytes") >= 0
+    if not encoded or not pa.types.is_integer(label):
         columns = ", ".join(f"{name}: {kind}" for name, kind in fields.items())
         raise UserError(
             f"{path} has the columns ({columns}) and needs image: struct<bytes: binary, "
             "path: string>, label: int64 (Hugging Face's image layout)"
         )
-
-
-def _has_bytes(image: Any) -> bool:
-    """Whether the struct type `image` has a field for the encoded image."""
-    return any(image.field(i).name == "bytes" for i in range(image.num_fields))
 
 
 def _class_names(path: Path, schema: Any) -> tuple[str, ...]:
