@@ -128,8 +128,8 @@ def _open_packed(name: str, config: DataConfig) -> Source:
     entry, root = PACKED[name], data_root(config)
     place = find_folder(name, root)
     if place is None and not (config.download and entry.torchvision):
-        folder = f" and no {entry.folder}/" if entry.folder else ""
-        missing = f"there is no {name}/train.parquet{folder} under {root}"
+        unpacked = f" and no {entry.folder}/" if entry.folder else ""
+        missing = f"there is no {name}/train.parquet{unpacked} under {root}"
         where = missing if root else "neither --root nor $LONGTAIL_DATA is set"
         offer = (
             "pass --root FOLDER, or --root FOLDER --download to download it into there"

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from longtail.data.base import Split
-from longtail.data.decoding.images import Allocate, allocate_in_memory
 
 
 class Store(Protocol):
     """The unread inputs of one part."""
 
-    def read(self, rows: Tensor, allocate: Allocate = ...) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the readable inputs among the ascending `rows`, and their places in `rows`."""
 
     def row_bytes(self) -> int:
@@ -36,7 +35,7 @@ class MemoryStore:
     name: str
     """Name in messages, such as "x_train of faces.npz"."""
 
-    def read(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs of `rows`, without a copy if these are all."""
         inputs = self.inputs if len(rows) == len(self.inputs) else self.inputs[rows]
         return inputs, torch.arange(len(rows))

@@ -23,8 +23,8 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longtail.data.decoding.images import Allocate, allocate_in_memory
-from longtail.data.sources import Store
+from longtail.data.decoding.image_store import ImageStore
+from longtail.data.decoding.images import allocate_in_memory
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +55,11 @@ def free_disk_space() -> int:
 class CachedStore:
     """A store whose decoded rows are kept on disk."""
 
-    store: Store
+    store: ImageStore
     content: Callable[[], str]
     """Returns a text that changes whenever the decoded rows would."""
 
-    def read(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows from disk, or decode them from the store and keep them.
 
         Nothing is kept if a row is unreadable, so that every start reports it.
@@ -71,7 +71,7 @@ class CachedStore:
         with _reserve(path) as part:
             if part and (kept := _load(path)) is not None:  # another process has just written it
                 return kept, everything
-            inputs, places = self.store.read(rows, partial(_allocate, part, otherwise=allocate))
+            inputs, places = self.store.read(rows, partial(_allocate, part))
             if len(places) == len(rows) and part and part.exists():
                 with part.open("rb") as file:
                     os.fsync(file.fileno())
@@ -139,8 +139,8 @@ def _reserve(path: Path) -> Iterator[Path | None]:
         lock.release()
 
 
-def _allocate(part: Path | None, shape: tuple[int, ...], otherwise: Allocate) -> NDArray[np.uint8]:
-    """Map an array of `shape` in the file `part`; use `otherwise` if the disk has no room."""
+def _allocate(part: Path | None, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Map an array of `shape` in the file `part`, or in memory if the disk has no room."""
     if part is not None:
         try:
             array = np.lib.format.open_memmap(part, mode="w+", dtype=np.uint8, shape=shape)
@@ -152,7 +152,7 @@ def _allocate(part: Path | None, shape: tuple[int, ...], otherwise: Allocate) ->
             log.warning("decoded images are not kept in %s: %s", part.parent, error)
             with suppress(OSError):
                 part.unlink()
-    return otherwise(shape)
+    return allocate_in_memory(shape)
 
 
 def hash_file(path: Path) -> str:
