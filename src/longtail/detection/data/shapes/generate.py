@@ -66,40 +66,26 @@ class ShapesRecipe:
 def draw_set(root: Path | None = None) -> Path:
     """Return the folder of the whole set, which is drawn once; deleting it is safe.
 
-    The folder's name contains the hash of the code that draws it, so it is never out of date.
-
-    Args:
-        root: parent of the folder, by default $LONGTAIL_DATA, or the cache without it.
-
-    Raises:
-        UserError: if the folder does not exist and cannot be written.
+    The folder lies in `root`, by default $LONGTAIL_DATA, or in the cache without it. Its name
+    contains the hash of the code that draws it, so it is never out of date.
     """
     files = (__file__, drawing.__file__, scenes.__file__)
     code = hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
     place = data_root(DataConfig(root=root)) or cache.cache_folder()
     folder = place / f"{NAME}-{code[:8]}"
-    if not folder.is_dir():
-        _write_atomically(folder)
-    return folder
-
-
-def _write_atomically(folder: Path) -> None:
-    """Draw the set into a temporary folder and rename it when it is complete.
-
-    Raises:
-        UserError: if the folder cannot be written.
-    """
+    if folder.is_dir():
+        return folder
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent, prefix=f".{NAME}-") as temporary:
+        place.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=place, prefix=f".{NAME}-") as temporary:
             write(Path(temporary) / NAME)
             (Path(temporary) / NAME).rename(folder)
     except OSError as error:
-        if folder.is_dir():
-            return  # another process was faster
-        raise UserError(
-            f"{folder} cannot be written ({error.strerror}): pass another --root"
-        ) from error
+        if not folder.is_dir():  # else another process was faster
+            raise UserError(
+                f"{folder} cannot be written ({error.strerror}): pass another --root"
+            ) from error
+    return folder
 
 
 def write(folder: Path, recipe: ShapesRecipe | None = None) -> None:
@@ -136,9 +122,8 @@ def _count_train_images(recipe: ShapesRecipe) -> NDArray[np.int64]:
 
 def _count_val_images(train: NDArray[np.int64], recipe: ShapesRecipe) -> NDArray[np.int64]:
     """Return the validation images of each rank, enough to measure the rare ones."""
-    share = recipe.val_least * (train / train.min()) ** recipe.val_tilt
-    result: NDArray[np.int64] = np.maximum((share * recipe.val).round().astype(np.int64), 1)
-    return result
+    share: NDArray[np.float64] = recipe.val_least * (train / train.min()) ** recipe.val_tilt
+    return np.maximum((share * recipe.val).round().astype(np.int64), 1)
 
 
 def _draw_split(
@@ -152,26 +137,23 @@ def _draw_split(
     ids = {category: number for number, category in enumerate(CATEGORIES, start=1)}
     for place, ranks in enumerate(_draw_contents(counts, amount, recipe, random)):
         present = [categories[rank] for rank in ranks]
-        scene = draw_scene(present, recipe.style, random)
+        picture, drawn, unfinished = draw_scene(present, recipe.style, random)
         file = f"{name}-{place:05d}.jpg"
-        scene.picture.save(folder / "images" / file, quality=92)
-        absent = [
-            number
-            for category, number in ids.items()
-            if category not in present and random.rand() < recipe.absent
-        ]
-        unfinished = sorted(ids[category] for category in scene.unfinished)
-        images.append(
-            {
-                **{"id": first + place, "file_name": file},
-                **{"height": recipe.style.size, "width": recipe.style.size},
-                **{"neg_category_ids": absent, "not_exhaustive_category_ids": unfinished},
-            }
-        )
-        for category, annotation in scene.annotations:
+        picture.save(folder / "images" / file, quality=92)
+        others = [number for category, number in ids.items() if category not in present]
+        image = {
+            "id": first + place,
+            "file_name": file,
+            "height": recipe.style.size,
+            "width": recipe.style.size,
+            "neg_category_ids": [number for number in others if random.rand() < recipe.absent],
+            "not_exhaustive_category_ids": sorted(ids[category] for category in unfinished),
+        }
+        images.append(image)
+        for category, annotation in drawn:
             numbers = {"id": first + len(annotations), "image_id": first + place}
             numbers |= {"category_id": ids[category], "iscrowd": 0}
-            annotations.append({**numbers, **annotation})
+            annotations.append(numbers | annotation)
     return {"images": images, "annotations": annotations}
 
 

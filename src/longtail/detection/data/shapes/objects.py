@@ -4,7 +4,6 @@ Shapes are defined in a unit frame: x to the right and y downwards, both from -1
 """
 
 from collections.abc import Callable
-from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,14 +40,6 @@ def _trace_moon() -> Array:
     return 0.95 * np.concatenate([horns, hollow])
 
 
-def _star_radius(angle: Array) -> Array:
-    return np.where(np.arange(len(angle)) % 2 == 0, 1.0, 0.42)
-
-
-def _drop_radius(angle: Array) -> Array:
-    return 0.62 + 0.38 * np.exp(-((np.minimum(angle, 2 * np.pi - angle) / 0.45) ** 2))
-
-
 _BAR = 0.3
 """Half the width of the bars of a cross and of a T."""
 _CORNERS = {
@@ -73,11 +64,11 @@ _CORNERS = {
 }
 OUTLINES: dict[str, Array] = {
     "disc": _trace(lambda angle: np.full(len(angle), 0.88)),
-    "star": _trace(_star_radius, points=10),
+    "star": _trace(lambda angle: np.where(np.arange(len(angle)) % 2 == 0, 1.0, 0.42), points=10),
     "heart": _trace_heart(),
     "moon": _trace_moon(),
     "hexagon": _trace(lambda angle: np.full(len(angle), 0.95), points=6),
-    "drop": _trace(_drop_radius),
+    "drop": _trace(lambda a: 0.62 + 0.38 * np.exp(-((np.minimum(a, 2 * np.pi - a) / 0.45) ** 2))),
     "flower": _trace(lambda angle: 0.7 + 0.28 * np.cos(6 * angle), points=72),
     **{name: np.array(corners) for name, corners in _CORNERS.items()},
 }
@@ -97,17 +88,12 @@ TEXTURES: dict[str, Callable[[Array, Array], NDArray[np.bool_]]] = {
 class Sprite:
     """A textured shape at a place on the picture."""
 
-    outline: Array
-    """(K, 2) in the unit frame."""
+    outline: Array  # (K, 2) in the unit frame
     texture: str
-    frame: Array
-    """(2, 2) matrix from the unit frame to pixels."""
-    centre: Array
-    """(2,) in pixels of the picture."""
-    colours: tuple[Array, Array]
-    """Body and texture, each (3,) in 0..255."""
-    phase: Array
-    """(2,) shift of the texture in the unit frame; rings stay centred."""
+    frame: Array  # (2, 2) matrix from the unit frame to pixels
+    centre: Array  # (2,) in pixels of the picture
+    colours: tuple[Array, Array]  # body and texture, each (3,) in 0..255
+    phase: Array  # (2,) shift of the texture in the unit frame; rings stay centred
 
     @property
     def polygon(self) -> Array:
@@ -132,11 +118,10 @@ class Canvas:
     def __init__(self, size: int, random: Random) -> None:
         self.size = size
         side = size * SUPER
-        rough, fine = (
-            Image.fromarray(random.randint(low, 256 - low, size=(n, n, 3)).astype(np.uint8))
-            for n, low in ((4, 40), (size // 5, 0))
-        )
-        layers = [noise.resize((side, side), Image.Resampling.BICUBIC) for noise in (rough, fine)]
+        layers = []
+        for n, low in ((4, 40), (size // 5, 0)):  # rough and fine noise
+            noise = random.randint(low, 256 - low, size=(n, n, 3)).astype(np.uint8)
+            layers.append(Image.fromarray(noise).resize((side, side), Image.Resampling.BICUBIC))
         self.pixels = np.array(Image.blend(layers[0], layers[1], 0.15))  # (side, side, 3) uint8
         self.owner = np.full((side, side), NO_OWNER, dtype=np.int16)
         self.areas: dict[int, int] = {}
@@ -166,14 +151,12 @@ class Canvas:
 
     def is_intact(self, owner: int) -> bool:
         """Return whether nothing was drawn over any pixel of `owner`."""
-        answer: bool = np.count_nonzero(self.owner == owner) == self.areas[owner]
-        return answer
+        return bool(np.count_nonzero(self.owner == owner) == self.areas[owner])
 
     def find_visible(self, owner: int) -> NDArray[np.bool_]:
         """Return (size, size), true for pixels at least half of which belong to `owner`."""
-        fine = (self.owner == owner).astype(np.uint8)
-        parts = (fine[i::SUPER, j::SUPER] for i in range(SUPER) for j in range(SUPER))
-        result: NDArray[np.bool_] = 2 * sum(parts) >= SUPER**2
+        fine = (self.owner == owner).reshape(self.size, SUPER, self.size, SUPER)
+        result: NDArray[np.bool_] = 2 * fine.sum(axis=(1, 3)) >= SUPER**2
         return result
 
     def render(self, random: Random, *, noise: float) -> Image.Image:
@@ -181,12 +164,3 @@ class Canvas:
         pixels = random.uniform(0.8, 1.15) * np.asarray(Image.fromarray(self.pixels).reduce(SUPER))
         pixels += random.normal(scale=noise, size=pixels.shape)
         return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
-
-
-def pick_colours(hue: float, random: Random) -> tuple[Array, Array]:
-    """Pick a body colour of this hue, and a texture colour clearly darker or lighter."""
-    saturation, value = random.uniform(0.5, 0.9), random.uniform(0.55, 0.9)
-    body = np.array(hsv_to_rgb(hue % 1, saturation, value))
-    factor = random.uniform(0.25, 0.5)
-    texture = factor * body if random.rand() < 0.5 else 1 - factor * (1 - body)
-    return 255 * body, 255 * texture

@@ -1,5 +1,6 @@
 """Scenes of `shapes-lvis`: a picture of given categories, and its annotations."""
 
+from colorsys import hsv_to_rgb
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,15 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from longtail.detection.data.masks import encode
-from longtail.detection.data.shapes.objects import (
-    OUTLINES,
-    TEXTURES,
-    Array,
-    Canvas,
-    Random,
-    Sprite,
-    pick_colours,
-)
+from longtail.detection.data.shapes.objects import OUTLINES, TEXTURES, Array, Canvas, Random, Sprite
 
 LEAST_VISIBLE = 0.25
 """Objects with a smaller visible part are not annotated."""
@@ -45,41 +38,33 @@ class Style:
     """Probability that one of several objects of a category is not annotated."""
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A finished image."""
-
-    picture: Image.Image
-    annotations: list[tuple[str, dict[str, Any]]]
-    """Category, and its segmentation, bbox and area in COCO's format."""
-    unfinished: set[str]
-    """Annotated categories of which some objects are not annotated."""
+Annotation = tuple[str, dict[str, Any]]
+"""Category of an object, and its segmentation, bbox and area in COCO's format."""
 
 
-def draw_scene(categories: list[str], style: Style, random: Random) -> Scene:
-    """Draw clutter, then the objects in random order, and sometimes a splinter in front."""
+def draw_scene(
+    categories: list[str], style: Style, random: Random
+) -> tuple[Image.Image, list[Annotation], set[str]]:
+    """Draw clutter, then the objects in random order, and sometimes a splinter in front.
+
+    Also return the annotations, and the categories of which some objects are not annotated.
+    """
     canvas = Canvas(style.size, random)
     for _ in range(random.poisson(style.clutter)):
         canvas.draw(_make_clutter(style, random))
     sprites: list[Sprite] = []
-    boxes: list[Array] = []
     shuffled = [categories[place] for place in random.permutation(len(categories))]
-    for category in shuffled:
-        sprite = _move_apart(_make_object(category, style, random), boxes, style, random)
-        boxes.append(sprite.box)
+    for category in shuffled:  # such as `striped heart`
+        look, shape = category.split()
+        hue = list(OUTLINES).index(shape) / len(OUTLINES) + random.uniform(-style.hue, style.hue)
+        sprite = _make_sprite(OUTLINES[shape], look, hue, style, random)
+        sprite = _move_apart(sprite, [each.box for each in sprites], style, random)
         canvas.draw(sprite, owner=len(sprites))
         sprites.append(sprite)
     for _ in range(random.poisson(0.7)):
         canvas.draw(_make_clutter(style, random, splinter=True))
     annotations, unfinished = _annotate(canvas, shuffled, sprites, style, random)
-    return Scene(canvas.render(random, noise=style.noise), annotations, unfinished)
-
-
-def _make_object(category: str, style: Style, random: Random) -> Sprite:
-    """Make an object of a category such as `striped heart`."""
-    look, shape = category.split()
-    hue = list(OUTLINES).index(shape) / len(OUTLINES) + random.uniform(-style.hue, style.hue)
-    return _make_sprite(OUTLINES[shape], look, hue, style, random)
+    return canvas.render(random, noise=style.noise), annotations, unfinished
 
 
 def _make_clutter(style: Style, random: Random, *, splinter: bool = False) -> Sprite:
@@ -104,9 +89,18 @@ def _make_sprite(outline: Array, look: str, hue: float, style: Style, random: Ra
         texture=look,
         frame=radius * rotation @ np.diag([stretch, 1 / stretch]),
         centre=_pick_centre(radius, style, random),
-        colours=pick_colours(hue, random),
+        colours=_pick_colours(hue, random),
         phase=random.uniform(0, 1, size=2),
     )
+
+
+def _pick_colours(hue: float, random: Random) -> tuple[Array, Array]:
+    """Pick a body colour of this hue, and a texture colour clearly darker or lighter."""
+    saturation, value = random.uniform(0.5, 0.9), random.uniform(0.55, 0.9)
+    body = np.array(hsv_to_rgb(hue % 1, saturation, value))
+    factor = random.uniform(0.25, 0.5)
+    texture = factor * body if random.rand() < 0.5 else 1 - factor * (1 - body)
+    return 255 * body, 255 * texture
 
 
 def _pick_centre(radius: float, style: Style, random: Random) -> Array:
@@ -141,7 +135,7 @@ def _measure_overlap(box: Array, others: list[Array]) -> float:
 
 def _annotate(
     canvas: Canvas, categories: list[str], sprites: list[Sprite], style: Style, random: Random
-) -> tuple[list[tuple[str, dict[str, Any]]], set[str]]:
+) -> tuple[list[Annotation], set[str]]:
     """Annotate the visible objects; also return the categories of skipped objects."""
     annotations, unfinished = [], set()
     for owner, (category, sprite) in enumerate(zip(categories, sprites, strict=True)):
@@ -151,8 +145,8 @@ def _annotate(
         if skip or visible.sum() < max(LEAST_VISIBLE * sprite.area, 1):
             unfinished.add(category)
         else:
-            inside = sprite.box.min() >= 0 and sprite.box.max() <= style.size
-            whole = bool(inside) and canvas.is_intact(owner)
+            inside = bool(sprite.box.min() >= 0 and sprite.box.max() <= style.size)
+            whole = inside and canvas.is_intact(owner)
             annotations.append((category, _make_annotation(sprite, visible, whole=whole)))
     return annotations, unfinished & {category for category, _ in annotations}
 
