@@ -14,12 +14,8 @@ from stat import S_ISREG
 from typing import Any
 
 from longtail.core.errors import UserError
-from longtail.detection.data.masks import (
-    BadAnnotation,
-    count_bad_polygons,
-    encode_segmentation,
-    has_pixels,
-)
+from longtail.detection.data import masks
+from longtail.detection.data.masks import BadAnnotation
 
 CROWD = "crowd regions, which training skips and evaluation ignores"
 EMPTY = "masks without a pixel inside their image, which training skips and evaluation cannot match"
@@ -88,9 +84,6 @@ def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
         path: JSON with images, annotations and categories.
         images: the folder of the images, or of COCO's folders of images (`train2017/`).
         annotated: whether the file must have annotations; a list of test images has none.
-
-    Raises:
-        UserError: if the file is incomplete, or not an annotation file.
     """
     content = _read_json(path, annotated)
     names = _index_by_id(content["categories"], "category", path)
@@ -107,7 +100,7 @@ def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
             continue
         dropped[CROWD] += instance.crowd
         dropped[EMPTY] += instance.empty and not instance.crowd
-        dropped[POLYGON] += count_bad_polygons(annotation["segmentation"])
+        dropped[POLYGON] += masks.count_bad_polygons(annotation["segmentation"])
         objects[annotation["image_id"]].append(instance)
     pictures = tuple(_read_picture(known[i], images, labels, objects[i]) for i in known)
     titles = tuple(str(names[category].get("name", category)) for category in ids)
@@ -117,7 +110,7 @@ def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
 def _read_json(path: Path, annotated: bool) -> dict[str, Any]:
     """Read the file and check that it has the lists of an annotation file."""
     try:
-        content = json.loads(path.read_bytes())
+        content: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: pass the JSON file of annotations") from None
     except ValueError as error:
@@ -132,8 +125,7 @@ def _read_json(path: Path, annotated: bool) -> dict[str, Any]:
             )
     if not content["images"] or not content["categories"]:
         raise UserError(f"{path} has no image or no category: there is nothing to detect")
-    result: dict[str, Any] = content
-    return result
+    return content
 
 
 def _index_by_id(entries: list[dict[str, Any]], kind: str, path: Path) -> dict[int, dict[str, Any]]:
@@ -158,11 +150,7 @@ def _index_by_id(entries: list[dict[str, Any]], kind: str, path: Path) -> dict[i
 def _read_instance(
     annotation: Any, images: dict[int, dict[str, Any]], labels: dict[int, int]
 ) -> Instance:
-    """Read one annotation.
-
-    Raises:
-        BadAnnotation: with the reason to leave it out.
-    """
+    """Read one annotation, or raise BadAnnotation with the reason to leave it out."""
     if not isinstance(annotation, dict):
         raise BadAnnotation("annotations that are not JSON objects")
     if not _is_listed(annotation.get("image_id"), images):
@@ -171,28 +159,27 @@ def _read_instance(
         raise BadAnnotation("annotations of a category that is not listed")
     image = images[annotation["image_id"]]
     height, width = image["height"], image["width"]
-    bbox = left, top, across, down = _check_box(annotation.get("bbox"))
+    box = annotation.get("bbox")
+    # whole numbers in JSON have no bound, and math.isfinite fails on those beyond float
+    if not (
+        isinstance(box, list)
+        and len(box) == 4
+        and all(isinstance(side, int | float) and abs(side) <= LARGEST for side in box)
+    ):
+        raise BadAnnotation("boxes that are not four numbers")
+    left, top, across, down = box
     inside_x = min(left + across, width) - max(left, 0)
     inside_y = min(top + down, height) - max(top, 0)
     if not (inside_x > 0 and inside_y > 0):
         raise BadAnnotation("boxes with no area inside their image")
-    counts = encode_segmentation(annotation.get("segmentation"), height, width)
-    crowd, empty = bool(annotation.get("iscrowd", 0)), not has_pixels(counts, height, width)
-    return Instance(labels[annotation["category_id"]], bbox, counts, crowd, empty)
+    counts = masks.encode_segmentation(annotation.get("segmentation"), height, width)
+    crowd, empty = bool(annotation.get("iscrowd", 0)), not masks.has_pixels(counts, height, width)
+    label = labels[annotation["category_id"]]
+    return Instance(label, (left, top, across, down), counts, crowd, empty)
 
 
 def _is_listed(number: Any, known: Mapping[int, Any]) -> bool:
     return isinstance(number, int) and number in known
-
-
-def _check_box(box: Any) -> tuple[float, float, float, float]:
-    """Return left, top, width and height, all finite."""
-    if isinstance(box, list) and len(box) == 4:
-        left, top, across, down = box
-        # whole numbers in JSON have no bound, and math.isfinite fails on those beyond float
-        if all(isinstance(side, int | float) and abs(side) <= LARGEST for side in box):
-            return left, top, across, down
-    raise BadAnnotation("boxes that are not four numbers")
 
 
 def _read_picture(
@@ -205,16 +192,10 @@ def _read_picture(
         if not isinstance(numbers, list):
             raise UserError(f"{name}_category_ids of image {image['id']} must be a list of ids")
     path, size = _locate(image, folder)
-    return Picture(
-        id=image["id"],
-        path=path,
-        height=image["height"],
-        width=image["width"],
-        absent=None if absent is None else _find_classes(absent, labels),
-        unfinished=_find_classes(unfinished, labels),
-        instances=tuple(instances),
-        bytes=size,
-    )
+    number, height, width = image["id"], image["height"], image["width"]
+    known = None if absent is None else _find_classes(absent, labels)
+    some = _find_classes(unfinished, labels)
+    return Picture(number, path, height, width, known, some, tuple(instances), size)
 
 
 def _find_classes(ids: list[Any], labels: dict[int, int]) -> frozenset[int]:
@@ -227,13 +208,10 @@ def _locate(image: dict[str, Any], folder: Path) -> tuple[Path, int | None]:
 
     LVIS v0.5 has COCO's file names of 2014, LVIS v1.0 has only a URL.
     """
-    file, address = (
-        value if isinstance(value := image.get(key), str) else ""
-        for key in ("file_name", "coco_url")
-    )
+    values = image.get("file_name"), image.get("coco_url")
+    file, address = (value if isinstance(value, str) else "" for value in values)
     parts = address.split("/")
-    names = [file, "/".join(parts[-2:]), parts[-1]]
-    places = [folder / name for name in names if name]
+    places = [folder / name for name in (file, "/".join(parts[-2:]), parts[-1]) if name]
     if not places:
         raise UserError(f"image {image['id']} has neither file_name nor coco_url")
     for place in places:

@@ -29,43 +29,30 @@ NO_CANVAS: CanvasSize = (0, 0)
 class DetectionBatch(NamedTuple):
     """Input of the detector; every image is at the upper left of its canvas."""
 
-    images: Tensor
-    """(B, 3, H, W) uint8."""
-    sizes: Tensor
-    """(B, 2) height and width of each image on the canvas."""
-    boxes: Tensor
-    """(B, G, 4), padded with zeros; G is at least 1."""
-    labels: Tensor
-    """(B, G) classes 1..C, 0 for padding."""
-    masks: Tensor
-    """(T, H, W) uint8, image after image."""
-    rows: Tensor
-    """(B, G) index of each box's mask among the T; 0 for padding."""
-    keys: Tensor
-    """(B,) keys of each image's random numbers in this step."""
+    images: Tensor  # (B, 3, H, W) uint8
+    sizes: Tensor  # (B, 2) height and width of each image on the canvas
+    boxes: Tensor  # (B, G, 4), padded with zeros; G is at least 1
+    labels: Tensor  # (B, G) classes 1..C, 0 for padding
+    masks: Tensor  # (T, H, W) uint8, image after image
+    rows: Tensor  # (B, G) index of each box's mask among the T; 0 for padding
+    keys: Tensor  # (B,) keys of each image's random numbers in this step
 
 
 class Sample(NamedTuple):
     """One resized image with its objects."""
 
-    image: Tensor
-    """(3, h, w) uint8."""
-    boxes: Tensor
-    labels: Tensor
-    masks: Tensor
-    """(N, h, w) uint8."""
+    image: Tensor  # (3, h, w) uint8
+    boxes: Tensor  # (N, 4)
+    labels: Tensor  # (N,)
+    masks: Tensor  # (N, h, w) uint8
 
 
 class PreparedImages(Dataset[Any]):
-    """A data set with resized images.
+    """A data set with images resized to a shorter side `short`, the longer one at most `long`.
 
-    Args:
-        data: the data set.
-        short: pixels of the shorter side, unless the longer side would exceed `long`.
-        long: most pixels of the longer side.
-        min_canvas: least canvas of an image. With one, a batch has only images of the same canvas,
-            so that no result of an image depends on the others; without one, a batch uses the
-            canvas of its largest image.
+    With a `min_canvas`, the least canvas of an image, all images of a batch have the same canvas,
+    so that no result of an image depends on the others; without one, a batch uses the canvas of its
+    largest image.
     """
 
     def __init__(
@@ -79,11 +66,7 @@ class PreparedImages(Dataset[Any]):
         return len(self.data)
 
     def compute_size(self, i: int) -> tuple[int, int]:
-        """Return height and width of image `i` after resizing, without reading it.
-
-        Raises:
-            UserError: if its shorter side would have no pixel left.
-        """
+        """Return height and width of image `i` after resizing, without reading it."""
         picture = self.data.pictures[i]
         size = scale_size(picture.height, picture.width, self.short, self.long)
         if not min(size):
@@ -126,24 +109,23 @@ def fit_canvas(sizes: Sequence[tuple[int, int]]) -> CanvasSize:
 
 def collate(samples: Sequence[Sample], min_canvas: CanvasSize = NO_CANVAS) -> DetectionBatch:
     """Collate samples into a batch on the CPU, on at least `min_canvas`, with keys of zero."""
-    sizes = [(sample.image.shape[1], sample.image.shape[2]) for sample in samples]
-    height, width = fit_canvas([min_canvas, *sizes])
-    counts = [len(sample.labels) for sample in samples]
+    images, boxes, labels, masks = zip(*samples, strict=True)
+    sizes = [(image.shape[1], image.shape[2]) for image in images]
+    canvas = fit_canvas([min_canvas, *sizes])
     return DetectionBatch(
-        images=torch.stack([_pad_to_canvas(sample.image, height, width) for sample in samples]),
+        images=torch.stack([_pad_to_canvas(image, *canvas) for image in images]),
         sizes=torch.tensor(sizes),
-        boxes=pad_and_stack([sample.boxes for sample in samples]),
-        labels=pad_and_stack([sample.labels for sample in samples]),
-        masks=torch.cat([_pad_to_canvas(sample.masks, height, width) for sample in samples]),
-        rows=number_masks(counts),
+        boxes=pad_and_stack(boxes),
+        labels=pad_and_stack(labels),
+        masks=torch.cat([_pad_to_canvas(each, *canvas) for each in masks]),
+        rows=number_masks([len(each) for each in labels]),
         keys=torch.zeros(len(samples), dtype=torch.long),
     )
 
 
 def number_masks(counts: Sequence[int]) -> Tensor:
     """Number the masks of images with these `counts` in order: (B, G)."""
-    starts = np.cumsum([0, *counts])
-    return pad_and_stack([torch.arange(a, b) for a, b in pairwise(starts)])
+    return pad_and_stack([torch.arange(a, b) for a, b in pairwise(np.cumsum([0, *counts]))])
 
 
 def flip_batch(batch: DetectionBatch) -> DetectionBatch:

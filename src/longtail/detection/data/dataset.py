@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 RARE_MOST, COMMON_MOST = 10, 100
 """Most training images of a rare and of a common class, as LVIS defines them."""
 
+OWN_FILES = ("instances_train.json", "instances_val.json")
 FILES = {
-    "coco-small": ("instances_train.json", "instances_val.json"),
+    "coco-small": OWN_FILES,
     "lvis-v0.5": ("lvis_v0.5_train.json", "lvis_v0.5_val.json"),
     "lvis-v1": ("lvis_v1_train.json", "lvis_v1_val.json"),
 }
 """Annotation files of the named data sets, beside a folder `images`."""
-OWN_FILES = ("instances_train.json", "instances_val.json")
 COCO_FOLDERS = "images/train2017/ and images/val2017/, as in COCO 2017"
 
 
@@ -74,9 +74,7 @@ class DetectionSet(Dataset[Any]):
     def __init__(
         self, pictures: tuple[Picture, ...], categories: Categories, dropped: dict[str, int]
     ) -> None:
-        self.pictures = pictures
-        self.categories = categories
-        self.dropped = dropped
+        self.pictures, self.categories, self.dropped = pictures, categories, dropped
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -107,8 +105,8 @@ class DetectionSet(Dataset[Any]):
         int64 in 1..C, masks (N, H, W) uint8, and image_id.
         """
         picture = self.pictures[i]
-        pixels = _read_pixels(picture)  # first: masks of a wrong size could fill the memory
         height, width = picture.height, picture.width
+        pixels = _read_pixels(picture)  # first: masks of a wrong size could fill the memory
         objects = [each for each in picture.instances if each.target]
         corners = torch.tensor([each.bbox for each in objects], dtype=torch.float32)
         left_top, sides = corners.reshape(-1, 2, 2).unbind(dim=1)  # (N, 2) each
@@ -128,11 +126,7 @@ Splits = tuple[DetectionSet, DetectionSet]
 
 
 def read(
-    annotations: Path,
-    images: Path,
-    *,
-    categories: Categories | None = None,
-    annotated: bool = True,
+    annotations: Path, images: Path, *, categories: Categories | None = None, annotated: bool = True
 ) -> DetectionSet:
     """Read one split from an annotation file of LVIS or COCO.
 
@@ -141,9 +135,6 @@ def read(
         images: the folder of its images, which are read only when they are needed.
         categories: classes of the training split; by default they are counted in this file.
         annotated: whether the file must have annotations; a list of test images has none.
-
-    Raises:
-        UserError: if the file is damaged, not an annotation file, or has other categories.
     """
     content = parse(annotations, images, annotated=annotated)
     if categories is None:
@@ -165,15 +156,18 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
             `instances_train.json`, `instances_val.json` and `images/`.
         root: folder of the named data sets, by default $LONGTAIL_DATA; `shapes-lvis` is drawn
             there, or in the cache without either, if it does not exist yet.
-
-    Raises:
-        UserError: if a file is missing, with its path.
     """
     name = str(name_or_folder)
     if name == shapes.NAME:
         folder, files = shapes.draw_set(root), OWN_FILES
     elif name in FILES:
-        folder, files = _find_folder(name, root), FILES[name]
+        place, files = data_root(DataConfig(root=root)), FILES[name]
+        if place is None:
+            raise UserError(
+                f"{name} cannot be found, since neither --root nor $LONGTAIL_DATA is set: pass "
+                f"--root FOLDER, where FOLDER/{name}/ has {_list_files(name)}"
+            )
+        folder = place / name
     else:
         folder, files = Path(name).expanduser(), OWN_FILES
         if not folder.is_dir():
@@ -186,7 +180,12 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
     train = read(folder / files[0], folder / "images")
     val = read(folder / files[1], folder / "images", categories=train.categories)
     for split in (train, val):
-        _check_images(name, split)
+        missing = [picture.path for picture in split.pictures if picture.bytes is None]
+        if missing:
+            raise UserError(
+                f"{len(missing):,} of {len(split):,} images are missing, such as {missing[0]}: the "
+                f"folder of {name} must have {_list_files(name)}"
+            )
     return train, val
 
 
@@ -197,19 +196,14 @@ def is_path(data: str) -> bool:
 
 def _count_classes(content: Annotations) -> Categories:
     """Count images and objects of each class; a crowd is not an object."""
-    images: Counter[int] = Counter()
-    instances: Counter[int] = Counter()
+    images, instances = Counter[int](), Counter[int]()
     for picture in content.pictures:
         labels = [each.label for each in picture.instances if not each.crowd]
         instances.update(labels)
         images.update(set(labels))
     classes = range(1, len(content.ids) + 1)
-    return Categories(
-        ids=content.ids,
-        names=content.names,
-        images=tuple(images[k] for k in classes),
-        instances=tuple(instances[k] for k in classes),
-    )
+    counts = (tuple(counter[k] for k in classes) for counter in (images, instances))
+    return Categories(content.ids, content.names, *counts)
 
 
 def _read_pixels(picture: Picture) -> Tensor:
@@ -226,32 +220,7 @@ def _read_pixels(picture: Picture) -> Tensor:
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 
-def _find_folder(name: str, root: Path | None) -> Path:
-    """Return the folder of a named data set."""
-    place = data_root(DataConfig(root=root))
-    if place is None:
-        raise UserError(
-            f"{name} cannot be found, since neither --root nor $LONGTAIL_DATA is set: pass "
-            f"--root FOLDER, where FOLDER/{name}/ has {_list_files(name)}"
-        )
-    return place / name
-
-
 def _list_files(name: str) -> str:
     """Return the files that the folder of a data set must have, as text."""
     files = " and ".join(FILES.get(name, OWN_FILES))
     return f"{files}, and {COCO_FOLDERS if name.startswith('lvis') else 'images/'}"
-
-
-def _check_images(name: str, split: DetectionSet) -> None:
-    """Check that every image file exists before training starts.
-
-    Raises:
-        UserError: with the number of missing files and the first of them.
-    """
-    missing = [picture.path for picture in split.pictures if picture.bytes is None]
-    if missing:
-        raise UserError(
-            f"{len(missing):,} of {len(split):,} images are missing, such as {missing[0]}: the "
-            f"folder of {name} must have {_list_files(name)}"
-        )

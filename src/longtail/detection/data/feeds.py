@@ -12,15 +12,8 @@ from torch import Tensor
 from longtail.core.errors import UserError
 from longtail.core.progress import log_progress
 from longtail.data.decoding.workers import read_chunks
-from longtail.detection.data.batches import (
-    DetectionBatch,
-    PreparedImages,
-    collate_and_pack,
-    number_masks,
-    pack,
-    pad_and_stack,
-    unpack,
-)
+from longtail.detection.data import batches
+from longtail.detection.data.batches import DetectionBatch, PreparedImages
 
 SHARE = 0.3
 """Part of the device's free memory that a resident data set may fill."""
@@ -31,13 +24,9 @@ AHEAD = 2
 
 
 class StreamedFeed:
-    """Batches of a data set that does not fit the device, decoded by workers.
+    """Batches of a data set that does not fit the device, decoded by worker processes.
 
-    Args:
-        data: the images.
-        device: the batches' device.
-        workers: worker processes.
-        loaders: processes on this host that each start as many workers.
+    `loaders` processes on this host each start as many workers.
     """
 
     def __init__(
@@ -47,7 +36,7 @@ class StreamedFeed:
 
     def read(self, order: Sequence[Sequence[int]]) -> Iterator[DetectionBatch]:
         """Yield a batch for each list of image indices in `order`."""
-        batches = read_chunks(
+        received = read_chunks(
             self._make_batch,
             [list(images) for images in order],
             workers=min(self.workers, len(order)),
@@ -56,23 +45,19 @@ class StreamedFeed:
             loaders=self.loaders,
             pin=self.device.type == "cuda",
         )
-        for batch in batches:
+        for batch in received:
             if isinstance(batch, UserError):
                 try:
                     raise batch
                 finally:
                     del batch  # the error refers to this frame: a cycle would keep the workers
             batch = DetectionBatch(*(part.to(self.device, non_blocking=True) for part in batch))
-            yield batch._replace(masks=unpack(batch.masks, batch.images.shape[3]))
+            yield batch._replace(masks=batches.unpack(batch.masks, batch.images.shape[3]))
 
     def _make_batch(self, images: list[int]) -> DetectionBatch | UserError:
-        """Make a batch in a worker.
-
-        A user error is returned, because a raised one would arrive with the worker's traceback in
-        its message.
-        """
+        """Make a batch in a worker; return a user error: raised, it brings a traceback."""
         try:
-            return collate_and_pack([self.data[i] for i in images], self.data.min_canvas)
+            return batches.collate_and_pack([self.data[i] for i in images], self.data.min_canvas)
         except UserError as error:
             return error
 
@@ -98,13 +83,13 @@ class ResidentFeed:
             stored = pool.map(self._store, range(len(data)))
             objects = list(log_progress("decoded", stored, len(data)))
         self.sizes = torch.tensor([data.compute_size(i) for i in range(len(data))]).to(device)
-        self.boxes = pad_and_stack([boxes for boxes, _ in objects]).to(device)
-        self.labels = pad_and_stack([labels for _, labels in objects]).to(device)
+        self.boxes = batches.pad_and_stack([boxes for boxes, _ in objects]).to(device)
+        self.labels = batches.pad_and_stack([labels for _, labels in objects]).to(device)
         self.counts = [len(labels) for _, labels in objects]
 
     def _store(self, i: int) -> tuple[Tensor, Tensor]:
         """Store image `i` and its masks on the device; return its boxes and labels."""
-        sample = pack(self.data[i], self.canvas)
+        sample = batches.pack(self.data[i], self.canvas)
         self.images[i] = sample.image
         self.masks[self.starts[i] :][: len(sample.masks)] = sample.masks
         return sample.boxes, sample.labels
@@ -116,20 +101,18 @@ class ResidentFeed:
     def _make_batch(self, images: Sequence[int]) -> DetectionBatch:
         counts = [self.counts[i] for i in images]
         most = max([1, *counts])
-        masks = np.concatenate([self.starts[i] + np.arange(self.counts[i]) for i in images])
-        index = self._send(torch.tensor(images))
+        stored = np.concatenate([self.starts[i] + np.arange(self.counts[i]) for i in images])
+        places = (torch.tensor(images), torch.from_numpy(stored), batches.number_masks(counts))
+        index, masks, rows = (part.to(self.device, non_blocking=True) for part in places)
         return DetectionBatch(
             images=self.images[index],
             sizes=self.sizes[index],
             boxes=self.boxes[index, :most],
             labels=self.labels[index, :most],
-            masks=unpack(self.masks[self._send(torch.from_numpy(masks))], self.canvas[1]),
-            rows=self._send(number_masks(counts)),
+            masks=batches.unpack(self.masks[masks], self.canvas[1]),
+            rows=rows,
             keys=torch.zeros_like(index),
         )
-
-    def _send(self, values: Tensor) -> Tensor:
-        return values.to(self.device, non_blocking=True)
 
 
 Feed = ResidentFeed | StreamedFeed

@@ -3,7 +3,7 @@
 A run-length code (RLE) is {"size": [height, width], "counts": bytes}; we store only `counts`.
 """
 
-from types import ModuleType
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,28 +21,19 @@ class BadAnnotation(ValueError):
     """An annotation that cannot be used; the message is the reason, in the plural."""
 
 
-def import_coco() -> ModuleType:
-    """Import `faster_coco_eval`, which the extra `detection` installs.
-
-    Raises:
-        UserError: if it is not installed.
-    """
+def import_coco() -> Any:
+    """Import `faster_coco_eval`, which the extra `detection` installs."""
     try:
         import faster_coco_eval
     except ImportError as error:
         raise UserError(
             f"detection needs the package {error.name}: pip install 'longtail[detection]'"
         ) from error
-    result: ModuleType = faster_coco_eval
-    return result
+    return faster_coco_eval
 
 
 def encode_segmentation(segmentation: Any, height: int, width: int) -> bytes:
-    """Return the run lengths of polygons, or of uncompressed or compressed run lengths.
-
-    Raises:
-        BadAnnotation: if `segmentation` is none of these.
-    """
+    """Return the run lengths of polygons, or of uncompressed or compressed run lengths."""
     if not segmentation:
         raise BadAnnotation("objects without a mask")
     library = import_coco().mask
@@ -50,14 +41,12 @@ def encode_segmentation(segmentation: Any, height: int, width: int) -> bytes:
         code = _check_runs(library, segmentation, height, width)
     else:
         code = library.merge(library.frPyObjects(_check_polygons(segmentation), height, width))
-    content: bytes = code["counts"]
-    return content
+    return bytes(code["counts"])
 
 
 def has_pixels(counts: bytes, height: int, width: int) -> bool:
     """Return whether a mask covers any pixel."""
-    answer: bool = import_coco().mask.area({"size": [height, width], "counts": counts}) > 0
-    return answer
+    return bool(import_coco().mask.area({"size": [height, width], "counts": counts}) > 0)
 
 
 def decode(counts: list[bytes], height: int, width: int) -> Tensor:
@@ -89,11 +78,8 @@ def encode(masks: Tensor) -> list[dict[str, Any]]:
     runs[starts] = edges[starts]
     position = np.arange(ends[-1]) - np.repeat(starts, ends - starts)
     text, lengths = _write_runs(runs, position)
-    stops = np.cumsum(lengths)[ends - 1]
-    return [
-        {"size": [height, width], "counts": text[start:stop]}
-        for start, stop in zip([0, *stops[:-1]], stops, strict=True)
-    ]
+    stops = [0, *np.cumsum(lengths)[ends - 1]]
+    return [{"size": [height, width], "counts": text[a:b]} for a, b in pairwise(stops)]
 
 
 def _write_runs(runs: NDArray[np.int64], position: NDArray[np.int64]) -> tuple[bytes, Any]:
@@ -139,7 +125,7 @@ def _check_polygons(segmentation: Any) -> list[list[float]]:
     return polygons
 
 
-def _check_runs(library: ModuleType, segmentation: dict[str, Any], height: int, width: int) -> Any:
+def _check_runs(library: Any, segmentation: dict[str, Any], height: int, width: int) -> Any:
     """Return run lengths as a run-length code, checked against the size of the image."""
     if segmentation.get("size") != [height, width]:
         raise BadAnnotation("masks of another size than their image")
