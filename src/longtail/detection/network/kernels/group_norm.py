@@ -4,7 +4,8 @@ PyTorch's implementation needs channels first and works in float32 under mixed p
 and two conversions surround each call, and take longer than the call itself. Here each program
 handles a few whole groups of one image and reads them three times, mostly from cache.
 
-Shapes: images (N, P, C) as they lie in memory, P pixels, C channels in groups of S.
+Shapes: images (N, P, C) as they lie in memory, P pixels, C channels in groups of S. A program has
+CB channels and PB pixels at once. Addresses: m means and r scales of the groups, w weight, b bias.
 """
 
 from typing import Any
@@ -16,6 +17,7 @@ from torch.autograd.function import once_differentiable
 try:
     import triton
     import triton.language as tl
+    from triton.language import constexpr
 except ImportError:  # torch without CUDA never calls the kernels below
     triton = None
 
@@ -72,7 +74,7 @@ def _launch(kernel: Any, groups: int, x: Tensor, *arguments: Tensor | float) -> 
 if triton is not None:
 
     @triton.jit
-    def _locate(P, C: tl.constexpr, CB: tl.constexpr, PB: tl.constexpr):  # type: ignore[no-untyped-def]
+    def _locate(P, C: constexpr, CB: constexpr, PB: constexpr):  # type: ignore[no-untyped-def]
         """Return a program's channels (CB,), addresses of moments, pixels (PB, 1) and values."""
         image = tl.program_id(0).to(tl.int64)
         c = tl.program_id(1) * CB + tl.arange(0, CB)
@@ -80,25 +82,14 @@ if triton is not None:
         return c, image * C + c, pixel, image * P * C + pixel * C + c[None, :]
 
     @triton.jit
-    def _sum_groups(v, S: tl.constexpr, CB: tl.constexpr):  # type: ignore[no-untyped-def]
+    def _sum_groups(v, S: constexpr, CB: constexpr):  # type: ignore[no-untyped-def]
         """Return the sum of v (CB,) over each group, at every channel of the group."""
         sums = tl.sum(tl.reshape(v, (CB // S, S)), axis=1)
         return tl.reshape(tl.broadcast_to(sums[:, None], (CB // S, S)), (CB,))
 
     @triton.jit
     def _normalise(  # type: ignore[no-untyped-def]
-        x,
-        w,
-        b,
-        y,
-        mean_at,
-        scale_at,
-        eps,
-        P,
-        C: tl.constexpr,
-        S: tl.constexpr,
-        CB: tl.constexpr,
-        PB: tl.constexpr,
+        x, w, b, y, m, r, eps, P, C: constexpr, S: constexpr, CB: constexpr, PB: constexpr
     ):
         c, moment, pixel, at = _locate(P, C, CB, PB)
         total = tl.zeros((CB,), tl.float32)
@@ -120,27 +111,15 @@ if triton is not None:
             v = tl.load(x + at + start * C, mask=inside, other=0.0).to(tl.float32)
             v = v * factor[None, :] + shift[None, :]
             tl.store(y + at + start * C, v.to(y.dtype.element_ty), mask=inside)
-        tl.store(mean_at + moment, mean)
-        tl.store(scale_at + moment, scale)
+        tl.store(m + moment, mean)
+        tl.store(r + moment, scale)
 
     @triton.jit
     def _backward(  # type: ignore[no-untyped-def]
-        x,
-        dy,
-        w,
-        dx,
-        mean_at,
-        scale_at,
-        dw,
-        db,
-        P,
-        C: tl.constexpr,
-        S: tl.constexpr,
-        CB: tl.constexpr,
-        PB: tl.constexpr,
+        x, dy, w, dx, m, r, dw, db, P, C: constexpr, S: constexpr, CB: constexpr, PB: constexpr
     ):
         c, moment, pixel, at = _locate(P, C, CB, PB)
-        mean, scale = tl.load(mean_at + moment), tl.load(scale_at + moment)
+        mean, scale = tl.load(m + moment), tl.load(r + moment)
         weight = tl.load(w + c)
         bias_sum, weight_sum = tl.zeros((CB,), tl.float32), tl.zeros((CB,), tl.float32)
         for start in range(0, P, PB):
