@@ -40,49 +40,35 @@ def clip(boxes: Tensor, sizes: Tensor) -> Tensor:
 def match(
     boxes: Tensor, truth: Tensor, present: Tensor, *, high: float, low: float, rescue: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Assign a true box to each box.
+    """Assign a box (B, G, 4) of `truth` to each box (B, N, 4).
 
-    Args:
-        boxes: (B, N, 4).
-        truth: true boxes (B, G, 4), padded.
-        present: (B, G), false where a true box is padding.
-        high: a box with at least this overlap is foreground.
-        low: a box with less overlap is background; between the two it is neither.
-        rescue: also make the boxes that overlap a true box most foreground, at any overlap.
+    `present` (B, G) is false where a true box is padding. Foreground overlaps a true box by at
+    least `high`, background overlaps all by less than `low`. `rescue` also makes the boxes that
+    overlap a true box most foreground, at any overlap.
 
     Returns:
         Index (B, N) of the true box that each box overlaps most, and the kind (B, N) of each box:
         1 foreground, 0 background, -1 neither.
     """
     images = max(1, CHUNK // (boxes.shape[1] * truth.shape[1]))
-    parts = zip(boxes.split(images), truth.split(images), present.split(images), strict=True)
-    which, kind = zip(*(_match(*part, high, low, rescue) for part in parts), strict=True)
-    return torch.cat(which), torch.cat(kind)
-
-
-def _match(
-    boxes: Tensor, truth: Tensor, present: Tensor, high: float, low: float, rescue: bool
-) -> tuple[Tensor, Tensor]:
-    overlap = iou(truth, boxes).masked_fill(~present[..., None], -1.0)  # (B, G, N)
-    best, which = overlap.max(dim=1)
-    kind = torch.where(best >= high, 1, torch.where(best < low, 0, -1))
-    if rescue:
-        most = overlap.amax(dim=2, keepdim=True)  # (B, G, 1)
-        kind = torch.where(((overlap == most) & (most > 0)).any(dim=1), 1, kind)
-    return which, kind
+    indices, kinds = [], []
+    for part, true, there in zip(*(t.split(images) for t in (boxes, truth, present)), strict=True):
+        overlap = iou(true, part).masked_fill(~there[..., None], -1.0)  # (b, G, N)
+        best, which = overlap.max(dim=1)
+        kind = torch.where(best >= high, 1, torch.where(best < low, 0, -1))
+        if rescue:
+            most = overlap.amax(dim=2, keepdim=True)  # (b, G, 1)
+            kind = torch.where(((overlap == most) & (most > 0)).any(dim=1), 1, kind)
+        indices.append(which)
+        kinds.append(kind)
+    return torch.cat(indices), torch.cat(kinds)
 
 
 def sample(kind: Tensor, chance: Tensor, size: int, share: float) -> tuple[Tensor, Tensor]:
     """Draw `size` random boxes of each image, at most the part `share` of them foreground.
 
-    Args:
-        kind: (B, N) as returned by `match`.
-        chance: (B, N) random numbers from 0 to 1.
-        size: boxes per image; background fills the places that the foreground leaves.
-        share: largest part of foreground.
-
-    Returns:
-        Index (B, size) into N, and (B, size), false where the image has too few boxes.
+    `kind` (B, N) comes from `match`, `chance` (B, N) are random numbers from 0 to 1. Return the
+    index (B, size) into N, and (B, size), false where the image has too few boxes.
     """
     foreground = torch.where(kind == 1, chance, -1.0)
     place = foreground.argsort(dim=1, descending=True).argsort(dim=1)
@@ -95,10 +81,8 @@ def sample(kind: Tensor, chance: Tensor, size: int, share: float) -> tuple[Tenso
 def suppress(boxes: Tensor, present: Tensor, threshold: float) -> Tensor:
     """Suppress non-maximum boxes of all images at once; return (B, N), true for kept boxes.
 
-    Args:
-        boxes: (B, N, 4), best first.
-        present: (B, N), false for padding.
-        threshold: a kept box suppresses later boxes that overlap it by more than this.
+    A kept box suppresses later boxes that overlap it by more than `threshold`. `boxes` (B, N, 4)
+    are best first, `present` (B, N) is false for padding.
     """
     images = max(1, CHUNK // max(1, boxes.shape[1] ** 2))
     parts = zip(boxes.split(images), present.split(images), strict=True)
@@ -109,8 +93,7 @@ def _suppress_near(near: Tensor, present: Tensor) -> Tensor:
     """Return (B, N), true for kept boxes; `near` (B, N, N) marks overlapping pairs, best first.
 
     A box is kept if no kept box before it is near. The loop applies this rule until nothing
-    changes: the first box is right from the start, and each round settles at least one more. A few
-    rounds are enough, because chains of overlap are short.
+    changes: each round settles at least one more box. A few are enough: chains are short.
     """
     against = near.triu(diagonal=1)  # row suppresses column
     kept, before = present, None
@@ -122,8 +105,7 @@ def _suppress_near(near: Tensor, present: Tensor) -> Tensor:
 
 def take(values: Tensor, index: Tensor) -> Tensor:
     """Take `values` (B, N, ...) at `index` (B, M); return (B, M, ...)."""
-    index = index.reshape(*index.shape, *[1] * (values.ndim - 2))
-    return values.take_along_dim(index, dim=1)
+    return values.take_along_dim(index.reshape(*index.shape, *[1] * (values.ndim - 2)), dim=1)
 
 
 def encode(coder: BoxCoder, truth: Tensor, boxes: Tensor) -> Tensor:
@@ -143,9 +125,8 @@ def decode(coder: BoxCoder, codes: Tensor, boxes: Tensor) -> Tensor:
 
     Diverging training produces NaN, with which RoIAlign would read outside its map.
     """
-    moved = coder.decode_single(codes.float().reshape(-1, 4), boxes.float().reshape(-1, 4))
-    output: Tensor = moved.view(boxes.shape).nan_to_num(posinf=1e6, neginf=-1e6)
-    return output
+    moved: Tensor = coder.decode_single(codes.float().reshape(-1, 4), boxes.float().reshape(-1, 4))
+    return moved.view(boxes.shape).nan_to_num(posinf=1e6, neginf=-1e6)
 
 
 def move_loss(codes: Tensor, target: Tensor, foreground: Tensor, beta: float) -> Tensor:

@@ -19,18 +19,10 @@ from longtail.detection.config import Tde
 from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.data.sampling import uniform
 from longtail.detection.network import boxes as box
+from longtail.detection.network import regions
 from longtail.detection.network.losses import average_over_ranks, region_losses
 from longtail.detection.network.proposals import ProposalBatch
-from longtail.detection.network.regions import (
-    BOX,
-    MASK,
-    BoxFeatures,
-    LevelStack,
-    MaskHead,
-    cut_masks,
-    pool,
-    stack_levels,
-)
+from longtail.detection.network.regions import BOX, MASK, LevelStack, pool, stack_levels
 from longtail.nn.heads import Head, NormalisedHead, background_exempt
 
 OVERLAPS = (0.5, 0.6, 0.7)
@@ -52,14 +44,10 @@ CPU_MASKS = 64
 class CascadeOutput(NamedTuple):
     """Detections on the canvas, best first."""
 
-    boxes: Tensor
-    """(B, M, 4)."""
-    scores: Tensor
-    """(B, M)."""
-    labels: Tensor
-    """(B, M) classes 1..C; 0 where an image has fewer detections."""
-    masks: Tensor
-    """(B, M, 28, 28) probabilities inside the box."""
+    boxes: Tensor  # (B, M, 4)
+    scores: Tensor  # (B, M)
+    labels: Tensor  # (B, M) classes 1..C; 0 where an image has fewer detections
+    masks: Tensor  # (B, M, 28, 28) probabilities inside the box
 
 
 class CascadeStage(nn.Module):
@@ -71,10 +59,10 @@ class CascadeStage(nn.Module):
         super().__init__()
         self.overlap, self.weight = OVERLAPS[position], WEIGHTS[position]
         self.coder = BoxCoder(CODES[position])
-        self.features = BoxFeatures(width, head.dim)
+        self.features = regions.build_box_features(width, head.dim)
         self.head = head
         self.move = nn.Linear(head.dim, 4)
-        self.mask = MaskHead(width, mask_classes, group_norm)
+        self.mask = regions.MaskHead(width, mask_classes, group_norm)
         nn.init.normal_(self.move.weight, std=0.001)
         nn.init.zeros_(self.move.bias)
 
@@ -94,16 +82,9 @@ def compute_logits(head: Head, x: Tensor) -> Tensor:
 class Cascade(nn.Module):
     """All stages: proposals to losses in training, to detections in evaluation.
 
-    Args:
-        make_head: builds the box classifier of a stage.
-        width: channels of the pyramid.
-        mask_classes: masks per region, one for each class or 1.
-        group_norm: whether the mask heads use group normalisation.
-        rois: R.
-        canonical: side in pixels of a box that belongs to the pyramid's third level.
-        loss: loss of the box classifiers: cross-entropy, focal or eql.
-        rare: (C + 1,) true for the classes that eql protects.
-        focal_gamma: exponent of the focal loss.
+    `make_head` builds the box classifier of a stage, and `loss` names its loss; eql protects the
+    classes that are true in `rare` (C + 1,). A region has one mask, or one for each of
+    `mask_classes`. `rois` is R; boxes of `canonical` pixels belong to the third level.
     """
 
     rare: Tensor
@@ -126,13 +107,12 @@ class Cascade(nn.Module):
             CascadeStage(i, width, make_head(), mask_classes, group_norm)
             for i in range(len(OVERLAPS))
         )
-        self.rois, self.canonical, self.loss = rois, canonical, loss
-        self.focal_gamma = focal_gamma
+        self.rois, self.canonical = rois, canonical
+        self.loss, self.focal_gamma = loss, focal_gamma
         self.register_buffer("rare", rare, persistent=False)
         # scoring may change at any time, without training
         self.tde: Tde = "off"
-        self.alpha = 0.0
-        self.detections, self.score_threshold = 300, 1e-4
+        self.alpha, self.detections, self.score_threshold = 0.0, 300, 1e-4
 
     @property
     def each(self) -> list[CascadeStage]:
@@ -147,21 +127,18 @@ class Cascade(nn.Module):
         boxes, valid = self._draw_regions(proposals, batch)
         losses: dict[str, Tensor] = {}
         for i, stage in enumerate(self.each):
-            which, kind = box.match(
-                boxes, batch.boxes, batch.labels > 0, high=stage.overlap, low=stage.overlap
-            )
+            least = stage.overlap
+            which, kind = box.match(boxes, batch.boxes, batch.labels > 0, high=least, low=least)
             foreground = valid & (kind == 1)  # (B, R)
             x = stage.features(self._pool(levels, boxes, BOX))  # (B * R, D)
             moves = stage.move(x).float().view(boxes.shape)
             labels = batch.labels.gather(1, which).masked_fill(~foreground, 0)
             target = box.encode(stage.coder, box.take(batch.boxes, which), boxes)
-            count = average_over_ranks(valid.sum())
+            count, rows = average_over_ranks(valid.sum()), batch.rows.gather(1, which)
             losses[f"class{i}"] = stage.weight * self._class_loss(stage, x, labels, valid) / count
             losses[f"box{i}"] = stage.weight * box.move_loss(moves, target, foreground, 1.0) / count
-            rows = batch.rows.gather(1, which)
-            losses[f"mask{i}"] = stage.weight * self._mask_loss(
-                stage, levels, boxes, foreground, labels, true_masks, rows
-            )
+            mask = self._mask_loss(stage, levels, boxes, foreground, labels, true_masks, rows)
+            losses[f"mask{i}"] = stage.weight * mask
             boxes = box.clip(box.decode(stage.coder, moves.detach(), boxes), batch.sizes)
             valid = valid & (boxes[..., 2:] > boxes[..., :2]).all(-1)
         return losses
@@ -170,10 +147,10 @@ class Cascade(nn.Module):
         self, proposals: ProposalBatch, batch: DetectionBatch
     ) -> tuple[Tensor, Tensor]:
         """Draw regions (B, R, 4) from proposals and true boxes; also (B, R), false for padding."""
+        true, first = batch.labels > 0, OVERLAPS[0]
         boxes = torch.cat([proposals.boxes, batch.boxes], dim=1)  # (B, P + G, 4)
-        present = torch.cat([proposals.present, batch.labels > 0], dim=1)
-        first = OVERLAPS[0]
-        _, kind = box.match(boxes, batch.boxes, batch.labels > 0, high=first, low=first)
+        present = torch.cat([proposals.present, true], dim=1)
+        _, kind = box.match(boxes, batch.boxes, true, high=first, low=first)
         chance = uniform(batch.keys, "regions", boxes.shape[1])
         index, valid = box.sample(kind.masked_fill(~present, -1), chance, self.rois, FOREGROUND)
         return box.take(boxes, index), valid
@@ -199,9 +176,9 @@ class Cascade(nn.Module):
         """Return the mean over the pixels of the foreground masks."""
         image, place, present = _pick_first(foreground, int(self.rois * FOREGROUND))
         boxes = boxes[image, place]
-        regions = pool(levels, boxes, image, MASK, self.canonical)
-        logits = stage.mask(regions, labels[image, place]).float()
-        target = cut_masks(true_masks, rows[image, place], boxes)
+        pooled = pool(levels, boxes, image, MASK, self.canonical)
+        logits = stage.mask(pooled, labels[image, place]).float()
+        target = regions.cut_masks(true_masks, rows[image, place], boxes)
         losses = F.binary_cross_entropy_with_logits(logits, target, reduction="none").sum((1, 2))
         total = losses.masked_fill(~present, 0.0).sum()
         return total / (average_over_ranks(present.sum()) * target.shape[-1] ** 2)
@@ -225,15 +202,14 @@ class Cascade(nn.Module):
 
     def _predict_masks(self, levels: LevelStack, boxes: Tensor, labels: Tensor) -> Tensor:
         """Return the mean over stages of the masks (B, M, 28, 28) of the classes `labels`."""
-        regions = self._pool(levels, boxes, MASK)
+        pooled = self._pool(levels, boxes, MASK)
         classes = labels.flatten().clamp(min=1)
-        size = len(classes) if regions.is_cuda else CPU_MASKS
-        chunks = [
+        size = len(classes) if pooled.is_cuda else CPU_MASKS
+        masks = [
             torch.stack([stage.mask(*chunk).float().sigmoid() for stage in self.each]).mean(0)
-            for chunk in zip(regions.split(size), classes.split(size), strict=True)
+            for chunk in zip(pooled.split(size), classes.split(size), strict=True)
         ]
-        masks = torch.cat(chunks)
-        return masks.view(*labels.shape, *masks.shape[1:])
+        return torch.cat(masks).view(*labels.shape, 2 * MASK, 2 * MASK)
 
     def _pool(self, levels: LevelStack, boxes: Tensor, side: int) -> Tensor:
         """Pool boxes (B, N, 4) to regions (B * N, V, side, side)."""
@@ -244,18 +220,14 @@ class Cascade(nn.Module):
 def compute_scores(effects: Sequence[tuple[Tensor, Tensor | None]], tde: Tde) -> Tensor:
     """Return scores (N, C + 1): the mean over stages of one softmax per stage.
 
-    Args:
-        effects: total and TDE logits (N, C + 1) of each stage.
-        tde: how TDE scores them.
+    `effects` are the total and the TDE logits (N, C + 1) of each stage.
     """
     total = [logits for logits, _ in effects]
     direct = [logits for _, logits in effects if logits is not None]
     if tde != "background-exempt" or not direct:
-        chunks = [stages.softmax(-1).mean(0) for stages in _stack_stages(direct or total)]
-    else:
-        pairs = zip(_stack_stages(total), _stack_stages(direct), strict=True)
-        chunks = [background_exempt(*pair).mean(0) for pair in pairs]  # Eq. 9
-    return torch.cat(chunks)
+        return torch.cat([each.softmax(-1).mean(0) for each in _stack_stages(direct or total)])
+    pairs = zip(_stack_stages(total), _stack_stages(direct), strict=True)
+    return torch.cat([background_exempt(*pair).mean(0) for pair in pairs])  # Eq. 9
 
 
 def _stack_stages(stages: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -265,10 +237,9 @@ def _stack_stages(stages: Sequence[Tensor]) -> Iterator[Tensor]:
 
 
 def _pick_first(chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Pick the first `most` of `chosen` (B, R) in each image.
+    """Pick the first `most` of `chosen` (B, R) in each image, padded to a full MASK_MULTIPLE.
 
-    Returns:
-        Image (N,), index in R (N,), and (N,), false for padding; N is a multiple of MASK_MULTIPLE.
+    Return image (N,), index in R (N,), and (N,), false for padding.
     """
     image, place = (chosen & (chosen.cumsum(1) <= most)).nonzero(as_tuple=True)
     padding = (0, -len(image) % MASK_MULTIPLE)
@@ -287,9 +258,9 @@ def select(
 
     Args:
         boxes: (B, P, 4), shared by all classes.
-        scores: (B, P, C).
+        scores: (B, P, C); they must exceed `threshold`.
         count: largest M.
-        threshold: scores must exceed it.
+        threshold: least score.
 
     Returns:
         Boxes (B, M, 4), scores (B, M) and classes 1..C (B, M), 0 where there are fewer.

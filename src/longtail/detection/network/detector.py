@@ -27,11 +27,7 @@ class Detector(nn.Module):
     """(2,) least canvas of an image, saved with the weights; zeros for none."""
 
     def __init__(
-        self,
-        pyramid: Pyramid,
-        proposals: Proposals,
-        cascade: Cascade,
-        canvas: CanvasSize = NO_CANVAS,
+        self, pyramid: Pyramid, proposals: Proposals, cascade: Cascade, canvas: CanvasSize
     ) -> None:
         super().__init__()
         self.pyramid, self.proposals, self.cascade = pyramid, proposals, cascade
@@ -42,20 +38,15 @@ class Detector(nn.Module):
 
     def forward(self, batch: DetectionBatch) -> dict[str, Tensor] | CascadeOutput:
         pixels = (batch.images.float() - self.mean) / self.deviation
-        pixels = pixels * self._mark_image(batch)  # the rest of the canvas gets the mean colour
+        tall, wide = batch.sizes[:, 0, None, None, None], batch.sizes[:, 1, None, None, None]
+        rows = torch.arange(pixels.shape[2], device=pixels.device)[:, None] < tall
+        columns = torch.arange(pixels.shape[3], device=pixels.device) < wide
+        pixels = pixels * (rows & columns).float()  # the rest of the canvas gets the mean colour
         maps = self.pyramid(pixels.contiguous(memory_format=torch.channels_last))
         proposals = self.proposals(maps, batch)
         if self.training:
             return {**proposals.losses, **self.cascade.compute_losses(maps, proposals, batch)}
         return self.cascade.detect(maps, proposals, batch.sizes)
-
-    def _mark_image(self, batch: DetectionBatch) -> Tensor:
-        """Return (B, 1, H, W), 1 on the image and 0 on the rest of its canvas."""
-        height, width = batch.images.shape[2:]
-        rows = torch.arange(height, device=batch.sizes.device)[:, None]
-        columns = torch.arange(width, device=batch.sizes.device)
-        tall, wide = batch.sizes[:, 0, None, None, None], batch.sizes[:, 1, None, None, None]
-        return ((rows < tall) & (columns < wide)).float()
 
     def set_scoring(self, config: DetectionConfig) -> "Detector":
         """Take the scoring options of `config`, which need no training; return the detector."""
@@ -76,29 +67,22 @@ def build_detector(
 ) -> Detector:
     """Build the detector of a run on the CPU; its initial weights depend only on the seed.
 
-    Args:
-        config: options of the run.
-        categories: classes of the training set.
-        weights: whether to load the pretrained weights that `config` names; pass False if a
-            checkpoint follows.
-        images: number of training images, which eql's threshold refers to; training only.
-        canvas: canvas that fits all training images; training only.
+    `weights` loads the pretrained weights that `config` names; pass False if a checkpoint follows.
+    Training needs the number of training `images`, which eql's threshold refers to, and a `canvas`
+    that fits all of them.
     """
-    model = config.model
+    model, width = config.model, config.model.width
     group_norm = model.norm == "group"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(config.seed, "init"))
+        norm, pretrained = model.norm, model.pretrained
         pyramid = Pyramid(
-            config.backbone,
-            norm=model.norm,
-            width=model.width,
-            pretrained=model.pretrained,
-            fetch=weights,
+            config.backbone, norm=norm, width=width, pretrained=pretrained, fetch=weights
         )
-        proposals = Proposals(model.width, model.proposals, model.anchor_scale)
+        proposals = Proposals(width, model.proposals, model.anchor_scale)
         cascade = Cascade(
             lambda: _build_head(config, len(categories.ids) + 1),
-            width=model.width,
+            width=width,
             mask_classes=len(categories.ids) if model.masks == "class" else 1,
             group_norm=group_norm,
             rois=model.rois,
@@ -110,8 +94,7 @@ def build_detector(
     # padding enters the statistics of group normalisation, so it must always be the same
     min_canvas = canvas if group_norm else NO_CANVAS
     detector = Detector(pyramid, proposals, cascade, min_canvas).set_scoring(config)
-    result: Detector = detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return result
+    return detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def _build_head(config: DetectionConfig, outputs: int) -> Head:
@@ -120,9 +103,7 @@ def _build_head(config: DetectionConfig, outputs: int) -> Head:
     if kind == "linear":
         return LinearHead(dim, outputs)
     shared = {"tau": options.tau, "momentum": options.mean_momentum}
-    default = 2 if kind == "deconfound" else 1
-    heads = default if options.heads is None else options.heads
     if kind == "deconfound":
-        return DeconfoundHead(dim, outputs, heads, gamma=options.gamma, **shared)
+        return DeconfoundHead(dim, outputs, options.heads or 2, gamma=options.gamma, **shared)
     normalised = CosineHead if kind == "cosine" else CapsuleHead
-    return normalised(dim, outputs, heads, **shared)
+    return normalised(dim, outputs, options.heads or 1, **shared)

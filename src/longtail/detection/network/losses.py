@@ -14,15 +14,7 @@ from longtail.nn.ops import sum_over_ranks
 
 
 def region_losses(kind: str, z: Tensor, y: Tensor, rare: Tensor, focal_gamma: float) -> Tensor:
-    """Return the loss (N,) of each region.
-
-    Args:
-        kind: cross-entropy, focal or eql.
-        z: logits (N, C + 1).
-        y: classes (N,).
-        rare: (C + 1,) true for the classes that eql protects.
-        focal_gamma: exponent of the focal loss.
-    """
+    """Return the loss (N,) of each region; `rare` (C + 1,) marks the classes eql protects."""
     if kind == "focal":
         return focal_terms(z, focal_gamma).gather(1, y[:, None])[:, 0]
     if kind == "eql":

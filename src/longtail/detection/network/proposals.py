@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torchvision.models.detection._utils import BoxCoder
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
-from torchvision.models.detection.rpn import RPNHead, permute_and_flatten
+from torchvision.models.detection.rpn import RPNHead
 
 from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.data.sampling import uniform
@@ -30,20 +30,15 @@ SIZES = (8, 16, 32, 64, 128)
 class ProposalBatch(NamedTuple):
     """Output of the proposal network."""
 
-    boxes: Tensor
-    """(B, P, 4), inside the image."""
-    present: Tensor
-    """(B, P), false for padding."""
+    boxes: Tensor  # (B, P, 4), inside the image
+    present: Tensor  # (B, P), false for padding
     losses: dict[str, Tensor]
 
 
 class Proposals(nn.Module):
-    """Feature maps to proposals.
+    """Feature maps of `width` channels to proposals.
 
-    Args:
-        width: channels of the maps.
-        keep: proposals per image after suppression; each level has twice as many before it.
-        anchor_scale: side of the finest anchors in pixels, divided by 8.
+    Suppression leaves `keep` of them per image; each level has twice as many before it.
     """
 
     def __init__(self, width: int, keep: int, anchor_scale: float) -> None:
@@ -58,10 +53,10 @@ class Proposals(nn.Module):
         """Return proposals for every image, and in training mode the losses."""
         levels = list(maps.values())
         logits, codes = self.head(levels)
-        canvas = batch.images.shape[-2:]
+        canvas = ImageList(batch.images[:1], [tuple(batch.images.shape[-2:])])
         # anchors take the dtype of the maps, and half precision would be off by whole pixels
         exact = [level[:1, :1].float() for level in levels]
-        (anchors,) = self.anchors(ImageList(batch.images[:1], [tuple(canvas)]), exact)  # (A, 4)
+        (anchors,) = self.anchors(canvas, exact)  # (A, 4)
         sizes = [level[0].numel() for level in logits]
         score = torch.cat([_flatten(level, 1)[..., 0] for level in logits], dim=1).float()  # (B, A)
         code = torch.cat([_flatten(level, 4) for level in codes], dim=1).float()  # (B, A, 4)
@@ -77,12 +72,10 @@ class Proposals(nn.Module):
         count = min(2 * self.keep, max(levels))
         tops = [part.topk(min(count, part.shape[1]), dim=1) for part in score.split(levels, dim=1)]
         starts = torch.tensor([0, *levels]).cumsum(0).tolist()
-        # one row per level, padded to the longest
-        value = torch.stack([_pad(t.values, count, -torch.inf) for t in tops], dim=1)
-        index = torch.stack(
-            [_pad(t.indices + s, count, 0) for t, s in zip(tops, starts, strict=False)], dim=1
-        )
-        value, index = value.flatten(1), index.flatten(1)  # (B, L * count)
+        indices = [top.indices + start for top, start in zip(tops, starts, strict=False)]
+        # one row per level, padded to the longest: (B, L * count)
+        value = torch.cat([_pad(top.values, count, -torch.inf) for top in tops], dim=1)
+        index = torch.cat([_pad(each, count, 0) for each in indices], dim=1)
         boxes = box.clip(box.decode(self.coder, box.take(code, index), anchors[index]), sizes)
         wide = (boxes[..., 2:] - boxes[..., :2] > 1e-3).all(-1)
         rows = (len(boxes) * len(levels), count)  # (B * L, count): best first
@@ -96,10 +89,8 @@ class Proposals(nn.Module):
         self, score: Tensor, code: Tensor, anchors: Tensor, batch: DetectionBatch
     ) -> dict[str, Tensor]:
         """Return the losses of a random sample of anchors."""
-        repeated = anchors.expand(len(score), -1, -1)
-        which, kind = box.match(
-            repeated, batch.boxes, batch.labels > 0, high=0.7, low=0.3, rescue=True
-        )
+        repeated, true = anchors.expand(len(score), -1, -1), batch.labels > 0
+        which, kind = box.match(repeated, batch.boxes, true, high=0.7, low=0.3, rescue=True)
         chance = uniform(batch.keys, "anchors", len(anchors))
         index, drawn = box.sample(kind, chance, ANCHORS, 0.5)  # (B, ANCHORS)
         kind, which = kind.gather(1, index), which.gather(1, index)
@@ -115,9 +106,8 @@ class Proposals(nn.Module):
 
 def _flatten(level: Tensor, values: int) -> Tensor:
     """Reshape a level's outputs (B, anchors * values, H, W) to (B, H * W * anchors, values)."""
-    images, channels, height, width = level.shape
-    output: Tensor = permute_and_flatten(level, images, channels // values, values, height, width)
-    return output
+    split = level.view(len(level), -1, values, *level.shape[2:])
+    return split.permute(0, 3, 4, 1, 2).flatten(1, 3)
 
 
 def _pad(values: Tensor, count: int, filler: float) -> Tensor:

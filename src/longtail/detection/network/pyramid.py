@@ -22,12 +22,10 @@ class Pyramid(nn.Module):
 
     Args:
         name: timm's name of the backbone, such as resnet101.tv_in1k.
-        norm: `frozen` keeps the batch statistics of pretrained weights; `group` uses group
-            normalisation, to train from scratch.
+        norm: `frozen` batch statistics, or `group` normalisation to train from scratch.
         width: channels of every map.
         pretrained: freeze the stem and the first block.
-        fetch: with `pretrained`, start from timm's weights, which it downloads on first use; pass
-            False if a checkpoint follows.
+        fetch: with `pretrained`, start from timm's weights; pass False if a checkpoint follows.
     """
 
     def __init__(
@@ -35,22 +33,15 @@ class Pyramid(nn.Module):
     ) -> None:
         super().__init__()
         body = _build_body(name, pretrained and fetch)
-        body = freeze_batch_norm_2d(body) if norm == "frozen" else _use_group_norm(body)
-        self.body = body
-        self.fpn = FeaturePyramidNetwork(
-            body.feature_info.channels(),
-            width,
-            extra_blocks=LastLevelMaxPool(),
-            norm_layer=build_group_norm if norm == "group" else None,
-        )
+        self.body = freeze_batch_norm_2d(body) if norm == "frozen" else _use_group_norm(body)
+        channels = self.body.feature_info.channels()
+        norm_layer = build_group_norm if norm == "group" else None
+        self.fpn = FeaturePyramidNetwork(channels, width, LastLevelMaxPool(), norm_layer)
         if pretrained:
-            _freeze_first_block(body)
+            _freeze_first_block(self.body)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        result: dict[str, Tensor] = self.fpn(
-            OrderedDict(zip(LEVELS, self.body(images), strict=True))
-        )
-        return result
+        return dict(self.fpn(OrderedDict(zip(LEVELS, self.body(images), strict=True))))
 
 
 def build_group_norm(channels: int) -> nn.GroupNorm:

@@ -19,10 +19,8 @@ BOX, MASK = 7, 14
 class LevelStack(NamedTuple):
     """The levels of the pyramid below one another on one map, so that one call pools from all."""
 
-    map: Tensor
-    """(B, V, H, W) float32 and contiguous: torchvision's RoIAlign has no bf16."""
-    tops: Tensor
-    """(L,) first row of each level."""
+    map: Tensor  # (B, V, H, W) float32 and contiguous: torchvision's RoIAlign has no bf16
+    tops: Tensor  # (L,) first row of each level
 
 
 def stack_levels(maps: dict[str, Tensor]) -> LevelStack:
@@ -43,46 +41,35 @@ def pool(levels: LevelStack, boxes: Tensor, image: Tensor, side: int, canonical:
 
     torchvision's MultiScaleRoIAlign does the same for a list of images, level by level.
 
-    Args:
-        levels: the pyramid.
-        boxes: (N, 4) in pixels of the canvas and inside it: beyond a level lies the next one.
-        image: (N,) index of each box's image in the batch.
-        side: side of the pooled square.
-        canonical: side in pixels of a box that belongs to the third level.
+    `boxes` (N, 4) are in pixels of the canvas and inside it: beyond a level lies the next one. A
+    box with a side of `canonical` pixels belongs to the third level. `image` (N,) is the index of
+    each box's image.
     """
     sides = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1e-6).prod(1).sqrt()
     level = (2 + torch.log2(sides / canonical + 1e-6)).floor().clamp(0, len(LEVELS) - 1)
     boxes = boxes / (4 * 2**level)[:, None]
     top = levels.tops[level.long()]
     boxes = boxes + torch.stack([torch.ones_like(top), top] * 2, dim=1)  # 1: the frame
+    return _align(levels.map, image, boxes, side)
+
+
+def _align(maps: Tensor, image: Tensor, boxes: Tensor, side: int) -> Tensor:
     regions = torch.cat([image[:, None].to(boxes), boxes], dim=1)
-    output: Tensor = roi_align(levels.map, regions, side, sampling_ratio=2, aligned=True)
-    return output
+    pooled: Tensor = roi_align(maps, regions, side, sampling_ratio=2, aligned=True)
+    return pooled
 
 
-class BoxFeatures(nn.Sequential):
-    """Pooled regions (N, V, 7, 7) to non-negative features (N, D)."""
-
-    def __init__(self, width: int, dim: int) -> None:
-        super().__init__(
-            nn.Flatten(),
-            nn.Linear(width * BOX * BOX, dim),
-            nn.ReLU(),
-            nn.Linear(dim, dim),
-            nn.ReLU(),
-        )
+def build_box_features(width: int, dim: int) -> nn.Sequential:
+    """Build layers that turn pooled regions (N, V, 7, 7) into non-negative features (N, D)."""
+    first, second = nn.Linear(width * BOX * BOX, dim), nn.Linear(dim, dim)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU())
 
 
 class MaskHead(nn.Module):
     """Pooled regions (N, V, 14, 14) and their classes to mask logits (N, 28, 28).
 
     Only the mask of the given class is computed: with 1,203 classes the others would take nearly
-    all of the time.
-
-    Args:
-        width: V.
-        classes: masks per region; 1 means that all classes share one mask.
-        group_norm: whether group normalisation follows each convolution.
+    all of the time. If `classes` is 1, all classes share one mask.
     """
 
     def __init__(self, width: int, classes: int, group_norm: bool) -> None:
@@ -107,17 +94,11 @@ class MaskHead(nn.Module):
 
 
 def cut_masks(masks: Tensor, rows: Tensor, boxes: Tensor) -> Tensor:
-    """Cut the target mask of each region, (N, 28, 28) of 0 and 1, out of the true masks.
+    """Cut the target masks (N, 28, 28) of 0 and 1 at `boxes` (N, 4) out of `masks` (T, H, W).
 
-    Args:
-        masks: true masks (T, H, W) of the batch, float.
-        rows: (N,) index of each region's true mask among them.
-        boxes: (N, 4).
+    `rows` (N,) is the index of each region's true mask among the float masks.
     """
-    regions = torch.cat([rows[:, None].to(boxes), boxes], dim=1)
-    cut = roi_align(masks[:, None], regions, 2 * MASK, 1.0, sampling_ratio=2, aligned=True)
-    output: Tensor = (cut[:, 0] >= 0.5).float()
-    return output
+    return (_align(masks[:, None], rows, boxes, 2 * MASK)[:, 0] >= 0.5).float()
 
 
 def paste(masks: Tensor, boxes: Tensor, height: int, width: int) -> Tensor:
