@@ -27,8 +27,6 @@ from longtail.runs.folder import Folder
 
 FIGURES = ("AP", "AP50", "AP75", "AP_r", "AP_c", "AP_f", "AP_bbox")
 """The columns of the paper's table."""
-
-
 CATEGORIES = "categories.json"
 
 
@@ -44,6 +42,13 @@ class DetectionRun(Folder[DetectionConfig]):
         """Classes of the training set with their frequencies."""
         content = json.loads((self.folder / CATEGORIES).read_text())
         return Categories(**{name: tuple(values) for name, values in content.items()})
+
+    def write_result(self, result: "DetectionResult", categories: Categories) -> None:
+        """Write categories.json, per_class.csv, and last result.json: the run is finished."""
+        self.write(CATEGORIES, json.dumps(asdict(categories)) + "\n")
+        rows = zip(categories.names, result.counts, result.per_class, strict=True)
+        self.write("per_class.csv", csv_text(("class", "train_images", "AP"), rows))
+        self.write("result.json", json.dumps(result.to_json()) + "\n")
 
     def remove(self) -> None:
         """Delete the files of the run, and no other files in the folder."""
@@ -86,14 +91,9 @@ def make_result(
     detector: Detector,
     cost: DetectorCost,
 ) -> DetectionResult:
-    """Make the result of a run from its measured figures.
+    """Make the result of a run from the figures that `measure` returned for its validation split.
 
-    Args:
-        config: options of the run, with the inference that was used.
-        data: training and validation split.
-        measured: figures that `measure` returned for the validation split.
-        detector: the trained detector.
-        cost: what the training took.
+    `config` has the options of the inference that was used.
     """
     head = detector.cascade.each[-1].head
     normalised = isinstance(head, NormalisedHead)
@@ -144,16 +144,7 @@ def recipe_fields_of(config: DetectionConfig) -> dict[str, Any]:
         "inference": scoring,
         "train": asdict(config.train),
     }
-    result: dict[str, Any] = json.loads(json.dumps(made))
-    return result
-
-
-def write_result(run: DetectionRun, result: DetectionResult, data: DetectionSet) -> None:
-    """Write categories.json, per_class.csv, and last result.json, which marks a finished run."""
-    run.write(CATEGORIES, json.dumps(asdict(data.categories)) + "\n")
-    rows = zip(data.categories.names, result.counts, result.per_class, strict=True)
-    run.write("per_class.csv", csv_text(("class", "train_images", "AP"), rows))
-    run.write("result.json", json.dumps(result.to_json()) + "\n")
+    return dict(json.loads(json.dumps(made)))
 
 
 def digest(data: Splits) -> str:
@@ -163,8 +154,7 @@ def digest(data: Splits) -> str:
 
 def training_id(config: DetectionConfig, data: DetectionSet) -> str:
     """Return an id that runs share if they differ only in scoring and evaluation."""
-    tree = asdict(config)
-    tree["method"] = config.training
+    tree = asdict(config) | {"method": config.training}
     for place in ("machine", "files", "data", "inference"):
         del tree[place]
     text = json.dumps([tree, data.digest], sort_keys=True)

@@ -8,8 +8,6 @@ images of several sizes to the largest one of its own.
 import logging
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,14 +28,7 @@ from longtail.detection.data.dataset import DetectionSet, Splits, load
 from longtail.detection.data.sampling import make_keys
 from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.predict import evaluate_detector, open_feed, prepare_images
-from longtail.detection.run import (
-    DetectionRun,
-    DetectorCost,
-    digest,
-    make_result,
-    training_id,
-    write_result,
-)
+from longtail.detection.run import DetectionRun, DetectorCost, digest, make_result, training_id
 from longtail.training.launch import launch
 from longtail.training.loop import Progress, check_finite
 from longtail.training.model import load_weights
@@ -58,15 +49,10 @@ def fit(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> DetectionRun:
-    """Train a detector and evaluate it at its last epoch.
+    """Train a detector in the run folder `out` and evaluate it at its last epoch.
 
-    Args:
-        config: all options.
-        out: the run folder.
-        data: training and validation split, if they are loaded already.
-        resume: continue the run in `out`.
-        overwrite: replace the run in `out`.
-        progress: receives steps and epochs.
+    Pass the `data` of `config` if it is loaded already. `resume` continues the run in `out`,
+    `overwrite` replaces it; `progress` receives steps and epochs.
     """
     config.check()
     run = DetectionRun(out)
@@ -101,7 +87,8 @@ def _train_and_evaluate(
 ) -> None:
     """Train to the last epoch, evaluate, and write the results."""
     fabric, config, detector = loop.fabric, loop.config, loop.detector
-    summary = _train(loop, run, progress)
+    seconds, losses = _train(loop, run, progress)
+    images = config.train.epochs * loop.images
     if fabric.global_rank == 0:
         run.save_model(detector.state_dict())
     began = time.perf_counter()
@@ -109,14 +96,14 @@ def _train_and_evaluate(
     if fabric.global_rank == 0:
         cost = DetectorCost(
             training_id=training_id(config, loop.data),
-            seconds=summary.seconds + time.perf_counter() - began,
-            images=summary.images,
-            images_per_second=summary.images / summary.seconds,
+            seconds=seconds + time.perf_counter() - began,
+            images=images,
+            images_per_second=images / seconds,
             device=environment(cuda=fabric.device.type == "cuda")["device"],
-            losses=summary.losses,
+            losses=losses,
         )
         result = make_result(config, (loop.data, val), measured, detector, cost)
-        write_result(run, result, loop.data)
+        run.write_result(result, loop.data.categories)
     fabric.barrier()
 
 
@@ -142,28 +129,26 @@ def check_data(config: DetectionConfig, train: DetectionSet, val: DetectionSet) 
         prepare_images(config, split).fit_canvas(range(len(split)))  # checks the sizes
 
 
-@dataclass(frozen=True)
-class TrainingSummary:
-    """Cost and last losses of a training."""
+def _train(
+    loop: "Loop", run: DetectionRun, progress: Progress | None
+) -> tuple[float, dict[str, float]]:
+    """Train to the last epoch, from the run's checkpoint if it has one.
 
-    images: int
-    """Images trained on, over all epochs."""
-    seconds: float
-    """Seconds of training, including those before an interruption."""
-    losses: dict[str, float]
-    """Mean of each loss over the last epoch."""
-
-
-def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> TrainingSummary:
-    """Train to the last epoch, from the run's checkpoint if it has one."""
+    Return the seconds, with those before an interruption, and the mean losses of the last epoch.
+    """
     config, first = loop.config, loop.fabric.global_rank == 0
     epochs, every = config.train.epochs, config.machine.save_seconds
     saved = run.load_checkpoint()
     if saved:
         _check_same_data(run, saved["data"], loop.data.digest)
     done, spent, losses = loop.restore(saved)
-    if first and not done:
-        _warn_of_long_warmup(config, epochs * loop.images // limit_batch_size(config, loop.data))
+    steps = epochs * loop.images // limit_batch_size(config, loop.data)
+    if first and not done and config.train.warmup >= steps:
+        log.warning(
+            "--warmup %d: this training has %d steps, so the rate never reaches --lr %g. "
+            "Try --warmup %d",
+            *(config.train.warmup, steps, config.train.lr, max(1, steps // 20)),
+        )
     began = time.perf_counter() - spent
     last_save = time.perf_counter() if saved else -math.inf  # a new run saves its first epoch
     if progress and first:
@@ -177,21 +162,11 @@ def _train(loop: "Loop", run: DetectionRun, progress: Progress | None) -> Traini
         run.append_metrics(record, epoch=epoch)
         if now - last_save >= every or epoch + 1 == epochs:
             passed = {"epoch": epoch + 1, "seconds": now - began, "losses": losses}
-            run.save_checkpoint({**passed, **loop.state()})
+            run.save_checkpoint(passed | loop.state())
             last_save = now
         if progress:
             progress.epoch(record)
-    return TrainingSummary(epochs * loop.images, time.perf_counter() - began, losses)
-
-
-def _warn_of_long_warmup(config: DetectionConfig, steps: int) -> None:
-    """Warn if the training is shorter than its warm-up."""
-    if config.train.warmup >= steps:
-        log.warning(
-            "--warmup %d: this training has %d steps, so the rate never reaches --lr %g. "
-            "Try --warmup %d",
-            *(config.train.warmup, steps, config.train.lr, max(1, steps // 20)),
-        )
+    return time.perf_counter() - began, losses
 
 
 class Loop:
@@ -240,7 +215,9 @@ class Loop:
             now = epoch * len(order) + i
             for group in self.optimizer.param_groups:
                 group["lr"] = rate(train, now, (0, train.epochs * len(order)))
-            losses = self.step(batch._replace(keys=self._make_keys(now, order[i])))
+            ids = [self.data.pictures[image].id for image in order[i]]
+            keys = make_keys(self.config.seed, now, ids, self.fabric.device)
+            losses = self.step(batch._replace(keys=keys))
             parts.append(torch.stack([loss.detach() for loss in losses.values()]))
             if progress:
                 progress.step(i + 1, len(order), self.images)
@@ -248,8 +225,7 @@ class Loop:
         if world > 1:
             table = cast(Tensor, self.fabric.all_reduce(table))
         table = table.cpu()  # only here does training wait for its losses
-        norm = get_total_norm([p.detach() for p in self.detector.parameters()])
-        finite = bool(norm.isfinite())
+        finite = bool(get_total_norm([p.detach() for p in self.detector.parameters()]).isfinite())
         check_finite(table.sum(1), finite, epoch=epoch, seed=self.config.seed, lr=train.lr)
         seconds = time.perf_counter() - began
         return {
@@ -263,19 +239,13 @@ class Loop:
 
     def step(self, batch: DetectionBatch) -> dict[str, Tensor]:
         """Update the weights with one batch; return the losses by name."""
-        losses = self.wrapped(flip_batch(batch) if self.config.train.flip else batch)
+        flipped = flip_batch(batch) if self.config.train.flip else batch
+        losses: dict[str, Tensor] = self.wrapped(flipped)
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(torch.stack(list(losses.values())).sum())
-        trained = [p for p in self.detector.parameters() if p.grad is not None]
-        clip_grad_norm_(trained, LONGEST_GRADIENT)
+        clip_grad_norm_(list(self.detector.parameters()), LONGEST_GRADIENT)
         self.optimizer.step()
-        result: dict[str, Tensor] = losses
-        return result
-
-    def _make_keys(self, step: int, images: Sequence[int]) -> Tensor:
-        """Return the keys (B,) of the images' random numbers in a step."""
-        ids = [self.data.pictures[image].id for image in images]
-        return make_keys(self.config.seed, step, ids, self.fabric.device)
+        return losses
 
 
 def draw_batches(
