@@ -119,9 +119,9 @@ class DetectPredict:
         drawings = finished.compare(config, data, chosen, self.least_score)
         names = _number_duplicates(data.pictures[number].path.stem for number in chosen)
         detections = 0
-        for name, drawing in zip(names, drawings, strict=True):
-            drawing.picture.save(self.out / f"{name}.png")
-            detections += drawing.detections
+        for name, (picture, found) in zip(names, drawings, strict=True):
+            picture.save(self.out / f"{name}.png")
+            detections += found
         print(
             f"{count_noun(len(chosen), 'picture')} in {self.out} with "
             f"{count_noun(detections, 'detection')} of score {self.least_score:g} or higher "

@@ -27,21 +27,21 @@ Colour = tuple[int, int, int]
 def draw(
     image: Tensor, detections: Detections, categories: Categories, *, least_score: float = 0.3
 ) -> Image.Image:
-    """Draw the detections on their image, the highest score on top; a score of 1 is not written.
+    """Draw the detections on their image (3, H, W) uint8, the highest score on top.
 
-    Args:
-        image: (3, H, W) uint8.
-        detections: detections in that image.
-        categories: classes with their names; each class has its own colour.
-        least_score: detections with a lower score are left out.
+    Each class has its own colour. A score of 1 is not written; detections with a score below
+    `least_score` are left out.
     """
     scale = max(1, round(LONG_SIDE / max(image.shape[1:])))
     order = detections.scores.argsort().tolist()
     shown = [place for place in order if float(detections.scores[place]) >= least_score]
     pixels = image.permute(1, 2, 0).numpy().astype(np.float32)
-    for place in shown:
-        if detections.masks:
-            _tint(pixels, detections.masks[place], _pick_colour(int(detections.labels[place])))
+    for place in shown if detections.masks else ():
+        counts = detections.masks[place]["counts"]
+        counts = counts.encode() if isinstance(counts, str) else counts
+        inside = decode([counts], *pixels.shape[:2])[0].numpy().astype(bool)
+        colour = np.array(_pick_colour(int(detections.labels[place])))
+        pixels[inside] = (1 - OPACITY) * pixels[inside] + OPACITY * colour
     picture = Image.fromarray(pixels.astype(np.uint8))
     picture = picture.resize((scale * picture.width, scale * picture.height))
     pen = ImageDraw.Draw(picture)
@@ -56,13 +56,9 @@ def draw(
 
 def truth(target: dict[str, Any]) -> Detections:
     """Return the annotated objects of an image as detections with a score of 1."""
-    return Detections(
-        image_id=target["image_id"],
-        boxes=target["boxes"],
-        scores=target["boxes"].new_ones(len(target["boxes"])),
-        labels=target["labels"],
-        masks=encode(target["masks"]),
-    )
+    scores = target["boxes"].new_ones(len(target["boxes"]))
+    codes = encode(target["masks"])
+    return Detections(target["image_id"], target["boxes"], scores, target["labels"], codes)
 
 
 def join_pictures(pictures: Sequence[Image.Image], titles: Sequence[str]) -> Image.Image:
@@ -79,20 +75,8 @@ def join_pictures(pictures: Sequence[Image.Image], titles: Sequence[str]) -> Ima
     return row
 
 
-def _tint(pixels: np.ndarray, code: dict[str, Any], colour: Colour) -> None:
-    """Blend the mask's part of `pixels` (H, W, 3) with a colour, in place."""
-    counts = code["counts"]
-    counts = counts.encode() if isinstance(counts, str) else counts
-    inside = decode([counts], *pixels.shape[:2])[0].numpy().astype(bool)
-    pixels[inside] = (1 - OPACITY) * pixels[inside] + OPACITY * np.array(colour)
-
-
 def _write_label(
-    pen: ImageDraw.ImageDraw,
-    words: str,
-    box: list[float],
-    colour: Colour,
-    size: tuple[int, int],
+    pen: ImageDraw.ImageDraw, words: str, box: list[float], colour: Colour, size: tuple[int, int]
 ) -> None:
     """Write words on the box's colour, above the box or, if there is no room, inside it."""
     font = _load_font()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor, distributed
+from torch import distributed
 
 from longtail.core.progress import log_progress
 from longtail.data.decoding.host import count_processes
@@ -40,10 +40,9 @@ def open_feed(
 ) -> Feed:
     """Open a feed of `data` for the detector."""
     height, width = detector.canvas.tolist()
-    machine, images = config.machine, prepare_images(config, data, (height, width))
-    return choose_feed(
-        images, fabric.device, machine.workers, count_processes(machine.to_machine())
-    )
+    images = prepare_images(config, data, (height, width))
+    loaders = count_processes(config.machine.to_machine())
+    return choose_feed(images, fabric.device, config.machine.workers, loaders)
 
 
 def evaluate_detector(
@@ -113,20 +112,11 @@ def rescale(
     counts = (output.labels > 0).sum(1).tolist()
     for i, number in enumerate(numbers):
         picture = data.pictures[number]
-        size = torch.tensor([picture.height, picture.width]).to(batch.sizes)
-        scale = (size / batch.sizes[i]).flip(0).repeat(2)  # (4,): x, y, x, y
-        boxes: Tensor = output.boxes[i, : counts[i]] * scale
-        yield Detections(
-            image_id=picture.id,
-            boxes=boxes.cpu(),
-            scores=output.scores[i, : counts[i]].cpu(),
-            labels=output.labels[i, : counts[i]].cpu(),
-            masks=_encode_masks(output.masks[i, : counts[i]], boxes, picture.height, picture.width),
-        )
-
-
-def _encode_masks(masks: Tensor, boxes: Tensor, height: int, width: int) -> list[dict[str, Any]]:
-    """Paste masks (N, 28, 28) into their boxes (N, 4); return their run-length codes."""
-    size = max(1, CHUNK // (height * width))
-    parts = zip(masks.split(size), boxes.split(size), strict=True)
-    return [code for m, b in parts for code in encode(paste(m, b, height, width))]
+        height, width = picture.height, picture.width
+        boxes, scores, labels, masks = (part[i, : counts[i]] for part in output)
+        scale = torch.tensor([height, width]).to(batch.sizes) / batch.sizes[i]
+        boxes = boxes * scale.flip(0).repeat(2)  # (4,): x, y, x, y
+        size = max(1, CHUNK // (height * width))
+        parts = zip(masks.split(size), boxes.split(size), strict=True)
+        codes = [code for m, b in parts for code in encode(paste(m, b, height, width))]
+        yield Detections(picture.id, boxes.cpu(), scores.cpu(), labels.cpu(), codes)

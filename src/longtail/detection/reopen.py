@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from PIL import Image
 
@@ -38,52 +38,40 @@ OwnSplits = Splits | Path | str | None
 
 
 class OpenDetector:
-    """A finished run with its detector; the data is loaded when it is needed.
-
-    Args:
-        folder: the run folder.
-        data: splits of the data if they are loaded already, or the place it was moved to.
-        machine: options of the machine it runs on now.
-    """
+    """A finished run with its detector on `machine`; the data is loaded when it is needed."""
 
     def __init__(
-        self,
-        folder: Path | str,
-        *,
-        data: OwnSplits = None,
-        machine: MachineConfig | None = None,
+        self, folder: Path | str, *, data: OwnSplits = None, machine: MachineConfig | None = None
     ) -> None:
         self.run = DetectionRun.open(folder)
         self.config, self.stored = self.run.config, self.run.result
         self.categories, self._data = self.run.categories, data
         self.fabric = launch(machine or MachineConfig())
         detector = build_detector(self.config, self.categories, weights=False)
-        source = f"{self.run.folder}/model.safetensors"
-        load_weights(detector, self.run.load_model(), source)
+        load_weights(detector, self.run.load_model(), f"{self.run.folder}/model.safetensors")
         self.detector = detector.to(self.fabric.device)
 
     @cached_property
     def splits(self) -> Splits:
         """Training and validation split of the run; predictions on other images need neither."""
-        data = self._data if isinstance(self._data, tuple) else self._load(self._data)
+        data = self._data
+        if not isinstance(data, tuple):
+            config = self.run.with_data(data)
+            try:
+                data = load(config.data, config.files.root)
+            except UserError as error:
+                if self._data is not None:
+                    raise
+                raise UserError(
+                    f"{self.run.missing_data(error)}. Predictions on your own images do not need "
+                    "it: longtail detect predict RUN IMAGES"
+                ) from error
         if digest(data) != self.stored["subset_sha256"]:
             raise UserError(
                 f"{self.run.folder} was trained or evaluated on other images than "
                 f"{self.config.data} has now: restore them"
             )
         return data
-
-    def _load(self, place: Path | str | None) -> Splits:
-        config = self.run.with_data(place)
-        try:
-            return load(config.data, config.files.root)
-        except UserError as error:
-            if place is not None:
-                raise
-            raise UserError(
-                f"{self.run.missing_data(error)}. Predictions on your own images do not need it: "
-                "longtail detect predict RUN IMAGES"
-            ) from error
 
     @property
     def train(self) -> DetectionSet:
@@ -109,11 +97,8 @@ class OpenDetector:
                 "only --tde off. These methods support TDE: cosine, capsule, deconfound"
             )
         options = {"tde": tde} if alpha is None else {"tde": tde, "alpha": check_alpha(alpha)}
-        return replace(
-            config,
-            method=f"{config.training}-tde",
-            inference=replace(config.inference, **options),
-        )
+        inference = replace(config.inference, **options)
+        return replace(config, method=f"{config.training}-tde", inference=inference)
 
     @cached_property
     def _feed(self) -> Feed:
@@ -144,9 +129,7 @@ class OpenDetector:
     ) -> list[str | None]:
         """Return why each image cannot be used (unreadable, or too narrow), None if it can.
 
-        Args:
-            images: paths, or other values that stand for an image.
-            open_image: returns an image as a data set.
+        `images` are paths or other values, which `open_image` opens as a data set.
         """
 
         def find_fault(image: T) -> str | None:
@@ -171,8 +154,11 @@ class OpenDetector:
 
     def compare(
         self, config: DetectionConfig, data: DetectionSet, images: Sequence[int], least_score: float
-    ) -> Iterator["DrawnImage"]:
-        """Draw each image without TDE, with TDE, and with its annotations if it has any."""
+    ) -> Iterator[tuple[Image.Image, int]]:
+        """Draw each image without TDE, with TDE, and with its annotations if it has any.
+
+        Also yield its number of detections with the scoring of `config`.
+        """
         if not 0 <= least_score <= 1:
             raise UserError(f"--least-score {least_score:g} must be from 0 to 1, like the scores")
         if not images:
@@ -192,56 +178,33 @@ class OpenDetector:
                 for each in shown.values()
             ]
             titles = [f"{name}: {len(each.labels)}" for name, each in shown.items()]
-            yield DrawnImage(pictures.join_pictures(drawn, titles), len(detections[-1].labels))
+            yield pictures.join_pictures(drawn, titles), len(detections[-1].labels)
 
     def _predict_in_ways(
         self, ways: Iterable[DetectionConfig], data: DetectionSet, least_score: float
     ) -> Iterator[tuple[Detections, ...]]:
-        """Yield the detections of each image in all `ways` of scoring, batch by batch.
-
-        Detections with a score below `least_score` are dropped before their masks are pasted.
-        """
+        """Yield the detections of each image in all `ways`; skip low scores before pasting."""
         feed = open_feed(self.detector, self.config, data, self.fabric)
         least = max(least_score, self.config.inference.score_threshold)
         configs = [way.with_options(score_threshold=least) for way in ways]
         order = feed.data.split_batches(range(len(data)), self.config.train.batch_size)
         for numbers, batch in zip(order, feed.read(order), strict=True):
-            outputs = (
-                detect(self.detector.set_scoring(config).eval(), batch, self.fabric)
-                for config in configs
-            )
-            detections = [list(rescale(output, batch, data, numbers)) for output in outputs]
+            detections = []
+            for config in configs:
+                output = detect(self.detector.set_scoring(config).eval(), batch, self.fabric)
+                detections.append(list(rescale(output, batch, data, numbers)))
             yield from zip(*detections, strict=True)
 
 
-class DrawnImage(NamedTuple):
-    """An image with its detections drawn on it."""
-
-    picture: Image.Image
-    detections: int
-    """Number of detections with the requested scoring."""
-
-
 def open_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:
-    """Open images without annotations as a data set."""
-    return DetectionSet(
-        tuple(_open_file(i, path) for i, path in enumerate(paths, start=1)), categories, {}
-    )
-
-
-def _open_file(number: int, path: Path) -> Picture:
-    """Read the size of an image file."""
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-    except (OSError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is not a readable image ({error}): repair or remove it") from error
-    return Picture(
-        id=number,
-        path=path,
-        height=height,
-        width=width,
-        absent=None,
-        unfinished=frozenset(),
-        instances=(),
-    )
+    """Open images without annotations as a data set; only their sizes are read."""
+    opened = []
+    for number, path in enumerate(paths, start=1):
+        try:
+            with Image.open(path) as image:
+                width, height = image.size
+        except (OSError, Image.DecompressionBombError) as error:
+            message = f"{path} is not a readable image ({error}): repair or remove it"
+            raise UserError(message) from error
+        opened.append(Picture(number, path, height, width, None, frozenset(), ()))
+    return DetectionSet(tuple(opened), categories, {})

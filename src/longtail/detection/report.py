@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL.Image import Image
 
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
@@ -29,30 +29,32 @@ def report(
     data: OwnSplits = None,
     machine: MachineConfig | None = None,
 ) -> Path:
-    """Write the page about runs on the same data.
+    """Write the HTML file `out` about finished runs on the same data.
+
+    Pictures show the last run with TDE, or the last run, on the first validation images.
 
     Args:
-        folders: folders of finished runs; pictures show the last run with TDE, or the last run.
-        out: the HTML file.
-        images: number of validation images in the pictures.
+        folders: folders of the runs.
+        out: the file.
+        images: number of pictures.
         least_score: detections with a lower score are not drawn.
         data: splits of the data if they are loaded already, or the place it was moved to.
         machine: options of the machine that predicts.
     """
-    unique = {run.folder.resolve(): run for run in map(DetectionRun.open, folders)}
-    runs = list(unique.values())
+    runs = list({run.folder.resolve(): run for run in map(DetectionRun.open, folders)}.values())
     if not runs:
         raise UserError("a report needs at least one run: pass the folder of a finished run")
     results = [run.result for run in runs]
-    names = _name_runs(results)
     if len({result["subset_sha256"] for result in results}) > 1:
         raise UserError(
             "these runs have different data and cannot share a report: write one for each data set"
         )
-    with_tde = [run for run in runs if run.config.tde != "off"]
-    last = (with_tde or runs)[-1]
+    labels = {id(r): group.label for group in tables.group_seeds(results) for r in group.results}
+    names = [f"{labels[id(result)]}, seed {result['seed']}" for result in results]
+    last = ([run for run in runs if run.config.tde != "off"] or runs)[-1]
     shown = OpenDetector(last.folder, data=data, machine=machine)
     categories = shown.categories
+    chosen = range(min(images, len(shown.val)))
     page = template("detection.html.j2").render(
         data=results[0]["data"],
         classes=len(categories.ids),
@@ -64,7 +66,10 @@ def report(
         unequal=tables.list_differences(results),
         curves=[(name, _plot_loss(run)) for name, run in zip(names, runs, strict=True)],
         box=(WIDTH, HEIGHT),
-        pictures=_draw_pictures(shown, images, least_score),
+        pictures=[
+            _encode_picture(picture)
+            for picture, _ in shown.compare(shown.config, shown.val, chosen, least_score)
+        ],
         shown=names[runs.index(last)],
         runs=[_describe_run(*each) for each in zip(names, runs, results, strict=True)],
         style=source("style.css"),
@@ -76,25 +81,14 @@ def report(
 
 def make_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Make a row for each group of runs that differ only in their seed: mean and deviation."""
-    return [
-        [
-            group.label,
-            group.results[0]["tde"],
-            f"{group.results[0]['alpha']:g}" if group.results[0]["alpha"] else "-",
-            str(len(group.results)),
-            *(
-                tables.format_figure(tables.spread([r["ap"][name] for r in group.results]))
-                for name in FIGURES
-            ),
-        ]
-        for group in tables.group_seeds(results)
-    ]
-
-
-def _name_runs(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name each run by its row and seed, such as 'deconfound-tde, seed 0'."""
-    labels = {id(r): group.label for group in tables.group_seeds(results) for r in group.results}
-    return [f"{labels[id(result)]}, seed {result['seed']}" for result in results]
+    rows = []
+    for group in tables.group_seeds(results):
+        first = group.results[0]
+        spreads = [tables.spread([r["ap"][name] for r in group.results]) for name in FIGURES]
+        alpha = f"{first['alpha']:g}" if first["alpha"] else "-"
+        scoring = [group.label, first["tde"], alpha, str(len(group.results))]
+        rows.append(scoring + [tables.format_figure(each) for each in spreads])
+    return rows
 
 
 def _plot_loss(run: DetectionRun) -> str:
@@ -104,14 +98,7 @@ def _plot_loss(run: DetectionRun) -> str:
     return " ".join(f"{i * step:.1f},{HEIGHT * (1 - v / top):.1f}" for i, v in enumerate(losses))
 
 
-def _draw_pictures(shown: OpenDetector, images: int, least_score: float) -> list[str]:
-    """Draw the first validation images; return them as data URLs."""
-    chosen = range(min(images, len(shown.val)))
-    drawn = shown.compare(shown.config, shown.val, chosen, least_score)
-    return [_encode_picture(each.picture) for each in drawn]
-
-
-def _encode_picture(picture: Image.Image) -> str:
+def _encode_picture(picture: Image) -> str:
     """Encode a picture as a data URL."""
     content = io.BytesIO()
     picture.save(content, "JPEG", quality=85)
