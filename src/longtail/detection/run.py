@@ -68,14 +68,10 @@ class DetectorCost(Cost):
 class DetectorDetails:
     """What only the result of a detector has."""
 
-    tde: str
-    """off, plain or background-exempt."""
-    inference: Mapping[str, Any]
-    """Options of scoring; without alpha if TDE is off."""
-    measure: str
-    """Measure of `overall` and of the groups."""
-    groups: tuple[str, ...]
-    """Names of the groups in `many`, `medium` and `few`."""
+    tde: str  # off, plain or background-exempt
+    inference: Mapping[str, Any]  # options of scoring; without alpha if TDE is off
+    measure: str  # of `overall` and of the groups
+    groups: tuple[str, ...]  # names of the groups in `many`, `medium` and `few`
     ap: Mapping[str, float | None]
     """AP, AP50, AP75, AP_r, AP_c and AP_f of masks, and with _bbox of boxes."""
 

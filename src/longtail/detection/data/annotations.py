@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -30,14 +30,10 @@ LARGEST = 3.4e38
 class Instance:
     """One object of an image."""
 
-    label: int
-    """Class in 1..C."""
-    bbox: tuple[float, float, float, float]
-    """Left, top, width, height in pixels, as in the file."""
-    counts: bytes
-    """Run lengths of its mask."""
-    crowd: bool = False
-    """Whether it is a crowd region, which stands for several objects."""
+    label: int  # class in 1..C
+    bbox: tuple[float, float, float, float]  # left, top, width, height in pixels, as in the file
+    counts: bytes  # run lengths of its mask
+    crowd: bool = False  # whether it is a crowd region, which stands for several objects
     empty: bool = False
     """Whether its mask has no pixel. As in LVIS, a detection can match its box but not its mask."""
 
@@ -57,24 +53,19 @@ class Picture:
     width: int
     absent: frozenset[int] | None
     """Classes known to be absent; None if every class without an annotation is absent."""
-    unfinished: frozenset[int]
-    """Classes of which some objects are not annotated."""
+    unfinished: frozenset[int]  # classes of which some objects are not annotated
     instances: tuple[Instance, ...]
-    bytes: int | None = None
-    """Size of the file; None if unknown or if there is no file."""
+    bytes: int | None = None  # size of the file; None if unknown or if there is no file
 
 
 @dataclass(frozen=True)
 class Annotations:
     """Content of one annotation file."""
 
-    ids: tuple[int, ...]
-    """Category ids, ascending."""
-    names: tuple[str, ...]
-    """Names of the categories."""
+    ids: tuple[int, ...]  # of the categories, ascending
+    names: tuple[str, ...]  # of the categories
     pictures: tuple[Picture, ...]
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Number of annotations left out, by reason."""
+    dropped: dict[str, int]  # number of annotations left out, by reason
 
 
 def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:

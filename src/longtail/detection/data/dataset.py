@@ -45,13 +45,10 @@ COCO_FOLDERS = "images/train2017/ and images/val2017/, as in COCO 2017"
 class Categories:
     """The classes and their frequencies in training; class k is at index k - 1."""
 
-    ids: tuple[int, ...]
-    """Category ids of the file, ascending; gaps are allowed."""
+    ids: tuple[int, ...]  # category ids of the file, ascending; gaps are allowed
     names: tuple[str, ...]
-    images: tuple[int, ...]
-    """Training images that contain the class."""
-    instances: tuple[int, ...]
-    """Training objects of the class."""
+    images: tuple[int, ...]  # training images that contain the class
+    instances: tuple[int, ...]  # training objects of the class
 
     @property
     def groups(self) -> tuple[str, ...]:

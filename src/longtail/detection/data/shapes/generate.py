@@ -95,7 +95,14 @@ def write(folder: Path, recipe: ShapesRecipe | None = None) -> None:
     categories, counts = _rank_categories(recipe), _count_train_images(recipe)
     train = _draw_split("train", categories, counts, recipe, folder)
     val = _draw_split("val", categories, _count_val_images(counts, recipe), recipe, folder)
-    listing = _list_categories(train["annotations"])
+    pairs = [(each["category_id"], each["image_id"]) for each in train["annotations"]]
+    instances = Counter(category for category, _ in pairs)
+    images = Counter(category for category, _ in set(pairs))
+    listing = [
+        {"id": i, "name": name, "image_count": images[i], "instance_count": instances[i]}
+        | {"frequency": "r" if images[i] <= 10 else "c" if images[i] <= 100 else "f"}
+        for i, name in enumerate(CATEGORIES, start=1)
+    ]
     for name, split in (("train", train), ("val", val)):
         content = json.dumps({"info": {"description": NAME}, **split, "categories": listing})
         (folder / f"instances_{name}.json").write_text(content)
@@ -172,18 +179,6 @@ def _draw_contents(
         objects[chosen, rank] = 1 + np.minimum(random.poisson(0.35, size=size), 2)
     for row in objects:
         yield np.repeat(np.arange(len(counts)), row).tolist()
-
-
-def _list_categories(annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return LVIS's list of categories with the counts of the training split."""
-    instances = Counter(each["category_id"] for each in annotations)
-    pairs = {(each["image_id"], each["category_id"]) for each in annotations}
-    images = Counter(category for _, category in pairs)
-    return [
-        {"id": i, "name": name, "image_count": images[i], "instance_count": instances[i]}
-        | {"frequency": "r" if images[i] <= 10 else "c" if images[i] <= 100 else "f"}
-        for i, name in enumerate(CATEGORIES, start=1)
-    ]
 
 
 def _make_random(recipe: ShapesRecipe, purpose: str) -> Random:
