@@ -5,9 +5,12 @@ so that a classifier can be pickled, cloned and moved to another device.
 Shapes: N rows, D features, W features padded with zeros to a multiple of the heads, C classes.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -20,15 +23,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.estimators.parameters import check_device, check_number
-from longtail.estimators.rows import (
-    INFERENCE_BATCH,
-    Rows,
-    count_batches,
-    shuffle_batches,
-    slice_batches,
-    train,
-)
+from longtail.estimators.rows import INFERENCE_BATCH, Rows, shuffle_batches, slice_batches, train
 from longtail.nn.heads import Head, NormalisedHead
 
 VALIDATION: dict[str, Any] = {
@@ -38,6 +33,7 @@ VALIDATION: dict[str, Any] = {
 """Options of scikit-learn's `validate_data`."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class HeadClassifier(ClassifierMixin, BaseEstimator):
     """A head trained by SGD with momentum on rows of features (abstract).
 
@@ -63,27 +59,14 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
 
     head_type: ClassVar[Callable[..., Head]]
     head_parameters: ClassVar[tuple[str, ...]]
-
-    def __init__(
-        self,
-        *,
-        momentum: float = 0.9,
-        lr: float = 4.0,
-        epochs: int = 50,
-        batch_size: int = 128,
-        weight_decay: float = 5e-4,
-        normalize: bool = False,
-        random_state: Any = None,
-        device: str = "cpu",
-    ) -> None:
-        self.momentum = momentum
-        self.lr = lr
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.weight_decay = weight_decay
-        self.normalize = normalize
-        self.random_state = random_state
-        self.device = device
+    momentum: float = 0.9
+    lr: float = 4.0
+    epochs: int = 50
+    batch_size: int = 128
+    weight_decay: float = 5e-4
+    normalize: bool = False
+    random_state: Any = None
+    device: str = "cpu"
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train from scratch on `X` (N, D), in memory or memory-mapped, and labels `y` (N,)."""
@@ -111,8 +94,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         with self._rollback_on_error():
             first = not hasattr(self, "coef_")
             array, labels = self._validate(X, y, reset=first)
-            known = self._check_classes(classes, first)
-            target = _encode(labels, known)
+            known, target = self._encode(labels, classes, first)
             if first:
                 self._start(array, known)
             rows = self._make_rows(array, self._dtype)
@@ -121,7 +103,8 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
                 self._prepare_partial_fit(head, rows, target)
             optimizer = self._make_optimizer(head)
             train(head, rows, target, slice_batches(len(rows), self.batch_size), optimizer)
-            self._store_velocity(optimizer, head)
+            velocity = optimizer.state[head.weight].get("momentum_buffer")  # none without momentum
+            self._velocity = None if velocity is None else velocity.numpy(force=True).copy()
             self._store_head(head)
             self.n_iter_ = 1 if first else self.n_iter_ + 1
             self._finish_partial_fit(head, rows)
@@ -152,8 +135,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most probable label of each row (N,)."""
         best = self._map_scores(X, lambda scores: scores.argmax(1))
-        result: NDArray[Any] = self.classes_[best]
-        return result
+        return np.take(self.classes_, best)
 
     @abstractmethod
     def _make_scorer(self, head: Head) -> Callable[[Tensor], Tensor]:
@@ -194,20 +176,28 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(labels)
         return array, labels
 
-    def _check_classes(self, classes: ArrayLike | None, first: bool) -> NDArray[Any]:
+    def _encode(
+        self, labels: NDArray[Any], classes: ArrayLike | None, first: bool
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return the classes of the stream, and the position of each label among them."""
         if first and classes is None:
             raise UserError(
                 "the first partial_fit needs classes=: all labels that the stream will ever contain"
             )
-        if classes is None:
-            return self.classes_
-        given = np.unique(classes)
-        if not first and not np.array_equal(given, self.classes_):
+        known = self.classes_ if classes is None else np.unique(classes)
+        if not first and not np.array_equal(known, self.classes_):
             raise UserError(
-                f"classes {given.tolist()} differ from those of the first call, "
+                f"classes {known.tolist()} differ from those of the first call, "
                 f"{self.classes_.tolist()}: leave them out, or start a new classifier"
             )
-        return given
+        known_labels = set(known.tolist())
+        unseen = [label for label in np.unique(labels).tolist() if label not in known_labels]
+        if unseen:
+            raise UserError(
+                f"label {unseen[0]!r} is unknown: pass every label of the stream as classes= on "
+                f"the first partial_fit (known: {known.tolist()[:10]})"
+            )
+        return known, np.searchsorted(known, labels)
 
     def _start(self, array: NDArray[Any], classes: NDArray[Any]) -> None:
         """Set what later calls keep: classes, dtype, and settings of the head."""
@@ -223,7 +213,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         self._dtype = np.result_type(array.dtype, np.float32)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.scale_ = 1.0
-        self._velocity: NDArray[Any] | None = None
+        self._velocity = None
 
     def _make_rows(self, X: NDArray[Any], dtype: np.dtype) -> Rows:
         device = check_device(self.device)
@@ -231,10 +221,9 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
 
     def _train_head(self, rows: Rows, target: NDArray[Any], index: NDArray[Any]) -> Head:
         """Train a new head for `epochs` on the rows of `index`."""
-        head = self._make_head()
-        order = shuffle_batches(index, self.batch_size, self.epochs, self._seed)
-        steps = self.epochs * count_batches(len(index), self.batch_size)
-        train(head, rows, target, order, self._make_optimizer(head), steps)
+        head, parts = self._make_head(), math.ceil(len(index) / self.batch_size)
+        order = shuffle_batches(index, parts, self.epochs, self._seed)
+        train(head, rows, target, order, self._make_optimizer(head), self.epochs * parts)
         return head
 
     def _make_head(self) -> Head:
@@ -243,7 +232,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         head.reset_parameters(torch.Generator().manual_seed(self._seed))
         with torch.no_grad():
             head.weight[:, self.n_features_in_ :] = 0
-        return head.to(check_device(self.device), _torch_dtype(self._dtype))
+        return head.to(check_device(self.device), getattr(torch, self._dtype.name))
 
     @torch.no_grad()
     def _make_zero_head(self) -> Head:
@@ -260,7 +249,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
     @torch.no_grad()
     def _restore_head(self, dtype: np.dtype) -> Head:
         """Build the head from the fitted state."""
-        head = self._make_zero_head().to(check_device(self.device), _torch_dtype(dtype))
+        head = self._make_zero_head().to(check_device(self.device), getattr(torch, dtype.name))
         head.weight[:, : self.n_features_in_] = torch.from_numpy(self.coef_).to(head.weight)
         if isinstance(head, NormalisedHead):
             mean = torch.from_numpy(self.mean_feature_).to(head.weight)
@@ -288,10 +277,6 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             optimizer.state[head.weight]["momentum_buffer"] = velocity
         return optimizer
 
-    def _store_velocity(self, optimizer: torch.optim.SGD, head: Head) -> None:
-        velocity = optimizer.state[head.weight].get("momentum_buffer")  # absent without momentum
-        self._velocity = None if velocity is None else velocity.numpy(force=True).copy()
-
 
 def _check_finite(array: NDArray[Any]) -> None:
     """Raise an error for NaN and infinite values, checking one batch at a time."""
@@ -302,16 +287,31 @@ def _check_finite(array: NDArray[Any]) -> None:
             raise UserError(f"Input X contains {what} in rows {rows.start} to {last}")
 
 
-def _encode(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the position of each label in `classes`."""
-    known = set(classes.tolist())
-    if unseen := [label for label in np.unique(y).tolist() if label not in known]:
-        raise UserError(
-            f"label {unseen[0]!r} is unknown: pass every label of the stream as classes= on the "
-            f"first partial_fit (known: {classes.tolist()[:10]})"
-        )
-    return np.searchsorted(classes, y)
+def check_number(
+    estimator: BaseEstimator,
+    name: str,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    whole: bool = False,
+) -> None:
+    """Raise an error if a parameter is not a number in its range."""
+    value = getattr(estimator, name)
+    number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if number and math.isfinite(value) and least <= value < below and value > above:
+        return
+    limits = {"of at least": least, "above": above, "below": below}
+    rule = " and ".join(f"{word} {limit}" for word, limit in limits.items() if math.isfinite(limit))
+    kind = "whole number" if whole else "number"
+    raise UserError(f"{name}={value!r} of {type(estimator).__name__} must be a {kind} {rule}")
 
 
-def _torch_dtype(dtype: np.dtype) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype
+def check_device(name: str) -> str:
+    """Return `name`, or raise an error if torch cannot use that device."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device={name!r} cannot be used: {reason}. Use 'cpu'") from None
+    return name

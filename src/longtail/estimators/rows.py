@@ -15,10 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from longtail.data.base import Split
-from longtail.data.prepare import hold_out
-from longtail.evaluation.alpha import cosines
-from longtail.nn.heads import Head, NormalisedHead
+from longtail.nn.heads import Head
 
 INFERENCE_BATCH = 4096
 """Rows in memory at a time outside training; results do not depend on it."""
@@ -75,23 +72,17 @@ def slice_batches(count: int, batch_size: int) -> Iterator[slice]:
 
 
 def shuffle_batches(
-    index: NDArray[np.int64], batch_size: int, epochs: int, seed: int
+    index: NDArray[np.int64], parts: int, epochs: int, seed: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the batches of `epochs` passes over `index`, each pass in a new random order.
+    """Yield the `parts` batches of each of `epochs` passes over `index`, in a new random order.
 
     Batches have nearly equal sizes, because a short last batch would move the running mean feature
     as much as a full one. The rows of a batch are sorted, for sequential reads from disk.
     """
     random = np.random.RandomState(seed)
-    parts = count_batches(len(index), batch_size)
     for _ in range(epochs):
         for part in np.array_split(random.permutation(index), parts):
             yield np.sort(part)
-
-
-def count_batches(count: int, batch_size: int) -> int:
-    """Return the number of batches in a pass over `count` rows."""
-    return -(-count // batch_size)
 
 
 def train(
@@ -104,14 +95,7 @@ def train(
 ) -> None:
     """Train a head with cross-entropy on the batches of `order`; it updates its mean feature.
 
-    Args:
-        head: the head, trained in place.
-        rows: the features.
-        target: class of each row (N,).
-        order: the rows of each step.
-        optimizer: optimizer of the head's weight.
-        steps: number of steps, over which the learning rate falls to 0 along a cosine; None keeps
-            it constant, as a stream has no end.
+    The learning rate falls to 0 along a cosine over `steps`; a stream has none, and keeps it.
     """
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if steps else None
     head.train()
@@ -124,20 +108,3 @@ def train(
         if schedule is not None:
             schedule.step()
     head.eval()
-
-
-def mean_cosine(head: NormalisedHead, rows: Rows) -> float:
-    """Return the mean of cos(x, d) over the rows: how much of a feature all rows share."""
-    return float(torch.cat([cosines(head, batch) for batch in rows.sample()]).mean())
-
-
-def rms_length(rows: Rows) -> float:
-    """Return the root mean square length of the rows."""
-    return float(torch.cat([batch.square().sum(1) for batch in rows.sample()]).mean().sqrt())
-
-
-def split_rows(target: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the row numbers to train on, and those held out: a fifth of each class."""
-    whole = Split(torch.arange(len(target)), torch.from_numpy(target))
-    rest, held = hold_out(whole, HELD_OUT, seed=seed)
-    return rest.input_tensor.numpy(), held.input_tensor.numpy()

@@ -8,6 +8,7 @@ classes (Eq. 9). Alpha and background only affect prediction: changing them need
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.estimators.base import HeadClassifier
-from longtail.estimators.parameters import check_number
-from longtail.estimators.rows import Rows, mean_cosine, rms_length, split_rows
-from longtail.evaluation.alpha import GRID, label_free_alpha
+from longtail.data.base import Split
+from longtail.data.prepare import hold_out
+from longtail.estimators.base import HeadClassifier, check_number
+from longtail.estimators.rows import HELD_OUT, Rows
+from longtail.evaluation.alpha import GRID, cosines, label_free_alpha
 from longtail.nn.heads import (
     CosineHead,
     DeconfoundHead,
@@ -54,10 +56,12 @@ class LinearSoftmaxClassifier(HeadClassifier):
 
     def _start(self, array: NDArray[Any], classes: NDArray[Any]) -> None:
         super()._start(array, classes)
-        length = rms_length(self._make_rows(array, self._dtype)) or FEATURE_LENGTH
-        self.scale_ = length / FEATURE_LENGTH
+        sample = self._make_rows(array, self._dtype).sample()
+        length = float(torch.cat([rows.square().sum(1) for rows in sample]).mean().sqrt())
+        self.scale_ = (length or FEATURE_LENGTH) / FEATURE_LENGTH
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CosineTDEClassifier(HeadClassifier):
     """Cosine classifier without the pull toward the mean feature (Eq. 8).
 
@@ -81,43 +85,13 @@ class CosineTDEClassifier(HeadClassifier):
         mean_feature_: running mean feature (D,); d is its direction.
     """
 
-    alpha_: float
-    alpha_rule_: str
-    alpha_path_: dict[float, float]
-    mean_cos_: float
     head_type: ClassVar[Callable[..., Head]] = CosineHead
     head_parameters: ClassVar[tuple[str, ...]] = ("heads", "tau", "momentum")
-
-    def __init__(
-        self,
-        *,
-        heads: int = 1,
-        tau: float = 16.0,
-        alpha: Alpha = "auto",
-        background: Any = None,
-        momentum: float = 0.9,
-        lr: float = 0.1,
-        epochs: int = 50,
-        batch_size: int = 128,
-        weight_decay: float = 5e-4,
-        normalize: bool = False,
-        random_state: Any = None,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__(
-            momentum=momentum,
-            lr=lr,
-            epochs=epochs,
-            batch_size=batch_size,
-            weight_decay=weight_decay,
-            normalize=normalize,
-            random_state=random_state,
-            device=device,
-        )
-        self.heads = heads
-        self.tau = tau
-        self.alpha = alpha
-        self.background = background
+    heads: int = 1
+    tau: float = 16.0
+    alpha: Alpha = "auto"
+    background: Any = None
+    lr: float = 0.1
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -139,31 +113,24 @@ class CosineTDEClassifier(HeadClassifier):
     def _make_scorer(self, head: Head) -> Callable[[Tensor], Tensor]:
         assert isinstance(head, NormalisedHead)
         self._check_alpha()
-        alpha, background = self._current_alpha(), self._find_background()
+        if self.alpha == "auto" and self.alpha_rule_ == "fixed":
+            raise UserError("alpha='auto' is chosen while fitting: call fit again, or set a number")
+        alpha = self.alpha_ if self.alpha == "auto" else float(self.alpha)  # which needs no refit
+        background = self._find_background()
         if not background:
             return head.folded(alpha)
         return lambda x: _logits(head.total(x), head.indirect(x), alpha, background)
-
-    def _current_alpha(self) -> float:
-        """Return `alpha` if it is a number, which needs no refit, else the one that `fit` chose."""
-        if self.alpha != "auto":
-            return float(self.alpha)
-        if self.alpha_rule_ == "fixed":
-            raise UserError("alpha='auto' is chosen while fitting: call fit again, or set a number")
-        return self.alpha_
 
     def _find_background(self) -> list[int]:
         """Return the positions of the background labels in `classes_`."""
         if self.background is None:
             return []
-        places = []
         several = isinstance(self.background, list | tuple | set | frozenset | np.ndarray)
-        for label in self.background if several else [self.background]:
-            if label not in self.classes_.tolist():
-                raise UserError(
-                    f"background {label!r} is not a class: {self.classes_.tolist()[:10]}"
-                )
-            places.append(self.classes_.tolist().index(label))
+        labels, known = self.background if several else [self.background], self.classes_.tolist()
+        for label in labels:
+            if label not in known:
+                raise UserError(f"background {label!r} is not a class: {known[:10]}")
+        places = [known.index(label) for label in labels]
         if len(set(places)) == len(self.classes_):
             raise UserError(
                 f"background {self.background!r} covers every class: leave one out, or None"
@@ -173,7 +140,9 @@ class CosineTDEClassifier(HeadClassifier):
     def _finish_fit(self, head: Head, rows: Rows, target: NDArray[Any]) -> None:
         self._update_mean_cos(head, rows)
         if self.alpha == "auto" and label_free_alpha(self.mean_cos_) > 0:
-            rest, held = split_rows(target, self._seed)
+            whole = Split(torch.arange(len(target)), torch.from_numpy(target))
+            parts = hold_out(whole, HELD_OUT, seed=self._seed)
+            rest, held = (part.input_tensor.numpy() for part in parts)
             if self._covers_half(target[held]):
                 self._count_hits(self._train_head(rows, target, rest), rows, target, held)
         self._choose_alpha()
@@ -197,7 +166,8 @@ class CosineTDEClassifier(HeadClassifier):
         assert isinstance(head, NormalisedHead)
         self._rows_seen = min(self._rows_seen + len(rows), STREAM_WINDOW)
         share = min(len(rows) / self._rows_seen, 1.0)
-        self.mean_cos_ += share * (mean_cosine(head, rows) - self.mean_cos_)
+        mean = float(torch.cat([cosines(head, batch) for batch in rows.sample()]).mean())
+        self.mean_cos_ += share * (mean - self.mean_cos_)
         if label_free_alpha(self.mean_cos_) > 0 or self.alpha == 0:
             return
         what = "it is set to 0" if self.alpha == "auto" else "choose alpha=0 or 'auto'"
@@ -210,7 +180,7 @@ class CosineTDEClassifier(HeadClassifier):
 
     def _choose_alpha(self) -> None:
         """Set `alpha_`: the given number, the best on held-out rows, or the label-free value."""
-        self.alpha_path_ = {}
+        self.alpha_path_: dict[float, float] = {}
         if self.alpha != "auto":
             self.alpha_, self.alpha_rule_ = float(self.alpha), "fixed"
             return
@@ -227,17 +197,17 @@ class CosineTDEClassifier(HeadClassifier):
         """Count the correct predictions on the rows `held`, for each alpha and class."""
         assert isinstance(head, NormalisedHead)
         background, count = self._find_background(), len(self.classes_)
-        self._totals = self._totals + np.bincount(target[held], minlength=count)
-        start = 0
+        labels = target[held]
+        self._totals = self._totals + np.bincount(labels, minlength=count)
         for batch in rows.batches(held):
-            truth = target[held[start : start + len(batch)]]
-            start += len(batch)
+            truth, labels = labels[: len(batch)], labels[len(batch) :]
             total, indirect = head.total(batch), head.indirect(batch)
             for row, alpha in enumerate(GRID):
                 best = _logits(total, indirect, alpha, background).argmax(1).numpy(force=True)
                 self._hits[row] += np.bincount(truth[best == truth], minlength=count)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DeconfoundTDEClassifier(CosineTDEClassifier):
     """The paper's classifier: de-confounded training (Eq. 7), total direct effect (Eq. 8).
 
@@ -248,39 +218,8 @@ class DeconfoundTDEClassifier(CosineTDEClassifier):
 
     head_type = DeconfoundHead
     head_parameters = ("heads", "tau", "gamma", "momentum")
-
-    def __init__(
-        self,
-        *,
-        heads: int = 2,
-        tau: float = 16.0,
-        gamma: float = 1 / 32,
-        alpha: Alpha = "auto",
-        background: Any = None,
-        momentum: float = 0.9,
-        lr: float = 0.1,
-        epochs: int = 50,
-        batch_size: int = 128,
-        weight_decay: float = 5e-4,
-        normalize: bool = False,
-        random_state: Any = None,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__(
-            heads=heads,
-            tau=tau,
-            alpha=alpha,
-            background=background,
-            momentum=momentum,
-            lr=lr,
-            epochs=epochs,
-            batch_size=batch_size,
-            weight_decay=weight_decay,
-            normalize=normalize,
-            random_state=random_state,
-            device=device,
-        )
-        self.gamma = gamma
+    heads: int = 2
+    gamma: float = 1 / 32
 
     def _check_settings(self) -> None:
         super()._check_settings()
