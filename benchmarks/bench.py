@@ -148,7 +148,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         config = replace(recipe.config, seed=seed, machine=machine)
         if root is not None:
             config = config.with_options(root=root)
-        return Job.of(config, Run(self.runs / f"{recipe.place}-s{seed}"))
+        return Job(*resolve(config), Run(self.runs / f"{recipe.place}-s{seed}"))
 
     def body(self) -> str:
         """Return the table, followed by the cells where we are below the paper."""

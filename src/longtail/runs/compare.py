@@ -72,8 +72,7 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
 
 def read_all(sources: Iterable[Source]) -> list[StoredResult]:
     """Read each source once, in order."""
-    results = {item.source.resolve(): item for item in map(read, sources)}
-    return list(results.values())
+    return list({item.source.resolve(): item for item in map(read, sources)}.values())
 
 
 def check_same_data(results: Sequence[StoredResult]) -> None:

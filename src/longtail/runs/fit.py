@@ -5,7 +5,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,8 @@ from longtail.core.locks import hold_folders
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.runs.folder import Run
-from longtail.runs.packing import (
-    count_replicas,
-    on_cuda,
-    schedule,
-    select_unfinished,
-    split_by_first_stage,
-)
-from longtail.runs.plan import (
-    DataOf,
-    Job,
-    check_can_evaluate,
-    check_same_data,
-    load_data,
-    plan,
-    warn_about_few_steps,
-)
+from longtail.runs.packing import count_replicas, on_cuda, schedule, select_unfinished
+from longtail.runs.plan import DataOf, Job, load_data, plan, warn_about_few_steps
 from longtail.runs.record import evaluate_training
 from longtail.runs.train import train_jobs
 from longtail.training.launch import explain_out_of_memory, launch
@@ -69,33 +54,17 @@ def fit(
         data_sets.check_loaded(data, options)
         root = config.files.root or data.files.root
         config = replace(config, files=replace(data.files, root=root))
-    runs = fit_all(
-        config,
-        [method],
-        seeds if seeds is not None else [config.seed],
-        out=Path(out),
-        data=data if isinstance(data, Data) else None,
-        resume=resume,
-        overwrite=overwrite,
-        progress=progress,
-    )
+    jobs = plan(config, [method], seeds if seeds is not None else [config.seed], Path(out))
+    loaded = data if isinstance(data, Data) else None
+    runs = run_jobs(jobs, data=loaded, resume=resume, overwrite=overwrite, progress=progress)
     return runs if seeds is not None else runs[0]
 
 
 def fit_all(
-    config: Config,
-    names: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    out: Path,
-    data: Data | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress | None = None,
+    config: Config, names: Sequence[str], seeds: Sequence[int], *, out: Path, **options: Any
 ) -> list[Run]:
-    """Train every method of `names` under every seed; methods may share a training."""
-    jobs = plan(config, names, seeds, out)
-    return run_jobs(jobs, data=data, resume=resume, overwrite=overwrite, progress=progress)
+    """Train every method of `names` under every seed, with the options of `run_jobs`."""
+    return run_jobs(plan(config, names, seeds, out), **options)
 
 
 def run_jobs(
@@ -121,15 +90,17 @@ def run_jobs(
         on_result: called with each job once its result is written.
         others: further jobs whose finished runs need not be trained again.
     """
-    for job in jobs:
-        job.run.check(job.config, resume=resume, overwrite=overwrite)
+
+    def check_folders() -> None:
+        for job in jobs:
+            job.run.check(job.config, resume=resume, overwrite=overwrite)
+
+    check_folders()
     data_of = load_data(jobs) if data is None else lambda job: data
     for job in jobs:
-        check_can_evaluate(data_of(job))
         if on_data:
             on_data(job, data_of(job))
-        if not overwrite:
-            check_same_data(job, data_of(job))
+        job.check_data(data_of(job), overwrite=overwrite)
     fabric = launch(jobs[0].config.machine)
     probes = {  # before any folder is written
         job.run: check_fits(job.config, job.method, data_of(job), fabric.world_size) for job in jobs
@@ -140,8 +111,16 @@ def run_jobs(
     replicas = count_replicas(jobs, data_of, probes, fabric)
     others = [*others, *jobs]
     unfinished = select_unfinished(jobs, data_of, overwrite)
-    with _begin_folders(jobs, unfinished, fabric, resume, overwrite):
-        for part in split_by_first_stage(unfinished):
+
+    def begin() -> None:
+        check_folders()  # again: no other process can change them now
+        for job in unfinished:
+            if overwrite or not job.run.finished:
+                job.run.begin(job.config, overwrite=overwrite, cuda=on_cuda(fabric))
+
+    with hold_folders([job.run.folder for job in unfinished], fabric, begin):
+        for reuse in (False, True):  # the first stage of some is the whole training of others
+            part = [job for job in unfinished if bool(job.method.first) is reuse]
             for groups in schedule(part, data_of, replicas, others):
                 first = groups[0][0]
                 with explain_out_of_memory(first.config, data_of(first), fabric, len(groups)):
@@ -149,21 +128,6 @@ def run_jobs(
                         if on_result and fabric.global_rank == 0:
                             on_result(job)
     return [job.run for job in jobs]
-
-
-def _begin_folders(
-    jobs: Sequence[Job], unfinished: Sequence[Job], fabric: Fabric, resume: bool, overwrite: bool
-) -> AbstractContextManager[None]:
-    """Lock the folders of `unfinished`, then check all folders again and begin new runs."""
-
-    def begin() -> None:
-        for job in jobs:  # no other process can change them now
-            job.run.check(job.config, resume=resume, overwrite=overwrite)
-        for job in unfinished:
-            if overwrite or not job.run.finished:
-                job.run.begin(job.config, overwrite=overwrite, cuda=on_cuda(fabric))
-
-    return hold_folders([job.run.folder for job in unfinished], fabric, begin)
 
 
 def _train_and_evaluate(

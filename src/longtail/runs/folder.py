@@ -93,8 +93,7 @@ class Folder(ABC, Generic[C]):
             raise UserError(f"{self.folder} has not finished: continue it with {self._resume}")
         path = self.folder / "result.json"
         try:
-            result: dict[str, Any] = json.loads(path.read_text())
-            return result
+            return dict(json.loads(path.read_text()))
         except ValueError:
             raise UserError(
                 f"{path} is damaged: delete it, and {self.command} --resume evaluates the run again"
@@ -232,7 +231,7 @@ class Folder(ABC, Generic[C]):
         if not path.exists():
             return None
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             version = content["format"]
         except Exception as error:
             raise UserError(
@@ -246,8 +245,7 @@ class Folder(ABC, Generic[C]):
                 f"{CHECKPOINT_FORMAT}: finish the run with the version in {path.parent}/env.json, "
                 "or start again with --overwrite"
             )
-        result: dict[str, Any] | None = content
-        return result
+        return content
 
     def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> None:
         """Write the weights as trained; those of a head that a rule made go to another `name`."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -15,38 +15,26 @@ from longtail.training.probe import NetworkProbe
 from longtail.training.schedule import schedule_stages
 
 
-class TrainedRun(NamedTuple):
-    """A finished run whose model is the state of another training after `epochs`."""
+def find_trained_run(job: Job, data: Data, others: Iterable[Job]) -> tuple[Run, int] | None:
+    """Find a finished run among `others` that trained the first epochs of `job`, and how many.
 
-    run: Run
-    epochs: int
-
-
-def find_trained_run(job: Job, data: Data, others: Iterable[Job]) -> TrainedRun | None:
-    """Find a finished run among `others` that trained all of `job`, or at least its first stage."""
+    They are all of its epochs, or those of its first stage.
+    """
     stages = schedule_stages(job.method.stages, job.config.train.epochs)
     epochs = {job.first_stage_id(data): stages[0].stop, job.training_id(data): stages[-1].stop}
     beside = [other for other in others if other.config.data == job.config.data]
     # the stored id, since a recipe may have changed after its run was trained
     runs = {other.run.result["training_id"]: other.run for other in beside if other.run.has_model}
-    candidates = [TrainedRun(runs[name], epochs[name]) for name in epochs if name in runs]
-    return max(candidates, key=lambda trained: trained.epochs, default=None)
+    candidates = [(runs[name], epochs[name]) for name in epochs if name in runs]
+    return max(candidates, key=lambda trained: trained[1], default=None)
 
 
 def select_unfinished(jobs: Sequence[Job], data_of: DataOf, overwrite: bool) -> list[Job]:
     """Select the unfinished jobs, and finished ones that share a training with one of them."""
-
-    def training(job: Job) -> str:
-        return job.training_id(data_of(job))
-
-    unfinished = {training(job) for job in jobs if overwrite or not job.run.finished}
-    return [job for job in jobs if training(job) in unfinished]
-
-
-def split_by_first_stage(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Split `jobs` in two: those that train their first stage, then those that may reuse one."""
-    split = [[job for job in jobs if bool(job.method.first) is later] for later in (False, True)]
-    return [part for part in split if part]
+    ids = [job.training_id(data_of(job)) for job in jobs]
+    pairs = list(zip(jobs, ids, strict=True))
+    unfinished = {name for job, name in pairs if overwrite or not job.run.finished}
+    return [job for job, name in pairs if name in unfinished]
 
 
 def schedule(
@@ -82,19 +70,27 @@ def schedule(
 
 def _epochs_done(job: Job, data: Data, others: Sequence[Job]) -> int:
     if saved := job.load_checkpoint(data):
-        number: int = saved["epoch"]
-        return number
+        return int(saved["epoch"])
     trained = find_trained_run(job, data, others)
-    return trained.epochs if trained else 0
+    return trained[1] if trained else 0
 
 
 def count_replicas(
     jobs: Sequence[Job], data_of: DataOf, probes: Mapping[Run, NetworkProbe], fabric: Fabric
 ) -> int:
-    """Count the trainings that run side by side: 1, or up to --replicas on a device with room."""
+    """Count the trainings that run side by side: 1, or up to --replicas on a device with room.
+
+    Their activations must fit into the free memory, a fifth of it to spare.
+    """
     if not _can_share_device(map(data_of, jobs), probes.values(), fabric):
         return 1
-    return min(jobs[0].config.machine.replicas, _count_fitting(jobs, probes, fabric))
+    size = 2 if fabric._precision.precision == "bf16-mixed" else 4
+    free = torch.cuda.mem_get_info(fabric.device)[0] if on_cuda(fabric) else math.inf
+    largest = 1
+    for job in jobs:
+        images = size * probes[job.run].activations * job.config.train.batch_size
+        largest = max(largest, images // job.config.machine.accumulate)
+    return int(min(jobs[0].config.machine.replicas, len(jobs), max(1.0, 0.8 * free / largest)))
 
 
 def _can_share_device(sets: Iterable[Data], probes: Iterable[NetworkProbe], fabric: Fabric) -> bool:
@@ -105,18 +101,6 @@ def _can_share_device(sets: Iterable[Data], probes: Iterable[NetworkProbe], fabr
     single_gpu = on_cuda(fabric) and fabric.world_size == 1
     streamed = any(must_stream(data, fabric.device) for data in sets)
     return single_gpu and not streamed and not any(probe.random for probe in probes)
-
-
-def _count_fitting(jobs: Sequence[Job], probes: Mapping[Run, NetworkProbe], fabric: Fabric) -> int:
-    """Count the trainings whose activations fit into the free memory, a fifth of it to spare."""
-    size = 2 if fabric._precision.precision == "bf16-mixed" else 4
-    largest = max(
-        size * probes[job.run].activations * job.config.train.batch_size // machine.accumulate
-        for job in jobs
-        for machine in [job.config.machine]
-    )
-    free = torch.cuda.mem_get_info(fabric.device)[0] if on_cuda(fabric) else math.inf
-    return int(min(len(jobs), max(1.0, 0.8 * free / max(1, largest))))
 
 
 def on_cuda(fabric: Fabric) -> bool:

@@ -31,11 +31,6 @@ class Job:
     method: Method
     run: Run
 
-    @staticmethod
-    def of(config: Config, run: Run) -> "Job":
-        """Resolve `config` into the job that trains it in the folder of `run`."""
-        return Job(*resolve(config), run)
-
     def training_id(self, data: Data) -> str:
         """Return an id that jobs share with one training: `X` and `X-tde`, same data and seed."""
         seen = self.config.options.keys() - set(self.method.post_hoc)
@@ -57,11 +52,23 @@ class Job:
         """Load the run's checkpoint, if it has one; refuse one that was trained on other data."""
         saved = self.run.load_checkpoint()
         if saved and saved["data"] != data.identity:
-            raise self.other_data_error(data)
+            raise self._other_data_error(data)
         return saved
 
-    def other_data_error(self, data: Data) -> UserError:
-        """Return the error for a run that was trained or evaluated on other images than `data`."""
+    def check_data(self, data: Data, *, overwrite: bool) -> None:
+        """Refuse data without a part to evaluate on, or other data than a finished run's own."""
+        if data.test is None and data.val is None:
+            raise UserError(
+                f"{data.name} has no test and no validation part to evaluate on: add one (with "
+                "lists, --test-list), or hold out training images with --val-fraction 0.2"
+            )
+        if self.run.finished and not overwrite:
+            result = self.run.result
+            same_test = data.is_evaluated_on(result["evaluated_sha256"])
+            if result["subset_sha256"] != data.subset_sha256 or not same_test:
+                raise self._other_data_error(data)
+
+    def _other_data_error(self, data: Data) -> UserError:
         return UserError(
             f"{self.run.folder} was made with other images than {data.full_name} holds now: bring "
             "them back to resume it, train anew with --overwrite, or choose another --out"
@@ -92,9 +99,9 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
     if not names or not seeds:
         raise UserError("nothing to train: give at least one method and one seed")
     owned = {name: set(methods.options_of(name)) for name in names}
+    known = config.flat_names().union(*owned.values())
     for option in config.options:
-        if not any(option in known for known in owned.values()):
-            known = {*config.flat_names(), *(o for options in owned.values() for o in options)}
+        if not any(option in own for own in owned.values()):
             raise unknown("option", option, known, f"options of {names[0]}: longtail methods")
     alone = len(names) == len(seeds) == 1
     jobs = []
@@ -102,37 +109,15 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
         for name in names:
             own = {k: v for k, v in config.options.items() if k in owned[name]}
             mine = with_values(replace(config, method=name, options=own), {"seed": seed})
-            jobs.append(Job.of(mine, Run(out if alone else out / name / f"s{seed}")))
+            jobs.append(Job(*resolve(mine), Run(out if alone else out / name / f"s{seed}")))
     return jobs
 
 
 def load_data(jobs: Sequence[Job]) -> DataOf:
     """Load every data set that `jobs` name, each once."""
-    sets: dict[Any, Data] = {}
-    for job in jobs:
-        source = (job.config.data, job.config.files)
-        if source not in sets:
-            sets[source] = data_sets.load(*source)
+    sources = dict.fromkeys((job.config.data, job.config.files) for job in jobs)
+    sets = {source: data_sets.load(*source) for source in sources}
     return lambda job: sets[job.config.data, job.config.files]
-
-
-def check_can_evaluate(data: Data) -> None:
-    """Refuse data without a part to evaluate on."""
-    if data.test is None and data.val is None:
-        raise UserError(
-            f"{data.name} has no test and no validation part to evaluate on: add one (with lists, "
-            "--test-list), or hold out training images with --val-fraction 0.2"
-        )
-
-
-def check_same_data(job: Job, data: Data) -> None:
-    """Refuse `data` that differs from what the finished run of `job` was made with."""
-    if not job.run.finished:
-        return
-    result = job.run.result
-    same_test = data.is_evaluated_on(result["evaluated_sha256"])
-    if result["subset_sha256"] != data.subset_sha256 or not same_test:
-        raise job.other_data_error(data)
 
 
 def warn_about_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:

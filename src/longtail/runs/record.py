@@ -14,7 +14,6 @@ from longtail.data.prepare import hold_out
 from longtail.evaluation import tables
 from longtail.evaluation.result import ClassifierDetails, Result, csv_text, make_result
 from longtail.evaluation.scoring import (
-    Evaluation,
     Features,
     choose,
     choose_label_free,
@@ -65,7 +64,11 @@ def evaluate_training(
         if fabric.global_rank == 0:
             if job is not group[0]:
                 job.run.write_metrics(group[0].run.metrics)
-            _write_model(job, replica, evaluation, data, with_head=method.rule is not None)
+            job.run.save_model(replica.model.state_dict())
+            if method.rule is not None:
+                job.run.save_model(evaluation.head.state_dict(), "head.safetensors")
+            blueprint = Blueprint.of(job.config, evaluation.head, data)
+            job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
             slider = count_for_slider(evaluation.scores, data.counts, alpha)
             write_result(job.run, result, slider, data)
         yield job
@@ -116,17 +119,6 @@ def _train_tuning_run(job: Job, data: Data, fabric: Fabric, progress: Progress |
     return replica
 
 
-def _write_model(
-    job: Job, replica: Trainer, evaluation: Evaluation, data: Data, *, with_head: bool
-) -> None:
-    """Write the trained weights, the head that a post-hoc rule made of them, and model.json."""
-    job.run.save_model(replica.model.state_dict())
-    if with_head:
-        job.run.save_model(evaluation.head.state_dict(), "head.safetensors")
-    blueprint = Blueprint.of(job.config, evaluation.head, data)
-    job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
-
-
 def write_result(
     run: Run, result: Result[ClassifierDetails], slider: SliderCounts, data: Data
 ) -> None:
@@ -153,15 +145,15 @@ def read_slider(run: Run) -> SliderCounts:
         f"delete {run.folder}/result.json, and the same longtail train command with --resume "
         "evaluates the run again without training it"
     )
-    if not path.exists():
-        raise UserError(
-            f"{run.folder} has no {SLIDER}, since an older version evaluated it: {again}"
-        )
     try:
         content = json.loads(path.read_text())
         version = content.pop("format")
         if version == FORMAT:
             return SliderCounts(**content)
+    except FileNotFoundError:
+        raise UserError(
+            f"{run.folder} has no {SLIDER}, since an older version evaluated it: {again}"
+        ) from None
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UserError(f"{path} cannot be read, it was cut short: {again}") from None
     raise UserError(

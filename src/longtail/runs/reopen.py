@@ -22,7 +22,7 @@ from longtail.methods.base import Auto
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.nn.preprocess import Preprocess
 from longtail.runs.folder import Run
-from longtail.runs.plan import Job
+from longtail.runs.plan import Job, resolve
 from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
 from longtail.training.launch import launch
@@ -80,7 +80,7 @@ def reopen(run: Run | Path | str, data: OwnData = None) -> OpenRun:
         data: its data, if you made that yourself, or the place that it was moved to.
     """
     run = Run.open(run)
-    job = Job.of(run.config, run)
+    job = Job(*resolve(run.config), run)
     choice = job.method.choice
     method = job.with_choice(run.result[choice.option]) if choice else job.method
     own = own_data(run, data)

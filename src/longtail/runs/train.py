@@ -113,10 +113,11 @@ def _restore(
             done = Checkpoint(saved["epoch"], seconds, saved["capture_seconds"])
             replica.load_state_dict(saved["replica"])
         elif trained := find_trained_run(job, replica.data, others):
-            done = Checkpoint(trained.epochs, done.seconds + own_seconds(trained.run.result))
-            replica.start_from(trained.run.load_model(), f"{trained.run.folder}/model.safetensors")
+            run, epochs = trained
+            done = Checkpoint(epochs, done.seconds + own_seconds(run.result))
+            replica.start_from(run.load_model(), f"{run.folder}/model.safetensors")
             if fabric.global_rank == 0:
-                job.run.write_metrics(trained.run.metrics)
+                job.run.write_metrics(run.metrics)
     return done
 
 
@@ -126,8 +127,8 @@ def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> lis
     replicas = []
     for job in jobs:
         data, train = data_of(job), job.config.train
-        key = (data.subset_sha256, *data.train.inputs.shape, train.augment, train.pad)
-        key = (*key, train.crop_size, train.jitter)
+        images = (data.subset_sha256, *data.train.inputs.shape)
+        key = (*images, train.augment, train.pad, train.crop_size, train.jitter)
         if key not in placed:
             placed[key] = place(data, train, job.config.machine, fabric.device)
         replicas.append(Trainer(job.config, job.method, data, placed[key], fabric))
