@@ -107,7 +107,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
             self._velocity = None if velocity is None else velocity.numpy(force=True).copy()
             self._store_head(head)
             self.n_iter_ = 1 if first else self.n_iter_ + 1
-            self._finish_partial_fit(head, rows)
+            self._finish_fit(head, rows)
         return self
 
     @contextmanager
@@ -148,14 +148,11 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         check_number(self, "epochs", least=1, whole=True)
         check_number(self, "batch_size", least=1, whole=True)
 
-    def _finish_fit(self, head: Head, rows: Rows, target: NDArray[Any]) -> None:
-        """Hook of subclasses, called at the end of `fit`."""
-
     def _prepare_partial_fit(self, head: Head, rows: Rows, target: NDArray[Any]) -> None:
         """Hook of subclasses, called by `partial_fit` before it trains on new rows."""
 
-    def _finish_partial_fit(self, head: Head, rows: Rows) -> None:
-        """Hook of subclasses, called at the end of `partial_fit`."""
+    def _finish_fit(self, head: Head, rows: Rows, target: NDArray[Any] | None = None) -> None:
+        """Hook of subclasses, called at the end of `fit`, and of `partial_fit` without `target`."""
 
     @torch.no_grad()
     def _map_scores(self, X: ArrayLike, function: Callable[[Tensor], Tensor]) -> NDArray[Any]:

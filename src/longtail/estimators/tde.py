@@ -37,7 +37,6 @@ STREAM_WINDOW = 4096
 FEATURE_LENGTH = 8.0
 """Root mean square length of the inputs of a linear head. At length 1, the default `weight_decay`
 keeps logits too small to learn rare classes."""
-Alpha = float | Literal["auto"]
 
 
 class LinearSoftmaxClassifier(HeadClassifier):
@@ -89,7 +88,7 @@ class CosineTDEClassifier(HeadClassifier):
     head_parameters: ClassVar[tuple[str, ...]] = ("heads", "tau", "momentum")
     heads: int = 1
     tau: float = 16.0
-    alpha: Alpha = "auto"
+    alpha: float | Literal["auto"] = "auto"
     background: Any = None
     lr: float = 0.1
 
@@ -137,13 +136,13 @@ class CosineTDEClassifier(HeadClassifier):
             )
         return places
 
-    def _finish_fit(self, head: Head, rows: Rows, target: NDArray[Any]) -> None:
+    def _finish_fit(self, head: Head, rows: Rows, target: NDArray[Any] | None = None) -> None:
         self._update_mean_cos(head, rows)
-        if self.alpha == "auto" and label_free_alpha(self.mean_cos_) > 0:
+        if target is not None and self.alpha == "auto" and label_free_alpha(self.mean_cos_) > 0:
             whole = Split(torch.arange(len(target)), torch.from_numpy(target))
             parts = hold_out(whole, HELD_OUT, seed=self._seed)
             rest, held = (part.input_tensor.numpy() for part in parts)
-            if self._covers_half(target[held]):
+            if 2 * len(np.unique(target[held])) >= len(self.classes_):
                 self._count_hits(self._train_head(rows, target, rest), rows, target, held)
         self._choose_alpha()
 
@@ -152,14 +151,6 @@ class CosineTDEClassifier(HeadClassifier):
             kept = max(0.0, 1 - len(rows) / STREAM_WINDOW)
             self._totals, self._hits = kept * self._totals, kept * self._hits
             self._count_hits(head, rows, target, np.arange(len(rows)))
-
-    def _finish_partial_fit(self, head: Head, rows: Rows) -> None:
-        self._update_mean_cos(head, rows)
-        self._choose_alpha()
-
-    def _covers_half(self, target: NDArray[Any]) -> bool:
-        """Return whether `target` contains at least half of the classes."""
-        return 2 * len(np.unique(target)) >= len(self.classes_)
 
     def _update_mean_cos(self, head: Head, rows: Rows) -> None:
         """Update the mean cosine, and warn if the features have no common direction."""
@@ -187,7 +178,7 @@ class CosineTDEClassifier(HeadClassifier):
         self.alpha_ = label_free_alpha(self.mean_cos_)
         self.alpha_rule_ = "label-free" if self.alpha_ else "no direction"
         classes = np.flatnonzero(self._totals)
-        if self.alpha_ and self._covers_half(classes):
+        if self.alpha_ and 2 * len(classes) >= len(self.classes_):
             path = (self._hits[:, classes] / self._totals[classes]).mean(1)
             self.alpha_path_ = dict(zip(GRID, path.tolist(), strict=True))
             self.alpha_, self.alpha_rule_ = GRID[path.argmax()], "held-out"  # ties: the smallest

@@ -15,9 +15,9 @@ from longtail.core.config import Config
 from longtail.core.locks import hold_folders
 from longtail.data import load as data_sets
 from longtail.data.base import Data
+from longtail.runs import plan as planning
 from longtail.runs.folder import Run
-from longtail.runs.packing import count_replicas, on_cuda, schedule, select_unfinished
-from longtail.runs.plan import DataOf, Job, load_data, plan, warn_about_few_steps
+from longtail.runs.plan import DataOf, Job
 from longtail.runs.record import evaluate_training
 from longtail.runs.train import train_jobs
 from longtail.training.launch import explain_out_of_memory, launch
@@ -54,7 +54,7 @@ def fit(
         data_sets.check_loaded(data, options)
         root = config.files.root or data.files.root
         config = replace(config, files=replace(data.files, root=root))
-    jobs = plan(config, [method], seeds if seeds is not None else [config.seed], Path(out))
+    jobs = planning.plan(config, [method], seeds if seeds is not None else [config.seed], Path(out))
     loaded = data if isinstance(data, Data) else None
     runs = run_jobs(jobs, data=loaded, resume=resume, overwrite=overwrite, progress=progress)
     return runs if seeds is not None else runs[0]
@@ -64,7 +64,7 @@ def fit_all(
     config: Config, names: Sequence[str], seeds: Sequence[int], *, out: Path, **options: Any
 ) -> list[Run]:
     """Train every method of `names` under every seed, with the options of `run_jobs`."""
-    return run_jobs(plan(config, names, seeds, out), **options)
+    return run_jobs(planning.plan(config, names, seeds, out), **options)
 
 
 def run_jobs(
@@ -80,15 +80,9 @@ def run_jobs(
 ) -> list[Run]:
     """Train and evaluate `jobs`, which share a machine.
 
-    Args:
-        jobs: what to train.
-        data: the data of all jobs; without it, each job's configuration names its own.
-        resume: continue the runs in the jobs' folders.
-        overwrite: replace them.
-        progress: called after steps and epochs.
-        on_data: called with each job and its data before anything is trained; may raise.
-        on_result: called with each job once its result is written.
-        others: further jobs whose finished runs need not be trained again.
+    Without `data`, each job's configuration names its own. `on_data` is called with each job and
+    its data before anything is trained, and may raise; `on_result` with each job once its result
+    is written. Finished runs of `others` need not be trained again.
     """
 
     def check_folders() -> None:
@@ -96,7 +90,7 @@ def run_jobs(
             job.run.check(job.config, resume=resume, overwrite=overwrite)
 
     check_folders()
-    data_of = load_data(jobs) if data is None else lambda job: data
+    data_of = planning.load_data(jobs) if data is None else lambda job: data
     for job in jobs:
         if on_data:
             on_data(job, data_of(job))
@@ -106,22 +100,22 @@ def run_jobs(
         job.run: check_fits(job.config, job.method, data_of(job), fabric.world_size) for job in jobs
     }
     if fabric.global_rank == 0:
-        warn_about_few_steps(jobs, data_of)
+        planning.warn_about_few_steps(jobs, data_of)
     fabric.barrier()
-    replicas = count_replicas(jobs, data_of, probes, fabric)
+    replicas = planning.count_replicas(jobs, data_of, probes, fabric)
     others = [*others, *jobs]
-    unfinished = select_unfinished(jobs, data_of, overwrite)
+    unfinished = planning.select_unfinished(jobs, data_of, overwrite)
 
     def begin() -> None:
         check_folders()  # again: no other process can change them now
         for job in unfinished:
             if overwrite or not job.run.finished:
-                job.run.begin(job.config, overwrite=overwrite, cuda=on_cuda(fabric))
+                job.run.begin(job.config, overwrite=overwrite, cuda=planning.on_cuda(fabric))
 
     with hold_folders([job.run.folder for job in unfinished], fabric, begin):
         for reuse in (False, True):  # the first stage of some is the whole training of others
             part = [job for job in unfinished if bool(job.method.first) is reuse]
-            for groups in schedule(part, data_of, replicas, others):
+            for groups in planning.schedule(part, data_of, replicas, others):
                 first = groups[0][0]
                 with explain_out_of_memory(first.config, data_of(first), fabric, len(groups)):
                     for job in _train_and_evaluate(groups, data_of, fabric, progress, others):

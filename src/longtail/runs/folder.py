@@ -36,8 +36,6 @@ FILES = (
 
 They are removed in this order, so that a half removed run counts as unfinished.
 """
-
-
 C = TypeVar("C", bound=Settings)
 
 
@@ -165,9 +163,8 @@ class Folder(ABC, Generic[C]):
     def begin(self, config: C, *, overwrite: bool, cuda: bool) -> None:
         """Make the folder for `config`; only rank 0 calls this, after `check`.
 
-        config.yaml holds absolute paths of data that was given by path, so that the run can be
-        opened from any directory. It names folders of this machine, which no result, report, export
-        or model card does.
+        config.yaml holds absolute paths of its data, so that the run can be opened from any
+        directory; no result, report, export or model card does.
         """
         self.remove() if overwrite else self._remove_half_written()
         self.write("env.json", json.dumps(environment(cuda=cuda), indent=2) + "\n")

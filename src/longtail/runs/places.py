@@ -21,9 +21,8 @@ def paths_of(config: Any, is_path: IsPath) -> dict[str, Path]:
 def map_paths(config: C, is_path: IsPath, change: Callable[[Path], Path]) -> C:
     """Return `config` with `change` applied to each path that leads to its data."""
     changed = {name: change(path) for name, path in paths_of(config, is_path).items()}
-    if "data" in changed:
-        return config.with_options(**{**changed, "data": str(changed["data"])})
-    return config.with_options(**changed)
+    data = {"data": str(changed["data"])} if "data" in changed else {}
+    return config.with_options(**{**changed, **data})
 
 
 def make_absolute(path: Path) -> Path:

@@ -8,25 +8,18 @@ from dataclasses import replace
 
 from lightning.fabric import Fabric
 
+from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.data.prepare import hold_out
-from longtail.evaluation import tables
-from longtail.evaluation.result import ClassifierDetails, Result, csv_text, make_result
-from longtail.evaluation.scoring import (
-    Features,
-    choose,
-    choose_label_free,
-    extract_parts,
-    score_parts,
-)
+from longtail.evaluation import result as results
+from longtail.evaluation import scoring, tables
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
 from longtail.methods import Method
-from longtail.nn.heads import Head, NormalisedHead
+from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Run
-from longtail.runs.packing import on_cuda
-from longtail.runs.plan import DataOf, Job
+from longtail.runs.plan import DataOf, Job, on_cuda
 from longtail.runs.train import FinishedTraining, train_jobs
 from longtail.training.loop import Progress
 from longtail.training.model import Blueprint
@@ -47,20 +40,28 @@ def evaluate_training(
 ) -> Iterator[Job]:
     """Evaluate and write every job of `group`, which `replica` was trained for, one by one."""
     head, fabric = replica.model.head, replica.fabric
-    extracted: dict[int, tuple[Features, float]] = {}
+    extracted: dict[int, tuple[scoring.Features, float]] = {}
     for job in group:
         data = data_of(job)  # jobs that share a training may differ in the part they evaluate on
         if id(data) not in extracted:
             began = time.perf_counter()
-            features = extract_parts(data, replica.features)
+            features = scoring.extract_parts(data, replica.features)
             extracted[id(data)] = features, time.perf_counter() - began
         features, extraction_seconds = extracted[id(data)]
         began = time.perf_counter() - extraction_seconds  # as if the job were alone
-        method, rule = _choose_method(job, head, features, data, fabric, progress)
-        evaluation = score_parts(method, head, features, data)
+        method, rule = _choose_method(job, replica, features, data, progress)
+        evaluation = scoring.score_parts(method, head, features, data)
         alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
-        cost = training.cost(job, replica, time.perf_counter() - began)
-        result = make_result(job.config, data, evaluation, (alpha, rule), cost)
+        cost = results.ClassifierCost(
+            training_id=job.training_id(replica.data),
+            seconds=training.clock.seconds + (time.perf_counter() - began),
+            images=replica.images,
+            images_per_second=training.images_per_second,
+            device=environment(cuda=on_cuda(fabric))["device"],
+            capture_seconds=training.clock.paused_seconds,
+            replicas=len(training.replicas),
+        )
+        result = results.make_result(job.config, data, evaluation, (alpha, rule), cost)
         if fabric.global_rank == 0:
             if job is not group[0]:
                 job.run.write_metrics(group[0].run.metrics)
@@ -75,14 +76,14 @@ def evaluate_training(
 
 
 def _choose_method(
-    job: Job, head: Head, features: Features, data: Data, fabric: Fabric, progress: Progress | None
+    job: Job, replica: Trainer, features: scoring.Features, data: Data, progress: Progress | None
 ) -> tuple[Method, str]:
     """Return the job's method with its open option chosen, and the rule that chose it.
 
     The choice is made on held-out data that is not the test part; without any, by one tuning run
     on a part of each training class.
     """
-    choice = job.method.choice
+    head, fabric, choice = replica.model.head, replica.fabric, job.method.choice
     if choice is None:
         return job.method, "" if job.method.alpha is None else "fixed"
     if features.held_out is None or data.test is None:
@@ -90,20 +91,19 @@ def _choose_method(
         if not len(held):
             value, rule = choice.grid[0], "least"
             if isinstance(head, NormalisedHead):
-                value, rule = choose_label_free(head, features.train)
+                value, rule = scoring.choose_label_free(head, features.train)
             return job.with_choice(value), rule
         if fabric.global_rank == 0:
             logger.warning(
                 "%s auto: the data has no validation part besides the evaluated one, so one more "
                 "run on %d %% of each class chooses it; to avoid that, add one or fix --%s",
-                choice.option,
-                round(100 * (1 - TUNING_FRACTION)),
-                choice.option,
+                *(choice.option, round(100 * (1 - TUNING_FRACTION)), choice.option),
             )
         data = replace(data, train=rest, val=held, test=None)
         replica = _train_tuning_run(job, data, fabric, progress)
-        head, features = replica.model.head, extract_parts(data, replica.features)
-    return job.with_choice(choose(choice, job.with_choice, head, features, data)), "held-out"
+        head, features = replica.model.head, scoring.extract_parts(data, replica.features)
+    value = scoring.choose(choice, job.with_choice, head, features, data)
+    return job.with_choice(value), "held-out"
 
 
 def _train_tuning_run(job: Job, data: Data, fabric: Fabric, progress: Progress | None) -> Trainer:
@@ -115,12 +115,11 @@ def _train_tuning_run(job: Job, data: Data, fabric: Fabric, progress: Progress |
     training = train_jobs([tuning], lambda _: data, fabric, progress)
     for error in training.failed.values():
         raise error
-    (replica,) = training.replicas
-    return replica
+    return training.replicas[0]
 
 
 def write_result(
-    run: Run, result: Result[ClassifierDetails], slider: SliderCounts, data: Data
+    run: Run, result: results.Result[results.ClassifierDetails], slider: SliderCounts, data: Data
 ) -> None:
     """Write what an evaluation leaves; result.json comes last, since it marks a finished run."""
     absent = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
@@ -132,9 +131,9 @@ def write_result(
         )
     run.write(SLIDER, json.dumps(slider.to_json(), separators=(",", ":")) + "\n")
     rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
-    run.write("per_class.csv", csv_text(("class", "train_images", "accuracy"), rows))
+    run.write("per_class.csv", results.csv_text(("class", "train_images", "accuracy"), rows))
     points = [(alpha, *splits.values()) for alpha, splits in result.details.sweep.items()]
-    run.write("sweep.csv", csv_text(("alpha", *tables.SPLITS, "class_mean"), points))
+    run.write("sweep.csv", results.csv_text(("alpha", *tables.SPLITS, "class_mean"), points))
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
 
 

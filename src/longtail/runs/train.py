@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from lightning.fabric import Fabric
 
-from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.evaluation import accuracy as measures
-from longtail.evaluation.result import ClassifierCost, own_seconds
-from longtail.runs.packing import find_trained_run, on_cuda
-from longtail.runs.plan import DataOf, Job
+from longtail.evaluation.result import own_seconds
+from longtail.runs.plan import DataOf, Job, find_trained_run, on_cuda
 from longtail.training.batches import Batches, place
 from longtail.training.loop import Progress, Stopwatch, train
 from longtail.training.trainer import Trainer
@@ -30,18 +28,6 @@ class FinishedTraining:
     """Over all replicas together."""
     clock: Stopwatch
     """Seconds of training, also of those before an interruption; without the last evaluation."""
-
-    def cost(self, job: Job, replica: Trainer, evaluation_seconds: float) -> ClassifierCost:
-        """Return what `job`, which `replica` was trained for, took with its evaluation."""
-        return ClassifierCost(
-            training_id=job.training_id(replica.data),
-            seconds=self.clock.seconds + evaluation_seconds,
-            images=replica.images,
-            images_per_second=self.images_per_second,
-            device=environment(cuda=on_cuda(replica.fabric))["device"],
-            capture_seconds=self.clock.paused_seconds,
-            replicas=len(self.replicas),
-        )
 
 
 def train_jobs(

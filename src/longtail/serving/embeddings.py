@@ -45,7 +45,12 @@ def embed(
     run = Run.open(run)
     served = read_run(run)
     images = _load_images(run, data, options)
-    _check_shape(run, served.about.blueprint.shape, images)
+    own, other = served.about.blueprint.shape, tuple(images.train.inputs.shape[1:])
+    if len(own) != len(other) or own[0] != other[0]:
+        raise UserError(
+            f"{run.folder} was trained on inputs of shape {own}, but {images.name} has {other}: "
+            "only height and width may differ"
+        )
     fabric, machine = relaunch(run), run.config.machine
     model = Model(served.backbone, served.head)
     # channels last as in training, for bit-identical features
@@ -53,12 +58,23 @@ def embed(
     preprocess = served.preprocess.to(fabric.device)
     arrays: dict[str, NDArray[Any]] = {}
     for part in ("train", "val", "test"):
-        split = getattr(images, part)
-        if split is not None:
+        if (split := getattr(images, part)) is not None:
             arrays[f"x_{part}"] = _to_float16(extract(model, split, preprocess, fabric, machine))
             arrays[f"y_{part}"] = split.labels.numpy()
     arrays["classes"] = np.array(images.classes, dtype=str)
-    arrays["made_by"] = np.array(json.dumps(describe_origin(run, images)))
+    stored = run.result
+    ratio = "" if stored["ratio"] is None else f":{stored['ratio']:g}"
+    origin = {
+        "images": Path(images.full_name).name,
+        "images_sha256": images.subset_sha256,
+        "network": run.config.backbone,
+        "trained_on": Path(f"{stored['data']}{ratio}").name,
+        "method": run.config.method,
+        "seed": run.config.seed,
+        "epochs": run.config.train.epochs,
+        "training_id": stored["training_id"],
+    }
+    arrays["made_by"] = np.array(json.dumps(origin))
     with replace_atomically(out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
     return out
@@ -79,39 +95,13 @@ def _load_images(run: Run, data: Path | str | Data | None, options: dict[str, An
     return own_data(run, options.get("root"))
 
 
-def describe_origin(run: Run, data: Data) -> dict[str, Any]:
-    """Describe the network, its training and the images that features come from."""
-    config, stored = run.config, run.result
-    ratio = "" if stored["ratio"] is None else f":{stored['ratio']:g}"
-    return {
-        "images": Path(data.full_name).name,
-        "images_sha256": data.subset_sha256,
-        "network": config.backbone,
-        "trained_on": Path(f"{stored['data']}{ratio}").name,
-        "method": config.method,
-        "seed": config.seed,
-        "epochs": config.train.epochs,
-        "training_id": stored["training_id"],
-    }
-
-
 def read_origin(path: Path) -> dict[str, Any]:
     """Read the origin that `embed` wrote into `path`; empty if another program wrote the file."""
     with np.load(path, allow_pickle=False) as file:
         return json.loads(str(file["made_by"])) if "made_by" in file.files else {}
 
 
-def _check_shape(run: Run, own: tuple[int, ...], data: Data) -> None:
-    other = tuple(data.train.inputs.shape[1:])
-    if len(own) != len(other) or own[0] != other[0]:
-        raise UserError(
-            f"{run.folder} was trained on inputs of shape {own}, but {data.name} has {other}: only "
-            "height and width may differ"
-        )
-
-
 def _to_float16(features: Tensor) -> NDArray[Any]:
     """Convert to float16, more precise than bf16; stay in float32 if that overflows."""
     half = features.half()
-    kept = half if bool(torch.isfinite(half).all()) else features
-    return kept.numpy(force=True)
+    return (half if torch.isfinite(half).all() else features).numpy(force=True)

@@ -22,6 +22,8 @@ from longtail.runs.folder import Run
 from longtail.training.model import Blueprint, describe_head
 
 FORMAT = 1
+TRAINING = ("method", "data", "ratio", "seed", "epochs", "training_id", "subset_sha256", "held_out")
+"""Fields of a run's result that describe the training of its model."""
 
 
 @dataclass(frozen=True)
@@ -120,42 +122,37 @@ class ServedModel(nn.Module):
         head = self.head.folded(alpha)
         blueprint = replace(self.about.blueprint, head=describe_head(head))
         metrics = _metrics_at(alpha, self.about.metrics)
+        metrics.pop("sweep", None)  # alpha is fixed now
         about = replace(self.about, blueprint=blueprint, alpha=alpha, dial=False, metrics=metrics)
         return ServedModel(Model(self.backbone, head), about)
 
     def with_alpha(self, alpha: float) -> "ServedModel":
         """Return this model with another default of its adjustable alpha."""
-        kept = {"sweep": self.about.metrics["sweep"]} if "sweep" in self.about.metrics else {}
-        metrics = _metrics_at(alpha, self.about.metrics) | kept
+        metrics = _metrics_at(alpha, self.about.metrics)
         about = replace(self.about, alpha=alpha, metrics=metrics)
         return ServedModel(Model(self.backbone, copy.deepcopy(self.head)), about)
 
     @staticmethod
-    def build(about: ModelDescription, source: str) -> "ServedModel":
-        """Build the model that `about` describes, without its weights; errors name `source`."""
+    def load(about: ModelDescription, weights: Mapping[str, Tensor], source: str) -> "ServedModel":
+        """Build the model that `about` describes, with `weights`; errors name the file `source`."""
         try:
             model = about.blueprint.build()
         except UserError:
             raise
         except (TypeError, ValueError, RuntimeError) as error:  # impossible sizes
             raise UserError(f"{source} describes a model that cannot be built: {error}") from None
-        if len(about.classes) != model.head.classes:
-            raise UserError(
-                f"{source} names {len(about.classes)} classes, but its head has "
-                f"{model.head.classes}"
-            )
-        return ServedModel(model, about)
-
-    def load_weights(self, weights: Mapping[str, Tensor], source: str) -> "ServedModel":
-        """Load `weights` and return this model; errors name the file `source`."""
+        names, outputs = len(about.classes), model.head.classes
+        if names != outputs:
+            raise UserError(f"{source} names {names} classes, but its head has {outputs}")
+        served = ServedModel(model, about)
         # not every format keeps a head's extra state, which the description already set
-        own = self.state_dict()
-        extra = {name: value for name, value in own.items() if name.endswith("_extra_state")}
+        own = served.state_dict().items()
+        extra = {name: value for name, value in own if name.endswith("_extra_state")}
         try:
-            self.load_state_dict({**extra, **weights})
+            served.load_state_dict({**extra, **weights})
         except RuntimeError:
             raise UserError(f"{source} holds weights of another model than it describes") from None
-        return self
+        return served
 
 
 def read_run(run: Run | Path | str) -> ServedModel:
@@ -190,23 +187,10 @@ def read_run(run: Run | Path | str) -> ServedModel:
             "class_mean": tables.class_mean(result["per_class"]),
             "sweep": result["sweep"],
         },
-        training={
-            name: result[name]
-            for name in (
-                "method",
-                "data",
-                "ratio",
-                "seed",
-                "epochs",
-                "training_id",
-                "subset_sha256",
-                "held_out",
-            )
-        },
+        training={name: result[name] for name in TRAINING},
         version=versions()["longtail"],
     )
-    source = f"{run.folder}/model.safetensors"
-    return ServedModel.build(about, source).load_weights(weights, source)
+    return ServedModel.load(about, weights, f"{run.folder}/model.safetensors")
 
 
 def fixed_alpha_error(about: ModelDescription) -> UserError:
@@ -223,7 +207,4 @@ def fixed_alpha_error(about: ModelDescription) -> UserError:
 def _metrics_at(alpha: float, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the accuracies at `alpha` if the run's sweep has them, else those of the run."""
     point = metrics.get("sweep", {}).get(f"{alpha:g}") if alpha != metrics.get("alpha") else None
-    figures = dict(metrics)
-    if point:
-        figures |= {**point, "alpha": alpha}
-    return {name: value for name, value in figures.items() if name != "sweep"}
+    return {**metrics, **point, "alpha": alpha} if point else dict(metrics)

@@ -3,11 +3,11 @@
 Shapes: B inputs per batch, images (C, H, W) uint8, embeddings (D,).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -38,11 +38,8 @@ class Prediction:
     """The most probable classes with their probabilities, best first."""
 
 
-class Network(Protocol):
-    """A function from a batch and alpha to logits (B, classes)."""
-
-    def __call__(self, inputs: Tensor, alpha: float | None) -> Tensor:
-        """Return logits (B, classes) on the CPU."""
+Network = Callable[[Tensor, float | None], Tensor]
+"""A function from a batch and alpha to logits (B, classes) on the CPU."""
 
 
 class Predictor:
@@ -146,9 +143,7 @@ class Predictor:
         best = logits.softmax(1).topk(min(top, len(self.classes)))
         predictions = []
         for values, places in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            ranked = tuple(
-                (self.classes[c], value) for c, value in zip(places, values, strict=True)
-            )
+            ranked = tuple(zip((self.classes[c] for c in places), values, strict=True))
             predictions.append(Prediction(*ranked[0], ranked))
         return predictions
 
@@ -197,19 +192,6 @@ class TorchNetwork:
         return output
 
 
-class OnnxNetwork:
-    """An onnxruntime session on the CPU."""
-
-    def __init__(self, session: Any):
-        self.session = session
-        self.names = [node.name for node in session.get_inputs()]
-
-    def __call__(self, inputs: Tensor, alpha: float | None) -> Tensor:
-        values = (inputs.numpy(), np.array(alpha or 0.0, dtype=np.float32))
-        feed = dict(zip(self.names, values, strict=False))  # alpha only if it is an input
-        return torch.from_numpy(self.session.run(None, feed)[0])
-
-
 def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
     """Load a model from a run, `longtail retrofit`, `longtail export` or `save_pretrained`.
 
@@ -223,8 +205,7 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
     if not path.exists():
         raise UserError(f"{path} does not exist: pass a run folder or a file of longtail export")
     if path.suffix == ".onnx":
-        about, session = read_onnx(path)
-        return Predictor(about, OnnxNetwork(session))
+        return Predictor(*read_onnx(path))
     if path.is_dir():
         model = read_folder(path)
     elif path.suffix == ".safetensors":
@@ -246,18 +227,9 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
 def _to_blob(picture: Picture) -> Blob:
     if isinstance(picture, Tensor):
         picture = _to_numpy(picture)
-    if isinstance(picture, np.ndarray):
-        return _to_image(picture)
-    return Path(picture) if isinstance(picture, str) else cast(Blob, picture)
-
-
-def _to_numpy(tensor: Tensor) -> NDArray[Any]:
-    """Copy a tensor of any device to NumPy, floats as float32: NumPy has no bfloat16."""
-    tensor = tensor.detach().cpu()
-    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
-
-
-def _to_image(pixels: NDArray[Any]) -> Image.Image:
+    if not isinstance(picture, np.ndarray):
+        return Path(picture) if isinstance(picture, str) else picture
+    pixels = picture
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3, 4):
         pixels = pixels.transpose(1, 2, 0)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
@@ -271,13 +243,18 @@ def _to_image(pixels: NDArray[Any]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(pixels))
 
 
+def _to_numpy(tensor: Tensor) -> NDArray[Any]:
+    """Copy a tensor of any device to NumPy, floats as float32: NumPy has no bfloat16."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+
+
 def _to_vector(row: Picture, size: int) -> NDArray[np.float32] | str:
     """Convert an embedding to float32, or return the reason why that is impossible."""
     if not isinstance(row, (Tensor, np.ndarray, Sequence)) or isinstance(row, (str, bytes)):
         return "this model takes embeddings, not images"
     try:
-        row = _to_numpy(row) if isinstance(row, Tensor) else row
-        vector = np.asarray(row, dtype=np.float32)
+        vector = np.asarray(_to_numpy(row) if isinstance(row, Tensor) else row, dtype=np.float32)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # text, or ragged
         return f"it is not a row of numbers ({error})"
     if vector.shape != (size,):

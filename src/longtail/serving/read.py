@@ -6,9 +6,11 @@ files, pickles above all, without opening them.
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import torch
 from safetensors import safe_open
+from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors
@@ -29,13 +31,12 @@ def read_folder(folder: Path) -> ServedModel:
             f"{WEIGHTS})"
         )
     about = ModelDescription.from_json((folder / CONFIG).read_text(), str(folder / CONFIG))
-    model = ServedModel.build(about, str(folder))
-    return model.load_weights(read_tensors(folder / WEIGHTS), str(folder))
+    return ServedModel.load(about, read_tensors(folder / WEIGHTS), str(folder))
 
 
 def read_safetensors(path: Path) -> ServedModel:
     """Read the model of a .safetensors file that longtail export wrote."""
-    tensors, source = read_tensors(path), str(path)
+    tensors = read_tensors(path)
     with safe_open(path, framework="pt") as file:
         text = (file.metadata() or {}).get(DESCRIPTION)
     if text is None:
@@ -43,21 +44,30 @@ def read_safetensors(path: Path) -> ServedModel:
             f"{path} holds weights without a description of the model: pass the folder of the run, "
             "or a file that longtail export wrote"
         )
-    model = ServedModel.build(ModelDescription.from_json(text, source), source)
-    return model.load_weights(tensors, source)
+    return ServedModel.load(ModelDescription.from_json(text, str(path)), tensors, str(path))
 
 
-def start_onnx_session(content: bytes) -> Any:
-    """Start an onnxruntime session on the CPU for the bytes of a file."""
-    require_packages("onnxruntime")
-    import onnxruntime
+class OnnxNetwork:
+    """The graph of an ONNX file, given as bytes, in an onnxruntime session on the CPU."""
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are raised, not logged
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    def __init__(self, content: bytes):
+        require("onnxruntime")
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised, not logged
+        device = ["CPUExecutionProvider"]
+        self.session = onnxruntime.InferenceSession(content, options, providers=device)
+        self.names = [node.name for node in self.session.get_inputs()]
+
+    def __call__(self, inputs: Tensor, alpha: Tensor | float | None = None) -> Tensor:
+        """Return logits (B, classes)."""
+        values = (inputs.numpy(), np.array(float(alpha or 0.0), dtype=np.float32))
+        feed = dict(zip(self.names, values, strict=False))  # alpha only if it is an input
+        return torch.from_numpy(self.session.run(None, feed)[0])
 
 
-def require_packages(*packages: str) -> None:
+def require(*packages: str) -> None:
     """Raise an error if a package of the extra `onnx` is not installed."""
     for package in packages:
         if find_spec(package) is None:
@@ -66,12 +76,12 @@ def require_packages(*packages: str) -> None:
             )
 
 
-def read_onnx(path: Path) -> tuple[ModelDescription, Any]:
-    """Read the description in an ONNX file and start a session for it."""
+def read_onnx(path: Path) -> tuple[ModelDescription, OnnxNetwork]:
+    """Read the description and the graph of an ONNX file."""
     try:
         # from bytes, so that the file cannot make the runtime read other files
-        session = start_onnx_session(path.read_bytes())
-        text = session.get_modelmeta().custom_metadata_map.get(DESCRIPTION)
+        network = OnnxNetwork(path.read_bytes())
+        text = network.session.get_modelmeta().custom_metadata_map.get(DESCRIPTION)
     except UserError:
         raise
     except Exception as error:  # onnxruntime raises many classes without a common base
@@ -81,6 +91,6 @@ def read_onnx(path: Path) -> tuple[ModelDescription, Any]:
     if text is None:
         raise UserError(f"{path} was not written by longtail export: run it with onnxruntime")
     about = ModelDescription.from_json(text, str(path))
-    if session.get_outputs()[0].shape[-1] != len(about.classes):
+    if network.session.get_outputs()[0].shape[-1] != len(about.classes):
         raise UserError(f"{path} names {len(about.classes)} classes, but its graph has others")
-    return about, session
+    return about, network

@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors.torch
 import torch
 
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.environment import environment, versions
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
@@ -30,6 +28,7 @@ from longtail.methods import Model
 from longtail.nn import weights as networks
 from longtail.nn.backbones import Backbone, Identity
 from longtail.nn.heads import AffineHead, CosineHead, Head
+from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.model import ModelDescription, ServedModel
 from longtail.training.batches import build_preprocess
@@ -101,15 +100,6 @@ class Retrofit:
         helps = "It helps" if self.gain > 0 else "It does not help; keep the original"
         return f"{helps}: at alpha {self.head.alpha:g} {change}.{caution}"
 
-    def save(self, folder: Path, model: ServedModel, facts: Mapping[str, Any]) -> None:
-        """Write the model for `load_model`, the new checkpoint, and result.json with `facts`."""
-        exports.save_pretrained(model, folder)
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.state.items()}
-        with replace_atomically(folder / exports.CHECKPOINT) as path:
-            path.write_bytes(safetensors.torch.save(tensors))
-        with replace_atomically(folder / "result.json") as path:
-            path.write_text(json.dumps({**facts, **self.to_json()}, indent=1) + "\n")
-
     def to_json(self) -> dict[str, Any]:
         """Return all fields but the tensors as plain JSON values."""
         return {
@@ -166,8 +156,12 @@ def retrofit(
             "subset_sha256": data.subset_sha256,
             "counts": data.counts.images,
             **environment(cuda=torch.cuda.is_available()),
+            **result.to_json(),
         }
-        result.save(folder, _make_model(result, backbone, data, Path(checkpoint).name), facts)
+        served = _make_model(result, backbone, data, Path(checkpoint).name)
+        written = Run(exports.save_pretrained(served, folder))
+        written.save_model(result.state, exports.CHECKPOINT)
+        written.write("result.json", json.dumps(facts, indent=1) + "\n")
     return result
 
 
@@ -192,12 +186,12 @@ def _extract_features(
     fabric = launch(machine)
     preprocess = build_preprocess(data, NO_AUGMENTATION).to(fabric.device)
     network = Model(backbone, AffineHead.of(layer.weight, layer.bias)).to(fabric.device)
-    parts = {}
-    for part in ("train", "val", "test"):
-        if (split := getattr(data, part)) is not None:
-            features = extract(network, split, preprocess, fabric, machine)
-            parts[part] = Split(features.cpu(), split.labels)
-    return parts
+    splits = {part: getattr(data, part) for part in ("train", "val", "test")}
+    return {
+        part: Split(extract(network, split, preprocess, fabric, machine).cpu(), split.labels)
+        for part, split in splits.items()
+        if split is not None
+    }
 
 
 @torch.no_grad()
@@ -242,18 +236,14 @@ def _make_model(
     result: Retrofit, backbone: Identity | networks.HeadlessNetwork, data: Data, checkpoint: str
 ) -> ServedModel:
     """Build the network with the new head, its adjustable alpha set to the chosen one."""
-    name = "identity" if isinstance(backbone, Identity) else backbone.name
+    name, alpha = "identity" if isinstance(backbone, Identity) else backbone.name, result.head.alpha
     about = ModelDescription(
         blueprint=Blueprint.of(Config(backbone=name, train=NO_AUGMENTATION), result.head, data),
         classes=data.classes,
         counts=data.counts.images,
-        alpha=result.head.alpha,
+        alpha=alpha,
         dial=True,
-        metrics={
-            "evaluated_on": result.evaluated_on,
-            "alpha": result.head.alpha,
-            **_flatten(result.after),
-        },
+        metrics={"evaluated_on": result.evaluated_on, "alpha": alpha, **_flatten(result.after)},
         training={
             "method": "retrofit",
             "checkpoint": checkpoint,

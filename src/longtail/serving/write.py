@@ -21,14 +21,7 @@ from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import FILES, Run
 from longtail.serving.card import render_card
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
-from longtail.serving.read import (
-    CONFIG,
-    DESCRIPTION,
-    WEIGHTS,
-    read_folder,
-    require_packages,
-    start_onnx_session,
-)
+from longtail.serving.read import CONFIG, DESCRIPTION, WEIGHTS, OnnxNetwork, read_folder, require
 
 BATCHES = (1, 2, 5)
 """Batch sizes at which a graph must agree with the model."""
@@ -124,27 +117,26 @@ def _safetensors(model: ServedModel) -> tuple[bytes, Graph]:
     weights = {name: w.cpu().contiguous() for name, w in model.state_dict().items()}
     text = _describe(model)
     content = safetensors.torch.save(weights, {"format": "pt", DESCRIPTION: text})
-    copied = ServedModel.build(ModelDescription.from_json(text, "the file"), "the file")
-    return content, copied.load_weights(safetensors.torch.load(content), "the file")
+    about = ModelDescription.from_json(text, "the file")
+    return content, ServedModel.load(about, safetensors.torch.load(content), "the file")
 
 
 def _onnx(model: ServedModel) -> tuple[bytes, Graph]:
-    require_packages("onnx", "onnxscript", "onnxruntime")
+    require("onnx", "onnxscript", "onnxruntime")
     size = sum(weight.nbytes for weight in model.state_dict().values())
     if size > LARGEST_ONNX:
         raise UserError(
             f"the weights take {size / 1e9:.1f} GB, but one ONNX file holds 2: use --to safetensors"
         )
-    names = _input_names(model)
-    sample, shapes = _make_inputs(model, 2), _dynamic_shapes(model)
+    inputs = "embeddings" if model.about.blueprint.embeddings else "images"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's warnings about its own code
         program = torch.onnx.export(
             model,
-            sample,
+            _make_inputs(model, 2),
             dynamo=True,
-            dynamic_shapes=shapes,
-            input_names=names,
+            dynamic_shapes=_dynamic_shapes(model),
+            input_names=[inputs, "alpha"] if model.about.dial else [inputs],
             output_names=["logits"],
             verbose=False,
         )
@@ -153,13 +145,7 @@ def _onnx(model: ServedModel) -> tuple[bytes, Graph]:
         node.metadata_props.clear()  # stack traces hold paths of this machine
     program.model.metadata_props[DESCRIPTION] = _describe(model)
     content = program.model_proto.SerializeToString()
-    session = start_onnx_session(content)
-
-    def run(*inputs: Tensor) -> Tensor:
-        feed = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
-        return torch.from_numpy(session.run(None, feed)[0])
-
-    return content, run
+    return content, OnnxNetwork(content)
 
 
 def _torch_export(model: ServedModel) -> tuple[bytes, Graph]:
@@ -171,8 +157,7 @@ def _torch_export(model: ServedModel) -> tuple[bytes, Graph]:
         )
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # it holds paths of this machine
-        extra_files = {f"{DESCRIPTION}.json": _describe(model)}
-        torch.export.save(program, content, extra_files=extra_files)
+        torch.export.save(program, content, extra_files={f"{DESCRIPTION}.json": _describe(model)})
         content.seek(0)
         return content.getvalue(), torch.export.load(content).module()
 
@@ -183,11 +168,6 @@ WRITERS: dict[str, tuple[str, Callable[[ServedModel], tuple[bytes, Graph]]]] = {
     "torch-export": (".pt2", _torch_export),
 }
 """Suffix of each format, and the function that makes the bytes of a file and its graph."""
-
-
-def _input_names(model: ServedModel) -> list[str]:
-    inputs = "embeddings" if model.about.blueprint.embeddings else "images"
-    return [inputs, "alpha"] if model.about.dial else [inputs]
 
 
 def _dynamic_shapes(model: ServedModel) -> tuple[dict[int, torch.export.Dim] | None, ...]:
