@@ -125,7 +125,8 @@ class CosineTDEClassifier(HeadClassifier):
         if self.background is None:
             return []
         several = isinstance(self.background, list | tuple | set | frozenset | np.ndarray)
-        labels, known = self.background if several else [self.background], self.classes_.tolist()
+        labels = self.background if several else [self.background]
+        known = self.classes_.tolist()
         for label in labels:
             if label not in known:
                 raise UserError(f"background {label!r} is not a class: {known[:10]}")

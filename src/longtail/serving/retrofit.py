@@ -236,7 +236,8 @@ def _make_model(
     result: Retrofit, backbone: Identity | networks.HeadlessNetwork, data: Data, checkpoint: str
 ) -> ServedModel:
     """Build the network with the new head, its adjustable alpha set to the chosen one."""
-    name, alpha = "identity" if isinstance(backbone, Identity) else backbone.name, result.head.alpha
+    name = "identity" if isinstance(backbone, Identity) else backbone.name
+    alpha = result.head.alpha
     about = ModelDescription(
         blueprint=Blueprint.of(Config(backbone=name, train=NO_AUGMENTATION), result.head, data),
         classes=data.classes,
