@@ -4,14 +4,21 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 
-RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-RunFolders = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-Device = Literal["auto", "cpu", "cuda"]
+RunFolder = Annotated[Path, Positional, arg(metavar="RUN", help="Folder of a finished run.")]
+RunFolders = Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
+Images = Annotated[tuple[str, ...], Positional, arg(metavar="IMAGES")]
+Out = Annotated[Path, arg(aliases=["-o"])]
+OptionalOut = Annotated[Path | None, arg(aliases=["-o"])]
+MovedData = Annotated[str | None, arg(help="New location of the run's data, if it has moved.")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"],
+    arg(help="Device to compute on; auto uses CUDA if available."),
+]
 
 
 def find_changed_options(files: DataConfig) -> dict[str, Any]:
@@ -22,24 +29,20 @@ def find_changed_options(files: DataConfig) -> dict[str, Any]:
 
 def parse_alphas(text: str) -> list[float]:
     """Read '0:3:0.25', first to last in steps, or a list such as '0,0.5,1'."""
-    if ":" not in text:
-        return [_parse_alpha(part, text) for part in text.split(",")]
-    parts = [_parse_alpha(part, text) for part in text.split(":")]
-    if len(parts) != 3 or parts[2] <= 0 or parts[1] < parts[0]:
-        raise UserError(f"--alphas is FIRST:LAST:STEP with a positive step, not '{text}'")
-    first, last, step = parts
-    if (last - first) / step > 1000:
-        raise UserError(f"--alphas {text} are more than 1,000 values: take a larger step")
-    return [first + i * step for i in range(int((last - first) / step + 1e-9) + 1)]
-
-
-def _parse_alpha(part: str, text: str) -> float:
     try:
-        return parse_number("--alphas", part)
+        values = [parse_number("--alphas", part) for part in text.replace(":", ",").split(",")]
     except UserError:
         raise UserError(
             f"--alphas takes FIRST:LAST:STEP as 0:2:0.5, or numbers as 0,1,1.5, not '{text}'"
         ) from None
+    if ":" not in text:
+        return values
+    if len(values) != 3 or values[2] <= 0 or values[1] < values[0]:
+        raise UserError(f"--alphas is FIRST:LAST:STEP with a positive step, not '{text}'")
+    first, last, step = values
+    if (last - first) / step > 1000:
+        raise UserError(f"--alphas {text} are more than 1,000 values: take a larger step")
+    return [first + i * step for i in range(int((last - first) / step + 1e-9) + 1)]
 
 
 def parse_number(option: str, text: str) -> float:

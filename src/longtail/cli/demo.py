@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from longtail.cli.output import print_table
+from longtail.cli.output import Console, print_table
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class Demo:
 
     def run(self) -> None:
         """Train, print the table and write the report."""
-        from longtail.cli.output import Console
         from longtail.reporting.demo import demo
 
         with Console() as console:

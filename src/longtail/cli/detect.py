@@ -3,12 +3,10 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import tyro
-
-from longtail.cli.arguments import Device, RunFolder, RunFolders, parse_alphas
-from longtail.cli.output import is_first_process, print_lines
+from longtail.cli.arguments import Device, MovedData, Out, RunFolder, RunFolders, parse_alphas
+from longtail.cli.output import Console, is_first_process, print_lines
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.detection.config import DetectionConfig, Tde
@@ -38,16 +36,8 @@ class DetectTrain:
       longtail detect train my/folder --backbone resnet50.tv_in1k --pretrained --norm frozen
       longtail detect train --recipe recipes/lvis/v0.5/deconfound-tde.yaml --root ~/data"""
 
-    def load_config(self) -> DetectionConfig:
-        """Return the configuration of the run in --out."""
-        from longtail.detection.run import DetectionRun
-
-        assert self.out
-        return DetectionRun(self.out).config
-
     def run(self) -> None:
         """Train, then print the average precisions."""
-        from longtail.cli.output import Console
         from longtail.detection.train import fit
 
         config = self.config
@@ -58,11 +48,7 @@ class DetectTrain:
         out = self.out or Path("runs") / f"{Path(config.data).name}-{config.method}-s{config.seed}"
         with Console() as console:
             run = fit(
-                config,
-                out=out,
-                resume=self.resume,
-                overwrite=self.overwrite,
-                progress=console,
+                config, out=out, resume=self.resume, overwrite=self.overwrite, progress=console
             )
         if is_first_process():
             _print_precisions([run.result])
@@ -74,17 +60,14 @@ class DetectEval:
     """Evaluate a finished detector, with its own TDE setting or another."""
 
     folder: RunFolder
-    """Folder of a finished run."""
     tde: Tde | None = None
     """off, plain (all classes alike) or background-exempt (Eq. 9); the run's own by default."""
     alpha: float | None = None
     """How much of the indirect effect to remove; the run's own by default."""
-    data: str | None = None
-    """New location of the run's data, if it has moved."""
+    data: MovedData = None
     json: bool = False
     """Print the whole result as JSON."""
     device: Device = "auto"
-    """Device to compute on; auto uses CUDA if available."""
 
     examples = """
       longtail detect eval runs/shapes-lvis-deconfound-tde-s0
@@ -95,11 +78,9 @@ class DetectEval:
         """Print a table or JSON."""
         from longtail.detection.reopen import OpenDetector
 
-        result = (
-            OpenDetector(self.folder, data=self.data, machine=MachineConfig(device=self.device))
-            .evaluate(self.tde, self.alpha)
-            .to_json()
-        )
+        machine = MachineConfig(device=self.device)
+        finished = OpenDetector(self.folder, data=self.data, machine=machine)
+        result = finished.evaluate(self.tde, self.alpha).to_json()
         if self.json:
             print(json.dumps(result))
         else:
@@ -111,15 +92,12 @@ class DetectSweep:
     """Evaluate a finished detector at many alphas."""
 
     folder: RunFolder
-    """Folder of a finished run."""
     alphas: str = "0:2:0.5"
     """FIRST:LAST:STEP, or numbers separated by commas."""
     tde: Literal["plain", "background-exempt"] = "background-exempt"
     """Remove the effect from all classes, or from all but the background."""
-    data: str | None = None
-    """New location of the run's data, if it has moved."""
+    data: MovedData = None
     device: Device = "auto"
-    """Device to compute on; auto uses CUDA if available."""
 
     examples = """
       longtail detect sweep runs/shapes-lvis-deconfound-tde-s0
@@ -145,7 +123,7 @@ class DetectReport:
 
     folders: RunFolders
     """Folders of finished runs on the same data."""
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
+    out: Out = Path("report.html")
     """File to write. It needs no other file and no network."""
     count: int = 6
     """Number of validation images to draw."""
@@ -154,7 +132,6 @@ class DetectReport:
     data: str | None = None
     """New location of the runs' data, if it has moved."""
     device: Device = "auto"
-    """Device to compute on; auto uses CUDA if available."""
 
     examples = """
       longtail detect report runs/shapes-lvis-deconfound-tde-s0 -o report.html"""
@@ -179,13 +156,8 @@ class DetectReport:
 def _print_precisions(results: list[dict[str, Any]]) -> None:
     from longtail.detection.run import FIGURES
 
-    lines = [
-        [
-            r["method"],
-            r["tde"],
-            "-" if r["alpha"] is None else f"{r['alpha']:g}",
-            *("-" if r["ap"][name] is None else f"{r['ap'][name]:.1f}" for name in FIGURES),
-        ]
-        for r in results
-    ]
+    lines = []
+    for r in results:
+        alpha = None if r["alpha"] is None else f"{r['alpha']:g}"
+        lines.append([r["method"], r["tde"], alpha, *(r["ap"][name] for name in FIGURES)])
     print_lines(["method", "TDE", "alpha", *FIGURES], lines)

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import tyro
-
-from longtail.cli.arguments import Device, RunFolder
+from longtail.cli.arguments import Device, Images, MovedData, RunFolder
 from longtail.cli.output import count_noun
 from longtail.cli.predict import list_images
 from longtail.core.config import MachineConfig
@@ -33,8 +31,7 @@ class DetectPredict:
     """
 
     folder: RunFolder
-    """Folder of a finished run."""
-    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")] = ()
+    images: Images = ()
     """Files, folders, quoted globs, or - to read paths from standard input; by default images of
     the run's validation part."""
     out: Path = Path("predictions")
@@ -54,10 +51,8 @@ class DetectPredict:
     """off, plain or background-exempt; the run's own by default."""
     alpha: float | None = None
     """How much of the indirect effect to remove; the run's own by default."""
-    data: str | None = None
-    """New location of the run's data, if it has moved."""
+    data: MovedData = None
     device: Device = "auto"
-    """Device to compute on; auto uses CUDA if available."""
 
     examples = """
       longtail detect predict runs/shapes-lvis-deconfound-tde-s0 --out pictures
@@ -68,6 +63,8 @@ class DetectPredict:
 
     def run(self) -> None:
         """Write the drawings or the result file."""
+        from longtail.core.files import replace_atomically
+        from longtail.detection.average_precision import lvis_json
         from longtail.detection.reopen import OpenDetector
 
         if self.annotations and self.images:
@@ -89,32 +86,25 @@ class DetectPredict:
         machine = MachineConfig(device=self.device)
         finished = OpenDetector(self.folder, data=self.data, machine=machine)
         config = finished.change_scoring(self.tde, self.alpha)
+        if self.lvis_json and self.lvis_json.is_dir():
+            raise UserError(f"{self.lvis_json} is a folder: --lvis-json is the file to write")
+        _check_writable(self.lvis_json.parent if self.lvis_json else self.out)
+        data, complete = self._read_images(finished)
         if self.lvis_json:
-            complete = self._write(finished, config, self.lvis_json)
+            detections = lvis_json(data, finished.predict(config, data), named=bool(self.images))
+            with replace_atomically(self.lvis_json) as path:
+                path.write_text(json.dumps(detections))
+            images = count_noun(len(data), "image")
+            print(f"{len(detections):,} detections in {images}: {self.lvis_json}")
         else:
-            complete = self._draw(finished, config)
+            self._draw(finished, config, data)
         if not complete:
             sys.exit(1)
 
-    def _write(self, finished: "OpenDetector", config: DetectionConfig, out: Path) -> bool:
-        """Write the result file; return whether every image was readable."""
-        from longtail.core.files import replace_atomically
-        from longtail.detection.average_precision import lvis_json
-
-        if out.is_dir():
-            raise UserError(f"{out} is a folder: --lvis-json is the file to write")
-        _check_writable(out.parent)
-        data, complete = self._read_images(finished)
-        detections = lvis_json(data, finished.predict(config, data), named=bool(self.images))
-        with replace_atomically(out) as path:
-            path.write_text(json.dumps(detections))
-        print(f"{len(detections):,} detections in {count_noun(len(data), 'image')}: {out}")
-        return complete
-
-    def _draw(self, finished: "OpenDetector", config: DetectionConfig) -> bool:
-        """Write the drawings; return whether every image was readable."""
-        _check_writable(self.out)
-        data, complete = self._read_images(finished)
+    def _draw(
+        self, finished: "OpenDetector", config: DetectionConfig, data: "DetectionSet"
+    ) -> None:
+        """Write drawings without and with TDE, and print how many."""
         chosen = range(len(data) if self.images else min(self.count, len(data)))
         drawings = finished.compare(config, data, chosen, self.least_score)
         names = _number_duplicates(data.pictures[number].path.stem for number in chosen)
@@ -127,7 +117,6 @@ class DetectPredict:
             f"{count_noun(detections, 'detection')} of score {self.least_score:g} or higher "
             "(--least-score)"
         )
-        return complete
 
     def _read_images(self, finished: "OpenDetector") -> tuple["DetectionSet", bool]:
         """Return the readable images, and whether these are all."""

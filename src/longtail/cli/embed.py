@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from longtail.cli.arguments import RunFolder, find_changed_options
+from longtail.cli.arguments import Out, RunFolder, find_changed_options
 from longtail.core.config import DataConfig
 
 
@@ -15,8 +12,7 @@ class Embed:
     """Write the features of a trained network to an .npz file, to train classifiers on."""
 
     folder: RunFolder
-    """Folder of a finished run."""
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features.npz")
+    out: Out = Path("features.npz")
     """File to write."""
     data: str = ""
     """Images to embed; by default those that the run was trained on."""
@@ -31,7 +27,6 @@ class Embed:
         """Write the file and print its path."""
         from longtail.serving.embeddings import embed
 
-        out = embed(
-            self.folder, self.out, data=self.data or None, **find_changed_options(self.files)
-        )
+        options = find_changed_options(self.files)
+        out = embed(self.folder, self.out, data=self.data or None, **options)
         print(f"written to {out}")

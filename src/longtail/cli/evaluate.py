@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from longtail.cli.arguments import RunFolder, parse_number
+from longtail.cli.arguments import MovedData, RunFolder, parse_number
 from longtail.cli.output import print_table
 
 
@@ -12,12 +12,10 @@ class Eval:
     """Evaluate a finished run, at its own alpha or at another."""
 
     folder: RunFolder
-    """Folder of a finished run."""
     alpha: str | None = None
     """A number, or auto: the run's own choice, else one made on its held-out data, else one made
     without labels. By default the run's own alpha."""
-    data: str | None = None
-    """New location of the run's data, if it has moved."""
+    data: MovedData = None
     json: bool = False
     """Print the whole result as JSON."""
 

@@ -1,12 +1,9 @@
 """`longtail export`: write the model of a run to a file."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
-
-from longtail.cli.arguments import RunFolder
+from longtail.cli.arguments import OptionalOut, RunFolder
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class Export:
     """Folder of a finished run, of longtail retrofit, or of save_pretrained."""
     to: Literal["safetensors", "onnx", "torch-export"] = "safetensors"
     """File format. ONNX needs pip install longtail[onnx]."""
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    out: OptionalOut = None
     """File to write; METHOD with the format's suffix, in the current folder, by default."""
     alpha: float | None = None
     """Alpha to fold into the weights; the run's own by default."""

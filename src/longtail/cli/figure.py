@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from longtail.cli.arguments import RunFolders
+from longtail.cli.arguments import OptionalOut, Out, RunFolders
+from longtail.cli.output import print_lines
 from longtail.core.errors import UserError
 
 
@@ -19,7 +20,7 @@ class Figure:
     sources: RunFolders = ()
     """Folders of finished runs, folders that hold several, or result files. Seeds of one method are
     drawn as a mean with a band."""
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    out: OptionalOut = None
     """File to write: .svg, .pdf or .png; NAME.svg by default."""
     data: str | None = None
     """gradcam and decomposition only: new location of the runs' data, if it has moved."""
@@ -58,7 +59,7 @@ class Figures:
     """Folders of finished runs, folders that hold several, or result files."""
     all: bool = False
     """Draw every figure that the runs allow."""
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("figures")
+    out: Out = Path("figures")
     """Folder for the drawings."""
     data: str | None = None
     """New location of the runs' data, if it has moved."""
@@ -69,7 +70,6 @@ class Figures:
 
     def run(self) -> None:
         """Print one line per figure."""
-        from longtail.cli.output import print_lines
         from longtail.reporting import figures
         from longtail.runs.compare import find_runs
 

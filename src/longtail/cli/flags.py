@@ -1,8 +1,16 @@
-"""Flags of a command: tyro reads them from words into the command's dataclass."""
+"""Flags of a command: tyro reads them into the command's dataclass, and shows them as help.
 
-from dataclasses import fields, is_dataclass
+A command with many options lists the most used ones in `main_options`. `--help` shows only these,
+`--help-all` shows the others too, as advanced options.
+"""
+
+import ast
+import inspect
+import textwrap
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeAlias, get_args, get_origin
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -11,6 +19,8 @@ from longtail.core.errors import UserError, unknown
 
 REGISTRY = ConstructorRegistry()
 """How tyro reads the types of our options."""
+Row: TypeAlias = tuple[str, Any, Any]
+"""Name, type and default of an option, or of a group of options."""
 
 
 def read_flags(program: str, kind: type, words: list[str], **default: Any) -> Any:
@@ -47,12 +57,11 @@ def list_flags(kind: type) -> list[str]:
     """List every flag of a command, including the --no- form of switches."""
     flags: list[str] = []
     for item in fields(kind):
-        inner = item.type if isinstance(item.type, type) else None
-        if inner and is_dataclass(inner):
-            flags += list_flags(inner)
+        name = item.name.replace("_", "-")
+        if isinstance(item.type, type) and is_dataclass(item.type):
+            flags += list_flags(item.type)
         else:
-            name = item.name.replace("_", "-")
-            flags += [f"--{name}", f"--no-{name}"] if inner is bool else [f"--{name}"]
+            flags += [f"--{name}", f"--no-{name}"] if item.type is bool else [f"--{name}"]
     return flags
 
 
@@ -60,27 +69,85 @@ def list_flags(kind: type) -> list[str]:
 def _optional_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Show `X | None` as `X` in help, and read the word None as None."""
     kind, *rest = get_args(info.type) or (None,)
-    if rest != [type(None)]:
+    choices = get_args(kind) if get_origin(kind) is Literal else None
+    if rest != [type(None)] or not (choices or kind in (Path, str, int, float)):
         return None
-    if get_origin(kind) is Literal:
-        return _choice_spec(get_args(kind))
-    if kind not in (Path, str, int, float):
-        return None
+    make = str if choices else kind
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar=kind.__name__.upper(),
-        instance_from_str=lambda words: None if words == ["None"] else kind(words[0]),
-        is_instance=lambda value: value is None or isinstance(value, kind),
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-def _choice_spec(choices: tuple[str, ...]) -> PrimitiveConstructorSpec[Any]:
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=f"{{{','.join(choices)}}}",
-        instance_from_str=lambda words: words[0],
-        is_instance=lambda value: value is None or value in choices,
+        metavar=f"{{{','.join(choices)}}}" if choices else kind.__name__.upper(),
+        instance_from_str=lambda words: None if words == ["None"] else make(words[0]),
+        is_instance=lambda v: v is None or (v in choices if choices else isinstance(v, kind)),
         str_from_instance=lambda value: [str(value)],
         choices=choices,
     )
+
+
+def print_help(program: str, kind: Any, default: Any = None, *, advanced: bool = False) -> NoReturn:
+    """Print the help of a command and exit.
+
+    Args:
+        program: the command as the user types it.
+        kind: its dataclass.
+        default: an instance whose values are shown as defaults; else those of the class.
+        advanced: show the advanced options too.
+    """
+    main: dict[str, Row] = dict.fromkeys(getattr(kind, "main_options", ()), ("", None, None))
+    rows = _list_rows(kind, default, main)
+    if main:
+        about = tyro.conf.arg(help="show the advanced options too", help_behavior_hint="")
+        help_all = ("help_all", Annotated[bool, tyro.conf.FlagCreatePairsOff, about], False)
+        others = [_group("advanced", rows, f"All other options of {program}.")] if advanced else []
+        rows = [*main.values(), help_all, *others]
+    examples = textwrap.indent(inspect.cleandoc(kind.examples), "  ")
+    tyro.cli(
+        make_dataclass("Options", rows, kw_only=True),
+        args=["--help"],
+        prog=program,
+        description=f"{inspect.cleandoc(kind.__doc__)}\n\nExamples:\n{examples}",
+        config=(tyro.conf.OmitArgPrefixes,),
+        registry=REGISTRY,
+    )
+    raise AssertionError("tyro exits after --help")
+
+
+def _list_rows(kind: Any, default: Any, main: dict[str, Row]) -> list[Row]:
+    """List the options of a dataclass, in groups; those named in `main` go there instead."""
+    rows: list[Row] = []
+    texts = _help_texts(kind)
+    for item in fields(kind):
+        made = item.default if item.default_factory is MISSING else item.default_factory()
+        value = getattr(default, item.name, made)
+        if item.name == "config":
+            rows += _list_rows(item.type, value, main)
+        elif is_dataclass(item.type):
+            rows.append(_group(item.name, _list_rows(item.type, value, main), item.type.__doc__))
+        elif item.name in main:
+            main[item.name] = _option(item, value, texts.get(item.name))
+        else:
+            rows.append(_option(item, value, texts.get(item.name)))
+    return rows
+
+
+def _option(item: Field[Any], value: Any, text: str | None) -> Row:
+    """Describe one option; an empty default is not shown."""
+    empty = value is MISSING or value is None or value is False or value in ("", ())
+    hint = "" if empty else None  # None: as tyro words it
+    kind = Annotated[item.type, tyro.conf.arg(help=text, help_behavior_hint=hint)]  # type: ignore[name-defined]
+    return item.name, kind, field() if value is MISSING else field(default_factory=lambda: value)
+
+
+def _group(name: str, rows: list[Row], text: str | None) -> Row:
+    kind = make_dataclass(name, rows, kw_only=True, namespace={"__doc__": text})
+    return name, kind, field(default_factory=kind)
+
+
+def _help_texts(kind: type) -> dict[str, str]:
+    """Return the docstring under each field of a dataclass, on one line."""
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        ast.unparse(item.target): " ".join(ast.literal_eval(text.value).split())
+        for item, text in pairwise(tree.body)
+        if isinstance(item, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }

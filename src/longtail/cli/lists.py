@@ -35,7 +35,7 @@ class Methods:
         elif self.out:
             print(f"written to {listing.write(self.out)}")
         else:
-            print_lines(list(listing.HEADER), [listing.row(name) for name in listing.by_year()])
+            print_lines(listing.HEADER, map(listing.row, listing.by_year()))
 
 
 @dataclass(frozen=True)
@@ -52,5 +52,5 @@ class DataSets:
         """Print the list."""
         from longtail.data.load import list_data_sets
 
-        print_lines(["data", "what", "found"], [list(row) for row in list_data_sets(self.root)])
+        print_lines(["data", "what", "found"], list_data_sets(self.root))
         print("for detection data sets see longtail detect train --help")

@@ -2,7 +2,9 @@
 
 import os
 import time
-from typing import Any, Self
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 from rich.console import Console as Terminal
 from rich.live import Live
@@ -12,15 +14,12 @@ LIVE_SECONDS, LOG_SECONDS = 0.1, 60.0
 """Least time between two progress lines within an epoch, on a terminal and in a log."""
 
 
-class Console:
+class Console(AbstractContextManager["Console"]):
     """Prints the progress of trainings, one after the other; a `training.loop.Progress`."""
 
     def __init__(self, terminal: Terminal | None = None):
         self.terminal = terminal or Terminal(highlight=False)
         self._live: Live | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -48,7 +47,10 @@ class Console:
         if done > 1:
             speed = images * (done - 1) / steps / (now - self._first_step)
             line += f"  {speed:,.0f} images/s"
-        line += self._format_time_left(done / steps)
+        if self._epoch > self._first:
+            passed, left = self._epoch - self._first, self._epochs - self._epoch
+            part = done / steps
+            line += f"  about {(now - self._began) / (passed + part) * (left - part):.0f} s left"
         if self._live:
             self._live.update(Text(line), refresh=True)
         else:
@@ -75,36 +77,29 @@ class Console:
             self._live.stop()
             self._live = None
 
-    def _format_time_left(self, part: float) -> str:
-        """Estimate the time left from the epochs so far and the `part` done of this one."""
-        if self._epoch == self._first:
-            return ""
-        passed = self._epoch - self._first + part
-        seconds = (time.perf_counter() - self._began) / passed * (self._epochs - self._epoch - part)
-        return f"  about {seconds:.0f} s left"
-
 
 def print_table(results: list[dict[str, Any]]) -> None:
     """Print mean and deviation of each method over its seeds."""
     from longtail.evaluation import tables
 
     columns = tables.columns(tables.is_uneven(results))
-    lines = [row.cells(columns) for row in tables.rows(results)]
-    print_lines([*tables.HEADER, *columns], lines)
+    print_lines([*tables.HEADER, *columns], [row.cells(columns) for row in tables.rows(results)])
     if is_first_process() and any(result["evaluated_on"] == "val" for result in results):
         print("evaluated on the validation part")
 
 
-def print_lines(header: list[str], lines: list[list[str]]) -> None:
-    """Print a plain table with aligned columns, on rank 0 only."""
+def print_lines(header: Sequence[str], lines: Iterable[Sequence[str | float | None]]) -> None:
+    """Print a plain table with aligned columns, on rank 0 only; None as a dash."""
     if not is_first_process():
         return
-    columns = list(zip(header, *lines, strict=True))
-    widths = [max(len(cell) for cell in column) for column in columns]
-    for line in (header, *lines):
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        )
+    rows = [header, *([_format_cell(cell) for cell in line] for line in lines)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def _format_cell(cell: str | float | None) -> str:
+    return "-" if cell is None else cell if isinstance(cell, str) else f"{cell:.1f}"
 
 
 def count_noun(number: int, noun: str) -> str:

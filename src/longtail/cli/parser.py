@@ -1,4 +1,8 @@
-"""The command line: read the words that a user typed into a command, and run it."""
+"""The command line: read the words that a user typed into a command, and run it.
+
+Each command is a dataclass of its options whose `run` calls one library function and prints. No
+command imports torch before it runs, so that help answers at once.
+"""
 
 import logging
 import os
@@ -6,24 +10,55 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import longtail
-from longtail.cli.commands import COMMANDS
-from longtail.cli.flags import list_flags, read_flags
-from longtail.cli.help import HELP_WORDS, overview, print_help
+from longtail.cli.demo import Demo
+from longtail.cli.detect import DetectEval, DetectReport, DetectSweep, DetectTrain
+from longtail.cli.detect_predict import DetectPredict
+from longtail.cli.embed import Embed
+from longtail.cli.evaluate import Eval
+from longtail.cli.export import Export
+from longtail.cli.figure import Figure, Figures
+from longtail.cli.flags import list_flags, print_help, read_flags
+from longtail.cli.lists import DataSets, Methods
 from longtail.cli.output import rank
+from longtail.cli.predict import Predict
+from longtail.cli.report import Report
+from longtail.cli.retrofit import RetrofitCommand
+from longtail.cli.sweep import Sweep
 from longtail.cli.train import Train
 from longtail.core.errors import UserError, unknown
+
+COMMANDS: dict[str, type] = {
+    "demo": Demo,
+    "train": Train,
+    "eval": Eval,
+    "sweep": Sweep,
+    "report": Report,
+    "predict": Predict,
+    "export": Export,
+    "figure": Figure,
+    "figures": Figures,
+    "embed": Embed,
+    "retrofit": RetrofitCommand,
+    "methods": Methods,
+    "data": DataSets,
+    "detect train": DetectTrain,
+    "detect eval": DetectEval,
+    "detect sweep": DetectSweep,
+    "detect predict": DetectPredict,
+    "detect report": DetectReport,
+}
+"""Commands by what the user types: one word, or a family and a word of it."""
+HELP_WORDS = {"-h", "--help", "--help-all"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command of `longtail`."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
     with user_errors():
-        command = parse(arguments)
-        if command is not None:
-            command()
+        parse(list(sys.argv[1:] if argv is None else argv))()
 
 
 @contextmanager
@@ -59,18 +94,15 @@ def _stop(reason: str) -> NoReturn:
     sys.exit(2)
 
 
-def parse(arguments: list[str]) -> Callable[[], None] | None:
-    """Return the command to run, or None after printing the overview or the version."""
+def parse(arguments: list[str]) -> Callable[[], None]:
+    """Return the command to run, or the function that prints the overview or the version."""
     if not arguments or arguments[0] in HELP_WORDS:
-        print(overview())
-        return None
+        return partial(print, overview())
     if arguments[0] == "--version":
-        print(f"longtail {longtail.__version__}")
-        return None
+        return partial(print, f"longtail {longtail.__version__}")
     name, words = _split_command(arguments)
     if name not in COMMANDS:
-        print(overview(name))
-        return None
+        return partial(print, overview(name))
     kind = COMMANDS[name]
     if any(item.name == "config" for item in fields(kind)):
         command = parse_configured(name, kind, words)
@@ -78,6 +110,17 @@ def parse(arguments: list[str]) -> Callable[[], None] | None:
         command = parse_alone(kind, f"longtail {name}", words)
     run: Callable[[], None] = command.run
     return run
+
+
+def overview(family: str = "") -> str:
+    """Return the text of `longtail --help`, or of the help of a family such as `detect`."""
+    shown = {name: kind for name, kind in COMMANDS.items() if not family or family in name.split()}
+    width = max(map(len, shown))
+    lines = ["Long-tailed recognition: bring the rare classes back.", "", "Commands:"]
+    for name, kind in shown.items():
+        lines.append(f"  longtail {name:<{width}}  {(kind.__doc__ or '').splitlines()[0]}")
+    lines += ["", "Add --help to a command for its options and examples. Start with: longtail demo"]
+    return "\n".join(lines)
 
 
 def _split_command(words: list[str]) -> tuple[str, list[str]]:
@@ -95,13 +138,9 @@ def _split_command(words: list[str]) -> tuple[str, list[str]]:
 
 def parse_alone(kind: Any, program: str, words: list[str]) -> Any:
     """Read a command whose defaults do not depend on other options."""
-    if _wants_help(words):
+    if HELP_WORDS.intersection(words):
         print_help(program, kind)
     return read_flags(program, kind, words)
-
-
-def _wants_help(words: list[str]) -> bool:
-    return any(word in HELP_WORDS for word in words)
 
 
 def parse_configured(name: str, kind: Any, words: list[str]) -> Any:
@@ -110,45 +149,41 @@ def parse_configured(name: str, kind: Any, words: list[str]) -> Any:
     The first finds the data set, the recipe or the run to resume: they set the defaults of all
     other options in the second.
     """
-    program, settings = f"longtail {name}", type(kind().config)
-    takes_method_options = "options" in {item.name for item in fields(settings)}
+    program = f"longtail {name}"
     ours = [word for word in words if word not in HELP_WORDS]
-    method_options: dict[str, str] = {}
-    if takes_method_options:
-        ours, method_options = _split_method_options(ours)
-    default = kind(config=_choose_defaults(read_flags(program, kind, ours), settings))
-    if _wants_help(words):
+    ours, method_options = _split_method_options(ours) if kind is Train else (ours, {})
+    default = kind(config=_choose_defaults(read_flags(program, kind, ours)))
+    if HELP_WORDS.intersection(words):
         print_help(program, kind, default, advanced="--help-all" in words)
     command = read_flags(program, kind, ours, default=default)
-    if takes_method_options:
+    if method_options:
         _check_method_options(method_options, command.config.method)
     return replace(command, config=command.config.with_options(**method_options))
 
 
-def _choose_defaults(command: Any, settings: Any) -> Any:
+def _choose_defaults(command: Any) -> Any:
     """Return the configuration that a recipe, a run to resume or the data set's preset gives."""
-    data, recipe = command.config.data, command.recipe
+    settings, data = type(command.config), command.config.data
+    recipe, out = command.recipe, command.out
     if recipe:
         try:
             return settings.from_yaml(recipe.read_text(), str(recipe), data=data)
         except OSError as error:
             raise UserError(f"the recipe cannot be read: {error}") from None
     named = data or getattr(command.config.files, "list", None)
-    if command.resume and command.out and not named:
-        return _resumed_config(command)
-    return settings.preset(data)
+    if named or not (command.resume and out):
+        return settings.preset(data)
+    if (out / "config.yaml").exists():
+        from longtail.detection.run import DetectionRun
+        from longtail.runs.folder import Run
 
-
-def _resumed_config(command: Any) -> Any:
-    """Return the configuration of the run in --out."""
-    if (command.out / "config.yaml").exists():
-        return command.load_config()
-    if several := sorted(command.out.glob("*/*/config.yaml")):
+        return Run(out).config if isinstance(command, Train) else DetectionRun(out).config
+    if several := sorted(out.glob("*/*/config.yaml")):
         raise UserError(
-            f"{command.out} holds several runs: repeat the command that started them with "
-            f"--resume, or resume one of them with --out {several[0].parent}"
+            f"{out} holds several runs: repeat the command that started them with --resume, or "
+            f"resume one of them with --out {several[0].parent}"
         )
-    raise UserError(f"{command.out} holds no run to resume: name the data to start one")
+    raise UserError(f"{out} holds no run to resume: name the data to start one")
 
 
 def _split_method_options(words: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -156,24 +191,18 @@ def _split_method_options(words: list[str]) -> tuple[list[str], dict[str, str]]:
     known = list_flags(Train)
     ours: list[str] = []
     theirs: dict[str, str] = {}
-    pending = list(words)
-    while pending:
-        word = pending.pop(0)
+    pending = iter(words)
+    for word in pending:
         flag, has_value, value = word.partition("=")
         if not flag.startswith("--") or flag in known:
             ours.append(word)
-            continue
-        if not has_value and not pending:
-            theirs[flag] = ""
-            break
-        theirs[flag] = value if has_value else pending.pop(0)
-    return ours, {flag[2:].replace("-", "_"): value for flag, value in theirs.items()}
+        else:
+            theirs[flag[2:].replace("-", "_")] = value if has_value else next(pending, "")
+    return ours, theirs
 
 
 def _check_method_options(options: dict[str, str], method: str) -> None:
     """Refuse an option that none of the chosen methods has, or that has no value."""
-    if not options:
-        return
     from longtail import methods
 
     names = list(methods.registry()) if method == "all" else method.split(",")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from longtail.cli.arguments import Images
 from longtail.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Predict:
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """Folder of a run, of longtail retrofit or of save_pretrained, or a file of longtail export."""
-    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
+    images: Images
     """Files, folders, quoted globs, or - to read paths from standard input, one per line."""
     alpha: float | None = None
     """Alpha to predict at, if it is not folded into the model; the model's own by default."""
@@ -54,17 +55,20 @@ class Predict:
         predictions = self._load_model().stream(inputs, top=self.top)
         write = _print_csv if self.csv else _print_json if self.json else _print_text
         if self.csv:
-            _print_rows([("image", "rank", "class", "probability")])
+            print("image,rank,class,probability")
         done, skipped, began = 0, 0, time.perf_counter()
-        for name, prediction in zip(names, predictions, strict=True):
-            done += 1
+        terminal = sys.stderr.isatty()
+        for done, (name, prediction) in enumerate(zip(names, predictions, strict=True), start=1):
             if isinstance(prediction, str):
                 skipped += 1
                 print(f"skipped {name}: {prediction}", file=sys.stderr)
             else:
                 write(name, prediction)
-            _print_progress(done)
-        _print_summary(done, skipped, time.perf_counter() - began)
+            if done % 64 == 0 and terminal and not sys.stdout.isatty():
+                print(f"\r{done:,} images", end="", file=sys.stderr, flush=True)
+        speed = done / (time.perf_counter() - began)
+        start, also = "\r" if terminal else "", f", {skipped:,} skipped" if skipped else ""
+        print(f"{start}{done:,} images{also}, {speed:,.0f} images/s", file=sys.stderr)
         if skipped:
             sys.exit(1)
 
@@ -117,20 +121,5 @@ def _print_json(image: str, prediction: "Prediction") -> None:
 
 
 def _print_csv(image: str, prediction: "Prediction") -> None:
-    _print_rows((image, rank, *pair) for rank, pair in enumerate(prediction.top, start=1))
-
-
-def _print_rows(rows: Iterable[tuple[object, ...]]) -> None:
+    rows = ((image, rank, *pair) for rank, pair in enumerate(prediction.top, start=1))
     csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
-
-
-def _print_progress(done: int) -> None:
-    """Overwrite one line on the terminal with the number of images so far."""
-    if done % 64 == 0 and sys.stderr.isatty() and not sys.stdout.isatty():
-        print(f"\r{done:,} images", end="", file=sys.stderr, flush=True)
-
-
-def _print_summary(images: int, skipped: int, seconds: float) -> None:
-    also = f", {skipped:,} skipped" if skipped else ""
-    start = "\r" if sys.stderr.isatty() else ""
-    print(f"{start}{images:,} images{also}, {images / seconds:,.0f} images/s", file=sys.stderr)

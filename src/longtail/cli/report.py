@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from longtail.cli.arguments import RunFolders
+from longtail.cli.arguments import Out, RunFolders
 
 
 @dataclass(frozen=True)
@@ -15,7 +12,7 @@ class Report:
 
     folders: RunFolders
     """Folders of finished runs, or a folder that holds several."""
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
+    out: Out = Path("report.html")
     """File to write. It needs no other file and no network."""
 
     examples = """

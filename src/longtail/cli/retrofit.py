@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from longtail.cli.arguments import find_changed_options
+from longtail.cli.arguments import Out, find_changed_options
 from longtail.cli.output import print_lines
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
@@ -22,7 +22,7 @@ class RetrofitCommand:
     """Its training data: images, or an .npz file of the inputs of its last layer."""
     model: str = ""
     """Name of the network in timm or torchvision; not needed if --data holds features."""
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/retrofit")
+    out: Out = Path("runs/retrofit")
     """Folder for the new model, which longtail predict and export read, and for the result."""
     pixels: Literal["imagenet", "data"] = "imagenet"
     """Mean and deviation that normalised the pixels in training: ImageNet's, or the data's own."""
@@ -50,10 +50,7 @@ class RetrofitCommand:
         )
         result = model.to_json()
         rows = {"original": result["before"], f"TDE, alpha {result['alpha']:g}": result["after"]}
-        lines = [
-            [name, *("-" if value is None else f"{value:.1f}" for value in figures.values())]
-            for name, figures in rows.items()
-        ]
+        lines = [[name, *figures.values()] for name, figures in rows.items()]
         print_lines(["head", *tables.columns(uneven=True)], lines)
         print(model.verdict)
         print(f"written to {self.out}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from longtail.cli.arguments import RunFolder, parse_alphas
+from longtail.cli.arguments import MovedData, RunFolder, parse_alphas
 from longtail.cli.output import print_lines
 
 
@@ -11,11 +11,9 @@ class Sweep:
     """Evaluate a finished run at many alphas, in one pass over the images."""
 
     folder: RunFolder
-    """Folder of a finished run."""
     alphas: str = "0:3:0.25"
     """FIRST:LAST:STEP, or numbers separated by commas."""
-    data: str | None = None
-    """New location of the run's data, if it has moved."""
+    data: MovedData = None
 
     examples = """
       longtail sweep runs/demo/deconfound-tde/s0
@@ -31,6 +29,5 @@ class Sweep:
         lines = []
         for alpha, point in path.items():
             figures = point.splits() | {tables.CLASS_MEAN: point.class_mean}
-            values = [figures[name] for name in columns]
-            lines.append([f"{alpha:g}", *("-" if v is None else f"{v:.1f}" for v in values)])
+            lines.append([f"{alpha:g}", *(figures[name] for name in columns)])
         print_lines(["alpha", *columns], lines)

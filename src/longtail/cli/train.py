@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longtail.cli.output import is_first_process, print_table
+from longtail.cli.output import Console, is_first_process, print_table
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 
@@ -40,17 +40,9 @@ class Train:
       longtail train letters-lt --method all --seeds 3
       longtail train --list train.txt --test-list test.txt --root images/ --image-size 224"""
 
-    def load_config(self) -> Config:
-        """Return the configuration of the run in --out."""
-        from longtail.runs.folder import Run
-
-        assert self.out
-        return Run(self.out).config
-
     def run(self) -> None:
         """Train, then print a table of accuracies."""
         from longtail import methods
-        from longtail.cli.output import Console
         from longtail.runs.fit import fit_all
 
         if not self.config.data and not self.config.files.list:
