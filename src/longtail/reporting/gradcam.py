@@ -6,10 +6,10 @@ Shapes: B images, A activations (B, K, h, w) of a named layer, maps (B, h, w). T
 that classifies: for TDE that of Eq. 8 at the run's alpha, not the total logit.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -47,9 +47,7 @@ def find_layers(backbone: Backbone, name: str = "") -> list[nn.Module]:
 
 def _root(backbone: Backbone) -> nn.Module:
     """The module that layer names start from."""
-    root = backbone.model if isinstance(backbone, Timm) else backbone
-    assert isinstance(root, nn.Module)
-    return root
+    return backbone.model if isinstance(backbone, Timm) else backbone
 
 
 def _list_layers(backbone: Backbone) -> str:
@@ -70,8 +68,7 @@ def _last_stage(backbone: Backbone) -> str:
                 "timm does not list the stages of this network: name a layer with --layer "
                 f"({_list_layers(backbone)})"
             )
-        text: str = stages[-1]["module"]
-        return text
+        return str(stages[-1]["module"])
     raise UserError("Grad-CAM needs images and a convolutional network, not embeddings")
 
 
@@ -152,24 +149,17 @@ class Compactness:
 
 def compute_maps(opened: OpenRun, part: Split, layer: str = "") -> Tensor:
     """Compute the maps (N, h, w) of the true classes of `part`, batch by batch."""
-    batches = map(part.take, torch.arange(len(part)).split(BATCH))
-    device = opened.fabric.device
-    parts = [
-        grad_cam(
-            *(opened.model.backbone, opened.head),
-            to_channels_last(opened.preprocess(batch.load_inputs().to(device))),
-            batch.labels.to(device),
-            layer,
-        ).cpu()
-        for batch in batches
-    ]
+    device, parts = opened.fabric.device, []
+    for batch in map(part.take, torch.arange(len(part)).split(BATCH)):
+        inputs = to_channels_last(opened.preprocess(batch.load_inputs().to(device)))
+        target = batch.labels.to(device)
+        parts.append(grad_cam(opened.model.backbone, opened.head, inputs, target, layer).cpu())
     return torch.cat(parts)
 
 
 def measure(opened: OpenRun, layer: str = "") -> Compactness:
     """Measure the compactness of the true class's maps over the test set of an opened run."""
-    data = opened.data
-    test = data.evaluated
+    data, test = opened.data, opened.data.evaluated
     maps = compute_maps(opened, test, layer)
     shares = 100 * compactness(maps)
     split_of = {c: name for name, classes in data.counts.splits.items() for c in classes}
@@ -178,12 +168,8 @@ def measure(opened: OpenRun, layer: str = "") -> Compactness:
     for share, label in zip(shares[present].tolist(), test.labels[present].tolist(), strict=True):
         by_split.setdefault(split_of[label], []).append(share)
     return Compactness(
-        **{name: _mean(by_split.get(name, [])) for name in tables.SPLITS},
+        **{n: fmean(by_split[n]) if by_split.get(n) else None for n in tables.SPLITS},
         images=len(shares),
         empty=int((~present).sum()),
         places=(maps.shape[1], maps.shape[2]),
     )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None

@@ -48,11 +48,6 @@ class EvaluatedRun:
         """Label and seed, as in 'deconfound-tde, seed 0'."""
         return f"{self.label}, seed {self.result['seed']}"
 
-    @property
-    def data(self) -> str:
-        """Name of the data with its imbalance ratio."""
-        return tables.data_name(self.result)
-
 
 def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     """Write the page for `runs`, which must share their data, to `out`."""
@@ -63,21 +58,26 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     _check_same_data(evaluated)
     groups = _group_seeds(evaluated)
     results = [run.result for run in evaluated]
-    uneven = len(set(evaluated[0].slider.seen) - {0}) > 1  # whatever the slider's alpha
+    seen = evaluated[0].slider.seen
+    uneven = len(set(seen) - {0}) > 1  # whatever the slider's alpha
     columns = tables.columns(uneven)
     page = template("report.html.j2").render(
-        **_describe_data(evaluated[0]),
+        data=tables.data_name(results[0]),
+        result=results[0],
+        seen=seen,
+        evaluated_on=tables.PARTS[results[0]["evaluated_on"]],
         header=(*tables.HEADER, *columns),
         unequal=tables.list_differences(results),
         rows=[row.cells(columns) for row in tables.rows(results)],
         splits=SPLITS,
         uneven=uneven,
         last_position=len(POSITIONS) - 1,
-        choices=list(
-            dict.fromkeys(_describe_alpha(run) for run in evaluated if run.result["alpha_rule"])
+        choices=dict.fromkeys(
+            (r.label, *describe_choice(r.result)) for r in evaluated if r.result["alpha_rule"]
         ),
-        confusions=[_describe_confusion(group) for group in groups],
-        runs=[_describe_run(run) for run in evaluated],
+        rules=RULES,
+        confusions=map(_describe_confusion, groups),
+        runs=evaluated,
         content=_script_content(evaluated, groups),
         style=source("style.css"),
         script="\n".join(source(name) for name in SCRIPTS),
@@ -111,22 +111,6 @@ def _check_same_data(runs: Sequence[EvaluatedRun]) -> None:
         comparing.check_equal((str(first.run.folder), str(other.run.folder)), compared)
 
 
-def _describe_data(run: EvaluatedRun) -> dict[str, Any]:
-    result = run.result
-    return {
-        "data": run.data,
-        "classes": len(result["counts"]),
-        "images": f"{sum(result['counts']):,}",
-        "most": max(result["counts"]),
-        "least": min(result["counts"]),
-        "held_out": result["held_out"],
-        "test_images": f"{sum(run.slider.seen):,}",
-        "evaluated_on": tables.PARTS[result["evaluated_on"]],
-        "subset": result["subset_sha256"],
-        "absent": run.slider.seen.count(0),
-    }
-
-
 def _script_content(
     runs: Sequence[EvaluatedRun], groups: Sequence[Sequence[EvaluatedRun]]
 ) -> dict[str, Any]:
@@ -141,7 +125,7 @@ def _script_content(
     styles = style.styles(group[0].result["method"] for group in groups)
     trainings = [run.result["training_id"] for run in runs]
     return {
-        "data": first.data,
+        "data": tables.data_name(first.result),
         "names": first.names,
         "counts": counts,
         "seen": first.slider.seen,
@@ -187,25 +171,3 @@ def _percentages(confusions: Sequence[Confusion]) -> list[list[float] | None]:
         total = sum(summed)
         percentages.append([100 * cell / total for cell in summed] if total else None)
     return percentages
-
-
-def _describe_run(run: EvaluatedRun) -> dict[str, Any]:
-    result, folder = run.result, run.run.folder
-    return {
-        "name": run.name,
-        "folder": str(folder),
-        "cost": (
-            f"{result['seconds']:.1f} s, and {result['capture_seconds']:.1f} s of capture; "
-            f"{result['images_per_second']:,.0f} training images per second; trainings side by "
-            f"side: {result['replicas']}; device: {result['device']}"
-        ),
-        "training": result["training_id"],
-        "config": run.run.public_config,
-        "environment": run.run.made_with,
-    }
-
-
-def _describe_alpha(run: EvaluatedRun) -> tuple[str, str, float, str]:
-    """Label, option, value, and how the value was chosen."""
-    option, value, rule = describe_choice(run.result)
-    return run.label, option, value, RULES[rule]

@@ -27,42 +27,16 @@ from longtail.runs.reopen import OwnData
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FIGURES: "dict[str, Callable[..., Figure]]" = {
-    "class-rank": class_rank,
-    "causal-graph": causal_graph,
-    "feature-norm": feature_norm,
-    "momentum": momentum,
-    "cosine-by-class": cosine_by_class,
-    "alpha": alpha,
-    "weight-norm": weight_norm,
-    "decision-1d": decision_1d,
-    "gradients-2d": gradients_2d,
-    "decomposition": decomposition,
-    "gradcam": gradcam,
-}
-"""Drawing functions by the name that users type."""
+DRAWN: "tuple[Callable[..., Figure], ...]" = (
+    *(class_rank, causal_graph, feature_norm, momentum, cosine_by_class, alpha, weight_norm),
+    *(decision_1d, gradients_2d, decomposition, gradcam),
+)
+FIGURES = {draw.__name__.replace("_", "-"): draw for draw in DRAWN}
+"""Drawing functions by the name that users type, such as class-rank."""
 SIMULATED = ("causal-graph", "decision-1d", "gradients-2d")
 """Figures that need no run."""
 NEED_DATA = ("decomposition", "gradcam")
 """Figures that need the data of their runs."""
-
-__all__ = [
-    "FIGURES",
-    "alpha",
-    "causal_graph",
-    "class_rank",
-    "cosine_by_class",
-    "decision_1d",
-    "decomposition",
-    "draw",
-    "draw_all",
-    "feature_norm",
-    "gradcam",
-    "gradients_2d",
-    "momentum",
-    "save",
-    "weight_norm",
-]
 
 
 def draw(name: str, sources: Sequence[Source], out: Path | str, **choices: Any) -> Path:
@@ -84,15 +58,12 @@ def draw_all(
     data, if it was moved.
     """
     found = read_all(sources)
-    same_data = [
-        item.source
-        for item in found
-        if tables.data_name(item.result) == tables.data_name(found[0].result)
-    ]
-    with_direction = [i.source for i in found if i.result.get("class_cos") and i.source.is_dir()]
+    names = [tables.data_name(item.result) for item in found]
+    same_data = [item.source for item, name in zip(found, names, strict=True) if name == names[0]]
+    with_direction = [item.source for item in found if item.result.get("class_cos")]
     sources_of = {
-        "cosine-by-class": [item.source for item in found if item.result.get("class_cos")],
-        "decomposition": with_direction[:1] or same_data[:1],
+        "cosine-by-class": with_direction,
+        "decomposition": [path for path in with_direction if path.is_dir()][:1] or same_data[:1],
         **{name: [] for name in SIMULATED},
     }
     for name in FIGURES:

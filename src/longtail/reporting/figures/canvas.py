@@ -5,13 +5,16 @@ matplotlib is imported only when a figure is drawn, and its global state is not 
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+import numpy as np
+
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
+from longtail.reporting.figures.style import Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,6 +42,8 @@ METADATA: dict[str, dict[str, str | None]] = {
 """Metadata without dates for each kind of file."""
 MARKS = rb'(<g[^>]*)>((?:\s*<use [^>]*?( style="[^"]*")/>)(?:\s*<use [^>]*?\3/>)+\s*)</g>'
 """A group of marks with one style; matches the group's tag, its content and the style."""
+Spread = tuple[float, float | None] | None
+"""Mean and deviation over seeds; None if there is no value."""
 PANEL = (3.4, 2.5)
 """Width and height of a panel in inches: one column of print."""
 
@@ -94,27 +99,20 @@ def _shorten(svg: bytes) -> bytes:
     return re.sub(MARKS, lambda g: g[1] + g[3] + b">" + g[2].replace(g[3], b"") + b"</g>", svg)
 
 
-def dashes(pattern: str) -> tuple[int, tuple[float, ...]] | str:
-    """Convert a pattern such as '6 3' to a matplotlib line style."""
-    return (0, tuple(float(part) / 1.4 for part in pattern.split())) if pattern else "-"
-
-
 def line(
     axes: "Axes",
-    x: list[float],
-    figures: list[tuple[float, float | None] | None],
-    *,
-    colour: str,
-    dash: str,
+    x: Sequence[float],
+    figures: Sequence[Spread],
+    look: Look,
     label: str,
-    marker: str = "",
+    **marks: Any,
 ) -> None:
     """Draw a line through means with a band of one deviation; None leaves a gap."""
-    nan = float("nan")
-    means = [nan if f is None else f[0] for f in figures]
-    spreads = [0.0 if f is None or f[1] is None else f[1] for f in figures]
-    axes.plot(x, means, color=colour, linestyle=dashes(dash), label=label, marker=marker, ms=3)
-    if any(spreads):
-        low = [m - s for m, s in zip(means, spreads, strict=True)]
-        high = [m + s for m, s in zip(means, spreads, strict=True)]
+    colour, pattern = look
+    dashes = (0, tuple(float(part) / 1.4 for part in pattern.split())) if pattern else "-"
+    means = np.array([np.nan if figure is None else figure[0] for figure in figures])
+    spreads = np.array([figure[1] or 0.0 if figure else 0.0 for figure in figures])
+    axes.plot(x, means, color=colour, linestyle=dashes, label=label, ms=3, **marks)
+    if spreads.any():
+        low, high = means - spreads, means + spreads
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)

@@ -5,15 +5,16 @@ Appendix A of the paper (cosine-by-class).
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.reporting.figures import canvas
-from longtail.reporting.figures.groups import Group, Spread, group_results, rank_classes
-from longtail.runs.compare import Source, StoredResult, check_equal, check_same_data, read_all
+from longtail.reporting.figures.canvas import Spread
+from longtail.reporting.figures.groups import Group, group_results, rank_classes, read_same_data
+from longtail.runs.compare import Source, StoredResult, check_equal, read_all
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,25 +26,27 @@ RANK = "class, by rank (1 has the most training images)"
 @canvas.apply_style
 def class_rank(sources: Sequence[Source]) -> "Figure":
     """Accuracy by class rank: a dot for each class, a line for the mean of its neighbours."""
-    found = read_all(sources)
-    check_same_data(found)
-    groups = group_results(found)
+    groups = group_results(read_same_data(sources))
     counts = groups[0].first["counts"]
-    order, width = rank_classes(counts), window(len(counts))
+    order, width, ranks = rank_classes(counts), window(len(counts)), range(1, len(counts) + 1)
     figure = canvas.panels(1, size=(6.8, 3.0))
     (axes,) = figure.axes
-    x = _ranks(counts)
     for group in groups:
         dots = group.by_class("per_class", order)
-        curve = smooth(group, order, width)
         means = [float("nan") if dot is None else dot[0] for dot in dots]
-        axes.plot(x, means, ".", color=group.colour, alpha=0.45, ms=4, markeredgewidth=0)
-        _line(axes, x, curve, group, _with_seeds(group))
+        axes.plot(ranks, means, ".", color=group.look[0], alpha=0.45, ms=4, markeredgewidth=0)
+        canvas.line(axes, ranks, smooth(group, order, width), group.look, _with_seeds(group))
     around = f"; line: mean of {width} neighbours" if width > 1 else ""
     axes.set(xlabel=f"{RANK}{around}", ylabel="accuracy (%)", ylim=(0, 100))
     _mark_splits(axes, counts)
-    _draw_counts(axes, [counts[c] for c in order])
     axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.94))
+    behind = axes.twinx()
+    behind.fill_between(ranks, [counts[c] for c in order], color="#e8e8e8", step="mid", lw=0)
+    behind.set_ylabel("training images (grey)", color="#777777")
+    behind.set_ylim(bottom=0)
+    behind.spines["right"].set_visible(True)
+    axes.set_zorder(behind.get_zorder() + 1)
+    axes.patch.set_visible(False)
     return figure
 
 
@@ -73,12 +76,12 @@ def cosine_by_class(sources: Sequence[Source]) -> "Figure":
     for axes, (name, groups) in zip(figure.axes, panels, strict=True):
         for group in groups:
             figures = group.by_class("class_cos", rank_classes(counts))
-            means = _join_means(split_means(group, "class_cos", counts))
-            label = f"{_with_seeds(group)}: {means}\ndeviation {unevenness(figures):.3f}"
+            label = _with_means(group, "class_cos", counts)
+            label += f"\ndeviation {unevenness(figures):.3f}"
             if name != first and group.label in known:
                 same = correlation(figures, known[group.label])
                 label += f", correlation with {first} {same:.2f}"
-            _line(axes, _ranks(counts), figures, group, label)
+            canvas.line(axes, range(1, len(counts) + 1), figures, group.look, label)
         axes.set_title(f"trained on {name}", pad=14)
         axes.set(xlabel=f"class, by its rank in {first}", ylim=(0, 1))
         axes.set_ylabel("mean cos(x, d) of test images (0 to 1)")
@@ -103,7 +106,7 @@ def cosine_groups(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
             },
         )
     by_data: dict[str, list[StoredResult]] = {}
-    for item in sorted(found, key=_evenness):
+    for item in sorted(found, key=lambda i: min(i.result["counts"]) / max(i.result["counts"])):
         by_data.setdefault(tables.data_name(item.result), []).append(item)
     if len(by_data) < 2:
         raise UserError(
@@ -111,11 +114,6 @@ def cosine_groups(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
             f"are on {', '.join(by_data)}: add runs on a balanced subset, such as cifar100-lt:1"
         )
     return {name: group_results(items) for name, items in by_data.items()}
-
-
-def _evenness(item: StoredResult) -> float:
-    value: float = min(item.result["counts"]) / max(item.result["counts"])
-    return value
 
 
 def unevenness(figures: Sequence[Spread]) -> float:
@@ -145,23 +143,18 @@ def smooth(group: Group, order: Sequence[int], width: int) -> list[Spread]:
         [tables.spread([result["per_class"][c] for c in classes]) for classes in near]
         for result in group.results
     ]
-    return [
-        tables.spread([None if f is None else f[0] for f in at_rank])
-        for at_rank in zip(*lines, strict=True)
-    ]
+    return [tables.spread([f[0] for f in at_rank if f]) for at_rank in zip(*lines, strict=True)]
 
 
 def _by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
-    found = read_all(sources)
-    check_same_data(found)
-    groups = group_results(found)
+    groups = group_results(read_same_data(sources))
     counts = groups[0].first["counts"]
     figure = canvas.panels(1, size=(5.0, 2.8))
     (axes,) = figure.axes
     for group in groups:
         values = group.by_class(field, rank_classes(counts))
-        label = f"{_with_seeds(group)}: {_join_means(split_means(group, field, counts))}"
-        _line(axes, _ranks(counts), values, group, label)
+        label = _with_means(group, field, counts)
+        canvas.line(axes, range(1, len(counts) + 1), values, group.look, label)
     axes.set(xlabel=RANK, ylabel=ylabel)
     axes.set_ylim(bottom=0)
     _mark_splits(axes, counts)
@@ -173,22 +166,15 @@ def split_means(group: Group, field: str, counts: Sequence[int]) -> dict[str, fl
     """Mean of `field` over the classes of each split of `counts` that has any, over all seeds."""
     values = group.by_class(field, range(len(counts)))
     means = {
-        name: tables.spread([None if (v := values[c]) is None else v[0] for c in classes])
+        name: tables.spread([v[0] for c in classes if (v := values[c])])
         for name, classes in ClassCounts(tuple(counts)).splits.items()
     }
     return {name: mean[0] for name, mean in means.items() if mean is not None}
 
 
-def _join_means(means: Mapping[str, float]) -> str:
-    return " / ".join(f"{mean:#.3g}" for mean in means.values())
-
-
-def _line(axes: "Axes", x: list[float], values: list[Spread], group: Group, label: str) -> None:
-    canvas.line(axes, x, values, colour=group.colour, dash=group.dash, label=label)
-
-
-def _ranks(counts: Sequence[int]) -> list[float]:
-    return [float(rank) for rank in range(1, len(counts) + 1)]
+def _with_means(group: Group, field: str, counts: Sequence[int]) -> str:
+    means = split_means(group, field, counts).values()
+    return f"{_with_seeds(group)}: {' / '.join(f'{mean:#.3g}' for mean in means)}"
 
 
 def _with_seeds(group: Group) -> str:
@@ -207,14 +193,3 @@ def _mark_splits(axes: "Axes", counts: Sequence[int]) -> None:
         axes.text(middle, 1.0, name, color="#555555", transform=above, ha="center", va="bottom")
         if end < len(counts):
             axes.axvline(end + 0.5, color="#bbbbbb", linewidth=0.7, linestyle=":")
-
-
-def _draw_counts(axes: "Axes", counts: Sequence[int]) -> None:
-    """Fill the training images of each class in grey, on an axis of their own."""
-    behind = axes.twinx()
-    behind.fill_between(range(1, len(counts) + 1), counts, color="#e8e8e8", step="mid", lw=0)
-    behind.set_ylabel("training images (grey)", color="#777777")
-    behind.set_ylim(bottom=0)
-    behind.spines["right"].set_visible(True)
-    axes.set_zorder(behind.get_zorder() + 1)
-    axes.patch.set_visible(False)

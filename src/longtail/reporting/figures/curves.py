@@ -1,13 +1,15 @@
 """Split accuracies against alpha (fig:3 of the paper) and against momentum (fig:1(c))."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
 from longtail.reporting.figures import canvas, style
-from longtail.reporting.figures.groups import Group, Spread, group_results
-from longtail.runs.compare import Source, check_same_data, read_all
+from longtail.reporting.figures.canvas import Spread
+from longtail.reporting.figures.groups import Group, group_results, read_same_data
+from longtail.runs.compare import Source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,16 +23,14 @@ Path = dict[float, dict[str, Spread]]
 @canvas.apply_style
 def alpha(sources: Sequence[Source]) -> "Figure":
     """fig:3: split accuracies against alpha, one panel for each training."""
-    found = read_all(sources)
-    check_same_data(found)
-    groups = trainings(group_results(found))
+    groups = trainings(group_results(read_same_data(sources)))
     figure = canvas.panels(len(groups))
     for axes, group in zip(figure.axes, groups, strict=True):
         path = alpha_path(group)
-        for split, (colour, dash) in style.SPLITS.items():
+        for split, look in style.SPLITS.items():
             figures = [point[split] for point in path.values()]
-            if any(figure is not None for figure in figures):
-                canvas.line(axes, list(path), figures, colour=colour, dash=dash, label=split)
+            if any(figures):
+                canvas.line(axes, list(path), figures, look, split)
         for own in sorted({r["alpha"] for r in group.results if r["alpha"]}):
             axes.axvline(own, color="#999999", linewidth=0.8, linestyle=":")
         axes.set(title=group.label, ylim=(0, 100))
@@ -48,19 +48,15 @@ def trainings(groups: Sequence[Group]) -> list[Group]:
     if not with_alpha:
         names = ", ".join(group.label for group in groups)
         raise UserError(f"no alpha in {names}: pass runs of deconfound, cosine or capsule")
-    best: list[Group] = []
-    for group in sorted(with_alpha, key=_seeds_and_alpha, reverse=True):
-        if not any(_training_ids(group) & _training_ids(other) for other in best):
+    best, shown = [], set[str]()
+    for group in sorted(
+        with_alpha, key=lambda g: (-len(g.results), not any(r["alpha"] for r in g.results))
+    ):
+        ids = {result["training_id"] for result in group.results}
+        if not ids & shown:
             best.append(group)
+            shown |= ids
     return sorted(best, key=with_alpha.index)
-
-
-def _training_ids(group: Group) -> set[str]:
-    return {result["training_id"] for result in group.results}
-
-
-def _seeds_and_alpha(group: Group) -> tuple[int, bool]:
-    return len(group.results), any(result["alpha"] for result in group.results)
 
 
 def alpha_path(group: Group) -> Path:
@@ -79,22 +75,17 @@ def momentum(sources: Sequence[Source]) -> "Figure":
     One panel has a fixed learning rate, one a fixed lr / (1 - mu), at which weights move about
     equally far. The legends show the accuracy at momentum 0.98.
     """
-    found = read_all(sources)
-    check_same_data(found)
-    fixed = fixed_settings([item.result for item in found])
+    fixed = fixed_settings([item.result for item in read_same_data(sources)])
     figure = canvas.panels(len(fixed), size=(3.4, 2.9))
     for axes, (title, results) in zip(figure.axes, fixed.items(), strict=True):
         path = momentum_path(results)
         windows = [1 / (1 - mu) for mu in path]
         basis = tables.row([r for r in results if r["momentum"] == BASIS]).figures
         for split in tables.SPLITS[1:]:
-            colour, dash = style.SPLITS[split]
             figures = [point[split] for point in path.values()]
-            if any(figure is not None for figure in figures):
+            if any(figures):
                 label = f"{split}: {tables.format_figure(basis[split])} %"
-                canvas.line(
-                    axes, windows, figures, colour=colour, dash=dash, label=label, marker="o"
-                )
+                canvas.line(axes, windows, figures, style.SPLITS[split], label, marker="o")
         axes.axhline(0, color="#999999", linewidth=0.8)
         axes.set_xscale("log")
         axes.set_xticks(windows, [f"{mu:g}" for mu in path])
@@ -134,15 +125,10 @@ def fixed_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
 
 def momentum_path(results: Sequence[Mapping[str, Any]]) -> Path:
     """Change of each split in percent, each seed relative to itself at momentum `BASIS`."""
-    return {mu: _change(results, mu) for mu in sorted({r["momentum"] for r in results})}
-
-
-def _change(results: Sequence[Mapping[str, Any]], mu: float) -> dict[str, Spread]:
     basis = {r["seed"]: r for r in results if r["momentum"] == BASIS}
-    pairs = [(r, basis[r["seed"]]) for r in results if r["momentum"] == mu and r["seed"] in basis]
-    return {
-        split: tables.spread(
-            [100 * (r[split] / b[split] - 1) if b[split] else None for r, b in pairs]
-        )
-        for split in tables.SPLITS
-    }
+    paired = [(r, basis[r["seed"]]) for r in results if r["seed"] in basis]
+    path: Path = {mu: {} for mu in sorted({r["momentum"] for r in results})}
+    for mu, split in product(path, tables.SPLITS):
+        pairs = [(r[split], b[split]) for r, b in paired if r["momentum"] == mu]
+        path[mu][split] = tables.spread([100 * (own / base - 1) for own, base in pairs if base])
+    return path

@@ -15,9 +15,9 @@ from longtail.core.errors import UserError
 from longtail.evaluation.result import class_means
 from longtail.nn.heads import NormalisedHead
 from longtail.reporting.figures import canvas, style
-from longtail.reporting.figures.groups import rank_classes
+from longtail.reporting.figures.groups import rank_classes, read_same_data
 from longtail.reporting.gradcam import compactness, compute_maps
-from longtail.runs.compare import Source, StoredResult, check_same_data, read_all
+from longtail.runs.compare import Source, read_all
 from longtail.runs.reopen import OpenRun, OwnData, reopen
 
 if TYPE_CHECKING:
@@ -101,21 +101,16 @@ def _draw_shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
 
 @canvas.apply_style
 def gradcam(
-    sources: Sequence[Source],
-    *,
-    images: Sequence[int] = (),
-    layer: str = "",
-    data: OwnData = None,
+    sources: Sequence[Source], *, images: Sequence[int] = (), layer: str = "", data: OwnData = None
 ) -> "Figure":
     """fig:5: Grad-CAM of the true class for several runs, for TDE of the TDE logit.
 
     `images` are rows of the test set; by default the first image of classes spread over the ranks,
     so that nobody picks them by their looks. The number below a map is its compactness.
     """
-    found = read_all(sources)
+    found = read_same_data(sources)
     if not found:
         raise UserError("gradcam needs at least one run")
-    check_same_data(found)
     opened = [reopen(found[0].run, data)]
     opened += [reopen(item.run, opened[0].data) for item in found[1:]]  # read the data once
     test = opened[0].data.evaluated
@@ -136,8 +131,10 @@ def gradcam(
         axes[0, column].set_title(f"{name}\n{count} images", fontsize=7)
         for row, (values, view) in enumerate(zip(maps, views, strict=True), start=1):
             _draw_image(axes[row, column], view[column], values[column])
-    for row, label in enumerate(["image", *map(_row_name, found)]):
-        axes[row, 0].set_ylabel(label, fontsize=7)
+    axes[0, 0].set_ylabel("image", fontsize=7)
+    for row, item in enumerate(found, start=1):
+        alpha = f"\nalpha {item.result['alpha']:g}" if item.result["alpha"] else ""
+        axes[row, 0].set_ylabel(item.result["method"] + alpha, fontsize=7)
     return figure
 
 
@@ -148,12 +145,6 @@ def example_images(labels: Tensor, counts: Sequence[int]) -> list[int]:
     number = min(EXAMPLES, len(order))
     chosen = [order[round(i * (len(order) - 1) / max(1, number - 1))] for i in range(number)]
     return [int((labels == c).nonzero()[0]) for c in chosen]
-
-
-def _row_name(item: StoredResult) -> str:
-    alpha = item.result["alpha"]
-    text: str = item.result["method"] + (f"\nalpha {alpha:g}" if alpha else "")
-    return text
 
 
 def _draw_image(axes: "Axes", image: Tensor, values: Tensor | None = None) -> None:

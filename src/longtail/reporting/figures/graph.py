@@ -27,22 +27,16 @@ def causal_graph(sources: Sequence[Source] = ()) -> "Figure":
     whole, factual, counterfactual = figure.axes
     _draw(whole, "the causal graph", LINKS)
     left = [link for link in LINKS if link != CUT]
-    _draw(factual, "TDE = effect of X = x ...", left, {"X": "x", "D": "d"})
+    _draw(factual, "TDE = effect of X = x ...", left, X="x", D="d")
     null = [link for link in left if link != ("X", "D")]  # D keeps its value
-    _draw(counterfactual, "... minus that of X = 0, D still d", null, {"X": "0", "D": "d"})
+    _draw(counterfactual, "... minus that of X = 0, D still d", null, X="0", D="d")
     legend = "M momentum, X feature, D its projection\non the head direction, Y logits"
     whole.text(0.5, -0.02, legend, ha="center", va="top", fontsize=7)
     return figure
 
 
-def _draw(
-    axes: "Axes",
-    title: str,
-    links: Sequence[tuple[str, str]],
-    set_to: dict[str, str] | None = None,
-) -> None:
+def _draw(axes: "Axes", title: str, links: Sequence[tuple[str, str]], **set_to: str) -> None:
     """Draw the nodes and `links`; nodes `set_to` a value are filled squares."""
-    set_to = set_to or {}
     arrow = {"arrowstyle": "-|>", "color": "black", "lw": 1.2, "shrinkA": 11, "shrinkB": 11}
     for start, end in links:
         axes.annotate("", xy=PLACES[end], xytext=PLACES[start], arrowprops=arrow)

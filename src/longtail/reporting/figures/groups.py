@@ -7,10 +7,8 @@ from typing import Any
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
 from longtail.reporting.figures import style
-from longtail.runs.compare import StoredResult
-
-Spread = tuple[float, float | None] | None
-"""Mean and deviation over seeds; None if there is no value."""
+from longtail.reporting.figures.canvas import Spread
+from longtail.runs.compare import Source, StoredResult, check_same_data, read_all
 
 
 @dataclass(frozen=True)
@@ -18,8 +16,7 @@ class Group:
     """Results of one method over its seeds, with their label and look."""
 
     label: str
-    colour: str
-    dash: str
+    look: style.Look
     results: tuple[Mapping[str, Any], ...]
 
     @property
@@ -29,14 +26,20 @@ class Group:
 
     def by_class(self, field: str, order: Iterable[int]) -> list[Spread]:
         """`field` of the classes in `order` over the seeds; None for one without test images."""
-        accuracies = self.first["per_class"]
-        all_classes = field == "weight_norm"  # needs no test image
+        needs_images, accuracies = field != "weight_norm", self.first["per_class"]
         return [
-            tables.spread([r[field][c] for r in self.results])
-            if all_classes or accuracies[c] is not None
-            else None
+            None
+            if needs_images and accuracies[c] is None
+            else tables.spread([r[field][c] for r in self.results])
             for c in order
         ]
+
+
+def read_same_data(sources: Sequence[Source]) -> list[StoredResult]:
+    """Read each source once, and refuse results on different data."""
+    found = read_all(sources)
+    check_same_data(found)
+    return found
 
 
 def group_results(found: Sequence[StoredResult]) -> list[Group]:
@@ -45,10 +48,7 @@ def group_results(found: Sequence[StoredResult]) -> list[Group]:
         raise UserError("this figure needs at least one run: pass run folders or result files")
     groups = tables.group_seeds(item.result for item in found)
     looks = style.styles(group.results[0]["method"] for group in groups)
-    return [
-        Group(group.label, colour, dash, group.results)
-        for group, (colour, dash) in zip(groups, looks, strict=True)
-    ]
+    return [Group(g.label, look, g.results) for g, look in zip(groups, looks, strict=True)]
 
 
 def rank_classes(counts: Sequence[int]) -> list[int]:
