@@ -40,13 +40,12 @@ class Figure:
         from longtail.reporting import figures
         from longtail.runs.compare import find_runs
 
-        chosen = {"images": self.images, "layer": self.layer}
+        chosen = {"images": self.images, "layer": self.layer, "data": self.data}
         choices: dict[str, Any] = {name: value for name, value in chosen.items() if value}
-        if choices and self.name != "gradcam":
+        if (self.images or self.layer) and self.name != "gradcam":
             raise UserError(f"--{next(iter(choices))} belongs to gradcam, not to {self.name}")
         if self.data and self.name not in figures.NEED_DATA:
             raise UserError(f"--data belongs to gradcam and decomposition, not to {self.name}")
-        choices |= {"data": self.data} if self.data else {}
         out = self.out or Path(f"{self.name}.svg")
         print(f"written to {figures.draw(self.name, find_runs(self.sources), out, **choices)}")
 

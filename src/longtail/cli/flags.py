@@ -24,16 +24,9 @@ Row: TypeAlias = tuple[str, Any, Any]
 
 
 def read_flags(program: str, kind: type, words: list[str], **default: Any) -> Any:
-    """Return a `kind` with the options that `words` set.
+    """Return a `kind` with the options that `words` set; `default=` an instance with the others.
 
-    Args:
-        program: the command as the user typed it, for errors.
-        kind: the dataclass of a command.
-        words: what follows the command.
-        default: `default=` an instance of `kind` that holds the other options.
-
-    Raises:
-        UserError: if `kind` has no such option.
+    `program` is the command as the user typed it, for errors.
     """
     command, extra = tyro.cli(
         kind,
@@ -86,11 +79,7 @@ def _optional_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
 def print_help(program: str, kind: Any, default: Any = None, *, advanced: bool = False) -> NoReturn:
     """Print the help of a command and exit.
 
-    Args:
-        program: the command as the user types it.
-        kind: its dataclass.
-        default: an instance whose values are shown as defaults; else those of the class.
-        advanced: show the advanced options too.
+    The values of `default`, an instance of `kind`, are shown as defaults, else those of the class.
     """
     main: dict[str, Row] = dict.fromkeys(getattr(kind, "main_options", ()), ("", None, None))
     rows = _list_rows(kind, default, main)

@@ -40,13 +40,14 @@ class RetrofitCommand:
 
         if not self.data:
             raise UserError("which images was it trained on? Pass them as --data")
+        options = find_changed_options(self.files)
         model = retrofit(
             self.checkpoint,
             self.data,
             model=self.model,
             out=self.out,
             pixels=self.pixels,
-            **find_changed_options(self.files),
+            **options,
         )
         result = model.to_json()
         rows = {"original": result["before"], f"TDE, alpha {result['alpha']:g}": result["after"]}

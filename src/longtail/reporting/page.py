@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.data.base import ClassCounts
@@ -19,7 +21,6 @@ from longtail.runs import compare as comparing
 from longtail.runs.folder import Run
 from longtail.runs.record import read_slider
 
-SPLITS = tables.SPLITS[1:]
 SCRIPTS = ("counting.js", "curves.js", "classes.js", "slider.js")
 """Scripts in the order in which they are joined; the last one starts the page."""
 NEEDS = (
@@ -69,7 +70,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         header=(*tables.HEADER, *columns),
         unequal=tables.list_differences(results),
         rows=[row.cells(columns) for row in tables.rows(results)],
-        splits=SPLITS,
+        splits=tables.SPLITS[1:],
         uneven=uneven,
         last_position=len(POSITIONS) - 1,
         choices=dict.fromkeys(
@@ -165,9 +166,5 @@ def _describe_confusion(group: Sequence[EvaluatedRun]) -> dict[str, Any]:
 
 def _percentages(confusions: Sequence[Confusion]) -> list[list[float] | None]:
     """Percent of each row over all confusions; None for a split without test images."""
-    percentages: list[list[float] | None] = []
-    for rows in zip(*confusions, strict=True):
-        summed = [sum(cell) for cell in zip(*rows, strict=True)]
-        total = sum(summed)
-        percentages.append([100 * cell / total for cell in summed] if total else None)
-    return percentages
+    rows: list[list[int]] = np.sum(confusions, axis=0).tolist()
+    return [[100 * cell / sum(row) for cell in row] if any(row) else None for row in rows]

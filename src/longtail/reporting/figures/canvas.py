@@ -44,8 +44,6 @@ MARKS = rb'(<g[^>]*)>((?:\s*<use [^>]*?( style="[^"]*")/>)(?:\s*<use [^>]*?\3/>)
 """A group of marks with one style; matches the group's tag, its content and the style."""
 Spread = tuple[float, float | None] | None
 """Mean and deviation over seeds; None if there is no value."""
-PANEL = (3.4, 2.5)
-"""Width and height of a panel in inches: one column of print."""
 
 P = ParamSpec("P")
 
@@ -63,7 +61,7 @@ def apply_style(draw: "Callable[P, Figure]") -> "Callable[P, Figure]":
     return draw_with_settings
 
 
-def panels(columns: int, rows: int = 1, size: tuple[float, float] = PANEL) -> "Figure":
+def panels(columns: int, rows: int = 1, size: tuple[float, float] = (3.4, 2.5)) -> "Figure":
     """Make a figure of `rows` x `columns` panels of `size` inches, with axes in reading order."""
     from matplotlib.figure import Figure
 

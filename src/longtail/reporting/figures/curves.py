@@ -49,9 +49,8 @@ def trainings(groups: Sequence[Group]) -> list[Group]:
         names = ", ".join(group.label for group in groups)
         raise UserError(f"no alpha in {names}: pass runs of deconfound, cosine or capsule")
     best, shown = [], set[str]()
-    for group in sorted(
-        with_alpha, key=lambda g: (-len(g.results), not any(r["alpha"] for r in g.results))
-    ):
+    alpha_first = sorted(with_alpha, key=lambda g: not any(r["alpha"] for r in g.results))
+    for group in sorted(alpha_first, key=lambda g: -len(g.results)):
         ids = {result["training_id"] for result in group.results}
         if not ids & shown:
             best.append(group)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 PLACES = {"M": (0.5, 0.88), "X": (0.12, 0.22), "D": (0.5, 0.5), "Y": (0.88, 0.22)}
 LINKS = (("M", "X"), ("M", "D"), ("X", "D"), ("D", "Y"), ("X", "Y"))
 """Section 3: M -> X, (M, X) -> D, X -> D -> Y, X -> Y."""
-CUT = ("M", "X")
-"""The link that de-confounded training removes: do(X = x)."""
 
 
 @canvas.apply_style
@@ -26,7 +24,7 @@ def causal_graph(sources: Sequence[Source] = ()) -> "Figure":
     figure = canvas.panels(3, size=(2.3, 2.3))
     whole, factual, counterfactual = figure.axes
     _draw(whole, "the causal graph", LINKS)
-    left = [link for link in LINKS if link != CUT]
+    left = [link for link in LINKS if link != ("M", "X")]  # de-confounded training: do(X = x)
     _draw(factual, "TDE = effect of X = x ...", left, X="x", D="d")
     null = [link for link in left if link != ("X", "D")]  # D keeps its value
     _draw(counterfactual, "... minus that of X = 0, D still d", null, X="0", D="d")

@@ -12,12 +12,10 @@ from longtail.runs.compare import Source, StoredResult, check_same_data, read_al
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(tables.SeedGroup):
     """Results of one method over its seeds, with their label and look."""
 
-    label: str
     look: style.Look
-    results: tuple[Mapping[str, Any], ...]
 
     @property
     def first(self) -> Mapping[str, Any]:
@@ -48,7 +46,7 @@ def group_results(found: Sequence[StoredResult]) -> list[Group]:
         raise UserError("this figure needs at least one run: pass run folders or result files")
     groups = tables.group_seeds(item.result for item in found)
     looks = style.styles(group.results[0]["method"] for group in groups)
-    return [Group(g.label, look, g.results) for g, look in zip(groups, looks, strict=True)]
+    return [Group(g.label, g.results, look) for g, look in zip(groups, looks, strict=True)]
 
 
 def rank_classes(counts: Sequence[int]) -> list[int]:
