@@ -19,6 +19,7 @@ from longtail.core.errors import UserError, unknown
 
 REGISTRY = ConstructorRegistry()
 """How tyro reads the types of our options."""
+SETTINGS: dict[str, Any] = {"config": (tyro.conf.OmitArgPrefixes,), "registry": REGISTRY}
 Row: TypeAlias = tuple[str, Any, Any]
 """Name, type and default of an option, or of a group of options."""
 
@@ -29,13 +30,7 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
     `program` is the command as the user typed it, for errors.
     """
     command, extra = tyro.cli(
-        kind,
-        args=words,
-        prog=program,
-        config=(tyro.conf.OmitArgPrefixes,),
-        return_unknown_args=True,
-        registry=REGISTRY,
-        **default,
+        kind, args=words, prog=program, return_unknown_args=True, **SETTINGS, **default
     )
     if extra and extra[0].startswith("-"):
         flag = extra[0].partition("=")[0]
@@ -88,15 +83,10 @@ def print_help(program: str, kind: Any, default: Any = None, *, advanced: bool =
         help_all = ("help_all", Annotated[bool, tyro.conf.FlagCreatePairsOff, about], False)
         others = [_group("advanced", rows, f"All other options of {program}.")] if advanced else []
         rows = [*main.values(), help_all, *others]
+    options = make_dataclass("Options", rows, kw_only=True)
     examples = textwrap.indent(inspect.cleandoc(kind.examples), "  ")
-    tyro.cli(
-        make_dataclass("Options", rows, kw_only=True),
-        args=["--help"],
-        prog=program,
-        description=f"{inspect.cleandoc(kind.__doc__)}\n\nExamples:\n{examples}",
-        config=(tyro.conf.OmitArgPrefixes,),
-        registry=REGISTRY,
-    )
+    text = f"{inspect.cleandoc(kind.__doc__)}\n\nExamples:\n{examples}"
+    tyro.cli(options, args=["--help"], prog=program, description=text, **SETTINGS)
     raise AssertionError("tyro exits after --help")
 
 

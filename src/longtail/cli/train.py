@@ -51,10 +51,9 @@ class Train:
         names = list(methods.registry()) if method == "all" else method.split(",")
         source = Path(self.config.data or str(self.config.files.list)).name.replace(":", "-")
         out = self.out or Path("runs") / f"{source}-{method}"
-        count = 1 if self.seeds is None else self.seeds
-        if count < 1:
-            raise UserError(f"--seeds {count}: must be at least 1")
-        seeds = range(self.config.seed, self.config.seed + count)
+        if self.seeds is not None and self.seeds < 1:
+            raise UserError(f"--seeds {self.seeds}: must be at least 1")
+        seeds = range(self.config.seed, self.config.seed + (self.seeds or 1))
         with Console() as console:
             runs = fit_all(
                 self.config,

@@ -98,11 +98,10 @@ def momentum(sources: Sequence[Source]) -> "Figure":
 
 def fixed_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Results of equal lr, then of equal lr / (1 - mu), if they have `BASIS` and other momenta."""
-    methods = sorted({result["method"] for result in results})
+    methods = {result["method"] for result in results}
     if len(methods) > 1:
-        raise UserError(
-            f"momentum compares runs of one method, but these are of {', '.join(methods)}"
-        )
+        names = ", ".join(sorted(methods))
+        raise UserError(f"momentum compares runs of one method, but these are of {names}")
     settings: dict[str, Callable[[Mapping[str, Any]], float]] = {
         "lr {:g} fixed": lambda r: r["lr"],
         "lr / (1 - mu) = {:g} fixed": lambda r: r["lr"] / (1 - r["momentum"]),
