@@ -23,7 +23,7 @@ from longtail.evaluation.scoring import (
 )
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
-from longtail.methods import Method
+from longtail.methods.base import Method
 from longtail.nn.heads import Head, NormalisedHead
 from longtail.runs.folder import Run
 from longtail.runs.packing import on_cuda
