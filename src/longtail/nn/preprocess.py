@@ -12,10 +12,8 @@ from longtail.data.augment.photo import centre_crop
 class Preprocess(nn.Module):
     """Crops the centre of images (B, C, H, W) and normalises them to float32; embeddings pass.
 
-    Args:
-        mean: one value per channel on the 0..1 scale; empty for embeddings.
-        std: likewise.
-        size: (H, W) of network inputs, to which smaller images are enlarged; None for embeddings.
+    `mean` and `std` have one value per channel on the 0..1 scale. `size` is (H, W) of network
+    inputs, to which smaller images are enlarged; None for embeddings.
     """
 
     mean: Tensor

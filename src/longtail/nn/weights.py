@@ -61,10 +61,8 @@ class LastLayer:
 
     prefix: str
     """Prefix of its names in the checkpoint, as in `fc.`; empty if only the layer was saved."""
-    weight: Tensor
-    """(C, D)."""
-    bias: Tensor | None
-    """(C,)."""
+    weight: Tensor  # (C, D)
+    bias: Tensor | None  # (C,)
 
     def replace_in(self, state: StateDict, weight: Tensor) -> StateDict:
         """Return the checkpoint with `weight` (C, D) in this layer and a bias of zero."""
