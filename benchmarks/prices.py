@@ -124,7 +124,7 @@ def _time(call: Callable[[], None], fabric: Fabric, repeats: int = 5) -> float:
 
 
 def _build_trainer(config: Config, data: Data, fabric: Fabric) -> Trainer:
-    resident = ResidentBatches.place(data, config.train, fabric.device)
+    resident = ResidentBatches(data, config.train, fabric.device)
     if fabric.device.type == "cuda":
         torch.cuda.empty_cache()
     config, method = resolve(config)

@@ -47,7 +47,7 @@ class Speed:
 
 def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: float) -> Speed:
     """Measure the images per second of the engine's step over about `seconds`."""
-    resident = ResidentBatches.place(data, config.train, fabric.device)
+    resident = ResidentBatches(data, config.train, fabric.device)
     config, method = resolve(config)
     trained = [
         Trainer(replace(config, seed=seed), method, data, resident, fabric)

@@ -17,8 +17,8 @@ from longtail import methods
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
-from longtail.methods import Batch, Model, RuleInputs
 from longtail.methods import table as listing
+from longtail.methods.base import Batch, Model, RuleInputs
 from longtail.methods.decouple import ScaledHead
 from longtail.methods.oltr import MemoryHead
 from longtail.nn import backbones

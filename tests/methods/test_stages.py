@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from helpers import tiny_config, tiny_data
 from longtail import methods
-from longtail.methods import Method, Stage, head_only
+from longtail.methods.base import Method, Stage, head_only
 from longtail.nn.heads import Head, LinearHead
 from longtail.runs.fit import fit_all
 

@@ -17,7 +17,7 @@ from interrupted import Kill, KillAfter, same_tensors, without_clock
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
-from longtail.methods import Method, Stage, head_only
+from longtail.methods.base import Method, Stage, head_only
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 

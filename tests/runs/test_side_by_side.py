@@ -28,7 +28,7 @@ UNLIKE = (
 def replica(method: str, counts: tuple[int, ...], epochs: int) -> Trainer:
     config, data = tiny_config(method=method, epochs=epochs), tiny_data(counts=counts)
     fabric = launch(config.machine)
-    resident = ResidentBatches.place(data, config.train, fabric.device)
+    resident = ResidentBatches(data, config.train, fabric.device)
     return Trainer(config, methods.build(method), data, resident, fabric)
 
 

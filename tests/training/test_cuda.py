@@ -34,7 +34,7 @@ def cuda_config(**options) -> Config:
 def losses(configs: list[Config], data: Data, steps: int = 20) -> list[list[float]]:
     """The first losses of each training, all run together."""
     fabric = launch(configs[0].machine)
-    batches = ResidentBatches.place(data, configs[0].train, fabric.device)
+    batches = ResidentBatches(data, configs[0].train, fabric.device)
     built = [methods.build(c.method, c.options) for c in configs]
     trainers = [Trainer(c, m, data, batches, fabric) for c, m in zip(configs, built, strict=True)]
     for trainer in trainers:
@@ -145,7 +145,7 @@ def test_unlike_trainings_share_a_graph_and_each_is_what_it_is_alone():
         for method, counts in kinds:
             config, data = cuda_config(method=method, epochs=3), tiny_data(counts=counts)
             fabric = launch(config.machine)
-            batches = ResidentBatches.place(data, config.train, fabric.device)
+            batches = ResidentBatches(data, config.train, fabric.device)
             trainers.append(Trainer(config, methods.build(method), data, batches, fabric))
         train(trainers, after_epoch=lambda epoch, records: None)
         return trainers

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from longtail.core.config import TrainConfig
-from longtail.methods import Stage, head_only
+from longtail.methods.base import Stage, head_only
 from longtail.training.schedule import mean_decay, rate, schedule_stages
 
 PAPER = TrainConfig()

@@ -21,12 +21,9 @@ from longtail.nn.heads import Head, NormalisedHead
 class Scores:
     """The two terms of Eq. 8 for every image; a head without TDE has only the first."""
 
-    total: Tensor
-    """(N, C)."""
-    indirect: Tensor | None
-    """(N, C)."""
-    labels: Tensor
-    """(N,)."""
+    total: Tensor  # (N, C)
+    indirect: Tensor | None  # (N, C)
+    labels: Tensor  # (N,)
 
     def at(self, alpha: float) -> Tensor:
         """Logits (N, C) at `alpha`."""

@@ -56,5 +56,4 @@ def cosines(head: NormalisedHead, features: Tensor) -> Tensor:
     """cos(x, d) of each feature (N, D), as the mean over the K heads, (N,)."""
     direction = head.direction  # (K, D / K)
     groups = features.view(len(features), *direction.shape)
-    cos = F.cosine_similarity(groups, direction.unsqueeze(0), dim=-1)
-    return cos.mean(1)
+    return F.cosine_similarity(groups, direction.unsqueeze(0), dim=-1).mean(1)

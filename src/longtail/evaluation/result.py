@@ -39,17 +39,10 @@ class TrainingRecipe:
     @staticmethod
     def of(head: Head, train: Any, recipe: Mapping[str, Any]) -> "TrainingRecipe":
         """Read the settings off a head, the training options and the fields of a recipe."""
-        return TrainingRecipe(
-            heads=getattr(head, "heads", None),
-            tau=getattr(head, "tau", None),
-            gamma=getattr(head, "gamma", None),
-            momentum=train.momentum,
-            lr=train.lr,
-            epochs=train.epochs,
-            batch_size=train.batch_size,
-            options=recipe["options"],
-            train=recipe["train"],
-        )
+        values: dict[str, Any] = {n: getattr(head, n, None) for n in ("heads", "tau", "gamma")}
+        values |= {n: getattr(train, n) for n in ("momentum", "lr", "epochs", "batch_size")}
+        values |= {n: recipe[n] for n in ("options", "train")}
+        return TrainingRecipe(**values)
 
 
 @dataclass(frozen=True)
@@ -210,15 +203,7 @@ def make_result(
     alpha: tuple[float | None, str],
     cost: ClassifierCost,
 ) -> Result[ClassifierDetails]:
-    """Make the result of one method at one alpha.
-
-    Args:
-        config: the configuration of the run.
-        data: the data that it was trained and evaluated on.
-        evaluation: features and scores.
-        alpha: the value, and the rule that chose it.
-        cost: what the training took.
-    """
+    """Make the result of one method at one alpha, which comes with the rule that chose it."""
     head, scores = evaluation.head, evaluation.scores
     figures = accuracy(scores.at(alpha[0] or 0.0), scores.labels, data.counts)
     recipe = recipe_fields(config)
@@ -235,11 +220,7 @@ def make_result(
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
         recipe=TrainingRecipe.of(head, config.train, recipe),
         provenance=Provenance(
-            subset_sha256=data.subset_sha256,
-            evaluated_on=data.evaluated_on,
-            evaluated_sha256=data.evaluated_sha256,
-            versions=versions(),
-            git=commit(),
+            data.subset_sha256, data.evaluated_on, data.evaluated_sha256, versions(), commit()
         ),
         details=_classifier_details(data, evaluation, recipe["files"]),
         cost=cost,

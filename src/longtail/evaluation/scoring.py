@@ -12,7 +12,7 @@ from torch import Tensor
 from longtail.data.base import Data, Split
 from longtail.evaluation.accuracy import Scores, accuracy, score
 from longtail.evaluation.alpha import best, cosines, label_free_alpha
-from longtail.methods import Choice, HeldOut, Method, RuleInputs
+from longtail.methods.base import Choice, HeldOut, Method, RuleInputs
 from longtail.nn.heads import Head, NormalisedHead
 
 logger = logging.getLogger(__name__)
@@ -22,18 +22,15 @@ logger = logging.getLogger(__name__)
 class Features:
     """Features of every part of a data set; the test images are read once."""
 
-    train: Tensor
-    """(N, D)."""
-    evaluated: Tensor
-    """(N, D) of the part that results are reported on."""
+    train: Tensor  # (N, D)
+    evaluated: Tensor  # (N, D), of the part that results are reported on
     held_out: HeldOut | None
 
 
 def extract_parts(data: Data, extract: Callable[[Split], Tensor]) -> Features:
     """Extract features of every part once."""
     held_out = HeldOut(extract(data.val), data.val.labels) if data.val is not None else None
-    same = held_out is not None and data.evaluated is data.val
-    train = extract(data.train)
+    train, same = extract(data.train), data.evaluated is data.val
     evaluated = held_out.features if held_out and same else extract(data.evaluated)
     return Features(train, evaluated, held_out)
 
@@ -53,20 +50,16 @@ class Evaluation:
 def score_parts(method: Method, head: Head, features: Features, data: Data) -> Evaluation:
     """Apply the method's rule to `head`, and score `features` with the head that it returns."""
     head = _apply_rule(method, head, features, data)
-    return Evaluation(
-        head=head,
-        features=features,
-        scores=score(head, features.evaluated, data.evaluated.labels),
-        held_out=score(head, *features.held_out) if features.held_out else None,
-    )
+    scores = score(head, features.evaluated, data.evaluated.labels)
+    held_out = score(head, *features.held_out) if features.held_out else None
+    return Evaluation(head, features, scores, held_out)
 
 
 def _apply_rule(method: Method, head: Head, features: Features, data: Data) -> Head:
     if not method.rule:
         return head
     labels = data.train.labels.to(features.train.device)
-    inputs = RuleInputs(head, features.train, labels, features.held_out, data.counts)
-    return method.rule(inputs)
+    return method.rule(RuleInputs(head, features.train, labels, features.held_out, data.counts))
 
 
 def choose(
@@ -74,16 +67,11 @@ def choose(
 ) -> float:
     """Choose the value of the grid with the best mean class accuracy on held-out data.
 
-    Args:
-        choice: the open option and its grid.
-        method_at: returns the method with that option set to a value.
-        head: the head as trained.
-        features: features of the same training, with a held-out part.
-        data: the data that they were extracted from.
+    `method_at` returns the method with the open option set to a value; `head` and `features`, with
+    a held-out part, are those of the same training on `data`.
     """
     assert features.held_out is not None
-    path = {}
-    scores: Scores | None = None
+    path, scores = {}, None
     for value in choice.grid:
         method = method_at(value)
         if scores is None or method.rule:  # another alpha needs no other scores

@@ -65,11 +65,10 @@ def count_for_slider(scores: Scores, counts: ClassCounts, alpha: float | None) -
 
 
 def _confuse(predicted: Tensor, labels: Tensor, counts: ClassCounts) -> Confusion:
-    splits = counts.splits.values()
+    splits, size = counts.splits.values(), len(counts.splits)
     split_of = torch.empty(len(counts), dtype=torch.long, device=labels.device)
     for number, classes in enumerate(splits):
         split_of[list(classes)] = number
-    size = len(splits)
     pairs = split_of[labels] * size + split_of[predicted]
     table = torch.bincount(pairs, minlength=size * size).view(size, size)
     return tuple(tuple(row) for row in table.tolist())

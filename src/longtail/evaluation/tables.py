@@ -29,12 +29,8 @@ class Row:
 
     def cells(self, columns: Sequence[str]) -> list[str]:
         """Text of the cells under `HEADER`, then under `columns`."""
-        return [
-            self.method,
-            self.alpha,
-            str(self.seeds),
-            *(format_figure(self.figures[name]) for name in columns),
-        ]
+        figures = [format_figure(self.figures[name]) for name in columns]
+        return [self.method, self.alpha, str(self.seeds), *figures]
 
 
 ROW_FIELDS = (
@@ -105,12 +101,11 @@ def _make_labels(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     for known in groups:
         peers = [peer for peer in groups if peer["method"] == known["method"]]
         names = (*ROW_FIELDS, "alpha", *sorted(known.keys() - {*ROW_FIELDS, "alpha"}))
+        shown = [name for name in names if name in known and name not in UNLABELLED_FIELDS]
         differing = [
             f"{name.replace('_', ' ')} {known[name]}"
-            for name in names
-            if name in known
-            and name not in UNLABELLED_FIELDS
-            and any(peer.get(name, known[name]) != known[name] for peer in peers)
+            for name in shown
+            if any(peer.get(name, known[name]) != known[name] for peer in peers)
         ]
         label = ", ".join([known["method"], *differing])
         again = sum(other.partition(" (again")[0] == label for other in labels)
@@ -124,11 +119,8 @@ def list_differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
     for result in results:
         for name, value in _shared_settings(result).items():
             values.setdefault(name, {})[str(value)] = None
-    return [
-        f"{name.replace('_', ' ')} {', '.join(texts)}"
-        for name, texts in values.items()
-        if len(texts) > 1
-    ]
+    differing = [(name, texts) for name, texts in values.items() if len(texts) > 1]
+    return [f"{name.replace('_', ' ')} {', '.join(texts)}" for name, texts in differing]
 
 
 def _shared_settings(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,15 +139,10 @@ def rows(results: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 def row(results: Sequence[Mapping[str, Any]]) -> Row:
     """One row of all `results`."""
-    return Row(
-        method=results[0]["method"],
-        alpha=_format_alphas([r["alpha"] for r in results]),
-        seeds=len(results),
-        figures={
-            **{split: spread([r[split] for r in results]) for split in SPLITS},
-            CLASS_MEAN: spread([class_mean(r["per_class"]) for r in results]),
-        },
-    )
+    alphas = dict.fromkeys("-" if r["alpha"] is None else f"{r['alpha']:g}" for r in results)
+    figures = {split: spread([r[split] for r in results]) for split in SPLITS}
+    figures[CLASS_MEAN] = spread([class_mean(r["per_class"]) for r in results])
+    return Row(results[0]["method"], ", ".join(alphas), len(results), figures)
 
 
 def class_mean(per_class: Iterable[float | None]) -> float | None:
@@ -165,10 +152,7 @@ def class_mean(per_class: Iterable[float | None]) -> float | None:
 
 
 def is_uneven(results: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether overall accuracy, the mean over images, differs from the class mean.
-
-    It does if the evaluated part has more images of some classes than of others.
-    """
+    """Whether overall accuracy differs from the class mean: some classes have more test images."""
     pairs = ((r["overall"], class_mean(r["per_class"])) for r in results)
     return any(mean is not None and abs(mean - overall) > ROUNDING for overall, mean in pairs)
 
@@ -180,18 +164,14 @@ def columns(uneven: bool) -> tuple[str, ...]:
 
 def data_name(result: Mapping[str, Any]) -> str:
     """Name of the data with its imbalance ratio, as `longtail.load` takes it."""
-    ratio = result["ratio"]
-    text: str = result["data"] + (f":{ratio:g}" if ratio else "")
-    return text
+    return f"{result['data']}:{result['ratio']:g}" if result["ratio"] else str(result["data"])
 
 
 def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:
     """Mean and standard deviation (n - 1) of the values that are not None."""
     present = [value for value in values if value is not None]
-    if not present:
-        return None
     deviation = statistics.stdev(present) if len(present) > 1 else None
-    return statistics.fmean(present), deviation
+    return (statistics.fmean(present), deviation) if present else None
 
 
 def format_figure(figure: tuple[float, float | None] | None, digits: int = 1) -> str:
@@ -206,8 +186,3 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _format_alphas(values: Sequence[float | None]) -> str:
-    texts = dict.fromkeys("-" if value is None else f"{value:g}" for value in values)
-    return ", ".join(texts)

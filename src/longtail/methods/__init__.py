@@ -12,36 +12,7 @@ from functools import cache
 from typing import Any
 
 from longtail.core.errors import UserError, unknown
-from longtail.methods.base import (
-    Batch,
-    Choice,
-    HeldOut,
-    Method,
-    Model,
-    RuleInputs,
-    Stage,
-    everything,
-    head_only,
-    plain_step,
-)
-
-__all__ = [
-    "Batch",
-    "Choice",
-    "HeldOut",
-    "Method",
-    "Model",
-    "RuleInputs",
-    "Stage",
-    "build",
-    "describe",
-    "everything",
-    "head_only",
-    "options_of",
-    "parse_options",
-    "plain_step",
-    "registry",
-]
+from longtail.methods.base import Method
 
 
 @cache
@@ -70,13 +41,7 @@ def describe(name: str) -> str:
 def parse_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert options of the method called `name` from strings to their types."""
     known = options_of(name)
-    values = {}
-    for key, value in options.items():
-        if key not in known:
-            listed = ", ".join(known) or "none"
-            raise unknown(f"option of {name}", key, known, f"its options: {listed}")
-        values[key] = _parse(name, known[key], value)
-    return values
+    return {key: _parse(name, known, key, value) for key, value in options.items()}
 
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> Method:
@@ -94,8 +59,12 @@ def _find(name: str) -> Callable[..., Method]:
     return registry()[name]
 
 
-def _parse(method: str, option: inspect.Parameter, value: Any) -> Any:
+def _parse(method: str, known: Mapping[str, inspect.Parameter], key: str, value: Any) -> Any:
     """Convert `value` to the type of the option's default; keep "auto" if the option takes it."""
+    if key not in known:
+        listed = ", ".join(known) or "none"
+        raise unknown(f"option of {method}", key, known, f"its options: {listed}")
+    option = known[key]
     kind = float if option.default == "auto" else type(option.default)
     auto = " or auto" if "auto" in str(option.annotation) else ""
     if value == "auto" and auto:
@@ -107,7 +76,7 @@ def _parse(method: str, option: inspect.Parameter, value: Any) -> Any:
     whole = kind is not int or (parsed is not None and float(value) == parsed)
     if parsed is None or not whole or not math.isfinite(parsed):
         raise UserError(
-            f"{method}: --{option.name} takes {kind.__name__}{auto}, not '{value}' "
+            f"{method}: --{key} takes {kind.__name__}{auto}, not '{value}' "
             f"(default {option.default})"
         )
     return parsed

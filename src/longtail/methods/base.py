@@ -39,10 +39,8 @@ def require(
 class Batch(NamedTuple):
     """The images that one sampler provides for one step."""
 
-    inputs: Tensor
-    """(B, C, H, W) normalised images, or (B, D) embeddings."""
-    target: Tensor
-    """(B,) classes or (B, C) soft."""
+    inputs: Tensor  # (B, C, H, W) normalised images, or (B, D) embeddings
+    target: Tensor  # (B,) classes or (B, C) soft
 
 
 class Model(nn.Module):
@@ -50,15 +48,12 @@ class Model(nn.Module):
 
     def __init__(self, backbone: Backbone, head: Head):
         super().__init__()
-        self.backbone = backbone
-        self.head = head
+        self.backbone, self.head = backbone, head
 
     def forward(self, *inputs: Tensor, scale: Tensor | None = None) -> Outputs:
-        """Return features (B, D) and logits (B, C).
+        """Return features (B, D) and logits (B, C) of one batch, or of one for each branch.
 
-        Args:
-            inputs: one batch, or one for each branch of the backbone.
-            scale: (P,) factors for the P equal parts of a feature before it enters the head.
+        The P equal parts of a feature are multiplied by `scale` (P,) before they enter the head.
         """
         features = self.backbone(*inputs)
         if scale is None:
@@ -122,10 +117,8 @@ class Stage:
 class HeldOut(NamedTuple):
     """The held-out part: images that no parameter was trained on."""
 
-    features: Tensor
-    """(N, D)."""
-    labels: Tensor
-    """(N,)."""
+    features: Tensor  # (N, D)
+    labels: Tensor  # (N,)
 
 
 class RuleInputs(NamedTuple):
@@ -133,12 +126,9 @@ class RuleInputs(NamedTuple):
 
     head: Head
     """The trained head; a rule must not change it."""
-    features: Tensor
-    """(N, D) features of the training images."""
-    labels: Tensor
-    """(N,) their classes."""
-    held_out: HeldOut | None
-    """None if the data has no validation part."""
+    features: Tensor  # (N, D), of the training images
+    labels: Tensor  # (N,)
+    held_out: HeldOut | None  # None if the data has no validation part
     counts: ClassCounts
 
 

@@ -26,7 +26,7 @@ from longtail.methods.base import (
     require,
 )
 from longtail.nn.heads import AffineHead, Head
-from longtail.nn.ops import at_least_float32, product
+from longtail.nn.ops import product
 
 TAUS = tuple(i / 10 for i in range(11))
 """Values that `auto` tries: 0 to 1 in steps of 0.1."""
@@ -48,8 +48,7 @@ def decouple_crt(*, share: float = 0.1) -> Method:
     """New classifier on frozen features, class-balanced sampling (Kang et al. 2020)."""
     require(above=0, share=share)
     second = Stage(samplers=("class",), trains=head_only, prepare=_reset_head, share=share)
-    stages = (Stage(), second)
-    return Method(stages=stages, first="baseline", paper=KANG, reading=TWO_STAGE)
+    return Method(stages=(Stage(), second), first="baseline", paper=KANG, reading=TWO_STAGE)
 
 
 def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
@@ -69,13 +68,8 @@ def decouple_lws(*, share: float = 0.1) -> Method:
     """Learned scale of each frozen class weight, class-balanced sampling (Kang et al. 2020)."""
     require(above=0, share=share)
     second = Stage(samplers=("class",), trains=_scale_only, share=share)
-    return Method(
-        head=ScaledHead,
-        stages=(Stage(trains=backbone_and_weight), second),
-        first="baseline",
-        paper=KANG,
-        reading=TWO_STAGE,
-    )
+    stages = (Stage(trains=backbone_and_weight), second)
+    return Method(ScaledHead, stages, first="baseline", paper=KANG, reading=TWO_STAGE)
 
 
 @final
@@ -88,8 +82,7 @@ class ScaledHead(Head):
         self.scale = nn.Parameter(torch.ones(classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (..., C) of features (..., D)."""
-        return product(at_least_float32(x), at_least_float32(self.weight)) * self.scale
+        return product(x, self.weight) * self.scale
 
 
 def _scale_only(model: Model) -> list[nn.Parameter]:

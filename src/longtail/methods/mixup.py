@@ -16,8 +16,5 @@ def mixup(*, concentration: float = 1.0) -> Method:
     return Method(stages=(Stage(mix=mix),), paper=Paper("Zhang et al.", 2018, "1710.09412"))
 
 
-def _mix(
-    inputs: Tensor, target: Tensor, state: State, *, concentration: float
-) -> tuple[Tensor, Tensor]:
-    classes = len(state.counts)
-    return mix_images(inputs, target, classes, state.generator, concentration=concentration)
+def _mix(x: Tensor, target: Tensor, state: State, *, concentration: float) -> tuple[Tensor, Tensor]:
+    return mix_images(x, target, len(state.counts), state.generator, concentration=concentration)

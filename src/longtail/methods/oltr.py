@@ -21,7 +21,6 @@ from longtail.methods.base import (
     Stage,
     backbone_and_weight,
     compute_centroids,
-    everything,
     head_only,
     require,
 )
@@ -41,9 +40,7 @@ def oltr(
     """Memory of centroids; second stage trains all, class-balanced sampling (Liu et al. 2019)."""
     require(least=0, attract=attract, margin=margin)
     step = partial(_step, attract=attract, margin=margin)
-    second = Stage(
-        samplers=("class",), trains=everything, prepare=_fill_memory, step=step, share=share
-    )
+    second = Stage(samplers=("class",), prepare=_fill_memory, step=step, share=share)
     return _build_method(second, tau, reach)
 
 
@@ -71,14 +68,9 @@ class MemoryHead(Head):
         meta(v) = reach / min_i |v - c_i| * (v + tanh(selector(v)) * softmax(W v) M)
 
     W is the weight of the linear head; softmax(W v) selects the centroids to recall. The farther v
-    is from every centroid, the shorter its embedding and the less certain its logits.
-
-    Args:
-        dim: length D of a feature.
-        classes: number of classes C.
-        tau: scale of the logits.
-        reach: scale of the reachability; that paper's formula has 1, its authors' code 10.
-        remembers: whether the memory is filled, which happens before the second stage.
+    is from every centroid, the shorter its embedding and the less certain its logits. That paper's
+    formula has a `reach` of 1, its authors' code 10. The head `remembers` if its memory is filled,
+    which happens before the second stage.
     """
 
     repr_fields = ("dim", "classes", "tau", "reach")
@@ -101,9 +93,8 @@ class MemoryHead(Head):
         self.remembers = remembers  # a Python value because each stage has its own graph
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C) of features (B, D)."""
         x = at_least_float32(x)
-        recalled = product(x, at_least_float32(self.weight))
+        recalled = product(x, self.weight)
         if not self.remembers:
             return recalled
         memory = self.memory.clone()  # the step updates the memory before the backward pass
@@ -117,10 +108,7 @@ class MemoryHead(Head):
     def update_memory(self, features: Tensor, target: Tensor, decay: Tensor) -> None:
         """Move the centroids of the classes in the batch of all ranks toward their means.
 
-        Args:
-            features: (B, D).
-            target: (B,) classes.
-            decay: weight of the old centroid; that of the batch mean is 1 - decay.
+        `features` are (B, D), `target` (B,) classes; an old centroid has the weight `decay`.
         """
         member = F.one_hot(target, self.classes).to(features)  # (B, C)
         total = torch.cat([member.T @ features, member.sum(0)[:, None]], dim=1)
@@ -134,11 +122,9 @@ class MemoryHead(Head):
         self.memory.copy_(torch.where(count > 0, moved, self.memory))
 
     def get_extra_state(self) -> Tensor:
-        """Return whether the memory is filled, as a tensor, which every file format can store."""
-        return torch.tensor(self.remembers)
+        return torch.tensor(self.remembers)  # every file format can store a tensor
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Restore the value of `get_extra_state`."""
         self.remembers = bool(state)
 
 

@@ -3,19 +3,11 @@
 from pathlib import Path
 
 from longtail.methods import build, describe, options_of, registry
-from longtail.methods.base import Method
 
 HEADER = (
-    "method",
-    "paper",
-    "stages",
-    "needs counts",
-    "changes",
-    "re-balancing",
-    "de-confound",
-    "direct effect",
+    *("method", "paper", "stages", "needs counts", "changes"),
+    *("re-balancing", "de-confound", "direct effect"),
 )
-
 INTRODUCTION = """# Methods
 
 Train with `longtail train DATA --method NAME`, with several methods as `NAME,NAME`, or with `all`.
@@ -55,12 +47,19 @@ def row(name: str) -> list[str]:
 
 def markdown() -> str:
     """Return the page for the docs: the table, then a section for each method with its options."""
-    lines = [INTRODUCTION, _format_line(HEADER), _format_line(["---"] * len(HEADER))]
-    lines += [_format_line(_add_links(build(name), row(name))) for name in by_year()]
+    table, sections = [HEADER, ("---",) * len(HEADER)], []
     for name in by_year():
-        lines += ["", f"## {name}", "", describe(name), *_list_options(name)]
-        if build(name).backbone:
-            lines += ["", f"It requires the backbone `{build(name).backbone}`."]
+        method, (_, paper, *rest) = build(name), row(name)
+        if method.paper:
+            paper = f"[{paper}](https://arxiv.org/abs/{method.paper.arxiv})"
+        table.append((f"[{name}](#{name})", paper, *rest))
+        sections += ["", f"## {name}", "", describe(name)]
+        if options := options_of(name).values():
+            listed = [f"- `--{o.name} {_format_default(o.default)}`" for o in options]
+            sections += ["", *listed]
+        if method.backbone:
+            sections += ["", f"It requires the backbone `{method.backbone}`."]
+    lines = [INTRODUCTION, *(f"| {' | '.join(cells)} |" for cells in table), *sections]
     return "\n".join(lines) + "\n"
 
 
@@ -70,27 +69,9 @@ def write(path: Path) -> Path:
     return path
 
 
-def _list_options(name: str) -> list[str]:
-    options = options_of(name).values()
-    listed = [f"- `--{option.name} {_format_default(option.default)}`" for option in options]
-    return ["", *listed] if listed else []
-
-
 def _format_default(default: object) -> str:
     return f"{default:.6g}" if isinstance(default, float) else str(default)
 
 
-def _add_links(method: Method, cells: list[str]) -> list[str]:
-    """Link the name in a row to its section, and its paper to arXiv."""
-    name, paper, *rest = cells
-    if method.paper:
-        paper = f"[{paper}](https://arxiv.org/abs/{method.paper.arxiv})"
-    return [f"[{name}](#{name})", paper, *rest]
-
-
 def _format_flag(yes: bool) -> str:
     return "yes" if yes else "-"
-
-
-def _format_line(cells: list[str] | tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -5,6 +5,8 @@ The features of our own come after ReLU and pooling, so cos(x, d) is never negat
 """
 
 from collections.abc import Callable
+from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -38,15 +40,14 @@ class Conv4(Backbone):
         super().__init__()
         self.dim = widths[-1]
         layers: list[nn.Module] = []
-        for depth, (before, after) in enumerate(zip((channels, *widths), widths, strict=False)):
+        for depth, (before, after) in enumerate(pairwise((channels, *widths))):
             layers += [make_conv(before, after), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
             if depth in (0, 1):
                 layers.append(nn.MaxPool2d(2))
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.layers(x).mean(dim=(2, 3))
-        return output
+        return torch.mean(self.layers(x), dim=(2, 3))
 
 
 class Block(nn.Module):
@@ -81,17 +82,15 @@ class ResNet32(Backbone):
     def __init__(self, channels: int, branches: int = 1):
         super().__init__()
         self.dim = 64 * branches
-        widths = [16] * 5 + [32] * 5 + [64] * 4
+        widths = [16] * 6 + [32] * 5 + [64] * 4
         self.stem = nn.Sequential(make_conv(channels, 16), nn.BatchNorm2d(16), nn.ReLU())
-        self.trunk = nn.Sequential(
-            *(Block(before, after) for before, after in zip([16, *widths], widths, strict=False))
-        )
+        self.trunk = nn.Sequential(*(Block(*pair) for pair in pairwise(widths)))
         self.branches = nn.ModuleList(Block(64, 64) for _ in range(branches))
 
     def forward(self, *inputs: Tensor) -> Tensor:
         shared = [self.trunk(self.stem(x)) for x in inputs]
-        shared = shared * len(self.branches) if len(shared) == 1 else shared
-        pairs = zip(self.branches, shared, strict=True)
+        copies = len(self.branches) if len(inputs) == 1 else 1
+        pairs = zip(self.branches, shared * copies, strict=True)
         return torch.cat([branch(x).mean(dim=(2, 3)) for branch, x in pairs], dim=1)
 
 
@@ -107,8 +106,7 @@ class Timm(Backbone):
         self.dim = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.model(x)
-        return output
+        return cast(Tensor, self.model(x))
 
 
 def make_conv(before: int, after: int, stride: int = 1) -> nn.Conv2d:
@@ -130,18 +128,15 @@ BUILT_IN: dict[str, Callable[[int], Backbone]] = {
 
 
 def build(name: str, channels: int) -> Backbone:
-    """Build the backbone called `name`.
+    """Build the backbone called `name`, one of `BUILT_IN` or any timm model.
 
-    Args:
-        name: one of `BUILT_IN`, or any timm model.
-        channels: channels of an image, or the length of an embedding.
+    `channels` are those of an image, or the length of an embedding.
     """
     if name in BUILT_IN:
         return BUILT_IN[name](channels)
     import timm
 
     if not timm.is_model(name):
-        known = [*BUILT_IN, *timm.list_models()]
         hint = f"built in: {', '.join(BUILT_IN)}; or any timm model"
-        raise unknown("backbone", name, known, hint)
+        raise unknown("backbone", name, [*BUILT_IN, *timm.list_models()], hint)
     return Timm(name, channels)

@@ -9,7 +9,7 @@ channels, too.
 Shapes: images (N, H, W, C) in channels-last memory, M = N H W pixels.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,6 @@ class FewChannelConv(nn.Conv2d):
 
     It computes what `nn.Conv2d` computes, up to rounding, and uses the Triton kernels for bf16
     inputs on CUDA.
-
-    Args:
-        channels: C.
     """
 
     def __init__(self, channels: int):
@@ -69,10 +66,8 @@ def compute_input_gradient(gradient: Tensor, x: Tensor, weight: Tensor) -> Tenso
         return convolve(gradient, weight, flipped=True)
     geometry = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, defaults
     outputs = [True, False, False]  # of x, weight and bias
-    output: Tensor = torch.ops.aten.convolution_backward(
-        gradient, x, weight, None, *geometry, outputs
-    )[0]
-    return output
+    backward = torch.ops.aten.convolution_backward
+    return cast(Tensor, backward(gradient, x, weight, None, *geometry, outputs)[0])
 
 
 def convolve(x: Tensor, weight: Tensor, *, flipped: bool = False) -> Tensor:
@@ -82,15 +77,10 @@ def convolve(x: Tensor, weight: Tensor, *, flipped: bool = False) -> Tensor:
     pixels = images * height * width
     after, before = weight.stride()[:2] if not flipped else weight.stride()[1::-1]
     block, warps = CONVOLVE[channels]
-    _convolve[(triton.cdiv(pixels, block),)](
-        *(x, weight, y, pixels, before, after, weight.stride(2), weight.stride(3)),
-        H=height,
-        W=width,
-        C=channels,
-        FLIPPED=flipped,
-        BLOCK=block,
-        num_warps=warps,
-    )
+    sizes = {"H": height, "W": width, "C": channels, "BLOCK": block, "num_warps": warps}
+    strides = before, after, *weight.stride()[2:]
+    grid = (triton.cdiv(pixels, block),)
+    _convolve[grid](x, weight, y, pixels, *strides, FLIPPED=flipped, **sizes)
     return y
 
 
@@ -100,15 +90,9 @@ def compute_weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
     pixels = images * height * width
     block, warps, groups = WEIGHT_GRADIENT[channels]
     parts = x.new_empty(groups, 3, 3, channels, channels, dtype=torch.float32)
-    _weight_gradient[(groups,)](
-        *(x, gradient, parts, pixels),
-        H=height,
-        W=width,
-        C=channels,
-        TURNS=triton.cdiv(pixels, groups * block),
-        BLOCK=block,
-        num_warps=warps,
-    )
+    sizes = {"H": height, "W": width, "C": channels, "BLOCK": block, "num_warps": warps}
+    turns = triton.cdiv(pixels, groups * block)
+    _weight_gradient[(groups,)](x, gradient, parts, pixels, TURNS=turns, **sizes)
     return parts.sum(0).permute(3, 2, 0, 1)  # (out, in, 3, 3)
 
 

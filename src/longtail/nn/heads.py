@@ -19,25 +19,154 @@ from numbers import Real
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from longtail.core.errors import UserError
-from longtail.nn.linear_heads import AffineHead, FoldedHead, Head, LinearHead
-from longtail.nn.normalised_head import NormalisedHead
-from longtail.nn.ops import at_least_float32
+from longtail.nn.linear_heads import AffineHead as AffineHead
+from longtail.nn.linear_heads import FoldedHead, check_heads
+from longtail.nn.linear_heads import Head as Head
+from longtail.nn.linear_heads import LinearHead as LinearHead
+from longtail.nn.ops import at_least_float32, normalise, product, sum_over_ranks
 
-__all__ = [
-    "AffineHead",
-    "CapsuleHead",
-    "CosineHead",
-    "DeconfoundHead",
-    "FoldedHead",
-    "Head",
-    "LinearHead",
-    "NormalisedHead",
-    "background_exempt",
-    "check_alpha",
-]
+
+class NormalisedHead(Head):
+    """Base class of the normalised heads: Eq. 7 in training mode, Eq. 8 in eval mode.
+
+    In training mode the head returns `total(x)` and updates its running mean feature. In eval mode
+    it returns `total(x) - alpha * indirect(x)`. `DeconfoundHead` describes the arguments.
+    """
+
+    repr_fields = ("dim", "classes", "heads", "tau", "gamma", "alpha")
+    squash: float  # subclasses set the two offsets of N
+    gamma: float
+    mean_feature: Tensor
+    momentum: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        classes: int,
+        heads: int = 1,
+        tau: float = 16.0,
+        alpha: float = 1.5,
+        momentum: float = 0.9,
+    ) -> None:
+        super().__init__(dim, classes)
+        check_heads(dim, heads)
+        if not tau > 0:
+            raise UserError(f"tau {tau} must be above 0: it scales the logits (the paper uses 16)")
+        if not 0 <= momentum <= 1:
+            raise UserError(f"momentum {momentum} must be between 0 and 1 (the paper uses 0.9)")
+        self.heads, self.tau, self.alpha = heads, tau, alpha
+        self.register_buffer("mean_feature", torch.zeros(dim))
+        # a tensor, so that a captured step reads its current value; a setting, so it is not saved
+        self.register_buffer("momentum", torch.tensor(float(momentum)), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw new weights and set the mean feature to zero."""
+        super().reset_parameters(generator)
+        nn.init.zeros_(self.mean_feature)
+
+    @property
+    def direction(self) -> Tensor:
+        """The head direction d (K, D/K): unit rows, or zero rows before the first batch."""
+        return normalise(self.mean_feature, self.heads, 0.0)
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return the logits (..., C) of the total effect: Eq. 7, or Eq. 10 for cosine and capsule.
+
+        These are the logits of training, and those of eval mode at alpha 0.
+
+        Args:
+            x: features (..., D).
+        """
+        features, weights = self._normalise(x)
+        return self.tau / self.heads * product(features.flatten(-2), weights.flatten(-2))
+
+    def indirect(self, x: Tensor) -> Tensor:
+        """Return the logits (..., C) of the indirect effect, which alpha multiplies in Eq. 8.
+
+        They come from the part of x along the mean direction d alone, so they say how far x
+        favours each class only because x resembles the average feature:
+
+            indirect(x)_i = tau/K * sum_k cos(x^k, d^k) <w_i^k, d^k> / (|w_i^k| + gamma)
+
+        A capsule head also multiplies by |x^k| / (|x^k| + 1). All are 0 before the first batch.
+
+        Args:
+            x: features (..., D).
+        """
+        return self._compute_indirect(*self._normalise(x))
+
+    def effects(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `(total(x), indirect(x))`, normalising features and weights only once."""
+        features, weights = self._normalise(x)
+        total = self.tau / self.heads * product(features.flatten(-2), weights.flatten(-2))
+        return total, self._compute_indirect(features, weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (..., C) of features (..., D): Eq. 7 in training mode, Eq. 8 in eval."""
+        if self.training:
+            self.observe(x)
+        if self.training or self.alpha == 0:
+            return self.total(x)
+        return self.total(x) - self.alpha * self.indirect(x)
+
+    @torch.no_grad()
+    def observe(self, x: Tensor, keep: Tensor | None = None) -> None:
+        """Update the running mean feature (Assumption 1): mean <- mu * mean + mean of the batch.
+
+        There is no factor 1 - mu because only the direction of the mean is used. The mean is over
+        the batches of all ranks, which may differ in size or be empty. The update is skipped if no
+        rank has a feature, or if a feature is not finite, as in a step that a loss scaler skips.
+        `forward` calls this in training mode. Call it yourself when only some features count.
+
+        Args:
+            x: features (..., D).
+            keep: boolean mask (...) of the features that count, such as a detector's foreground;
+                all by default.
+        """
+        x = at_least_float32(x).reshape(-1, self.dim)
+        count = x.new_full((1,), x.shape[0])
+        if keep is not None:
+            x, count = torch.where(keep.reshape(-1, 1), x, 0.0), keep.sum().to(x.dtype).reshape(1)
+        self._update_statistics(torch.cat([x.sum(0), count]), self._update_mean)
+
+    @torch.no_grad()
+    def _update_mean(self, sums: Tensor) -> None:
+        sums = sum_over_ranks(sums)  # (D + 1,): one message for the sum and the count
+        mean = self.momentum * self.mean_feature + sums[:-1] / sums[-1].clamp(min=1)
+        usable = (sums[-1] > 0) & sums.isfinite().all()
+        self.mean_feature.copy_(torch.where(usable, mean, self.mean_feature))
+
+    @torch.no_grad()
+    def folded(self, alpha: float | None = None) -> FoldedHead:
+        """Return a frozen copy in eval mode with alpha folded into its weight.
+
+        Eq. 8 is a change of weights: v = w / (|w| + gamma) becomes (I - alpha d d^T) v. The copy
+        has the logits `total(x) - alpha * indirect(x)` and is as fast as a cosine head.
+
+        Args:
+            alpha: strength of the removed effect; the head's own `alpha` by default.
+        """
+        alpha = self.alpha if alpha is None else alpha
+        v, d = normalise(self.weight, self.heads, self.gamma), self.direction
+        v = v - alpha * (v * d).sum(-1, keepdim=True) * d  # (C, K, D/K)
+        head = FoldedHead(self.dim, self.classes, self.heads, self.squash).to(v)
+        head.weight.copy_(self.tau / self.heads * v.flatten(-2))
+        return head.eval()
+
+    def _compute_indirect(self, features: Tensor, weights: Tensor) -> Tensor:
+        d = self.direction
+        along = (features * d).sum(-1)  # (..., K): cos(x, d), squashed for capsule
+        pull = (weights * d).sum(-1)  # (C, K): the bias of each class toward d
+        return self.tau / self.heads * product(along, pull)
+
+    def _normalise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x (..., K, D/K) and the weights (C, K, D/K), divided by the two factors of N."""
+        features = normalise(x, self.heads, self.squash)
+        return features, normalise(self.weight, self.heads, self.gamma)
 
 
 @final
@@ -45,17 +174,8 @@ class CosineHead(NormalisedHead):
     """Cosine classifier: Eq. 10 with N(x, w) = |x| |w|.
 
     With one head, z_i = tau cos(x, w_i) in training mode. In eval mode it removes alpha times the
-    indirect effect, as `DeconfoundHead` does; alpha 0 gives the plain cosine classifier.
-
-    Shapes: features (..., D) in, logits (..., C) out.
-
-    Args:
-        dim: length D of a feature; must be divisible by `heads`.
-        classes: number of classes C.
-        heads: number K of equal parts of a feature that are normalised separately.
-        tau: scale of the logits; above 0.
-        alpha: strength of the indirect effect that eval mode removes; can be set at any time.
-        momentum: decay mu of the running mean feature, 0 to 1.
+    indirect effect; alpha 0 gives the plain cosine classifier. Arguments and shapes are those of
+    `DeconfoundHead`, without `gamma`.
     """
 
     squash, gamma = 0.0, 0.0
@@ -66,12 +186,8 @@ class CapsuleHead(NormalisedHead):
     """Capsule classifier: Eq. 10 with N(x, w) = (|x| + 1) |w| (Liu et al. 2019).
 
     Logits grow with the length of a feature toward those of the cosine classifier: a short
-    feature gives an uncertain prediction. In eval mode it removes alpha times the indirect effect,
-    as `DeconfoundHead` does; alpha 0 gives the plain capsule classifier.
-
-    Shapes: features (..., D) in, logits (..., C) out.
-
-    The arguments are those of `CosineHead`.
+    feature gives an uncertain prediction. In eval mode it removes alpha times the indirect effect;
+    alpha 0 gives the plain capsule classifier. Arguments and shapes are those of `CosineHead`.
     """
 
     squash, gamma = 1.0, 0.0
@@ -152,7 +268,7 @@ class DeconfoundHead(NormalisedHead):
 
 
 def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int] = 0) -> Tensor:
-    """Return probabilities in which the background keeps its total effect (Eq. 9).
+    """Return probabilities (..., C) in which the background keeps its total effect (Eq. 9).
 
     A detector's background class is frequent for a good reason, so its bias must stay. With
     p = softmax(total) and q the softmax of `tde` over the other classes, a background class keeps
@@ -161,13 +277,7 @@ def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int
     Args:
         total: logits (..., C) of the total effect, `head.total(x)`.
         tde: logits (..., C) of the total direct effect, `head(x)` in eval mode.
-        background: the class, or classes, that keep their total effect.
-
-    Returns:
-        Probabilities (..., C), which sum to 1.
-
-    Raises:
-        UserError: if the shapes differ, or `background` is not a class or is every class.
+        background: the class, or classes, that keep their total effect; not all of them.
 
     Examples:
         >>> import torch, longtail as lt
@@ -197,16 +307,11 @@ def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int
 def check_alpha(alpha: Any, *, or_auto: bool = False) -> float:
     """Return `alpha` as a float, or raise a `UserError` unless it is finite and at least 0.
 
-    Args:
-        alpha: the value to check.
-        or_auto: whether the message offers `auto`, for callers that accept it.
+    With `or_auto`, the message also offers `auto`, for callers that accept it.
     """
-    if isinstance(alpha, Real) and not isinstance(alpha, bool):
-        value = float(alpha)
-        if math.isfinite(value) and value >= 0:
-            return value
-        shown = f"{value:g}"
-    else:
-        shown = repr(alpha)
-    more = " or auto" if or_auto else ""
-    raise UserError(f"alpha {shown} must be a number from 0 up{more}; 0 removes nothing")
+    number = isinstance(alpha, Real) and not isinstance(alpha, bool)
+    if number and 0 <= float(alpha) < math.inf:
+        return float(alpha)
+    shown = f"{float(alpha):g}" if number else repr(alpha)
+    rule = "a number from 0 up or auto" if or_auto else "a number from 0 up"
+    raise UserError(f"alpha {shown} must be {rule}; 0 removes nothing")

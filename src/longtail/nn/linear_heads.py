@@ -19,10 +19,6 @@ class Head(nn.Module):
 
     A subclass implements `forward`. It stores the numbers that its constructor takes as attributes
     of the same names; a saved model then rebuilds the head from them.
-
-    Args:
-        dim: length D of a feature.
-        classes: number of classes C.
     """
 
     repr_fields: tuple[str, ...] = ("dim", "classes")
@@ -38,38 +34,32 @@ class Head(nn.Module):
         self.weight = nn.Parameter(torch.zeros(classes, dim))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw new weights from U(-1/sqrt(D), 1/sqrt(D)).
-
-        Args:
-            generator: source of the random numbers; torch's global one by default.
-        """
+        """Draw new weights from U(-1/sqrt(D), 1/sqrt(D))."""
         nn.init.uniform_(self.weight, -(self.dim**-0.5), self.dim**-0.5, generator)
 
     @contextmanager
     def accumulate_statistics(self) -> Iterator[None]:
         """Collect the updates of running statistics and apply them once on exit.
 
-        A step that computes its gradients in several parts of a batch thus updates the statistics
-        as if it had seen the batch at once.
+        A step on several parts of a batch thus updates them as if it had seen the batch at once.
         """
         self._accumulating = True
         try:
             yield
             if self._accumulated:
-                sums, apply = self._accumulated
-                apply(sums)
+                total, apply = self._accumulated
+                apply(total)
         finally:
             self._accumulating, self._accumulated = False, None
 
     def _update_statistics(self, sums: Tensor, apply: Callable[[Tensor], None]) -> None:
         """Call `apply(sums)` now, or on exit with the total if updates are accumulated."""
-        if not self._accumulating:
+        if self._accumulating:
+            self._accumulated = (self._accumulated[0] + sums if self._accumulated else sums), apply
+        else:
             apply(sums)
-            return
-        self._accumulated = (self._accumulated[0] + sums if self._accumulated else sums), apply
 
     def extra_repr(self) -> str:
-        """Return the sizes and settings that `print(model)` shows."""
         return ", ".join(f"{name}={getattr(self, name)}" for name in self.repr_fields)
 
 
@@ -77,8 +67,7 @@ class Head(nn.Module):
 class LinearHead(Head):
     """The plain classifier without a bias: z_i = <w_i, x>.
 
-    Shapes: features (..., D) in, logits (..., C) out. Logits are float32, or float64 for float64
-    features, also under autocast.
+    Logits are float32, or float64 for float64 features, also under autocast.
 
     Args:
         dim: length D of a feature.
@@ -90,21 +79,15 @@ class LinearHead(Head):
         self.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (..., C) of features (..., D)."""
-        return product(at_least_float32(x), at_least_float32(self.weight))
+        return product(x, self.weight)
 
 
 @final
 class FoldedHead(Head):
     """A frozen head with the normalisation and alpha of another folded into its weight.
 
-    `NormalisedHead.folded` makes it: z_i = sum_k <w_i^k, x^k> / (|x^k| + squash).
-
-    Args:
-        dim: length D of a feature; must be divisible by `heads`.
-        classes: number of classes C.
-        heads: number K of equal parts of a feature that are normalised separately.
-        squash: added to each feature norm; 1 for a capsule head, else 0.
+    `NormalisedHead.folded` makes it: z_i = sum_k <w_i^k, x^k> / (|x^k| + squash), with the squash
+    1 of a capsule head, else 0.
     """
 
     repr_fields = ("dim", "classes", "heads", "squash")
@@ -116,22 +99,14 @@ class FoldedHead(Head):
         self.weight.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (..., C) of features (..., D)."""
         if self.heads == 1:  # the cost of splitting shows at batch size 1
-            return product(shrink(at_least_float32(x), self.squash), at_least_float32(self.weight))
-        return product(
-            normalise(x, self.heads, self.squash).flatten(-2), at_least_float32(self.weight)
-        )
+            return product(shrink(at_least_float32(x), self.squash), self.weight)
+        return product(normalise(x, self.heads, self.squash).flatten(-2), self.weight)
 
 
 @final
 class AffineHead(Head):
-    """A frozen linear head with a bias, as post-hoc rules return it: z_i = <w_i, x> + b_i.
-
-    Args:
-        dim: length D of a feature.
-        classes: number of classes C.
-    """
+    """A frozen linear head with a bias, as post-hoc rules return it: z_i = <w_i, x> + b_i."""
 
     tau: float | None = None
     """Strength of the rule that made the head, if the rule has one."""
@@ -154,10 +129,7 @@ class AffineHead(Head):
         return head
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (..., C) of features (..., D)."""
-        return product(at_least_float32(x), at_least_float32(self.weight)) + at_least_float32(
-            self.bias
-        )
+        return product(x, self.weight) + at_least_float32(self.bias)
 
 
 def check_heads(dim: int, heads: int) -> None:

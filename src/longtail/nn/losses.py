@@ -16,10 +16,8 @@ from torch.nn import functional as F
 class Outputs(NamedTuple):
     """The outputs of a model's forward pass."""
 
-    features: Tensor
-    """(B, D)."""
-    logits: Tensor
-    """(B, C)."""
+    features: Tensor  # (B, D)
+    logits: Tensor  # (B, C)
 
 
 class State(NamedTuple):
@@ -76,14 +74,9 @@ def ldam(
 ) -> Tensor:
     """Cross-entropy with margins that grow as n^(-1/4) for rarer classes (Cao et al. 2019).
 
-    Args:
-        outputs: model outputs whose logits are `scale` times a cosine.
-        target: (B,) classes or (B, C) soft.
-        state: provides the counts.
-        margin: margin of the rarest class, in units of the cosine.
-        scale: factor between cosines and logits.
-        beta: classes are weighted by their effective number with this beta; 0 gives all the same
-            weight. The weights of a batch are divided by their sum, as in that paper's Algorithm 1.
+    Logits are `scale` times a cosine; `margin` is that of the rarest class, in units of the cosine.
+    Classes are weighted by their effective number with `beta`; 0 gives all the same weight. The
+    weights of a batch are divided by their sum, as in that paper's Algorithm 1.
     """
     counts = state.counts.clamp(min=1)
     margins = margin * (counts / counts.min()) ** -0.25  # (C,)
@@ -99,15 +92,9 @@ def eql(
     """Softmax equalisation loss: frequent classes do not suppress rare ones (Tan et al. 2020).
 
     For an image of another class, a rare class j is left out of the denominator with probability
-    `ignore`: w_j = 1 - b_j T_j (1 - y_j), p_y = exp z_y / sum_j w_j exp z_j.
-
-    Args:
-        outputs: model outputs.
-        target: (B,) classes or (B, C) soft.
-        state: provides the counts and the generator.
-        threshold: T_j = 1 if class j has fewer images than this fraction of an equal share. That
-            paper's 3.0e-3 on CIFAR-100 is 0.3 of 1/100.
-        ignore: probability that b_j = 1.
+    `ignore`: w_j = 1 - b_j T_j (1 - y_j), p_y = exp z_y / sum_j w_j exp z_j. A class is rare,
+    T_j = 1, if it has fewer images than the fraction `threshold` of an equal share; that paper's
+    3.0e-3 on CIFAR-100 is 0.3 of 1/100.
     """
     z, counts = outputs.logits, state.counts
     rare = counts * len(counts) < threshold * counts.sum()  # (C,)
@@ -120,8 +107,7 @@ def balanced_softmax(
     outputs: Outputs, target: Tensor, state: State, *, strength: float = 1.0
 ) -> Tensor:
     """Cross-entropy of z + strength * log n (Ren et al. 2020); strength 0 is cross-entropy."""
-    prior = state.counts.clamp(min=1).log()
-    return F.cross_entropy(outputs.logits + strength * prior, target)
+    return F.cross_entropy(outputs.logits + strength * state.counts.clamp(min=1).log(), target)
 
 
 def effective_weights(counts: Tensor, beta: float) -> Tensor:
@@ -152,9 +138,7 @@ def _binary_focal(z: Tensor, gamma: float) -> Tensor:
 
 def _to_soft(target: Tensor, logits: Tensor) -> Tensor:
     """Return the target as (B, C) with the dtype of `logits`."""
-    if target.ndim == 1:
-        target = F.one_hot(target, logits.shape[1])
-    return target.to(logits)
+    return (F.one_hot(target, logits.shape[1]) if target.ndim == 1 else target).to(logits)
 
 
 def _average_at(values: Tensor, target: Tensor) -> Tensor:

@@ -29,8 +29,8 @@ def shrink(v: Tensor, offset: float) -> Tensor:
 
 
 def product(x: Tensor, v: Tensor) -> Tensor:
-    """Return x v^T without autocast, because tau would amplify its rounding errors."""
-    kind = x.device.type
+    """Return x v^T in float32 or wider, because tau would amplify rounding errors."""
+    x, v, kind = at_least_float32(x), at_least_float32(v), x.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return F.linear(x, v)
     with torch.autocast(kind, enabled=False):

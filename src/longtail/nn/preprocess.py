@@ -12,10 +12,8 @@ from longtail.data.augment.photo import centre_crop
 class Preprocess(nn.Module):
     """Crops the centre of images (B, C, H, W) and normalises them to float32; embeddings pass.
 
-    Args:
-        mean: one value per channel on the 0..1 scale; empty for embeddings.
-        std: likewise.
-        size: (H, W) of network inputs, to which smaller images are enlarged; None for embeddings.
+    `mean` and `std` have one value per channel on the 0..1 scale. `size` is (H, W) of network
+    inputs, to which smaller images are enlarged; None for embeddings.
     """
 
     mean: Tensor
@@ -31,9 +29,7 @@ class Preprocess(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Network inputs of uint8 images, or `inputs` themselves if they are embeddings."""
-        if self.size is None:
-            return inputs
-        return normalise(self.crop(inputs), self.mean, self.std)
+        return inputs if self.size is None else normalise(self.crop(inputs), self.mean, self.std)
 
     def crop(self, images: Tensor) -> Tensor:
         """The part of `images` (B, C, H, W) that the network sees, not normalised."""
@@ -43,6 +39,4 @@ class Preprocess(nn.Module):
 
 def to_channels_last(inputs: Tensor) -> Tensor:
     """Lay images out as the networks of a training compute on them; embeddings pass."""
-    if inputs.ndim != 4:
-        return inputs
-    return inputs.contiguous(memory_format=torch.channels_last)
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs

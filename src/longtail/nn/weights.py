@@ -5,6 +5,7 @@ read with `weights_only`.
 Shapes: C classes, D features.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +21,14 @@ from longtail.nn.backbones import Backbone
 StateDict = dict[str, Tensor]
 WRAPPERS = ("state_dict", "model", "model_state_dict", "model_state", "state_dict_ema")
 """Keys under which training scripts store the weights in a checkpoint."""
-PREFIXES = ("module.", "_orig_mod.")
-"""Prefixes that DataParallel and torch.compile add to every name."""
+PREFIXES = re.compile(r"(module\.|_orig_mod\.)*")
+"""Prefixes that DataParallel and torch.compile add to every name; they may be nested."""
 LIBRARY_PREFIXES = ("timm/", "torchvision/")
 """Prefixes of the full names of networks, as in `timm/resnet50`."""
 
 
 def read_state(path: Path) -> StateDict:
-    """Read the weights of a checkpoint, by name.
-
-    Raises:
-        UserError: if the file cannot be read without executing code, or holds no weights.
-    """
+    """Read the weights of a checkpoint, by name."""
     if not path.is_file():
         raise UserError(f"{path} does not exist: a .pt, .pth or .safetensors file is expected")
     try:
@@ -55,14 +52,7 @@ def read_state(path: Path) -> StateDict:
     if not isinstance(content, Mapping) or not any(isinstance(v, Tensor) for v in content.values()):
         raise UserError(f"{path} holds no weights: a state dict, name to tensor, is expected")
     tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
-    return {_strip_prefixes(name): value for name, value in tensors.items()}
-
-
-def _strip_prefixes(name: str) -> str:
-    """Remove the prefixes of wrappers, which may be nested."""
-    while name.startswith(PREFIXES):
-        name = name.partition(".")[2]
-    return name
+    return {PREFIXES.sub("", name, count=1): value for name, value in tensors.items()}
 
 
 @dataclass(frozen=True)
@@ -71,27 +61,20 @@ class LastLayer:
 
     prefix: str
     """Prefix of its names in the checkpoint, as in `fc.`; empty if only the layer was saved."""
-    weight: Tensor
-    """(C, D)."""
-    bias: Tensor | None
-    """(C,)."""
+    weight: Tensor  # (C, D)
+    bias: Tensor | None  # (C,)
 
     def replace_in(self, state: StateDict, weight: Tensor) -> StateDict:
         """Return the checkpoint with `weight` (C, D) in this layer and a bias of zero."""
         own, bias = f"{self.prefix}weight", f"{self.prefix}bias"
-        changed = {**state, own: weight.to(state[own])}
-        if self.bias is not None:
-            changed[bias] = torch.zeros_like(state[bias])
-        return changed
+        zero = {} if self.bias is None else {bias: torch.zeros_like(state[bias])}
+        return {**state, own: weight.to(state[own]), **zero}
 
 
 def find_last_layer(state: StateDict, classes: int, dim: int) -> LastLayer:
     """Find the layer of a checkpoint that maps features of length `dim` to `classes` logits."""
-    names = [
-        name
-        for name, value in state.items()
-        if f".{name}".endswith(".weight") and value.shape == (classes, dim)
-    ]
+    shape = (classes, dim)
+    names = [n for n, own in state.items() if f".{n}".endswith(".weight") and own.shape == shape]
     if not names:
         raise UserError(
             f"the checkpoint has no linear layer from {dim} features to {classes} classes: use "
@@ -107,13 +90,7 @@ def _read_layer(state: StateDict, prefix: str) -> LastLayer:
 
 
 class HeadlessNetwork(Backbone):
-    """A network without its last layer: images in, the inputs of that layer out.
-
-    Args:
-        name: full name of the network.
-        network: the complete network; its last layer is replaced in place.
-        layer: name of the last layer in `network`.
-    """
+    """The network called `name` without its last layer, `layer`, which it replaces in place."""
 
     def __init__(self, name: str, network: nn.Module, layer: str):
         super().__init__()
@@ -122,8 +99,7 @@ class HeadlessNetwork(Backbone):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.network(x)
-        return output
+        return cast(Tensor, self.network(x))
 
 
 def build(
@@ -131,11 +107,8 @@ def build(
 ) -> tuple[HeadlessNetwork, LastLayer]:
     """Build the network called `name` with the weights of `state`, split before its last layer.
 
-    Args:
-        name: name in timm or torchvision; if both have it, the one that the weights fit is built.
-        state: the checkpoint.
-        classes: number of classes C.
-        sample: images (B, channels, H, W) on which the two parts must reproduce the logits.
+    If both timm and torchvision have that name, it builds the one that the weights fit. On the
+    images `sample` (B, channels, H, W) the two parts must reproduce the logits.
     """
     problem = ""
     for full_name in _find_full_names(name):
@@ -191,18 +164,13 @@ def _create_network(full_name: str, classes: int, channels: int) -> nn.Module:
     library, _, name = full_name.partition("/")
     if library == "timm":
         return timm.create_model(name, num_classes=classes, in_chans=channels)
-    result: nn.Module = models.get_model(name, weights=None, num_classes=classes)
-    return result
+    return cast(nn.Module, models.get_model(name, weights=None, num_classes=classes))
 
 
 def _find_last_linear(network: nn.Module, classes: int) -> str | None:
     """Return the name of the last linear layer with `classes` outputs, or None."""
-    layers = [
-        name
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Linear) and module.out_features == classes
-    ]
-    return layers[-1] if layers else None
+    linear = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Linear)]
+    return next((name for name, m in reversed(linear) if m.out_features == classes), None)
 
 
 @torch.no_grad()
@@ -214,9 +182,8 @@ def _split(
         expected = network(sample)
     except Exception as error:  # a network may raise any type for a size that it does not take
         shape = "x".join(map(str, sample.shape[1:]))
-        raise UserError(
-            f"{full_name} does not take images of {shape}: {error}. Another --image-size may fit"
-        ) from error
+        problem = f"{full_name} does not take images of {shape}: {error}"
+        raise UserError(f"{problem}. Another --image-size may fit") from error
     headless = HeadlessNetwork(full_name, network, layer.prefix.removesuffix("."))
     logits = nn.functional.linear(headless(sample), layer.weight, layer.bias)
     if logits.shape != expected.shape or not torch.allclose(logits, expected, rtol=1e-3, atol=1e-3):

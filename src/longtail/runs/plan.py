@@ -21,7 +21,7 @@ from longtail.core.errors import UserError, unknown
 from longtail.core.options import with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
-from longtail.methods import Method
+from longtail.methods.base import Method
 from longtail.runs.folder import Run
 from longtail.training.batches import must_stream
 from longtail.training.probe import NetworkProbe

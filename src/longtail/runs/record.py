@@ -16,7 +16,7 @@ from longtail.evaluation import result as results
 from longtail.evaluation import scoring, tables
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
-from longtail.methods import Method
+from longtail.methods.base import Method
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Run
 from longtail.runs.plan import DataOf, Job, on_cuda

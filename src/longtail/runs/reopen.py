@@ -17,8 +17,7 @@ from longtail.evaluation import tables
 from longtail.evaluation.alpha import GRID, choose_alpha
 from longtail.evaluation.result import ClassifierCost, ClassifierDetails, Result, make_result
 from longtail.evaluation.scoring import Evaluation, choose_label_free, extract_parts, score_parts
-from longtail.methods import Method, Model
-from longtail.methods.base import Auto
+from longtail.methods.base import Auto, Method, Model
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.nn.preprocess import Preprocess
 from longtail.runs.folder import Run

@@ -19,7 +19,7 @@ from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.data import load as data_sets
 from longtail.data.base import Data
-from longtail.methods import Model
+from longtail.methods.base import Model
 from longtail.runs.folder import Run
 from longtail.runs.reopen import own_data, relaunch
 from longtail.serving.model import read_run

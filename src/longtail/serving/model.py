@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from longtail.core.environment import versions
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
-from longtail.methods import Model
+from longtail.methods.base import Model
 from longtail.nn.heads import NormalisedHead, check_alpha
 from longtail.runs.folder import Run
 from longtail.training.model import Blueprint, describe_head

@@ -24,7 +24,7 @@ from longtail.data.prepare import hold_out
 from longtail.estimators.rows import HELD_OUT
 from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
 from longtail.evaluation.alpha import best, cosines, label_free_alpha
-from longtail.methods import Model
+from longtail.methods.base import Model
 from longtail.nn import weights as networks
 from longtail.nn.backbones import Backbone, Identity
 from longtail.nn.heads import AffineHead, CosineHead, Head

@@ -8,7 +8,6 @@ Shapes: N training images, B in a batch, stored images (C, H, W).
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -29,15 +28,6 @@ RESIDENT_SHARE = 0.5
 """Part of the device's memory that resident images may take; the network needs the rest."""
 
 
-def place(
-    data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device
-) -> "Batches":
-    """Put the training set on the device if it fits there, else stream it."""
-    if must_stream(data, device):
-        return StreamedBatches(data, train, machine, device)
-    return ResidentBatches.place(data, train, device)
-
-
 def must_stream(data: Data, device: torch.device) -> bool:
     """Whether the training images do not fit on `device`."""
     inputs = data.train.inputs
@@ -49,30 +39,18 @@ def must_stream(data: Data, device: torch.device) -> bool:
     return inputs.numel() * inputs.element_size() > room
 
 
-@dataclass(frozen=True)
 class ResidentBatches:
-    """Batches gathered from a training set that lies on the device."""
-
-    source: Tensor
-    """(N, C, H, W) uint8, prepared by `Augmentation.ready`, or (N, D) embeddings."""
-    labels: Tensor
-    """(N,)."""
-    augmentation: Augmentation
-    preprocess: Preprocess
-
-    @staticmethod
-    def place(data: Data, train: TrainConfig, device: torch.device) -> "ResidentBatches":
-        """Copy the training set of `data` to `device`."""
-        augmentation = choose_augmentation(data, train)
-        return ResidentBatches(
-            source=augmentation.prepare(data.train.input_tensor).to(device),
-            labels=data.train.labels.to(device),
-            augmentation=augmentation,
-            preprocess=build_preprocess(data, train).to(device),
-        )
+    """Batches gathered from a training set, of which it puts a copy on the device."""
 
     capturable = True
     """Whether a CUDA graph can hold `draw`."""
+
+    def __init__(self, data: Data, train: TrainConfig, device: torch.device):
+        self.augmentation = choose_augmentation(data, train)
+        # (N, C, H, W) uint8 images, prepared, or (N, D) embeddings
+        self.source = self.augmentation.prepare(data.train.input_tensor).to(device)
+        self.labels = data.train.labels.to(device)  # (N,)
+        self.preprocess = build_preprocess(data, train).to(device)
 
     def begin_epoch(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
         """Do nothing: the images are on the device already."""
@@ -91,12 +69,10 @@ class StreamedBatches:
     def __init__(
         self, data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device
     ):
-        self.inputs = data.train.inputs
+        self.inputs, self.machine, self.device = data.train.inputs, machine, device
         self.labels = data.train.labels.to(device)
         self.augmentation = choose_augmentation(data, train)
         self.preprocess = build_preprocess(data, train).to(device)
-        self.machine = machine
-        self.device = device
         self._streams: list[Iterator[Tensor]] = []
 
     def begin_epoch(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
@@ -115,6 +91,13 @@ class StreamedBatches:
 
 
 Batches = ResidentBatches | StreamedBatches
+
+
+def place(data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device) -> Batches:
+    """Put the training set on the device if it fits there, else stream it."""
+    if must_stream(data, device):
+        return StreamedBatches(data, train, machine, device)
+    return ResidentBatches(data, train, device)
 
 
 def choose_augmentation(data: Data, train: TrainConfig) -> Augmentation:
@@ -139,9 +122,7 @@ def build_preprocess(data: Data, train: TrainConfig) -> Preprocess:
 
 def input_size(data: Data, train: TrainConfig) -> tuple[int, int]:
     """(H, W) of the network's inputs."""
-    if train.crop_size is not None:
-        return train.crop_size, train.crop_size
-    return stored_size(data)
+    return stored_size(data) if train.crop_size is None else (train.crop_size, train.crop_size)
 
 
 def stored_size(data: Data) -> tuple[int, int]:
@@ -166,12 +147,8 @@ def stream_batches(
 ) -> Iterator[Tensor]:
     """Yield the images of each batch on `device`; the workers start at once.
 
-    Args:
-        inputs: all images.
-        batches: row numbers, (B,) each.
-        machine: sets the number of workers.
-        device: receives the images.
-        streams: iterators that are read in turn and share the workers, this one included.
+    `batches` are row numbers of `inputs`, (B,) each. As many iterators as `streams`, this one
+    included, are read in turn and share the workers.
     """
     places = [chunk.tolist() for batch in batches for chunk in batch.split(CHUNK)]
     wide = inputs.element_size() if isinstance(inputs, Tensor) else 1
@@ -223,8 +200,8 @@ def _join_chunks(
 def _prefetch(batches: Iterator[Tensor], device: torch.device) -> Iterator[Tensor]:
     """Yield `batches`, copying each to the device while it computes the step before.
 
-    A batch is handed out only when the next one has come from the workers: if they are late, the
-    epoch ends one step later, instead of every step waiting.
+    It yields a batch only when the next one has come from the workers: if they are late, the epoch
+    ends one step later, instead of every step waiting.
     """
     copying = _copy_stream(device)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 import torch
-from torch import Tensor
 
 from longtail.training.trainer import Trainer
 
@@ -32,16 +31,16 @@ def build_step(trainers: Sequence[Trainer]) -> Callable[[Sizes], None]:
     fabric, machine = trainers[0].fabric, trainers[0].config.machine
     one_device = fabric.device.type == "cuda" and fabric.world_size == 1
     capturable = all(trainer.batches.capturable for trainer in trainers)
-    if not (machine.graph and one_device and capturable):
-        return lambda sizes: _step_all(trainers, sizes)
-    graphs = {sizes: capture(trainers, sizes) for sizes in set(list_steps(trainers))}
-    return lambda sizes: graphs[sizes].replay()
+    if machine.graph and one_device and capturable:
+        graphs = {sizes: capture(trainers, sizes) for sizes in set(list_steps(trainers))}
+        return lambda sizes: graphs[sizes].replay()
 
+    def step_all(sizes: Sizes) -> None:
+        for trainer, size in zip(trainers, sizes, strict=True):
+            if size:
+                trainer.step(size)
 
-def _step_all(trainers: Sequence[Trainer], sizes: Sizes) -> None:
-    for trainer, size in zip(trainers, sizes, strict=True):
-        if size:
-            trainer.step(size)
+    return step_all
 
 
 def capture(trainers: Sequence[Trainer], sizes: Sizes) -> torch.cuda.CUDAGraph:
@@ -68,9 +67,11 @@ def capture(trainers: Sequence[Trainer], sizes: Sizes) -> torch.cuda.CUDAGraph:
         finally:  # join even after an error, or the capture's own error hides it
             for stream in forked:
                 main.wait_stream(stream)
-    for trainer, before, seed in zip(trainers, saved, seeds, strict=True):
-        _restore(trainer, before)
-        trainer.state.generator.set_state(seed)
+    with torch.no_grad():  # a buffer that the optimiser has made since starts at zero, as it would
+        for trainer, before, seed in zip(trainers, saved, seeds, strict=True):
+            for tensor in trainer.tensors():
+                tensor.copy_(before[id(tensor)]) if id(tensor) in before else tensor.zero_()
+            trainer.state.generator.set_state(seed)
     return graph
 
 
@@ -84,10 +85,3 @@ def _warm_up(pairs: Sequence[tuple[Trainer, int]]) -> None:
                 trainer.cursor.zero_()
                 trainer.step(size)
     torch.cuda.current_stream().wait_stream(stream)
-
-
-def _restore(trainer: Trainer, before: dict[int, Tensor]) -> None:
-    """Undo the warm-up; a buffer that the optimiser has made since starts at zero, as it would."""
-    with torch.no_grad():
-        for tensor in trainer.tensors():
-            tensor.copy_(before[id(tensor)]) if id(tensor) in before else tensor.zero_()

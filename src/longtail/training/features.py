@@ -10,7 +10,7 @@ from longtail.core.config import MachineConfig
 from longtail.core.progress import log_progress
 from longtail.data.base import Split
 from longtail.data.decoding.streamed import StreamedImages
-from longtail.methods import Model
+from longtail.methods.base import Model
 from longtail.nn.preprocess import Preprocess, to_channels_last
 from longtail.training.batches import stream_batches
 

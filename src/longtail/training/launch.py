@@ -23,29 +23,27 @@ the default half hour."""
 def launch(machine: MachineConfig) -> Fabric:
     """Start the processes that `machine` asks for, or join those of torchrun or SLURM."""
     per_host, hosts = _count_processes(machine)
-    wanted = machine.device
+    world, wanted = per_host * hosts, machine.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device: use --device cpu")
     cuda = wanted != "cpu" and torch.cuda.is_available()
     if machine.sync_batchnorm and not cuda:
         raise UserError("--sync-batchnorm needs CUDA devices: on the CPU leave it out")
     bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
+    # rank 0's batch statistics reach all ranks at the end of each epoch; a broadcast before each
+    # call would break steps that call the model twice
     fabric = Fabric(
         accelerator="cuda" if cuda else "cpu",
         devices=per_host,
         num_nodes=hosts,
-        # rank 0's batch statistics reach all ranks at the end of each epoch; a broadcast before
-        # each call would break steps that call the model twice
-        strategy=DDPStrategy(broadcast_buffers=False, timeout=WAIT)
-        if per_host * hosts > 1
-        else "auto",
+        strategy=DDPStrategy(broadcast_buffers=False, timeout=WAIT) if world > 1 else "auto",
         precision="bf16-mixed" if bf16 else "32-true",
     )
     fabric.launch()
-    if fabric.world_size != per_host * hosts:
+    if fabric.world_size != world:
         raise UserError(
-            f"{per_host * hosts} processes were started, but {fabric.world_size} found each other: "
-            "start them with torchrun or srun, or let --devices start them"
+            f"{world} processes were started, but {fabric.world_size} found each other: start "
+            "them with torchrun or srun, or let --devices start them"
         )
     return fabric
 
@@ -64,14 +62,7 @@ def _count_processes(machine: MachineConfig) -> tuple[int, int]:
 def explain_out_of_memory(
     config: Config, data: Data, fabric: Fabric, trainings: int
 ) -> Iterator[None]:
-    """Turn an out-of-memory error into one that names the sizes and the options that help.
-
-    Args:
-        config: options of the training.
-        data: the data it trains on.
-        fabric: the device.
-        trainings: how many run side by side.
-    """
+    """Turn an out-of-memory error of `trainings` side by side into one that names a way out."""
     try:
         yield
     except RuntimeError as error:
@@ -81,11 +72,11 @@ def explain_out_of_memory(
         inputs = config.train.batch_size // (fabric.world_size * parts)
         shape = "x".join(map(str, sample_input(data, config.train).shape[1:]))
         beside = f", {trainings} trainings side by side," if trainings > 1 else ""
+        fewer = f"--replicas {trainings // 2} or " if trainings > 1 else ""
         memory = ""
         if fabric.device.type == "cuda":
             total = torch.cuda.get_device_properties(fabric.device).total_memory
             memory = f" and its {total / 2**30:.1f} GiB"
-        fewer = f"--replicas {trainings // 2} or " if trainings > 1 else ""
         raise UserError(
             f"a step of {inputs} inputs of {shape} through {config.backbone}{beside} is too large "
             f"for {fabric.device}{memory}. {fewer}--accumulate {2 * parts} takes about half the "
@@ -97,6 +88,5 @@ def explain_out_of_memory(
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
     """Whether `error`, or one that it followed, is torch's out-of-memory error."""
-    if error is None:
-        return False
-    return isinstance(error, torch.OutOfMemoryError) or _is_out_of_memory(error.__context__)
+    out_of_memory = isinstance(error, torch.OutOfMemoryError)
+    return out_of_memory or (error is not None and _is_out_of_memory(error.__context__))

@@ -43,15 +43,10 @@ def train(
 ) -> dict[Trainer, UserError]:
     """Train `trainers` side by side and return the errors of those that failed.
 
-    A training fails when its loss or a weight becomes infinite or NaN. The others continue.
-
-    Args:
-        trainers: each has its own stages and takes its own steps; they count epochs together.
-        start: epochs that are done already; the trainers hold their state.
-        after_epoch: called with the number of epochs done and each trainer's record, None for a
-            trainer that has ended or failed.
-        progress: observer of every step.
-        clock: paused while steps are captured.
+    Each has its own stages and takes its own steps; they count epochs together. `start` of them are
+    done already. A training fails when its loss or a weight becomes infinite or NaN; the others
+    continue. `after_epoch` gets the number of epochs done and each trainer's record, None for a
+    trainer that has ended or failed. `clock` is paused while steps are captured.
     """
     clock = clock or Stopwatch()
     failed: dict[Trainer, UserError] = {}
@@ -94,14 +89,11 @@ def _split_epochs(trainers: Sequence[Trainer], start: int) -> Iterator[tuple[int
 
 def _record(trainer: Trainer, epoch: int, began: float) -> Record:
     """Read the epoch's figures from the device, the only place that does; check the losses."""
-    losses = trainer.losses
+    losses, config = trainer.losses, trainer.config
     if trainer.fabric.world_size > 1:
         losses = cast(Tensor, trainer.fabric.all_reduce(losses))
-    losses = losses.cpu()
-    config = trainer.config
-    check_finite(
-        losses, trainer.has_finite_weights(), epoch=epoch, seed=config.seed, lr=config.train.lr
-    )
+    losses, finite = losses.cpu(), trainer.has_finite_weights()
+    check_finite(losses, finite, epoch=epoch, seed=config.seed, lr=config.train.lr)
     seconds = time.perf_counter() - began
     return {
         "epoch": epoch,
@@ -114,14 +106,9 @@ def _record(trainer: Trainer, epoch: int, began: float) -> Record:
 
 
 def check_finite(losses: Tensor, finite: bool, *, epoch: int, seed: int, lr: float) -> None:
-    """Raise a `UserError` if a loss or a weight became infinite or NaN.
+    """Raise a `UserError` if a loss is infinite or NaN, or if the weights are not `finite`.
 
-    Args:
-        losses: one per step of the epoch, on the CPU.
-        finite: whether all weights are finite.
-        epoch: counted from 0.
-        seed: the seed of the training.
-        lr: its peak learning rate.
+    `losses` are on the CPU, one per step of the epoch; epochs count from 0.
     """
     bad = (~torch.isfinite(losses)).nonzero()
     if finite and not len(bad):

@@ -13,7 +13,7 @@ from longtail.core.config import Config
 from longtail.core.errors import UserError, unknown
 from longtail.core.seeding import stream
 from longtail.data.base import Data
-from longtail.methods import Method, Model
+from longtail.methods.base import Method, Model
 from longtail.nn import backbones
 from longtail.nn import weights as networks
 from longtail.nn.heads import Head
@@ -28,8 +28,8 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
         torch.manual_seed(stream(config.seed, "init"))
         backbone = backbones.build(config.backbone, data.train.inputs.shape[1])
         model = Model(backbone, method.head(backbone.dim, len(data.classes)))
-    result: Model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return result
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
 
 
 def check_backbone(config: Config, method: Method, data: Data) -> None:
@@ -48,13 +48,7 @@ def check_backbone(config: Config, method: Method, data: Data) -> None:
 
 
 def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """Load `state` into `model`; raise if it was saved from another model.
-
-    Args:
-        model: the module to fill.
-        state: its weights by name.
-        source: the file, for the error.
-    """
+    """Load `state` into `model`; raise if the file `source` was saved from another model."""
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -133,9 +127,7 @@ class Blueprint:
 
 def describe_head(head: Head) -> dict[str, Any]:
     """Return the class name of `head` as `kind`, and those of its arguments that are numbers."""
-    arguments = {
-        name: getattr(head, name, None) for name in inspect.signature(type(head)).parameters
-    }
+    arguments = {n: getattr(head, n, None) for n in inspect.signature(type(head)).parameters}
     numbers = {name: value for name, value in arguments.items() if isinstance(value, (int, float))}
     return {"kind": type(head).__name__, **numbers}
 
@@ -151,12 +143,7 @@ def find_head(name: str) -> type[Head]:
 
 def _head_classes() -> dict[str, type[Head]]:
     """Return every concrete head class defined so far, by its name."""
-    found: dict[str, type[Head]] = {}
-    pending: list[type[Head]] = [Head]
-    while pending:
-        kind = pending.pop()
-        below = kind.__subclasses__()
-        pending += below
-        if not below:
-            found[kind.__name__] = kind
-    return found
+    kinds: list[type[Head]] = [Head]
+    for kind in kinds:  # grows as it is read
+        kinds += kind.__subclasses__()
+    return {kind.__name__: kind for kind in kinds if not kind.__subclasses__()}

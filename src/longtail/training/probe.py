@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.data.base import Data
-from longtail.methods import Method
+from longtail.methods.base import Method
 from longtail.nn import backbones
 from longtail.training.batches import choose_augmentation, sample_input
 from longtail.training.model import check_backbone
@@ -27,14 +27,7 @@ class NetworkProbe(NamedTuple):
 
 
 def check_fits(config: Config, method: Method, data: Data, world: int) -> NetworkProbe:
-    """Refuse a training that cannot run; return what the network's trial showed.
-
-    Args:
-        config: options of the training.
-        method: its method, whose head is tried.
-        data: the data it trains on.
-        world: number of ranks.
-    """
+    """Refuse a training that cannot run on `world` ranks; return what the trial showed."""
     choose_augmentation(data, config.train)  # raises if the sizes do not fit
     check_backbone(config, method, data)
     sample = sample_input(data, config.train)
@@ -73,12 +66,9 @@ def probe_network(backbone: str, shape: torch.Size) -> NetworkProbe:
             hook.remove()
     if dim != network.dim:
         raise ValueError(f"its features have {dim} numbers, not {network.dim}")
-    return NetworkProbe(dim, sum(sizes), any(map(_is_random, layers)))
-
-
-def _is_random(layer: nn.Module) -> bool:
-    """Whether a layer drops values, or paths, at random while training."""
-    return any(getattr(layer, name, 0.0) for name in ("p", "drop_prob"))
+    # a layer may drop values, or paths, at random while training
+    random = any(getattr(layer, name, 0.0) for layer in layers for name in ("p", "drop_prob"))
+    return NetworkProbe(dim, sum(sizes), random)
 
 
 def batch_per_rank(config: Config, images: int, world: int) -> int:
@@ -86,11 +76,10 @@ def batch_per_rank(config: Config, images: int, world: int) -> int:
     size, parts = config.train.batch_size, config.machine.accumulate
     if size % (world * parts):
         fits = size // (world * parts) * world * parts or world * parts
+        times = f" times --accumulate {parts}" if parts > 1 else ""
         raise UserError(
             f"--batch-size {size} counts images over all ranks and does not divide by the "
-            f"{world} ranks of this run"
-            + (f" times --accumulate {parts}" if parts > 1 else "")
-            + f": use {fits}"
+            f"{world} ranks of this run{times}: use {fits}"
         )
     if images < world * parts:
         raise UserError(

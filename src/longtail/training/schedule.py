@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from longtail.core.config import TrainConfig
-from longtail.methods import Stage
+from longtail.methods.base import Stage
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,17 @@ def schedule_stages(stages: Sequence[Stage], epochs: int) -> list[ScheduledStage
         for i, stage in enumerate(stages)
     ]
     shares = list(accumulate(stage.share for stage in stages))
+    first = [max(j for j in range(i + 1) if fresh[j]) for i in range(len(stages))]
+    after = [first.count(j) + j for j in first]  # the next fresh stage, or the end
     edges = [0]
     for i, share in enumerate(shares):
         # round running totals, so that two halves of 5 epochs make 5; give each stage an epoch
-        end = next((j for j in range(i + 1, len(stages)) if fresh[j]), len(stages))
-        latest = round(shares[end - 1] * epochs) - (end - 1 - i)
+        latest = round(shares[after[i] - 1] * epochs) - (after[i] - 1 - i)
         edges.append(max(edges[-1] + 1, min(latest, round(share * epochs))))
-    scheduled = []
-    for i, stage in enumerate(stages):
-        first = max(j for j in range(i + 1) if fresh[j])
-        after = next((j for j in range(i + 1, len(stages)) if fresh[j]), len(stages))
-        span = edges[first], edges[after]
-        scheduled.append(ScheduledStage(stage, edges[i], edges[i + 1], span))
-    return scheduled
+    return [
+        ScheduledStage(stage, edges[i], edges[i + 1], span=(edges[first[i]], edges[after[i]]))
+        for i, stage in enumerate(stages)
+    ]
 
 
 class RateOptions(Protocol):

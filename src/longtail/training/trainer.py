@@ -6,7 +6,7 @@ numbers are device tensors and a device generator, so a CUDA graph can capture i
 Shapes: B images per step on this rank, N training images, P augmentation parameters of an image.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,7 +20,7 @@ from longtail.core.errors import unknown
 from longtail.core.seeding import stream
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
-from longtail.methods import Batch, Method
+from longtail.methods.base import Batch, Method
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
 from longtail.training.batches import Batches
@@ -36,10 +36,7 @@ class Trainer:
     def __init__(
         self, config: Config, method: Method, data: Data, batches: Batches, fabric: Fabric
     ):
-        self.config = config
-        self.data = data
-        self.batches = batches
-        self.fabric = fabric
+        self.config, self.data, self.batches, self.fabric = config, data, batches, fabric
         self.stages = schedule_stages(method.stages, config.train.epochs)
         self.current = self.stages[0]
         self.model = build_model(config, method, data).to(fabric.device)
@@ -52,13 +49,9 @@ class Trainer:
         self.short_batch = short_batch(config, len(data.train), fabric.world_size)
         self.steps = len(data.train) // (self.full_batch * fabric.world_size)
         device = fabric.device
-        self.state = State(
-            progress=torch.zeros((), device=device),
-            lr=torch.zeros((), device=device),
-            mu=torch.zeros((), device=device),
-            counts=data.counts.tensor().to(device),
-            generator=torch.Generator(device),
-        )
+        progress, lr, mu = (torch.zeros((), device=device) for _ in range(3))
+        counts, generator = data.counts.tensor().to(device), torch.Generator(device)
+        self.state = State(progress, lr, mu, counts, generator)
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
         self.losses = torch.zeros(len(self.step_sizes), device=device)
         self.orders: list[Tensor] = []
@@ -134,7 +127,7 @@ class Trainer:
     def begin_epoch(self, epoch: int) -> None:
         """Fill every device tensor that this epoch's steps read."""
         train, (first, last) = self.config.train, self.current.span
-        lr = rate(train, epoch, self.current.span)
+        lr = rate(train, epoch, (first, last))
         mu = mean_decay(train, lr)
         self.state.lr.fill_(lr)
         self.state.mu.fill_(mu)
@@ -170,10 +163,8 @@ class Trainer:
         """Take one step on `size` images of each sampler: from indices to new weights."""
         assert self.optimizer is not None
         self.optimizer.zero_grad(set_to_none=True)
-        if self.parts == 1:
-            loss = self._add_gradients(0, size)
-        else:
-            loss = self._add_gradients_in_parts(size // self.parts)
+        whole = self.parts == 1
+        loss = self._add_gradients(0, size) if whole else self._add_gradients_in_parts(size)
         self.optimizer.step()
         self.losses.index_copy_(0, self.cursor, loss.float().view(1))
         self.cursor += 1
@@ -190,8 +181,8 @@ class Trainer:
         return loss.detach()
 
     def _add_gradients_in_parts(self, size: int) -> Tensor:
-        """Add the gradients of a step in parts of `size` images; ranks exchange them at the end."""
-        total = torch.zeros_like(self.state.lr)
+        """Add the gradients of `size` images part by part; ranks exchange them at the end."""
+        total, size = torch.zeros_like(self.state.lr), size // self.parts
         with self.model.head.accumulate_statistics():
             for part in range(self.parts):
                 waits = self.fabric.world_size > 1 and part < self.parts - 1
@@ -266,22 +257,14 @@ class Trainer:
 
 
 def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.optim.Optimizer:
-    """Build the optimiser of all parameters that are not frozen.
-
-    Args:
-        train: its options; `momentum` is Adam's beta1.
-        model: the model whose parameters it moves.
-        lr: the learning rate, a device tensor ().
-    """
+    """Build the optimiser of all parameters that are not frozen; `momentum` is Adam's beta1."""
     trained = [p for p in model.parameters() if p.requires_grad]
     shared: dict[str, Any] = {"lr": lr, "weight_decay": train.weight_decay, "fused": True}
     if train.optimizer == "sgd":
         return torch.optim.SGD(trained, momentum=train.momentum, **shared)
+    adams: dict[str, Callable[..., torch.optim.Optimizer]]
     adams = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     if train.optimizer not in adams:
         raise unknown("optimizer", train.optimizer, ["sgd", *adams])
-    adam = adams[train.optimizer]
-    result: torch.optim.Optimizer = adam(
-        trained, betas=(train.momentum, 0.999), capturable=lr.is_cuda, **shared
-    )
-    return result
+    shared |= {"betas": (train.momentum, 0.999), "capturable": lr.is_cuda}
+    return adams[train.optimizer](trained, **shared)
