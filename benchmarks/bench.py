@@ -21,10 +21,10 @@ from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.evaluation import tables
 from longtail.evaluation.result import own_seconds, recipe_fields, round_floats
+from longtail.runs.auto import TUNING_FRACTION
 from longtail.runs.fit import run_jobs
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job, resolve
-from longtail.runs.record import TUNING_FRACTION
 from longtail.training.loop import Progress
 from longtail.training.schedule import schedule_stages
 

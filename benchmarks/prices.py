@@ -21,8 +21,8 @@ from longtail.core.environment import environment
 from longtail.data.base import Data
 from longtail.evaluation.accuracy import accuracy, score, sweep
 from longtail.evaluation.alpha import GRID
+from longtail.runs.auto import TUNING_FRACTION
 from longtail.runs.plan import resolve
-from longtail.runs.record import TUNING_FRACTION
 from longtail.training.batches import ResidentBatches
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer

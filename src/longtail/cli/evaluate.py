@@ -35,4 +35,4 @@ class Eval:
         else:
             print_table([result])
             if result["alpha_rule"]:
-                print("{} {:g}: {}".format(*describe_choice(result)))
+                print("{} {}: {}".format(*describe_choice(result)))

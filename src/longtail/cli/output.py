@@ -88,6 +88,18 @@ def print_table(results: list[dict[str, Any]]) -> None:
         print("evaluated on the validation part")
 
 
+def print_candidates(results: list[dict[str, Any]]) -> None:
+    """Print the rules that competed in each run of `auto`, each at its best strength."""
+    from longtail.evaluation import tables
+
+    for result in (r for r in results if "rule" in r and "candidates" in r):
+        seed = f", seed {result['seed']}" if len(results) > 1 else ""
+        if is_first_process():
+            print(f"\nrules on held-out data{seed}; chosen: {result['rule']}")
+        best = tables.best_of_each_rule(result["candidates"])
+        print_lines(tables.CANDIDATE_HEADER, tables.candidate_rows(best))
+
+
 def print_lines(header: Sequence[str], lines: Iterable[Sequence[str | float | None]]) -> None:
     """Print a plain table with aligned columns, on rank 0 only; None as a dash."""
     if not is_first_process():

@@ -196,9 +196,20 @@ def _split_method_options(words: list[str]) -> tuple[list[str], dict[str, str]]:
         flag, has_value, value = word.partition("=")
         if not flag.startswith("--") or flag in known:
             ours.append(word)
-        else:
-            theirs[flag[2:].replace("-", "_")] = value if has_value else next(pending, "")
+            continue
+        name = flag[2:].replace("-", "_")
+        if not has_value:
+            value = "true" if name in _list_switches() else next(pending, "")
+        theirs[name] = value
     return ours, theirs
+
+
+def _list_switches() -> set[str]:
+    """Return the options of methods that take no value."""
+    from longtail import methods
+
+    every = [option for name in methods.registry() for option in methods.options_of(name).values()]
+    return {option.name for option in every if option.annotation is bool}
 
 
 def _check_method_options(options: dict[str, str], method: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longtail.cli.output import Console, is_first_process, print_table
+from longtail.cli.output import Console, is_first_process, print_candidates, print_table
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 
@@ -64,7 +64,9 @@ class Train:
                 overwrite=self.overwrite,
                 progress=console,
             )
-        print_table([run.result for run in runs])
+        results = [run.result for run in runs]
+        print_table(results)
+        print_candidates(results)
         if not is_first_process():
             return
         print(f"written to {out}")

@@ -20,7 +20,9 @@ RULES = {
     "held-out": "chosen on held-out data for the best mean class accuracy",
     "label-free": "set without labels: 1 / mean cos(x, d)",
     "no direction": "0, because the features have no common direction to remove",
+    "held-out likelihood": "chosen for the best class-balanced likelihood of held-out data",
     "least": "the value that changes least, because there was no data to choose it on",
+    "default": "the default, because there were too few held-out images to choose by",
 }
 """Rules that set alpha, or a post-hoc rule's tau: the name in a result, and its meaning."""
 GRID = ALPHAS
@@ -45,10 +47,11 @@ def label_free_alpha(mean_cos: float) -> float:
     return 0.0 if mean_cos <= 0.1 else min(3.0, 1 / mean_cos)
 
 
-def describe_choice(result: Mapping[str, Any]) -> tuple[str, float, str]:
-    """The option that a rule set in `result`, its value, and the rule's name."""
-    option = "tau" if result["alpha"] is None else "alpha"
-    return option, result[option], result["alpha_rule"]
+def describe_choice(result: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The option that was chosen in `result`, its value, and how it was chosen."""
+    given = [name for name in ("rule", "strength", "alpha", "tau") if result.get(name) is not None]
+    value = result[given[0]]
+    return given[0], value if isinstance(value, str) else f"{value:g}", result["alpha_rule"]
 
 
 @torch.no_grad()

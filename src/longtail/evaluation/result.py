@@ -5,7 +5,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -134,6 +134,8 @@ class Result(Generic[Details]):
     details: Details
     """What only a classifier, or only a detector, has."""
     cost: Cost
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    """A strength or a rule that held-out data chose, and all candidates; empty without a choice."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the flat keys of result.json, with floats rounded to six digits."""
@@ -202,6 +204,7 @@ def make_result(
     evaluation: Evaluation,
     alpha: tuple[float | None, str],
     cost: ClassifierCost,
+    chosen: Mapping[str, Any],
 ) -> Result[ClassifierDetails]:
     """Make the result of one method at one alpha, which comes with the rule that chose it."""
     head, scores = evaluation.head, evaluation.scores
@@ -224,6 +227,7 @@ def make_result(
         ),
         details=_classifier_details(data, evaluation, recipe["files"]),
         cost=cost,
+        chosen=chosen,
     )
 
 

@@ -4,14 +4,16 @@ Shapes: N images, D features.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
 from longtail.data.base import Data, Split
 from longtail.evaluation.accuracy import Scores, accuracy, score
-from longtail.evaluation.alpha import best, cosines, label_free_alpha
+from longtail.evaluation.alpha import cosines, label_free_alpha
+from longtail.evaluation.likelihood import Fit, fit_likelihood
 from longtail.methods.base import Choice, HeldOut, Method, RuleInputs
 from longtail.nn.heads import Head, NormalisedHead
 
@@ -62,22 +64,55 @@ def _apply_rule(method: Method, head: Head, features: Features, data: Data) -> H
     return method.rule(RuleInputs(head, features.train, labels, features.held_out, data.counts))
 
 
-def choose(
-    choice: Choice, method_at: Callable[[float], Method], head: Head, features: Features, data: Data
-) -> float:
-    """Choose the value of the grid with the best mean class accuracy on held-out data.
+class Standing(NamedTuple):
+    """How a candidate did on the held-out part."""
+
+    fit: Fit
+    class_mean: float
+    """Mean class accuracy, in percent."""
+
+
+Value = float | str
+"""A value of an option that is chosen on held-out data."""
+
+
+def compete(
+    choice: Choice, method_at: Callable[[Value], Method], head: Head, features: Features, data: Data
+) -> dict[Value, Standing]:
+    """Return the standing of every value of the grid on held-out data.
 
     `method_at` returns the method with the open option set to a value; `head` and `features`, with
     a held-out part, are those of the same training on `data`.
     """
-    assert features.held_out is not None
-    path, scores = {}, None
+    standings: dict[Value, Standing] = {}
+    scores = None
     for value in choice.grid:
         method = method_at(value)
-        if scores is None or method.rule:  # another alpha needs no other scores
-            scores = score(_apply_rule(method, head, features, data), *features.held_out)
-        path[value] = accuracy(scores.at(method.alpha or 0.0), scores.labels, data.counts)
-    return best(path)
+        if scores is None or method.rule or scores.indirect is None:
+            scores = _score_held_out(method, head, features, data)  # another alpha needs no other
+        standings[value] = _stand(scores, method, data)
+    return standings
+
+
+def stand(method: Method, head: Head, features: Features, data: Data) -> Standing:
+    """Return the standing of one trained method on its held-out data."""
+    return _stand(_score_held_out(method, head, features, data), method, data)
+
+
+def _score_held_out(method: Method, head: Head, features: Features, data: Data) -> Scores:
+    assert features.held_out is not None
+    return score(_apply_rule(method, head, features, data), *features.held_out)
+
+
+def _stand(scores: Scores, method: Method, data: Data) -> Standing:
+    logits = scores.at(method.alpha or 0.0)
+    figures = accuracy(logits, scores.labels, data.counts)
+    return Standing(fit_likelihood(logits, scores.labels), figures.class_mean)
+
+
+def find_best(standings: Mapping[Value, Standing]) -> Value:
+    """Return the value with the lowest negative log-likelihood; ties go to the earlier."""
+    return min(standings, key=lambda value: standings[value].fit.nll)
 
 
 def choose_label_free(head: NormalisedHead, features: Tensor) -> tuple[float, str]:

@@ -186,3 +186,24 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+CANDIDATE_HEADER = ("rule", "held-out NLL", "spread", "class mean")
+"""Header of the candidates that competed on held-out data."""
+
+
+def candidate_rows(candidates: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
+    """Rows of all candidates under `CANDIDATE_HEADER`, the best first."""
+    ranked = sorted(candidates.items(), key=lambda item: item[1]["nll"])
+    return [
+        [name, f"{c['nll']:.3f}", f"{c['spread']:.3f}", f"{c['class_mean']:.1f}"]
+        for name, c in ranked
+    ]
+
+
+def best_of_each_rule(candidates: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """The candidates whose strength is the best of their rule."""
+    best: dict[str, str] = {}
+    for name in sorted(candidates, key=lambda name: candidates[name]["nll"]):
+        best.setdefault(name.partition(":")[0], name)
+    return {name: candidates[name] for name in best.values()}

@@ -65,6 +65,10 @@ def _parse(method: str, known: Mapping[str, inspect.Parameter], key: str, value:
         listed = ", ".join(known) or "none"
         raise unknown(f"option of {method}", key, known, f"its options: {listed}")
     option = known[key]
+    if option.annotation is str:
+        return str(value)
+    if option.annotation is bool:
+        return _parse_switch(method, key, value)
     kind = float if option.default == "auto" else type(option.default)
     auto = " or auto" if "auto" in str(option.annotation) else ""
     if value == "auto" and auto:
@@ -80,3 +84,10 @@ def _parse(method: str, known: Mapping[str, inspect.Parameter], key: str, value:
             f"(default {option.default})"
         )
     return parsed
+
+
+def _parse_switch(method: str, key: str, value: Any) -> bool:
+    words = {"true": True, "false": False}
+    if str(value).lower() not in words:
+        raise UserError(f"{method}: --{key} is a switch: give it without a value, not '{value}'")
+    return words[str(value).lower()]

@@ -138,12 +138,18 @@ Rule = Callable[[RuleInputs], Head]
 
 @dataclass(frozen=True)
 class Choice:
-    """An option set to `auto`: the value with the best held-out accuracy is chosen."""
+    """An option set to `auto`: held-out likelihood chooses its value after training."""
 
     option: str
     """Name of the option, and of the result field that stores the chosen value."""
-    grid: tuple[float, ...]
-    """Values to try; ties go to the smallest."""
+    grid: tuple[float | str, ...]
+    """Values to try; ties go to the earlier."""
+    default: float | str | None = None
+    """Value without enough held-out images; None for the method's own way out."""
+    least_images: float = 0.0
+    """Held-out images per class, on average, that a choice needs."""
+    rivals: tuple[str, ...] = ()
+    """Methods that are trained as well and compete as they are; values of the option too."""
 
 
 class Paper(NamedTuple):

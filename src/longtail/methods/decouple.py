@@ -25,7 +25,7 @@ from longtail.methods.base import (
     head_only,
     require,
 )
-from longtail.nn.heads import AffineHead, Head
+from longtail.nn.linear_heads import AffineHead, FoldedHead, Head
 from longtail.nn.ops import product
 
 TAUS = tuple(i / 10 for i in range(11))
@@ -41,7 +41,7 @@ def decouple_joint() -> Method:
 
 def decouple_ncm() -> Method:
     """Nearest class mean by cosine, on the baseline's features (Kang et al. 2020)."""
-    return Method(rule=_use_class_means, training="baseline", paper=KANG, reading=TWO_STAGE)
+    return Method(rule=use_class_means, training="baseline", paper=KANG, reading=TWO_STAGE)
 
 
 def decouple_crt(*, share: float = 0.1) -> Method:
@@ -94,10 +94,13 @@ def _reset_head(model: Model, features: Tensor, labels: Tensor, counts: ClassCou
     model.head.reset_parameters()
 
 
-def _use_class_means(inputs: RuleInputs) -> Head:
-    """Use unit class means as weights: <w_i, x> then ranks the classes as cos(w_i, x) does."""
+@torch.no_grad()
+def use_class_means(inputs: RuleInputs) -> Head:
+    """Return the cosine classifier whose weights are the class means."""
     means = compute_centroids(inputs.features, inputs.labels, len(inputs.counts))
-    return AffineHead.of(F.normalize(means))
+    head = FoldedHead(means.shape[1], len(means)).to(means)
+    head.weight.copy_(F.normalize(means))
+    return head.eval()
 
 
 def _normalise_weights(inputs: RuleInputs, *, tau: float) -> Head:

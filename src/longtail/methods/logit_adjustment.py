@@ -1,10 +1,12 @@
 """Methods that remove the class prior from the logits, during or after training."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from longtail.methods.base import Auto, Choice, Method, Paper, RuleInputs, Stage, require
+from longtail.methods.deconfound import deconfound
 from longtail.nn import losses
 from longtail.nn.heads import AffineHead, Head
 
@@ -24,7 +26,7 @@ def logit_adjustment(*, tau: Auto = 1.0) -> Method:
     """Baseline, then z - tau * log of the class prior at test time (Menon et al. 2021)."""
     require(least=0, tau=tau)
     return Method(
-        rule=None if tau == "auto" else partial(_subtract_prior, tau=tau),
+        rule=None if tau == "auto" else partial(subtract_prior, tau=tau),
         choice=Choice("tau", STRENGTHS) if tau == "auto" else None,
         training="baseline",
         post_hoc=("tau",),
@@ -33,7 +35,19 @@ def logit_adjustment(*, tau: Auto = 1.0) -> Method:
     )
 
 
-def _subtract_prior(inputs: RuleInputs, *, tau: float) -> Head:
-    weight = inputs.head.weight
-    counts = inputs.counts.tensor().to(weight).clamp(min=1)
-    return AffineHead.of(weight, -tau * torch.log(counts / counts.sum()), tau=tau)
+def deconfound_balanced(
+    *, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32, strength: float = 1.0
+) -> Method:
+    """De-confounded head under the loss of `balanced-softmax` (Eq. 7; Ren et al. 2020)."""
+    balanced = balanced_softmax(strength=strength)
+    trained = deconfound(heads=heads, tau=tau, gamma=gamma)
+    return replace(trained, stages=balanced.stages, weighs_counts=True)
+
+
+def subtract_prior(inputs: RuleInputs, *, tau: float) -> Head:
+    """Return the head with -tau * log of the class frequencies as its bias."""
+    counts = inputs.counts.tensor().to(inputs.head.weight).clamp(min=1)
+    head = inputs.head.with_bias(-tau * torch.log(counts / counts.sum()))
+    if isinstance(head, AffineHead):
+        head.tau = tau
+    return head

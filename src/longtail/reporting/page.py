@@ -77,6 +77,12 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
             (r.label, *describe_choice(r.result)) for r in evaluated if r.result["alpha_rule"]
         ),
         rules=RULES,
+        candidates=[
+            (f"{r.label}, seed {r.result['seed']}", tables.candidate_rows(r.result["candidates"]))
+            for r in evaluated
+            if "candidates" in r.result
+        ],
+        candidate_header=tables.CANDIDATE_HEADER,
         confusions=map(_describe_confusion, groups),
         runs=evaluated,
         content=_script_content(evaluated, groups),

@@ -84,7 +84,7 @@ class Job:
             "them back to resume it, train anew with --overwrite, or choose another --out"
         )
 
-    def with_choice(self, value: float) -> Method:
+    def with_choice(self, value: float | str) -> Method:
         """Return the method with its open option set to `value`."""
         assert self.method.choice is not None
         options = {**self.config.options, self.method.choice.option: value}

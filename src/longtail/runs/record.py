@@ -4,31 +4,24 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-
-from lightning.fabric import Fabric
 
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.data.base import Data
-from longtail.data.prepare import hold_out
 from longtail.evaluation import result as results
 from longtail.evaluation import scoring, tables
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
-from longtail.methods.base import Method
 from longtail.nn.heads import NormalisedHead
+from longtail.runs.auto import decide
 from longtail.runs.folder import Run
 from longtail.runs.plan import DataOf, Job, on_cuda
-from longtail.runs.train import FinishedTraining, train_jobs
+from longtail.runs.train import FinishedTraining
 from longtail.training.loop import Progress
 from longtail.training.model import Blueprint
 from longtail.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
-
-TUNING_FRACTION = 0.2
-"""Part of each training class that the tuning run of an `auto` option holds out."""
 
 
 def evaluate_training(
@@ -39,7 +32,7 @@ def evaluate_training(
     progress: Progress | None,
 ) -> Iterator[Job]:
     """Evaluate and write every job of `group`, which `replica` was trained for, one by one."""
-    head, fabric = replica.model.head, replica.fabric
+    fabric = replica.fabric
     extracted: dict[int, tuple[scoring.Features, float]] = {}
     for job in group:
         data = data_of(job)  # jobs that share a training may differ in the part they evaluate on
@@ -49,8 +42,11 @@ def evaluate_training(
             extracted[id(data)] = features, time.perf_counter() - began
         features, extraction_seconds = extracted[id(data)]
         began = time.perf_counter() - extraction_seconds  # as if the job were alone
-        method, rule = _choose_method(job, replica, features, data, progress)
-        evaluation = scoring.score_parts(method, head, features, data)
+        decision = decide(job, replica, features, data, progress)
+        method, winner = decision.method, decision.trainer
+        if winner is not replica:
+            features = scoring.extract_parts(data, winner.features)
+        evaluation = scoring.score_parts(method, winner.model.head, features, data)
         alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
         cost = results.ClassifierCost(
             training_id=job.training_id(replica.data),
@@ -61,11 +57,12 @@ def evaluate_training(
             capture_seconds=training.clock.paused_seconds,
             replicas=len(training.replicas),
         )
-        result = results.make_result(job.config, data, evaluation, (alpha, rule), cost)
+        choice = (alpha, decision.rule)
+        result = results.make_result(job.config, data, evaluation, choice, cost, decision.chosen)
         if fabric.global_rank == 0:
             if job is not group[0]:
                 job.run.write_metrics(group[0].run.metrics)
-            job.run.save_model(replica.model.state_dict())
+            job.run.save_model(winner.model.state_dict())
             if method.rule is not None:
                 job.run.save_model(evaluation.head.state_dict(), "head.safetensors")
             blueprint = Blueprint.of(job.config, evaluation.head, data)
@@ -73,49 +70,6 @@ def evaluate_training(
             slider = count_for_slider(evaluation.scores, data.counts, alpha)
             write_result(job.run, result, slider, data)
         yield job
-
-
-def _choose_method(
-    job: Job, replica: Trainer, features: scoring.Features, data: Data, progress: Progress | None
-) -> tuple[Method, str]:
-    """Return the job's method with its open option chosen, and the rule that chose it.
-
-    The choice is made on held-out data that is not the test part; without any, by one tuning run
-    on a part of each training class.
-    """
-    head, fabric, choice = replica.model.head, replica.fabric, job.method.choice
-    if choice is None:
-        return job.method, "" if job.method.alpha is None else "fixed"
-    if features.held_out is None or data.test is None:
-        rest, held = hold_out(data.train, TUNING_FRACTION)
-        if not len(held):
-            value, rule = choice.grid[0], "least"
-            if isinstance(head, NormalisedHead):
-                value, rule = scoring.choose_label_free(head, features.train)
-            return job.with_choice(value), rule
-        if fabric.global_rank == 0:
-            logger.warning(
-                "%s auto: the data has no validation part besides the evaluated one, so one more "
-                "run on %d %% of each class chooses it; to avoid that, add one or fix --%s",
-                *(choice.option, round(100 * (1 - TUNING_FRACTION)), choice.option),
-            )
-        data = replace(data, train=rest, val=held, test=None)
-        replica = _train_tuning_run(job, data, fabric, progress)
-        head, features = replica.model.head, scoring.extract_parts(data, replica.features)
-    value = scoring.choose(choice, job.with_choice, head, features, data)
-    return job.with_choice(value), "held-out"
-
-
-def _train_tuning_run(job: Job, data: Data, fabric: Fabric, progress: Progress | None) -> Trainer:
-    """Train `job` on `data` in the folder `tuning` of its run."""
-    tuning = replace(job, run=Run(job.run.folder / "tuning"))
-    if fabric.global_rank == 0:
-        tuning.run.begin(job.config, overwrite=False, cuda=on_cuda(fabric))
-    fabric.barrier()
-    training = train_jobs([tuning], lambda _: data, fabric, progress)
-    for error in training.failed.values():
-        raise error
-    return training.replicas[0]
 
 
 def write_result(

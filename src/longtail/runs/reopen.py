@@ -149,7 +149,9 @@ def evaluate(
         _check_has_alpha(opened)
         choice = _choose_alpha(opened) if alpha == "auto" else (alpha, "fixed")
     cost = ClassifierCost.from_json(stored)
-    return make_result(opened.job.config, opened.data, opened.evaluation, choice, cost)
+    kept = ("rule", "strength", "candidates") if alpha is None else ()
+    chosen = {key: stored[key] for key in kept if key in stored}
+    return make_result(opened.job.config, opened.data, opened.evaluation, choice, cost, chosen)
 
 
 def _choose_alpha(opened: OpenRun) -> tuple[float, str]:

@@ -1,0 +1,61 @@
+"""One training, after which post-hoc rules compete on held-out data."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from longtail.core.errors import UserError, unknown
+from longtail.methods.base import Choice, Method, Rule
+from longtail.methods.deconfound import ALPHAS, deconfound
+from longtail.methods.decouple import use_class_means
+from longtail.methods.logit_adjustment import balanced_softmax, deconfound_balanced, subtract_prior
+from longtail.methods.self_prior import STRENGTHS, subtract_self_prior
+
+RULES: dict[str, Callable[[float], Rule]] = {
+    "self-prior": lambda strength: partial(subtract_self_prior, strength=strength),
+    "logit-adjustment": lambda strength: partial(subtract_prior, tau=strength),
+}
+"""Rules with a strength, which replace the head."""
+CANDIDATES = (
+    *(f"self-prior:{strength:g}" for strength in STRENGTHS[1:]),
+    *(f"tde:{alpha:g}" for alpha in ALPHAS[1:]),
+    *(f"logit-adjustment:{strength:g}" for strength in STRENGTHS[1:]),
+    *("nearest-mean", "as-trained"),
+)
+"""Rules that compete, each with its strength; ties go to the earlier."""
+RIVALS = {"deconfound-balanced": deconfound_balanced, "balanced-softmax": balanced_softmax}
+"""Methods with a training of their own that compete too if `thorough`."""
+
+
+def auto(
+    *,
+    heads: int = 2,
+    tau: float = 16.0,
+    gamma: float = 1 / 32,
+    rule: str = "auto",
+    thorough: bool = False,
+) -> Method:
+    """De-confounded training; then held-out data chooses the post-hoc rule and its strength."""
+    if rule in RIVALS:
+        return RIVALS[rule]()
+    trained = deconfound(heads=heads, tau=tau, gamma=gamma)
+    shared = replace(trained, training="deconfound", post_hoc=("rule", "thorough"))
+    if rule == "auto":
+        rivals = tuple(RIVALS) if thorough else ()
+        choice = Choice("rule", CANDIDATES, default="self-prior:1", least_images=2, rivals=rivals)
+        return replace(shared, alpha=None, choice=choice, weighs_counts=True)
+    name, _, text = rule.partition(":")
+    if rule == "as-trained":
+        return shared
+    if rule == "nearest-mean":
+        return replace(shared, rule=use_class_means)
+    if name not in ("tde", *RULES):
+        raise unknown("--rule", rule, [*CANDIDATES, *RIVALS], "as in --rule self-prior:1")
+    try:
+        strength = float(text)
+    except ValueError:
+        raise UserError(f"--rule {rule} needs a strength, as in --rule {name}:1") from None
+    if name == "tde":
+        return replace(shared, alpha=strength)
+    counts = name == "logit-adjustment"
+    return replace(shared, rule=RULES[name](strength), weighs_counts=counts)

@@ -1,0 +1,151 @@
+"""Decide what a training left open: candidates compete on held-out data that is not the test part.
+
+Without such data, tuning runs on a part of each training class hold some out; the winner is then
+applied to the training on everything.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from lightning.fabric import Fabric
+
+from longtail import methods
+from longtail.data.base import Data
+from longtail.data.prepare import hold_out
+from longtail.evaluation import scoring
+from longtail.evaluation.scoring import Features, Standing, Value
+from longtail.methods.base import Choice, Method
+from longtail.nn.heads import NormalisedHead
+from longtail.runs.folder import Run
+from longtail.runs.plan import Job, on_cuda, resolve
+from longtail.runs.train import train_jobs
+from longtail.training.loop import Progress
+from longtail.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+TUNING_FRACTION = 0.2
+"""Part of each training class that a tuning run holds out."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The method that a job predicts with, and how it was chosen."""
+
+    method: Method
+    rule: str
+    """How it was chosen: a key of `alpha.RULES`; empty if nothing was open."""
+    trainer: Trainer
+    """The training that it belongs to: the job's own, or that of a rival that won."""
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    """The open option with its value, and the standing of every candidate, for the result."""
+
+
+def decide(
+    job: Job, replica: Trainer, features: Features, data: Data, progress: Progress | None
+) -> Decision:
+    """Choose the open option of `job`, which `replica` was trained for on `data`."""
+    choice = job.method.choice
+    if choice is None:
+        return Decision(job.method, "" if job.method.alpha is None else "fixed", replica)
+    own = features.held_out is not None and data.test is not None
+    tuning = data if own else _hold_out(data)
+    images = 0 if tuning.val is None else len(tuning.val)
+    if images < max(1, choice.least_images * len(data.classes)):
+        return _decide_without(job, choice, replica, features, images)
+    train = partial(_train_beside, fabric=replica.fabric, progress=progress)
+    trainer = replica
+    if not own:
+        _announce_tuning(choice, replica.fabric)
+        trainer = train(job, "tuning", tuning)
+        features = scoring.extract_parts(tuning, trainer.features)
+    head = trainer.model.head
+    standings = scoring.compete(choice, job.with_choice, head, features, tuning)
+    rivals = {name: _as_rival(job, name) for name in choice.rivals}
+    trainers = {}
+    for name, rival in rivals.items():
+        trainers[name] = trainer = train(rival, name if own else f"tuning/{name}", tuning)
+        parts = scoring.extract_parts(tuning, trainer.features)
+        standings[name] = scoring.stand(rival.method, trainer.model.head, parts, tuning)
+    value = scoring.find_best(standings)
+    winner = replica
+    if value in rivals:
+        name = str(value)
+        winner = trainers[name] if own else train(rivals[name], name, data)
+    chosen = _describe(choice.option, value, standings)
+    return Decision(job.with_choice(value), "held-out likelihood", winner, chosen)
+
+
+def _hold_out(data: Data) -> Data:
+    """Return `data` with a part of each training class as its validation part, and no test part."""
+    rest, held = hold_out(data.train, TUNING_FRACTION)
+    return replace(data, train=rest, val=held, test=None)
+
+
+def _decide_without(
+    job: Job, choice: Choice, replica: Trainer, features: Features, images: int
+) -> Decision:
+    """Decide without a competition, because there are too few held-out images for one."""
+    head = replica.model.head
+    if choice.default is not None:
+        if replica.fabric.global_rank == 0:
+            logger.warning(
+                "%d held-out images are too few for %d classes to choose a rule by: %s is used "
+                "without a choice",
+                *(images, head.classes, choice.default),
+            )
+        chosen = _describe(choice.option, choice.default, {})
+        return Decision(job.with_choice(choice.default), "default", replica, chosen)
+    value, rule = choice.grid[0], "least"
+    if isinstance(head, NormalisedHead):
+        value, rule = scoring.choose_label_free(head, features.train)
+    return Decision(job.with_choice(value), rule, replica, _describe(choice.option, value, {}))
+
+
+def _announce_tuning(choice: Choice, fabric: Fabric) -> None:
+    if fabric.global_rank == 0:
+        trainings = "one more run" if not choice.rivals else f"{1 + len(choice.rivals)} more runs"
+        logger.warning(
+            "%s auto: the data has no validation part besides the evaluated one, so %s on %d %% of "
+            "each class chooses it; to avoid that, add one or fix --%s",
+            *(choice.option, trainings, round(100 * (1 - TUNING_FRACTION)), choice.option),
+        )
+
+
+def _as_rival(job: Job, name: str) -> Job:
+    """Return the job that trains the method `name` under the options of `job`."""
+    known = methods.options_of(name)
+    options = {key: value for key, value in job.config.options.items() if key in known}
+    return Job(*resolve(replace(job.config, method=name, options=options)), job.run)
+
+
+def _train_beside(
+    job: Job, folder: str, data: Data, *, fabric: Fabric, progress: Progress | None
+) -> Trainer:
+    """Train `job` on `data` in a folder inside its run."""
+    inner = replace(job, run=Run(job.run.folder / folder))
+    if fabric.global_rank == 0:
+        inner.run.begin(job.config, overwrite=False, cuda=on_cuda(fabric))
+    fabric.barrier()
+    training = train_jobs([inner], lambda _: data, fabric, progress)
+    for error in training.failed.values():
+        raise error
+    return training.replicas[0]
+
+
+def _describe(option: str, value: Value, standings: Mapping[Value, Standing]) -> dict[str, Any]:
+    """Return what a result stores of a choice; alpha and tau have fields of their own."""
+    chosen: dict[str, Any] = {} if option in ("alpha", "tau") else {option: value}
+    if standings:
+        chosen["candidates"] = {
+            value if isinstance(value, str) else f"{value:g}": {
+                "nll": standing.fit.nll,
+                "spread": standing.fit.spread,
+                "class_mean": standing.class_mean,
+            }
+            for value, standing in standings.items()
+        }
+    return chosen
