@@ -49,9 +49,11 @@ def label_free_alpha(mean_cos: float) -> float:
 
 def describe_choice(result: Mapping[str, Any]) -> tuple[str, str, str]:
     """The option that was chosen in `result`, its value, and how it was chosen."""
-    given = [name for name in ("rule", "strength", "alpha", "tau") if result.get(name) is not None]
-    value = result[given[0]]
-    return given[0], value if isinstance(value, str) else f"{value:g}", result["alpha_rule"]
+    chosen = next(
+        name for name in ("rule", "strength", "alpha", "tau") if result.get(name) is not None
+    )
+    value = result[chosen]
+    return chosen, value if isinstance(value, str) else f"{value:g}", result["alpha_rule"]
 
 
 @torch.no_grad()

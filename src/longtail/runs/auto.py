@@ -50,7 +50,8 @@ def decide(
     """Choose the open option of `job`, which `replica` was trained for on `data`."""
     choice = job.method.choice
     if choice is None:
-        return Decision(job.method, "" if job.method.alpha is None else "fixed", replica)
+        has_alpha = job.method.alpha is not None and job.method.rule is None
+        return Decision(job.method, "fixed" if has_alpha else "", replica)
     own = features.held_out is not None and data.test is not None
     tuning = data if own else _hold_out(data)
     images = 0 if tuning.val is None else len(tuning.val)
