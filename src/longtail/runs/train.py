@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric import Fabric
 
+from longtail.core.config import TrainConfig
 from longtail.core.errors import UserError
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
 from longtail.runs.plan import DataOf, Job, find_trained_run, on_cuda
 from longtail.training.batches import Batches, place
+from longtail.training.features import place_features
 from longtail.training.loop import Progress, Stopwatch, train
 from longtail.training.trainer import Trainer
 
@@ -114,8 +116,13 @@ def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> lis
     for job in jobs:
         data, train = data_of(job), job.config.train
         images = (data.subset_sha256, *data.train.inputs.shape)
-        key = (*images, train.augment, train.pad, train.crop_size, train.jitter)
-        if key not in placed:
+        key: tuple[Any, ...] = (*images, train.augment, train.pad, train.crop_size, train.jitter)
+        if train.freeze:  # features are shared by all that have network, weights and images alike
+            seen = TrainConfig(crop_size=train.crop_size)
+            key = (*images, repr(replace(job.config, method="", options={}, train=seen)))
+        if key not in placed and train.freeze:
+            placed[key] = place_features(job.config, job.method, data, fabric)
+        elif key not in placed:
             placed[key] = place(data, train, job.config.machine, fabric.device)
         replicas.append(Trainer(job.config, job.method, data, placed[key], fabric))
     return replicas
