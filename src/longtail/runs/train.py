@@ -74,9 +74,7 @@ def train_jobs(
             job.run.append_metrics(record, epoch=epoch - 1)
             if due or epoch == replica.epochs:
                 share = seconds_per_image * replica.images_in(0, epoch)
-                done_now = Checkpoint(epoch, share, clock.paused_seconds)
-                state = {"data": replica.data.identity, "replica": replica.state_dict()}
-                job.run.save_checkpoint({**done_now._asdict(), **state})
+                _save(job, replica, Checkpoint(epoch, share, clock.paused_seconds))
         if due:
             last_save = clock.seconds
         if progress:
@@ -114,6 +112,11 @@ class Checkpoint(NamedTuple):
     seconds: float = 0.0
     """Its share, by images, of the seconds that trainings side by side took together."""
     capture_seconds: float = 0.0
+
+
+def _save(job: Job, replica: Trainer, done: Checkpoint) -> None:
+    state = {"data": replica.data.identity, "replica": replica.state_dict()}
+    job.run.save_checkpoint({**done._asdict(), **state})
 
 
 def _restore(

@@ -91,7 +91,10 @@ class StreamedBatches:
 
 
 class FeatureBatches:
-    """Batches of the features that a frozen network has computed of the training images."""
+    """Batches of the features that a frozen network has computed of the training images.
+
+    A method that mixes images mixes features instead.
+    """
 
     capturable = True
     """Whether a CUDA graph can hold `draw`."""
