@@ -7,13 +7,13 @@ writes that file as soon as the run ends, so that it can be stopped and resumed 
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.recipes import RecipeBench, read_about, read_recipe, recipe_paths, result_path
 from longtail import methods
-from longtail.core.config import Config, MachineConfig
+from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.core.options import convert
@@ -100,6 +100,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
             wanted["alpha"] = recipe.config.options["alpha"]
         if recipe.config.files.evaluate_on == "val":
             wanted["evaluated_on"] = "val"
+        # the default of an option that a result does not have is what its training did
+        found = {**found, "train": {**round_floats(asdict(TrainConfig())), **found["train"]}}
         return [n for n, value in wanted.items() if found[n] != round_floats(value)]
 
     def run(

@@ -74,7 +74,7 @@ class BenchCommand:
         print(recipe_bench.describe_work(f"{len(wanted)} runs to do", wanted))
         if self.dry_run:
             return
-        from longtail.cli.output import Console
+        from longtail.core.console import Console
 
         # the README shows committed figures only
         readme = Path("README.md") if self.results == BenchCommand.results else None

@@ -108,7 +108,9 @@ def workloads(only: Sequence[str] = ()) -> list[Workload]:
 
 
 def bench_detection_speed(
-    results: Path, wanted: Sequence[Workload], device: Literal["auto", "cpu", "cuda"] = "auto"
+    results: Path,
+    wanted: Sequence[Workload],
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
 ) -> list[dict[str, Any]]:
     """Measure each workload into its own file, RESULTS/detection-speed/NAME.json."""
     fabric = launch(MachineConfig(device=device))

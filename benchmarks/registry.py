@@ -64,7 +64,7 @@ def _prices(command: "BenchCommand") -> None:
 
 def _compactness(command: "BenchCommand") -> None:
     from benchmarks import bench, compactness
-    from longtail.cli.output import Console
+    from longtail.core.console import Console
 
     recipe_bench = bench.ClassifierBench.open(
         compactness.BENCH, recipes=command.recipes, results=command.results, runs=command.runs
@@ -162,7 +162,7 @@ def _refuse_dry_run(command: "BenchCommand") -> None:
 
 def _detection(command: "BenchCommand") -> None:
     from benchmarks.detection import DetectionBench
-    from longtail.cli.output import Console
+    from longtail.core.console import Console
     from longtail.detection.config import DetectionMachineConfig
 
     recipe_bench = DetectionBench.open(

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import reference
 from longtail.core.config import TrainConfig
 from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, background_exempt
-from longtail.training.trainer import build_optimizer
+from longtail.training.optimizer import build_optimizer
 
 close = functools.partial(assert_close, rtol=1e-10, atol=1e-10)
 quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)

@@ -19,9 +19,10 @@ from longtail.data.prepare import hold_out
 from longtail.evaluation.result import KEYS
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
+from longtail.training.optimizer import build_optimizer
 from longtail.training.probe import batch_per_rank, check_fits
 from longtail.training.schedule import schedule_stages
-from longtail.training.trainer import Trainer, build_optimizer
+from longtail.training.trainer import Trainer
 
 
 def fit(tmp_path, method="deconfound-tde", *, data=None, **options):

@@ -69,7 +69,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
 KILLED = """
 import os, signal, sys
 from longtail.cli import parser as cli
-from longtail.cli.output import Console
+from longtail.core.console import Console
 
 def step(console, done, steps, images):
     if console._epoch == 3 and done == steps // 2:

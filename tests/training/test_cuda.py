@@ -102,6 +102,45 @@ def test_other_optimisers_are_captured_too(optimizer):
     assert graph[:5] == pytest.approx(eager[:5], rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": "one-cycle", "head_lr": 0.05, "decay_norms": False, "mean_decay": "rate"},
+        {"schedule": "one-cycle", "optimizer": "adamw", "head_lr": 0.01, "decay_norms": False},
+        {"ema": 0.9},
+        {"freeze": True, "ema": 0.9, "schedule": "one-cycle"},
+    ],
+)
+def test_rates_averages_and_frozen_features_are_captured_too(options, tmp_path):
+    data, config = tiny_data(counts=COUNTS), cuda_config(lr=0.005, epochs=2, **options)
+
+    def fit(folder, **more):
+        changed = config.with_options(**more)
+        return fit_all(changed, ["deconfound"], [0], out=tmp_path / folder, data=data)[0]
+
+    graph, eager = fit("graph"), fit("eager", graph=False)
+    for first, second in zip(graph.metrics, eager.metrics, strict=True):
+        assert first["loss"] == pytest.approx(second["loss"], rel=1e-2)
+        assert (first["lr"], first["mu"]) == (second["lr"], second["mu"])
+    pair = graph.load_model(), eager.load_model()
+    torch.testing.assert_close(*(p["head.weight"] for p in pair), rtol=5e-2, atol=5e-3)
+
+
+def test_dropout_is_captured_and_resumes(tmp_path):
+    from interrupted import Kill, KillAfter
+
+    data, config = tiny_data(counts=COUNTS), cuda_config(drop=0.5, lr=0.005, epochs=2)
+
+    def fit(folder, **more):
+        return fit_all(config, ["deconfound"], [0], out=tmp_path / folder, data=data, **more)[0]
+
+    whole = fit("whole")
+    with pytest.raises(Kill):
+        fit("killed", progress=KillAfter(1))
+    losses = [[m["loss"] for m in run.metrics] for run in (whole, fit("killed", resume=True))]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
 @pytest.mark.parametrize("name", methods.registry())
 def test_every_method_is_captured_resumes_and_evaluates_the_same_again(name, tmp_path):
     from interrupted import Kill, KillAfter

@@ -90,7 +90,7 @@ import torch
 torch.set_num_threads(1)
 from helpers import float64
 from longtail.cli import parser as cli
-from longtail.cli.output import Console
+from longtail.core.console import Console
 
 words = {words!r}
 with float64():

@@ -4,7 +4,13 @@ import pytest
 
 from longtail.core.config import TrainConfig
 from longtail.methods.base import Stage, head_only
-from longtail.training.schedule import mean_decay, rate, schedule_stages
+from longtail.training.schedule import (
+    ends_in_warmup,
+    mean_decay,
+    rate,
+    schedule_stages,
+    step_rates,
+)
 
 PAPER = TrainConfig()
 
@@ -68,3 +74,45 @@ def test_few_epochs_are_shared_and_not_exceeded():
 def test_a_stage_has_at_least_one_epoch():
     assert schedule_stages([Stage(share=0.01)], 2)[0].stop == 1
     assert math.isfinite(rate(PAPER, 0, (0, 1)))
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(3, 7), (1, 9), (4, 10)])
+def test_one_cycle_rises_over_a_tenth_of_the_steps_then_follows_a_cosine(epochs, steps):
+    train = TrainConfig(schedule="one-cycle", lr=0.4)
+    span = (2, 2 + epochs)
+    rates = [r for epoch in range(*span) for r in step_rates(train, epoch, span, steps)]
+    total, warmup = epochs * steps, epochs * steps // 10
+    expected = []
+    for step in range(total):
+        if step < warmup:
+            expected.append(0.4 * (step + 1) / (warmup + 1))
+        else:
+            part = (step - warmup) / (total - warmup)
+            expected.append(0.4 * (1 + math.cos(math.pi * part)) / 2)
+    assert rates == pytest.approx(expected, rel=1e-12)
+    assert max(rates) == rates[warmup] == 0.4
+    assert rates[warmup:] == sorted(rates[warmup:], reverse=True) and 0 < rates[-1] < 0.02
+
+
+def test_other_schedules_have_one_rate_per_epoch():
+    for train in (PAPER, TrainConfig(schedule="cosine")):
+        for epoch in (0, 3, 30):
+            assert step_rates(train, epoch, (0, 40), 6) == [rate(train, epoch, (0, 40))] * 6
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs", "ends"),
+    [
+        ({}, 5, True),
+        ({}, 4, True),
+        ({}, 6, False),
+        ({"warmup": 0}, 1, False),
+        ({"warmup": 1}, 1, False),
+        ({"schedule": "cosine"}, 5, True),
+        ({"schedule": "one-cycle"}, 5, False),
+    ],
+)
+def test_a_schedule_that_only_rises_is_noticed(options, epochs, ends):
+    train = TrainConfig(**options)
+    assert ends_in_warmup(train, (0, epochs)) is ends
+    assert not ends_in_warmup(train, (7, 7 + epochs))  # a later stage warms up over a tenth

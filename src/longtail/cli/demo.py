@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from longtail.cli.output import Console, print_table
+from longtail.cli.output import print_table
+from longtail.core.console import Console
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longtail.cli.arguments import Device, MovedData, Out, RunFolder, RunFolders, parse_alphas
-from longtail.cli.output import Console, is_first_process, print_lines
+from longtail.cli.output import is_first_process, print_lines
 from longtail.core.config import MachineConfig
+from longtail.core.console import Console
 from longtail.core.errors import UserError
 from longtail.detection.config import DetectionConfig, Tde
 

@@ -6,6 +6,7 @@ command imports torch before it runs, so that help answers at once.
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,13 +58,17 @@ HELP_WORDS = {"-h", "--help", "--help-all"}
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command of `longtail`."""
-    with user_errors():
-        parse(list(sys.argv[1:] if argv is None else argv))()
+    words = list(sys.argv[1:] if argv is None else argv)
+    with user_errors(words):
+        parse(words)()
 
 
 @contextmanager
-def user_errors() -> Iterator[None]:
-    """Print a `UserError` as one paragraph and exit with code 2."""
+def user_errors(words: Sequence[str] = ()) -> Iterator[None]:
+    """Print a `UserError` as one paragraph and exit with code 2.
+
+    After Ctrl-C, print the command that continues: the interrupt names it, or `words` are it.
+    """
     # OpenMP threads that spin while they wait starve other processes; torch reads this on import
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
@@ -80,13 +85,19 @@ def user_errors() -> Iterator[None]:
         _stop(reason)
     except BrokenPipeError:  # the reader of a pipe, such as head, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        print(
-            "\nlongtail: interrupted; continue a training from its last checkpoint with --resume "
-            "--out FOLDER",
-            file=sys.stderr,
-        )
+    except KeyboardInterrupt as interrupt:
+        if rank() == 0:
+            reason = str(interrupt) or _explain_resuming(words)
+            print(f"\nlongtail: interrupted{reason and '; '}{reason}", file=sys.stderr)
         sys.exit(130)
+
+
+def _explain_resuming(words: Sequence[str]) -> str:
+    """Name the command that continues the training of `words`; empty for another command."""
+    if words[:1] != ["train"] and words[:2] != ["detect", "train"]:
+        return ""
+    kept = [word for word in words if word not in ("--resume", "--overwrite")]
+    return f"continue with: {shlex.join(['longtail', *kept, '--resume'])}"
 
 
 def _stop(reason: str) -> NoReturn:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longtail.cli.output import Console, is_first_process, print_candidates, print_table
+from longtail.cli.output import is_first_process, print_candidates, print_table
 from longtail.core.config import Config
+from longtail.core.console import Console
 from longtail.core.errors import UserError
 
 

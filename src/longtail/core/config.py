@@ -58,17 +58,30 @@ class TrainConfig:
     confounder; the running mean feature then decays with beta1."""
     lr: float = 0.2
     """Peak learning rate at `batch_size`; longtail does not rescale it."""
+    head_lr: float | None = None
+    """Peak learning rate of the head, on the same schedule; `lr` by default."""
     momentum: float = 0.9
     """mu of Eq. 1, and the decay of the running mean feature (Assumption 1)."""
     mean_decay: Literal["momentum", "rate"] = "momentum"
     """Decay of the mean feature: `momentum`, or 1 - (1 - momentum) * min(50 lr, 1), which widens
     its window as the learning rate falls (ImageNet-LT)."""
     weight_decay: float = 5e-4
-    """Applied to every parameter, as in the authors' code."""
-    schedule: Literal["steps", "cosine"] = "steps"
-    """How the learning rate falls after the warm-up, once per epoch."""
+    """Applied to every parameter, as in the authors' code, unless `decay_norms` is off."""
+    decay_norms: bool = True
+    """Apply the weight decay also to biases and to parameters of fewer than two dimensions."""
+    ema: float = 0.0
+    """Decay of an exponential moving average of the weights, which replaces them at the end of
+    training; 0 keeps the trained weights."""
+    drop: float = 0.0
+    """Fraction of the features that dropout sets to zero before the head while training."""
+    freeze: bool = False
+    """Train only the head: the network computes the features of the training images once, without
+    augmentation."""
+    schedule: Literal["steps", "cosine", "one-cycle"] = "steps"
+    """How the learning rate falls after the warm-up, once per epoch; `one-cycle` sets it at every
+    step: a warm-up over a tenth of the steps, then a cosine to zero."""
     warmup: int = 5
-    """Epochs of linear warm-up: lr * (epoch + 1) / warmup."""
+    """Epochs of linear warm-up: lr * (epoch + 1) / warmup; `one-cycle` does not use it."""
     milestones: tuple[float, ...] = (0.6, 0.8)
     """Fractions of the epochs at which `steps` multiplies the learning rate by `decay`."""
     decay: float = 0.01
@@ -95,8 +108,8 @@ PHOTOGRAPHS = TrainConfig(mean_decay="rate", schedule="cosine", warmup=0, augmen
 class MachineConfig:
     """Devices and processes. None of this changes what is computed, up to rounding."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` uses CUDA if available."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """`auto` uses CUDA if available; `mps` is the GPU of a Mac, in float32."""
     devices: int = 1
     """Processes on this host; torchrun and SLURM set this themselves."""
     nodes: int = 1
@@ -127,8 +140,8 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("accumulate", "image_size", "crop_size"), (1, math.inf)),
     **dict.fromkeys(("min_count", "workers", "weight_decay", "warmup", "pad"), (0, math.inf)),
     **dict.fromkeys(("save_seconds", "decay", "jitter"), (0, math.inf)),
-    **dict.fromkeys(("momentum", "milestones", "val_fraction"), (0, 1)),
-    "lr": (ABOVE_ZERO, math.inf),
+    **dict.fromkeys(("momentum", "milestones", "val_fraction", "drop", "ema"), (0, 1)),
+    **dict.fromkeys(("lr", "head_lr"), (ABOVE_ZERO, math.inf)),
 }
 
 

@@ -64,7 +64,8 @@ def score(head: Head, features: Tensor, labels: Tensor) -> Scores:
 
 def accuracy(logits: Tensor, labels: Tensor, counts: ClassCounts) -> Accuracy:
     """Accuracy of `logits` (N, C): overall over images, each split over its classes."""
-    right = (logits.argmax(1) == labels).double()
+    right = (logits.argmax(1) == labels).cpu().double()  # not every device has float64
+    labels = labels.cpu()
     seen = torch.bincount(labels, minlength=len(counts)).double()
     hits = torch.bincount(labels, weights=right, minlength=len(counts))
     ratios = (100 * hits / seen).tolist()  # nan for a class without test images

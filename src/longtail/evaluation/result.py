@@ -181,7 +181,7 @@ def short_name(data: str) -> str:
 
 def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[float, ...]:
     """Average `values` (N,) over the images of each class; 0 for a class without any."""
-    labels = labels.to(values.device)
+    labels, values = labels.cpu(), values.cpu()  # not every device has float64
     total = torch.bincount(labels, weights=values.double(), minlength=classes)
     seen = torch.bincount(labels, minlength=classes).clamp(min=1)
     return tuple((total / seen).tolist())

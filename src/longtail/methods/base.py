@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
@@ -44,22 +45,30 @@ class Batch(NamedTuple):
 
 
 class Model(nn.Module):
-    """A backbone and a head."""
+    """A backbone and a head.
 
-    def __init__(self, backbone: Backbone, head: Head):
+    While training, dropout sets the fraction `drop` of the features to zero before the head.
+    """
+
+    takes_features = False
+    """Whether `forward` gets features, as when the backbone is frozen, instead of images."""
+
+    def __init__(self, backbone: Backbone, head: Head, drop: float = 0.0):
         super().__init__()
-        self.backbone, self.head = backbone, head
+        self.backbone, self.head, self.drop = backbone, head, drop
 
     def forward(self, *inputs: Tensor, scale: Tensor | None = None) -> Outputs:
         """Return features (B, D) and logits (B, C) of one batch, or of one for each branch.
 
         The P equal parts of a feature are multiplied by `scale` (P,) before they enter the head.
         """
-        features = self.backbone(*inputs)
-        if scale is None:
-            return Outputs(features, self.head(features))
-        parts = features.unflatten(1, (len(scale), -1)) * scale[:, None]  # (B, P, D/P)
-        return Outputs(features, self.head(parts.flatten(1)))
+        features = seen = inputs[0] if self.takes_features else self.backbone(*inputs)
+        if scale is not None:
+            parts = features.unflatten(1, (len(scale), -1)) * scale[:, None]  # (B, P, D/P)
+            seen = parts.flatten(1)
+        if self.drop:
+            seen = F.dropout(seen, self.drop, self.training)
+        return Outputs(features, self.head(seen))
 
 
 def everything(model: Model) -> Iterable[nn.Parameter]:

@@ -5,13 +5,15 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning.fabric import Fabric
 
 from longtail.core.config import Config
+from longtail.core.console import show_if_seen
 from longtail.core.locks import hold_folders
 from longtail.data import load as data_sets
 from longtail.data.base import Data
@@ -33,7 +35,7 @@ def fit(
     seeds: Sequence[int] | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | Literal[False] | None = None,
     **options: Any,
 ) -> Run | list[Run]:
     """Train `method` on `data` and evaluate it at its last epoch.
@@ -45,7 +47,8 @@ def fit(
         seeds: train one run for each and return a list.
         resume: continue the run in `out`.
         overwrite: replace the run in `out`.
-        progress: called after steps and epochs.
+        progress: called after steps and epochs. By default a terminal or a notebook shows them;
+            False shows nothing.
         options: any field of `Config`, and the method's own options.
     """
     name = data.full_name if isinstance(data, Data) else os.fspath(data)
@@ -56,7 +59,8 @@ def fit(
         config = replace(config, files=replace(data.files, root=root))
     jobs = planning.plan(config, [method], seeds if seeds is not None else [config.seed], Path(out))
     loaded = data if isinstance(data, Data) else None
-    runs = run_jobs(jobs, data=loaded, resume=resume, overwrite=overwrite, progress=progress)
+    with nullcontext(progress or None) if progress is not None else show_if_seen() as shown:
+        runs = run_jobs(jobs, data=loaded, resume=resume, overwrite=overwrite, progress=shown)
     return runs if seeds is not None else runs[0]
 
 
@@ -101,6 +105,7 @@ def run_jobs(
     }
     if fabric.global_rank == 0:
         planning.warn_about_few_steps(jobs, data_of)
+        planning.warn_about_warmup(jobs)
     fabric.barrier()
     replicas = planning.count_replicas(jobs, data_of, probes, fabric)
     others = [*others, *jobs]
@@ -112,7 +117,8 @@ def run_jobs(
             if overwrite or not job.run.finished:
                 job.run.begin(job.config, overwrite=overwrite, cuda=planning.on_cuda(fabric))
 
-    with hold_folders([job.run.folder for job in unfinished], fabric, begin):
+    folders = [job.run.folder for job in unfinished]
+    with _name_resume_command(jobs), hold_folders(folders, fabric, begin):
         for reuse in (False, True):  # the first stage of some is the whole training of others
             part = [job for job in unfinished if bool(job.method.first) is reuse]
             for groups in planning.schedule(part, data_of, replicas, others):
@@ -122,6 +128,17 @@ def run_jobs(
                         if on_result and fabric.global_rank == 0:
                             on_result(job)
     return [job.run for job in jobs]
+
+
+@contextmanager
+def _name_resume_command(jobs: Sequence[Job]) -> Iterator[None]:
+    """Give a Ctrl-C the command that continues the run; several need the user's own command."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if len(jobs) == 1:
+            interrupt.args = (f"continue with: {jobs[0].run.resume_line}",)
+        raise
 
 
 def _train_and_evaluate(

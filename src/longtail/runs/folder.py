@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -88,7 +89,7 @@ class Folder(ABC, Generic[C]):
     def result(self) -> dict[str, Any]:
         """The content of result.json, which is written when the run is finished."""
         if not self.finished:
-            raise UserError(f"{self.folder} has not finished: continue it with {self._resume}")
+            raise UserError(f"{self.folder} has not finished: continue it with {self.resume_line}")
         path = self.folder / "result.json"
         try:
             return dict(json.loads(path.read_text()))
@@ -98,9 +99,9 @@ class Folder(ABC, Generic[C]):
             ) from None
 
     @property
-    def _resume(self) -> str:
-        """The command that resumes the run unchanged."""
-        return f"{self.command} --resume --out {self.folder}"
+    def resume_line(self) -> str:
+        """The command line that resumes the run unchanged."""
+        return f"{self.command} --resume --out {shlex.quote(str(self.folder))}"
 
     @property
     def finished(self) -> bool:
@@ -254,7 +255,7 @@ class Folder(ABC, Generic[C]):
         """Read what `save_model` wrote."""
         path = self.folder / name
         if not path.exists():
-            raise UserError(f"{self.folder} has no model yet: continue it with {self._resume}")
+            raise UserError(f"{self.folder} has no model yet: continue it with {self.resume_line}")
         return read_tensors(path)
 
     def append_metrics(self, record: Mapping[str, Any], *, epoch: int) -> None:
@@ -280,7 +281,7 @@ class Folder(ABC, Generic[C]):
         if changed:
             raise UserError(
                 f"{self.folder} exists and differs in: {', '.join(changed)}.\n  "
-                f"continue it unchanged with {self._resume}, {ways}"
+                f"continue it unchanged with {self.resume_line}, {ways}"
             )
         if not resume:
             state = "finished" if self.finished else "unfinished"

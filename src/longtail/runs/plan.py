@@ -25,7 +25,7 @@ from longtail.methods.base import Method
 from longtail.runs.folder import Run
 from longtail.training.batches import must_stream
 from longtail.training.probe import NetworkProbe
-from longtail.training.schedule import schedule_stages
+from longtail.training.schedule import ends_in_warmup, schedule_stages
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +146,22 @@ def warn_about_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:
                 "--batch-size %d --lr %g",
                 *(data, images, steps, "step" if steps == 1 else "steps", batch),
                 *(smaller, smaller / 800),
+            )
+
+
+def warn_about_warmup(jobs: Sequence[Job]) -> None:
+    """Warn once for each recipe whose learning rate would rise to the end of the training."""
+    trains = {
+        (job.config.train, schedule_stages(job.method.stages, job.config.train.epochs)[0].span)
+        for job in jobs
+        if not job.run.finished
+    }
+    for train, (first, last) in trains:
+        if ends_in_warmup(train, (first, last)):
+            logger.warning(
+                "--warmup %d: this training has %d epochs, so its learning rate only rises. Try "
+                "--warmup %d, or --schedule one-cycle, which warms up over a tenth of the steps",
+                *(train.warmup, last, last // 10),
             )
 
 

@@ -1,20 +1,26 @@
 """Train jobs side by side to their last epoch and save checkpoints on the way."""
 
+import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric import Fabric
 
+from longtail.core.config import TrainConfig
 from longtail.core.errors import UserError
+from longtail.core.interrupt import defer_interrupt
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
 from longtail.runs.plan import DataOf, Job, find_trained_run, on_cuda
 from longtail.training.batches import Batches, place
+from longtail.training.features import place_features
 from longtail.training.loop import Progress, Stopwatch, train
 from longtail.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,11 @@ def train_jobs(
     progress: Progress | None,
     others: Sequence[Job] = (),
 ) -> FinishedTraining:
-    """Train `jobs` side by side, from their checkpoints or from finished runs of `others`."""
+    """Train `jobs` side by side, from their checkpoints or from finished runs of `others`.
+
+    The first Ctrl-C finishes and saves the epoch before it raises: the middle of an epoch cannot be
+    resumed.
+    """
     replicas = _build_replicas(jobs, data_of, fabric)
     done = _restore(jobs, replicas, fabric, others)
     progress = progress if fabric.global_rank == 0 else None
@@ -45,13 +55,15 @@ def train_jobs(
         progress.begin(_title(jobs), max(replica.epochs for replica in replicas), done.epoch)
     clock = Stopwatch(done.seconds, done.capture_seconds)
     last_save = done.seconds if done.epoch else -math.inf  # the first epoch is saved at once
+    last_epoch = done.epoch
 
     def images_until(epoch: int) -> int:
         return sum(replica.images_in(0, epoch) for replica in replicas)
 
     def after_epoch(epoch: int, records: list[dict[str, Any] | None]) -> None:
-        nonlocal last_save
-        due = clock.seconds - last_save >= jobs[0].config.machine.save_seconds
+        nonlocal last_save, last_epoch
+        last_epoch, stopping = epoch, _is_true_on_any_rank(interrupt.requested, fabric)
+        due = stopping or clock.seconds - last_save >= jobs[0].config.machine.save_seconds
         seconds_per_image = clock.seconds / images_until(epoch)
         for job, replica, record in zip(jobs, replicas, records, strict=True):
             if record is None:
@@ -62,21 +74,35 @@ def train_jobs(
             job.run.append_metrics(record, epoch=epoch - 1)
             if due or epoch == replica.epochs:
                 share = seconds_per_image * replica.images_in(0, epoch)
-                done_now = Checkpoint(epoch, share, clock.paused_seconds)
-                state = {"data": replica.data.identity, "replica": replica.state_dict()}
-                job.run.save_checkpoint({**done_now._asdict(), **state})
+                _save(job, replica, Checkpoint(epoch, share, clock.paused_seconds))
         if due:
             last_save = clock.seconds
         if progress:
             progress.epoch(next(record for record in records if record))
+        if stopping:
+            raise KeyboardInterrupt
 
-    with torch.random.fork_rng(devices=[fabric.device] if on_cuda(fabric) else []):
+    def announce_stop() -> None:
+        if fabric.global_rank == 0:
+            logger.warning(
+                "finishing epoch %d, then saving; press Ctrl-C again to stop at once",
+                last_epoch + 1,
+            )
+
+    random = torch.random.fork_rng(devices=[fabric.device] if on_cuda(fabric) else [])
+    with random, defer_interrupt(announce_stop) as interrupt:
         failed = train(
             replicas, start=done.epoch, after_epoch=after_epoch, progress=progress, clock=clock
         )
     clock.stop()
     images = images_until(max(replica.epochs for replica in replicas))
     return FinishedTraining(replicas, failed, images / clock.seconds, clock)
+
+
+def _is_true_on_any_rank(flag: bool, fabric: Fabric) -> bool:
+    if fabric.world_size == 1:
+        return flag
+    return bool(fabric.all_reduce(torch.tensor(float(flag)).to(fabric.device), reduce_op="sum"))
 
 
 class Checkpoint(NamedTuple):
@@ -86,6 +112,11 @@ class Checkpoint(NamedTuple):
     seconds: float = 0.0
     """Its share, by images, of the seconds that trainings side by side took together."""
     capture_seconds: float = 0.0
+
+
+def _save(job: Job, replica: Trainer, done: Checkpoint) -> None:
+    state = {"data": replica.data.identity, "replica": replica.state_dict()}
+    job.run.save_checkpoint({**done._asdict(), **state})
 
 
 def _restore(
@@ -114,8 +145,13 @@ def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> lis
     for job in jobs:
         data, train = data_of(job), job.config.train
         images = (data.subset_sha256, *data.train.inputs.shape)
-        key = (*images, train.augment, train.pad, train.crop_size, train.jitter)
-        if key not in placed:
+        key: tuple[Any, ...] = (*images, train.augment, train.pad, train.crop_size, train.jitter)
+        if train.freeze:  # features are shared by all that have network, weights and images alike
+            seen = TrainConfig(crop_size=train.crop_size)
+            key = (*images, repr(replace(job.config, method="", options={}, train=seen)))
+        if key not in placed and train.freeze:
+            placed[key] = place_features(job.config, job.method, data, fabric)
+        elif key not in placed:
             placed[key] = place(data, train, job.config.machine, fabric.device)
         replicas.append(Trainer(job.config, job.method, data, placed[key], fabric))
     return replicas

@@ -90,7 +90,30 @@ class StreamedBatches:
         return to_channels_last(self.preprocess(self.augmentation(source, places, draws)))
 
 
-Batches = ResidentBatches | StreamedBatches
+class FeatureBatches:
+    """Batches of the features that a frozen network has computed of the training images.
+
+    A method that mixes images mixes features instead.
+    """
+
+    capturable = True
+    """Whether a CUDA graph can hold `draw`."""
+
+    def __init__(self, features: Tensor, data: Data, train: TrainConfig):
+        self.augmentation = NoAugmentation()
+        self.source = features  # (N, D)
+        self.labels = data.train.labels.to(features.device)  # (N,)
+        self.preprocess = build_preprocess(data, train).to(features.device)  # for other images
+
+    def begin_epoch(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        """Do nothing: the features are on the device already."""
+
+    def draw(self, index: Tensor, draws: Tensor, sampler: int) -> Tensor:
+        """Features (B, D) of the rows in `index` (B,)."""
+        return self.source[index]
+
+
+Batches = ResidentBatches | StreamedBatches | FeatureBatches
 
 
 def place(data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device) -> Batches:

@@ -6,13 +6,14 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from longtail.core.config import MachineConfig
+from longtail.core.config import Config, MachineConfig
 from longtail.core.progress import log_progress
-from longtail.data.base import Split
+from longtail.data.base import Data, Split
 from longtail.data.decoding.streamed import StreamedImages
-from longtail.methods.base import Model
+from longtail.methods.base import Method, Model
 from longtail.nn.preprocess import Preprocess, to_channels_last
-from longtail.training.batches import stream_batches
+from longtail.training.batches import FeatureBatches, build_preprocess, stream_batches
+from longtail.training.model import build_model
 
 EVALUATION_BATCH = 1000
 """Most inputs in a batch."""
@@ -49,3 +50,14 @@ def extract(
     if fabric.world_size > 1:
         features = cast(Tensor, fabric.all_reduce(features, reduce_op="sum"))
     return features
+
+
+def place_features(config: Config, method: Method, data: Data, fabric: Fabric) -> FeatureBatches:
+    """Put the features of the training images on the device, for a training with --freeze.
+
+    The network is the one that the training starts from, so a resumed one gets the same features.
+    """
+    model = build_model(config, method, data).to(fabric.device)
+    preprocess = build_preprocess(data, config.train).to(fabric.device)
+    features = extract(model, data.train, preprocess, fabric, config.machine)
+    return FeatureBatches(features, data, config.train)

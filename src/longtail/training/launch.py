@@ -26,14 +26,16 @@ def launch(machine: MachineConfig) -> Fabric:
     world, wanted = per_host * hosts, machine.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device: use --device cpu")
-    cuda = wanted != "cpu" and torch.cuda.is_available()
+    if wanted == "mps":
+        _check_mps(machine, world)
+    cuda = wanted in ("auto", "cuda") and torch.cuda.is_available()
     if machine.sync_batchnorm and not cuda:
         raise UserError("--sync-batchnorm needs CUDA devices: on the CPU leave it out")
     bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
     # rank 0's batch statistics reach all ranks at the end of each epoch; a broadcast before each
     # call would break steps that call the model twice
     fabric = Fabric(
-        accelerator="cuda" if cuda else "cpu",
+        accelerator="cuda" if cuda else "mps" if wanted == "mps" else "cpu",
         devices=per_host,
         num_nodes=hosts,
         strategy=DDPStrategy(broadcast_buffers=False, timeout=WAIT) if world > 1 else "auto",
@@ -46,6 +48,16 @@ def launch(machine: MachineConfig) -> Fabric:
             "them with torchrun or srun, or let --devices start them"
         )
     return fabric
+
+
+def _check_mps(machine: MachineConfig, world: int) -> None:
+    """Refuse --device mps where torch has no such device, and what that device cannot do."""
+    if not torch.backends.mps.is_available():
+        raise UserError("--device mps, but torch sees no GPU of a Mac: use --device cpu")
+    if machine.precision == "bf16":
+        raise UserError("--device mps computes in float32: leave out --precision bf16")
+    if world > 1:
+        raise UserError(f"--device mps is one device, not {world}: leave out --devices")
 
 
 def _count_processes(machine: MachineConfig) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def train(
                 if progress:
                     progress.step(done, len(steps), images)
             for trainer in running:
-                trainer.end_epoch()
+                trainer.end_epoch(epoch)
             records: dict[Trainer, Record] = {}
             for trainer in running:
                 try:

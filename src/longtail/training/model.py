@@ -27,7 +27,7 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(config.seed, "init"))
         backbone = backbones.build(config.backbone, data.train.inputs.shape[1])
-        model = Model(backbone, method.head(backbone.dim, len(data.classes)))
+        model = Model(backbone, method.head(backbone.dim, len(data.classes)), config.train.drop)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 

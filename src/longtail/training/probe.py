@@ -28,7 +28,14 @@ class NetworkProbe(NamedTuple):
 
 def check_fits(config: Config, method: Method, data: Data, world: int) -> NetworkProbe:
     """Refuse a training that cannot run on `world` ranks; return what the trial showed."""
-    choose_augmentation(data, config.train)  # raises if the sizes do not fit
+    frozen, drops = config.train.freeze, config.train.drop > 0
+    if frozen and method.backbone:
+        raise UserError(
+            f"{config.method} trains a network of its own, which --freeze would leave untrained: "
+            "leave out --freeze or this method"
+        )
+    if not frozen:
+        choose_augmentation(data, config.train)  # raises if the sizes do not fit
     check_backbone(config, method, data)
     sample = sample_input(data, config.train)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -43,8 +50,11 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> Networ
                 "--image-size or --backbone may fit"
             ) from error
         method.head(probe.dim, len(data.classes)).eval()(torch.zeros(1, probe.dim))
-        _check_single_images(config, sample.shape[1:], len(data.train), world)
-    return probe
+        if not frozen:
+            _check_single_images(config, sample.shape[1:], len(data.train), world)
+    if frozen:  # only features pass through a step
+        return probe._replace(activations=probe.dim, random=drops)
+    return probe._replace(random=probe.random or drops)
 
 
 @cache  # a bench has many trainings of one network

@@ -1,4 +1,4 @@
-"""The epochs of each stage, and the learning rate of each epoch."""
+"""The epochs of each stage, and the learning rate of each epoch or step."""
 
 import math
 from collections.abc import Sequence
@@ -81,6 +81,32 @@ def rate(train: RateOptions, epoch: int, span: tuple[int, int]) -> float:
         return train.lr * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
     passed = sum(epoch >= round(part * epochs) for part in train.milestones)
     return train.lr * train.decay**passed
+
+
+def one_cycle_rate(lr: float, step: int, steps: int) -> float:
+    """Learning rate of `step` in a cycle of `steps` with the peak `lr`.
+
+    It rises linearly over a tenth of the steps, rounded down, and falls along a cosine that reaches
+    zero after the last one.
+    """
+    warmup = steps // 10
+    if step < warmup:
+        return lr * (step + 1) / (warmup + 1)
+    return lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+
+
+def step_rates(train: TrainConfig, epoch: int, span: tuple[int, int], steps: int) -> list[float]:
+    """Learning rate of each of the `steps` of `epoch`, in a schedule from span[0] to span[1]."""
+    if train.schedule != "one-cycle":
+        return [rate(train, epoch, span)] * steps
+    done, total = (epoch - span[0]) * steps, (span[1] - span[0]) * steps
+    return [one_cycle_rate(train.lr, done + step, total) for step in range(steps)]
+
+
+def ends_in_warmup(train: TrainConfig, span: tuple[int, int]) -> bool:
+    """Whether the learning rate of a schedule only rises: `warmup` takes all of its epochs."""
+    warms = span[0] == 0 and train.warmup > 1 and train.schedule != "one-cycle"
+    return warms and train.warmup >= span[1] - span[0]
 
 
 def mean_decay(train: TrainConfig, lr: float) -> float:

@@ -6,7 +6,7 @@ numbers are device tensors and a device generator, so a CUDA graph can capture i
 Shapes: B images per step on this rank, N training images, P augmentation parameters of an image.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,19 +15,20 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from longtail.core.config import Config, TrainConfig
-from longtail.core.errors import unknown
+from longtail.core.config import Config
 from longtail.core.seeding import stream
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
 from longtail.methods.base import Batch, Method
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
-from longtail.training.batches import Batches
+from longtail.training.average import WeightAverage
+from longtail.training.batches import Batches, FeatureBatches
 from longtail.training.features import extract
 from longtail.training.model import build_model, load_weights
+from longtail.training.optimizer import build_optimizer
 from longtail.training.probe import batch_per_rank, short_batch
-from longtail.training.schedule import ScheduledStage, mean_decay, rate, schedule_stages
+from longtail.training.schedule import ScheduledStage, mean_decay, schedule_stages, step_rates
 
 
 class Trainer:
@@ -40,6 +41,7 @@ class Trainer:
         self.stages = schedule_stages(method.stages, config.train.epochs)
         self.current = self.stages[0]
         self.model = build_model(config, method, data).to(fabric.device)
+        self.model.takes_features = config.train.freeze
         if config.machine.sync_batchnorm and fabric.world_size > 1:
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         if config.machine.compile:
@@ -52,13 +54,17 @@ class Trainer:
         progress, lr, mu = (torch.zeros((), device=device) for _ in range(3))
         counts, generator = data.counts.tensor().to(device), torch.Generator(device)
         self.state = State(progress, lr, mu, counts, generator)
+        self.head_lr = torch.zeros((), device=device)
+        self.rates = torch.zeros(3, len(self.step_sizes), device=device)
+        """Learning rate, that of the head, and mu, for each step of the epoch."""
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
         self.losses = torch.zeros(len(self.step_sizes), device=device)
         self.orders: list[Tensor] = []
         self.draws: list[Tensor] = []
         self.wrapped: nn.Module = self.model
         self.optimizer: torch.optim.Optimizer | None = None
-        self._saved_optimizer: dict[str, Any] | None = None
+        self.average: WeightAverage | None = None
+        self._saved: dict[str, Any] | None = None
 
     @property
     def step_sizes(self) -> list[int]:
@@ -99,6 +105,8 @@ class Trainer:
         """Freeze what the stage does not train, prepare it, and start or keep the optimiser."""
         self.current, stage = scheduled, scheduled.stage
         trained = {id(p) for p in stage.trains(self.model)}
+        if self.config.train.freeze:
+            trained &= {id(p) for p in self.model.head.parameters()}
         for parameter in self.model.parameters():
             parameter.requires_grad_(id(parameter) in trained)
         if stage.prepare and not resumed:
@@ -114,27 +122,34 @@ class Trainer:
         self.draws = [torch.zeros_like(draws, device=device) for _ in stage.samplers]
 
     def _start_optimizer(self, *, keep: bool) -> None:
-        """Build a new optimiser; with `keep`, keep the current one or restore the checkpoint's."""
+        """Build a new optimiser and weight average.
+
+        With `keep`, keep the current ones or restore the checkpoint's.
+        """
         if self.optimizer is not None and keep:
             return
-        self.optimizer = build_optimizer(self.config.train, self.model, self.state.lr)
+        train = self.config.train
+        self.optimizer = build_optimizer(train, self.model, self.state.lr, self.head_lr)
+        self.average = WeightAverage(self.model, train.ema) if train.ema else None
         self.wrapped = self.fabric.setup_module(self.model)
-        if self._saved_optimizer and keep:
-            self.optimizer.load_state_dict(self._saved_optimizer)
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.state.lr  # stays the device tensor that epochs fill
+        if self._saved and keep:
+            rates = [group["lr"] for group in self.optimizer.param_groups]
+            self.optimizer.load_state_dict(self._saved["optimizer"])
+            for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = lr  # stays the device tensor that epochs fill
+            if self.average:
+                self.average.load_state_dict(self._saved["average"])
 
     def begin_epoch(self, epoch: int) -> None:
         """Fill every device tensor that this epoch's steps read."""
         train, (first, last) = self.config.train, self.current.span
-        lr = rate(train, epoch, (first, last))
-        mu = mean_decay(train, lr)
-        self.state.lr.fill_(lr)
-        self.state.mu.fill_(mu)
+        rates = step_rates(train, epoch, (first, last), len(self.step_sizes))
+        head = (train.head_lr or train.lr) / train.lr
+        mus = [mean_decay(train, lr) for lr in rates]
+        self.rates.copy_(torch.tensor([rates, [head * lr for lr in rates], mus]))
         self.state.progress.fill_((epoch - first) / (last - first))
-        if isinstance(self.model.head, NormalisedHead):
-            self.model.head.momentum.fill_(mu)
         self.cursor.zero_()
+        self._set_rates()
         rank = self.fabric.global_rank
         self.state.generator.manual_seed(stream(self.config.seed, "step", epoch, rank))
         samplers = self.current.stage.samplers
@@ -148,11 +163,17 @@ class Trainer:
         # layers with randomness of their own, such as dropout, draw from the global generators
         torch.manual_seed(stream(self.config.seed, "layers", epoch, rank))
 
-    def end_epoch(self) -> None:
-        """Copy rank 0's batch statistics to every rank, so that all evaluate one model."""
+    def end_epoch(self, epoch: int) -> None:
+        """Copy rank 0's batch statistics to every rank, so that all evaluate one model.
+
+        At the end of a schedule the averaged weights, if any, become the model.
+        """
         if self.fabric.world_size > 1:
-            for buffer in self.model.buffers():
+            averages = self.average.statistics if self.average else []
+            for buffer in [*self.model.buffers(), *averages]:
                 torch.distributed.broadcast(buffer, 0)
+        if self.average and epoch + 1 == self.current.span[1]:
+            self.average.replace_weights()
 
     def has_finite_weights(self) -> bool:
         """Whether no weight or statistic is infinite or NaN."""
@@ -162,12 +183,25 @@ class Trainer:
     def step(self, size: int) -> None:
         """Take one step on `size` images of each sampler: from indices to new weights."""
         assert self.optimizer is not None
+        if self.config.train.schedule == "one-cycle":
+            self._set_rates()
         self.optimizer.zero_grad(set_to_none=True)
         whole = self.parts == 1
         loss = self._add_gradients(0, size) if whole else self._add_gradients_in_parts(size)
         self.optimizer.step()
+        if self.average:
+            self.average.update()
         self.losses.index_copy_(0, self.cursor, loss.float().view(1))
         self.cursor += 1
+
+    def _set_rates(self) -> None:
+        """Set the learning rates and mu of the step at the cursor."""
+        lr, head_lr, mu = self.rates.index_select(1, self.cursor).squeeze(1)
+        self.state.lr.copy_(lr)
+        self.head_lr.copy_(head_lr)
+        self.state.mu.copy_(mu)
+        if isinstance(self.model.head, NormalisedHead):
+            self.model.head.momentum.copy_(mu)
 
     def _add_gradients(self, start: int, stop: int) -> Tensor:
         """Add the gradients of images `start` to `stop` of the step; return their loss."""
@@ -229,6 +263,8 @@ class Trainer:
 
     def features(self, split: Split) -> Tensor:
         """Extract the features (N, D) of `split` in evaluation mode."""
+        if isinstance(self.batches, FeatureBatches) and split is self.data.train:
+            return self.batches.source
         preprocess = self.batches.preprocess
         return extract(self.model, split, preprocess, self.fabric, self.config.machine)
 
@@ -239,32 +275,21 @@ class Trainer:
         yield from self.model.buffers()
         for values in self.optimizer.state.values():
             yield from (value for value in values.values() if isinstance(value, Tensor))
-        yield from (self.cursor, self.losses)
+        yield from self.average.tensors() if self.average else ()
+        yield from (self.state.lr, self.head_lr, self.state.mu, self.cursor, self.losses)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed training needs besides its configuration."""
         assert self.optimizer is not None
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        average = {"average": self.average.state_dict()} if self.average else {}
+        parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {**parts, **average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; the optimiser's part waits until its stage begins."""
         load_weights(self.model, state["model"], "the checkpoint")
-        self._saved_optimizer = state["optimizer"]
+        self._saved = state
 
     def start_from(self, state: dict[str, Tensor], source: str) -> None:
         """Start from the weights of another training; keep those that `state` does not have."""
         load_weights(self.model, {**self.model.state_dict(), **state}, source)
-
-
-def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.optim.Optimizer:
-    """Build the optimiser of all parameters that are not frozen; `momentum` is Adam's beta1."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    shared: dict[str, Any] = {"lr": lr, "weight_decay": train.weight_decay, "fused": True}
-    if train.optimizer == "sgd":
-        return torch.optim.SGD(trained, momentum=train.momentum, **shared)
-    adams: dict[str, Callable[..., torch.optim.Optimizer]]
-    adams = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    if train.optimizer not in adams:
-        raise unknown("optimizer", train.optimizer, ["sgd", *adams])
-    shared |= {"betas": (train.momentum, 0.999), "capturable": lr.is_cuda}
-    return adams[train.optimizer](trained, **shared)

@@ -1,11 +1,13 @@
 """What a person sees of a training, on a terminal and in a log."""
 
 import io
+import sys
 
 import pytest
 from rich.console import Console as Terminal
 
-from longtail.cli.output import Console
+import longtail as lt
+from longtail.core.console import Console
 
 
 def test_a_training_that_fails_gives_the_terminal_back():
@@ -20,7 +22,7 @@ def test_a_training_that_fails_gives_the_terminal_back():
 
 def test_a_log_says_every_minute_how_far_a_long_epoch_is(monkeypatch):
     clock, output = [0.0], io.StringIO()
-    monkeypatch.setattr("longtail.cli.output.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("longtail.core.console.time.perf_counter", lambda: clock[0])
     with Console(Terminal(file=output)) as console:
         console.begin("baseline", 2, 0)
         for epoch, seconds in enumerate((25.0, 5.0)):  # of a step
@@ -39,7 +41,7 @@ def test_a_log_says_every_minute_how_far_a_long_epoch_is(monkeypatch):
 
 def test_the_time_left_shrinks_within_an_epoch(monkeypatch):
     clock, output = [0.0], io.StringIO()
-    monkeypatch.setattr("longtail.cli.output.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("longtail.core.console.time.perf_counter", lambda: clock[0])
     with Console(Terminal(file=output)) as console:
         console.begin("baseline", 3, 0)
         for epoch in range(2):
@@ -53,7 +55,7 @@ def test_the_time_left_shrinks_within_an_epoch(monkeypatch):
 
 def test_a_terminal_has_one_live_line(monkeypatch):
     clock, output = [0.0], io.StringIO()
-    monkeypatch.setattr("longtail.cli.output.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("longtail.core.console.time.perf_counter", lambda: clock[0])
     with Console(Terminal(file=output, force_terminal=True, color_system=None)) as console:
         console.begin("baseline", 2, 0)
         for done in range(1, 4):
@@ -61,3 +63,14 @@ def test_a_terminal_has_one_live_line(monkeypatch):
             console.step(done, 6, 600)
         assert output.getvalue().count("step") == 1
         assert "epoch 1/2  step 2/6  1,667 images/s" in output.getvalue()
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_fit_shows_progress_where_a_person_sees_it(seen, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: seen, raising=False)
+    words = dict(epochs=1, batch_size=32, warmup=0, device="cpu", augment="none")
+    lt.fit("digits-lt", "baseline", out=tmp_path / "a", **words)
+    assert ("baseline on digits-lt, " in capsys.readouterr().err) is seen
+    lt.fit("digits-lt", "baseline", out=tmp_path / "b", progress=False, **words)
+    output = capsys.readouterr()
+    assert output.err == output.out == ""
