@@ -12,7 +12,7 @@ from longtail.core.errors import UserError
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
 from longtail.runs.plan import DataOf, Job, find_trained_run, on_cuda
-from longtail.training.batches import Batches, place
+from longtail.training.batches import Batches, identify_batches, place
 from longtail.training.loop import Progress, Stopwatch, train
 from longtail.training.trainer import Trainer
 
@@ -113,8 +113,7 @@ def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> lis
     replicas = []
     for job in jobs:
         data, train = data_of(job), job.config.train
-        images = (data.subset_sha256, *data.train.inputs.shape)
-        key = (*images, train.augment, train.pad, train.crop_size, train.jitter)
+        key = identify_batches(data, train)
         if key not in placed:
             placed[key] = place(data, train, job.config.machine, fabric.device)
         replicas.append(Trainer(job.config, job.method, data, placed[key], fabric))

@@ -23,7 +23,7 @@ from longtail.data.samplers import epoch_order, rank_order
 from longtail.methods.base import Batch, Method
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
-from longtail.training.batches import Batches
+from longtail.training.batches import Batches, choose_mix
 from longtail.training.features import extract
 from longtail.training.model import build_model, load_weights
 from longtail.training.probe import batch_per_rank, short_batch
@@ -39,6 +39,7 @@ class Trainer:
         self.config, self.data, self.batches, self.fabric = config, data, batches, fabric
         self.stages = schedule_stages(method.stages, config.train.epochs)
         self.current = self.stages[0]
+        self.mix = choose_mix(config.train)
         self.model = build_model(config, method, data).to(fabric.device)
         if config.machine.sync_batchnorm and fabric.world_size > 1:
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
@@ -195,8 +196,8 @@ class Trainer:
         rows = self.orders[sampler][index]
         inputs = self.batches.draw(rows, self.draws[sampler][index], sampler)
         target = self.batches.labels[rows]
-        if self.current.stage.mix:
-            inputs, target = self.current.stage.mix(inputs, target, self.state)
+        if mix := self.current.stage.mix or self.mix:
+            inputs, target = mix(inputs, target, self.state)
         return Batch(inputs, target)
 
     def _draw_epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, Tensor]:
