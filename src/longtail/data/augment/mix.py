@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 CONCENTRATION = 0.8
-"""Of the Beta distribution from which `mix_share` draws the weight of a blend."""
+"""`mix_share` draws the weight of a blend from Beta(c, c) with this c."""
 
 
 def mix_images(
@@ -37,11 +37,11 @@ def mix_share(
     mixup: float,
     cutmix: float,
 ) -> tuple[Tensor, Tensor]:
-    """Blend the share `mixup` of the batches, paste boxes in the share `cutmix`, keep the others.
+    """Blend a batch with probability `mixup`, paste a box with probability `cutmix`, else keep it.
 
-    A pasted box (CutMix, Yun et al. 2019) lies anywhere inside the image and covers a part of it
-    that is uniform in 0..1; all images of the batch have the same. Takes inputs (B, C, H, W) of a
-    float type and classes (B,); returns mixed inputs and targets (B, K).
+    The batch has one box (CutMix, Yun et al. 2019). It lies anywhere inside the image and covers a
+    fraction of it that is uniform in 0..1. Takes inputs (B, C, H, W) of a float type and classes
+    (B,); returns mixed inputs, and targets (B, K) mixed by the number of pixels.
     """
     kind, area, top, left = torch.rand(4, generator=generator, device=inputs.device).unbind()
     blended, pasted = kind < mixup, (kind >= mixup) & (kind < mixup + cutmix)

@@ -55,7 +55,7 @@ def encode(operation: Tensor, magnitude: Tensor, shape: tuple[int, int, int]) ->
         operation = torch.where(operation == Operation.Color, Operation.Identity, operation)
 
     def of(*operations: Operation) -> Tensor:
-        """The magnitude of these operations, 0 of others."""
+        """Return the magnitudes (N,) of these operations, and 0 for others."""
         return magnitude * sum(operation == one for one in operations)
 
     blends = (Operation.Brightness, Operation.Color, Operation.Contrast, Operation.Sharpness)
@@ -101,9 +101,9 @@ def _pass(
     first: Operation,
     last: Operation,
 ) -> Tensor:
-    """Make the pass `change` of the operations `first` to `last`, which leaves others alone.
+    """Make the pass of the operations `first` to `last`, which leaves images of others alone.
 
-    A captured step cannot choose images, so it changes all; elsewhere choosing saves time.
+    A captured step cannot choose images, so it passes all of them; elsewhere choosing saves time.
     """
     if images.is_cuda:
         return change(images, rows)

@@ -20,6 +20,26 @@ DRAWN = len(Operation) - 1
 """Operations that TrivialAugment and RandAugment draw from: all but the last, Invert."""
 
 
+class Strengths(NamedTuple):
+    """The largest magnitudes of a policy."""
+
+    shear: float
+    shift: tuple[float, float]
+    """Pixels along y and x."""
+    turn: float
+    """Degrees."""
+    blend: float
+    """Change of the factor 1."""
+    bits: int
+    """Bits that Posterize takes away."""
+
+
+def relative_strengths(size: tuple[int, int]) -> Strengths:
+    """Return the largest magnitudes of RandAugment and AutoAugment for images of `size` (H, W)."""
+    shift = (150 / 331 * size[0], 150 / 331 * size[1])
+    return Strengths(shear=0.3, shift=shift, turn=30.0, blend=0.9, bits=4)
+
+
 class Policy(Protocol):
     """A random choice of operations."""
 
@@ -66,15 +86,15 @@ class TrivialAugment:
     """One operation of any strength (Mueller and Hutter 2021, the wide space)."""
 
     steps: ClassVar[int] = 1
+    strongest: ClassVar[Strengths] = Strengths(0.99, (32.0, 32.0), 135.0, 0.99, bits=6)
 
     def draw(
         self, count: int, size: tuple[int, int], generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         bins = 31
-        strongest = Strengths(shear=0.99, shift=(32.0, 32.0), turn=135.0, blend=0.99, bits=6)
         operation = torch.randint(DRAWN, (count, 1), generator=generator)
         level = torch.randint(bins, (count, 1), generator=generator)
-        magnitude = list_magnitudes(strongest, bins)[operation, level]
+        magnitude = list_magnitudes(self.strongest, bins)[operation, level]
         return operation, _draw_signs(operation, generator) * magnitude
 
 
@@ -110,26 +130,6 @@ class AutoAugment:
         table = list_magnitudes(relative_strengths(size), bins=10)
         magnitude = table[operation, pairs.level[pair]]
         return operation, _draw_signs(operation, generator) * magnitude
-
-
-class Strengths(NamedTuple):
-    """The largest magnitudes of a policy."""
-
-    shear: float
-    shift: tuple[float, float]
-    """Pixels along y and x."""
-    turn: float
-    """Degrees."""
-    blend: float
-    """Change of the factor 1."""
-    bits: int
-    """Bits that Posterize takes away."""
-
-
-def relative_strengths(size: tuple[int, int]) -> Strengths:
-    """Return the largest magnitudes of RandAugment and AutoAugment for images of `size` (H, W)."""
-    shift = (150 / 331 * size[0], 150 / 331 * size[1])
-    return Strengths(shear=0.3, shift=shift, turn=30.0, blend=0.9, bits=4)
 
 
 def list_magnitudes(strongest: Strengths, bins: int) -> Tensor:
