@@ -90,6 +90,22 @@ def test_a_soft_target_of_one_class_is_that_class(loss, options, expected):
     close(value(loss, target=soft, **options), value(loss, **options))
 
 
+ONE_HOT = F.one_hot(TARGET, len(COUNTS)).double()
+MIXED = 0.3 * ONE_HOT + 0.7 * ONE_HOT.roll(1, 0)
+
+
+@every_loss
+def test_gradient_of_a_mixed_target_is_that_of_the_value(loss, options, expected):
+    z = logits().requires_grad_()
+    assert gradcheck(lambda z: value(loss, z, target=MIXED, **options), (z,))
+
+
+@pytest.mark.parametrize("loss", [losses.cross_entropy, losses.focal, losses.balanced_softmax])
+def test_a_mixed_target_is_a_mixture_of_the_losses(loss):
+    first, second = value(loss), value(loss, target=TARGET.roll(1))
+    close(value(loss, target=MIXED), 0.3 * first + 0.7 * second)
+
+
 @every_loss
 def test_certainty_gives_a_finite_gradient(loss, options, expected):
     for sign in (1, -1):  # certainly right, certainly wrong; in float32, as when training

@@ -65,14 +65,31 @@ def test_graph_and_eager_agree_over_20_steps(method):
     assert graph[:3] == pytest.approx(eager[:3], rel=1e-5)
 
 
-def test_the_augmentation_of_photographs_is_captured_too():
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"augment": "resized-crop", "crop_size": 12},
+        {"augment": "trivialaugment"},
+        {"augment": "randaugment", "crop_size": 72},
+        {"augment": "autoaugment"},
+    ],
+    ids=lambda options: options["augment"],
+)
+def test_augmentations_are_captured_too(options):
     data = tiny_data(counts=COUNTS)
-    options = {"augment": "resized-crop", "crop_size": 12, "lr": 0.01}
+    options = {**options, "lr": 0.01}
     (graph,) = losses([cuda_config(**options)], data)
     (eager,) = losses([cuda_config(graph=False, **options)], data)
     assert graph[:5] == pytest.approx(eager[:5], rel=1e-4)
     (on_cpu,) = losses([cuda_config(**{**options, "device": "cpu"})], data, steps=1)
     assert graph[0] == pytest.approx(on_cpu[0], rel=1e-2)  # the same crops, in half precision
+
+
+def test_mixed_batches_are_captured_too():
+    data, options = tiny_data(counts=COUNTS), {"mixup": 0.4, "cutmix": 0.4, "lr": 0.01}
+    (graph,) = losses([cuda_config(**options)], data)
+    (eager,) = losses([cuda_config(graph=False, **options)], data)
+    assert graph[:5] == pytest.approx(eager[:5], rel=1e-4)
 
 
 @pytest.mark.parametrize(

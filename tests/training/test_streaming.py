@@ -44,10 +44,15 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-@pytest.mark.parametrize(("name", "workers"), [("deconfound", 2), ("bbn", 0)])
-def test_streamed_and_resident_images_train_the_same_model(photos, tmp_path: Path, name, workers):
+@pytest.mark.parametrize(
+    ("name", "workers", "augment"),
+    [("deconfound", 2, "resized-crop"), ("bbn", 0, "resized-crop"), ("bbn", 0, "randaugment")],
+)
+def test_streamed_and_resident_images_train_the_same_model(
+    photos, tmp_path: Path, name, workers, augment
+):
     options = {"image_size": 10}
-    config = tiny_config(augment="resized-crop", crop_size=8, epochs=1, batch_size=4, **options)
+    config = tiny_config(augment=augment, crop_size=8, epochs=1, batch_size=4, **options)
     config = config.with_options(workers=workers, accumulate=2, keep_short_batch=True)
     runs = []
     for stream in (False, True):

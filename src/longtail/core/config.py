@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from longtail.core.options import ABOVE_ZERO, Settings
+from longtail.core.options import ABOVE_ZERO, TO_ONE, Settings
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,33 @@ class TrainConfig:
     """Fractions of the epochs at which `steps` multiplies the learning rate by `decay`."""
     decay: float = 0.01
     """Factor by which `steps` multiplies the learning rate."""
-    augment: Literal["none", "crop", "crop-flip", "resized-crop"] = "crop-flip"
+    augment: Literal[
+        "none",
+        "crop",
+        "crop-flip",
+        "resized-crop",
+        "trivialaugment",
+        "randaugment",
+        "autoaugment",
+    ] = "crop-flip"
     """Random crop of the padded image and random flip; or, for photographs, random resized crop,
-    flip and colour jitter."""
+    flip and colour jitter. The last three crop and flip, resized for inputs above 64 pixels, and
+    then apply the random operations of that policy."""
+    flip: bool = True
+    """Mirror half of the images, unless `augment` is `none` or `crop`."""
+    area: float = 0.08
+    """Least fraction of the image that a random resized crop covers."""
     pad: int = 4
-    """Pixels of zero padding before the crop of `crop` and `crop-flip`."""
+    """Pixels of zero padding before a crop that is not resized."""
     crop_size: int | None = None
     """Pixels per side of the network's input; the whole image by default. Evaluation uses the
     centre crop; smaller images are enlarged."""
     jitter: float = 0.4
     """Largest relative change of brightness, contrast and saturation with `resized-crop`."""
+    mixup: float = 0.0
+    """Share of the batches in which each image is blended with another (Zhang et al. 2018)."""
+    cutmix: float = 0.0
+    """Share of the batches in which each image gets a box from another (Yun et al. 2019)."""
     keep_short_batch: bool = False
     """Also train on the short last batch of an epoch, which is dropped by default."""
 
@@ -142,6 +159,8 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("save_seconds", "decay", "jitter"), (0, math.inf)),
     **dict.fromkeys(("momentum", "milestones", "val_fraction", "drop", "ema"), (0, 1)),
     **dict.fromkeys(("lr", "head_lr"), (ABOVE_ZERO, math.inf)),
+    **dict.fromkeys(("mixup", "cutmix"), (0, TO_ONE)),
+    "area": (ABOVE_ZERO, TO_ONE),
 }
 
 

@@ -22,6 +22,8 @@ from longtail.core.errors import UserError, unknown
 P = TypeVar("P")
 ABOVE_ZERO = 1e-12
 """The least value of an option that may be any number above 0."""
+TO_ONE = 1 + 1e-12
+"""The value below which an option stays that may be any number up to 1."""
 
 
 class Settings(ABC):
@@ -180,6 +182,9 @@ def _rule(number: float, least: float, below: float) -> str:
         return "it must be finite"
     if below == math.inf:
         return "it must be above 0" if least == ABOVE_ZERO else f"it must be at least {least}"
+    if below == TO_ONE:
+        above = "above 0 and at most" if least == ABOVE_ZERO else f"from {least} to"
+        return f"it must be {above} 1"
     return f"it must be from {least} to below {below}"
 
 

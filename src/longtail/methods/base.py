@@ -16,6 +16,8 @@ from longtail.nn.heads import Head, LinearHead
 from longtail.nn.losses import Outputs, State, cross_entropy
 
 Loss = Callable[[Outputs, Tensor, State], Tensor]
+Mix = Callable[[Tensor, Tensor, State], tuple[Tensor, Tensor]]
+"""(inputs, target, state) -> (inputs, soft target)."""
 Sampler = Literal["instance", "class", "square-root", "reversed"]
 Auto = float | Literal["auto"]
 """A number, or `auto` to choose it on held-out data."""
@@ -110,8 +112,8 @@ class Stage:
     loss: Loss = cross_entropy
     samplers: tuple[Sampler, ...] = ("instance",)
     """Each step gets one batch from each sampler."""
-    mix: Callable[[Tensor, Tensor, State], tuple[Tensor, Tensor]] | None = None
-    """(inputs, target, state) -> (inputs, soft target); applied to each batch."""
+    mix: Mix | None = None
+    """Applied to each batch."""
     trains: Callable[[Model], Iterable[nn.Parameter]] = everything
     """Returns the parameters to train."""
     prepare: Callable[[Model, Tensor, Tensor, ClassCounts], None] | None = None
@@ -119,6 +121,8 @@ class Stage:
     features and labels of the training set."""
     step: Callable[[nn.Module, Loss, list[Batch], State], Tensor] = plain_step
     """Returns the loss of one step; needed if one forward pass is not enough."""
+    takes_soft: bool = True
+    """Whether `loss` and `step` take soft targets."""
     share: float = 1.0
     """Epochs of this stage as a fraction of `--epochs`."""
 

@@ -40,7 +40,9 @@ def oltr(
     """Memory of centroids; second stage trains all, class-balanced sampling (Liu et al. 2019)."""
     require(least=0, attract=attract, margin=margin)
     step = partial(_step, attract=attract, margin=margin)
-    second = Stage(samplers=("class",), prepare=_fill_memory, step=step, share=share)
+    second = Stage(
+        samplers=("class",), prepare=_fill_memory, step=step, share=share, takes_soft=False
+    )
     return _build_method(second, tau, reach)
 
 

@@ -18,12 +18,12 @@ from lightning.fabric import Fabric
 from longtail import methods
 from longtail.core.config import Config
 from longtail.core.errors import UserError, unknown
-from longtail.core.options import with_values
+from longtail.core.options import TO_ONE, with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.methods.base import Method
 from longtail.runs.folder import Run
-from longtail.training.batches import must_stream
+from longtail.training.batches import choose_mix, must_stream
 from longtail.training.probe import NetworkProbe
 from longtail.training.schedule import ends_in_warmup, schedule_stages
 
@@ -72,6 +72,10 @@ class Job:
                 f"{data.name} has no test and no validation part to evaluate on: add one (with "
                 "lists, --test-list), or hold out training images with --val-fraction 0.2"
             )
+        if data.embeddings and choose_mix(self.config.train):
+            raise UserError(
+                f"--mixup and --cutmix mix images, and {data.name} has none: leave both at 0"
+            )
         if self.run.finished and not overwrite:
             result = self.run.result
             same_test = data.is_evaluated_on(result["evaluated_sha256"])
@@ -100,7 +104,30 @@ def resolve(config: Config) -> tuple[Config, Method]:
     config.check()
     options = methods.parse_options(config.method, config.options)
     method = methods.build(config.method, options)
+    check_mix(config, method)
     return replace(config, options=options, backbone=method.backbone or config.backbone), method
+
+
+def check_mix(config: Config, method: Method) -> None:
+    """Refuse --mixup and --cutmix where their sum or the method leaves no room for them."""
+    mixup, cutmix = config.train.mixup, config.train.cutmix
+    if mixup + cutmix > TO_ONE:
+        raise UserError(
+            f"--mixup {mixup:g} and --cutmix {cutmix:g} are shares of the batches: together they "
+            "must be at most 1"
+        )
+    if not choose_mix(config.train):
+        return
+    if any(stage.mix for stage in method.stages):
+        raise UserError(
+            f"{config.method} mixes its images itself: leave --mixup and --cutmix at 0, or choose "
+            "another method"
+        )
+    if not all(stage.takes_soft for stage in method.stages):
+        raise UserError(
+            f"{config.method} needs images of one class each: leave --mixup and --cutmix at 0, or "
+            "choose another method"
+        )
 
 
 def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) -> list[Job]:

@@ -15,7 +15,7 @@ from longtail.core.interrupt import defer_interrupt
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
 from longtail.runs.plan import DataOf, Job, find_trained_run, on_cuda
-from longtail.training.batches import Batches, place
+from longtail.training.batches import Batches, identify_batches, place
 from longtail.training.features import place_features
 from longtail.training.loop import Progress, Stopwatch, train
 from longtail.training.trainer import Trainer
@@ -144,11 +144,10 @@ def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> lis
     replicas = []
     for job in jobs:
         data, train = data_of(job), job.config.train
-        images = (data.subset_sha256, *data.train.inputs.shape)
-        key: tuple[Any, ...] = (*images, train.augment, train.pad, train.crop_size, train.jitter)
+        key = identify_batches(data, train)
         if train.freeze:  # features are shared by all that have network, weights and images alike
             seen = TrainConfig(crop_size=train.crop_size)
-            key = (*images, repr(replace(job.config, method="", options={}, train=seen)))
+            key = (*key, repr(replace(job.config, method="", options={}, train=seen)))
         if key not in placed and train.freeze:
             placed[key] = place_features(job.config, job.method, data, fabric)
         elif key not in placed:

@@ -7,7 +7,8 @@ Shapes: N training images, B in a batch, stored images (C, H, W).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 
 import torch
@@ -16,14 +17,26 @@ from torch import Tensor
 from longtail.core.config import MachineConfig, TrainConfig
 from longtail.core.errors import UserError
 from longtail.data.augment.crops import Augmentation, CropFlip, NoAugmentation
+from longtail.data.augment.mix import mix_share
 from longtail.data.augment.photo import ResizedCrop
+from longtail.data.augment.policy import (
+    AutoAugment,
+    Policy,
+    PolicyAugmentation,
+    RandAugment,
+    TrivialAugment,
+)
 from longtail.data.base import Data
 from longtail.data.decoding.host import cores_per_process, count_processes
 from longtail.data.decoding.images import ImageChunk
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import CHUNK, read_chunks
+from longtail.methods.base import Mix
+from longtail.nn.losses import State
 from longtail.nn.preprocess import Preprocess, to_channels_last
 
+SMALL = 64
+"""Largest side of the inputs for which a policy uses padded crops and CIFAR-10's AutoAugment."""
 RESIDENT_SHARE = 0.5
 """Part of the device's memory that resident images may take; the network needs the rest."""
 
@@ -128,14 +141,45 @@ def choose_augmentation(data: Data, train: TrainConfig) -> Augmentation:
     if data.embeddings or train.augment == "none":
         return NoAugmentation()
     stored, seen = stored_size(data), input_size(data, train)
+    small = max(seen) <= SMALL
+    policies: dict[str, Policy] = {
+        "trivialaugment": TrivialAugment(),
+        "randaugment": RandAugment(),
+        "autoaugment": AutoAugment("cifar10" if small else "imagenet"),
+    }
+    if train.augment in policies:
+        spatial = replace(train, augment="crop-flip" if small else "resized-crop", jitter=0.0)
+        shape = (data.train.inputs.shape[1], *seen)
+        return PolicyAugmentation(
+            choose_augmentation(data, spatial), policies[train.augment], shape
+        )
     if train.augment == "resized-crop":
-        return ResizedCrop(stored, seen, train.jitter)
+        return ResizedCrop(stored, seen, train.jitter, train.flip, train.area)
     if max(seen[side] - stored[side] for side in (0, 1)) > 2 * train.pad:
         raise UserError(
             f"--crop-size {train.crop_size} is larger than the padded image of "
             f"{stored[0]}x{stored[1]} pixels: --augment resized-crop enlarges images"
         )
-    return CropFlip(stored, seen, train.pad, flip=train.augment == "crop-flip")
+    return CropFlip(stored, seen, train.pad, flip=train.flip and train.augment == "crop-flip")
+
+
+def identify_batches(data: Data, train: TrainConfig) -> Hashable:
+    """Return a value that trainings share if they can share their batches."""
+    size = None if data.embeddings else input_size(data, train)
+    augmentation = choose_augmentation(data, train)
+    return data.subset_sha256, data.train.inputs.shape, data.mean, data.std, size, augmentation
+
+
+def choose_mix(train: TrainConfig) -> Mix | None:
+    """Choose how `train` mixes the images of a batch; None if it does not."""
+    if not train.mixup and not train.cutmix:
+        return None
+
+    def mix(inputs: Tensor, target: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        classes, shares = len(state.counts), {"mixup": train.mixup, "cutmix": train.cutmix}
+        return mix_share(inputs, target, classes, state.generator, **shares)
+
+    return mix
 
 
 def build_preprocess(data: Data, train: TrainConfig) -> Preprocess:

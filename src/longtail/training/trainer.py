@@ -23,7 +23,7 @@ from longtail.methods.base import Batch, Method
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
 from longtail.training.average import WeightAverage
-from longtail.training.batches import Batches, FeatureBatches
+from longtail.training.batches import Batches, FeatureBatches, choose_mix
 from longtail.training.features import extract
 from longtail.training.model import build_model, load_weights
 from longtail.training.optimizer import build_optimizer
@@ -40,6 +40,7 @@ class Trainer:
         self.config, self.data, self.batches, self.fabric = config, data, batches, fabric
         self.stages = schedule_stages(method.stages, config.train.epochs)
         self.current = self.stages[0]
+        self.mix = choose_mix(config.train)
         self.model = build_model(config, method, data).to(fabric.device)
         self.model.takes_features = config.train.freeze
         if config.machine.sync_batchnorm and fabric.world_size > 1:
@@ -229,8 +230,8 @@ class Trainer:
         rows = self.orders[sampler][index]
         inputs = self.batches.draw(rows, self.draws[sampler][index], sampler)
         target = self.batches.labels[rows]
-        if self.current.stage.mix:
-            inputs, target = self.current.stage.mix(inputs, target, self.state)
+        if mix := self.current.stage.mix or self.mix:
+            inputs, target = mix(inputs, target, self.state)
         return Batch(inputs, target)
 
     def _draw_epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, Tensor]:

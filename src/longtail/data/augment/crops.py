@@ -65,7 +65,7 @@ class CropFlip:
 
     def __call__(self, source: Tensor, index: Tensor, parameters: Tensor) -> Tensor:
         """Gather, crop and mirror in one indexing operation: (B, C, H, W)."""
-        top, left, mirrored = parameters.unbind(1)
+        top, left, mirrored = parameters.long().unbind(1)
         height, width = self.size
         rows = top[:, None] + torch.arange(height, device=source.device)  # (B, H)
         across = torch.arange(width, device=source.device)  # (W,)

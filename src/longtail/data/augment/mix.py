@@ -1,11 +1,16 @@
-"""Blend the images of a batch with each other, and their targets likewise.
+"""Mix the images of a batch with each other, and their targets likewise.
 
-Shapes: B images of a batch, C classes.
+The other image is the neighbour in the batch, which is random because the order of the batch is.
+
+Shapes: B images of a batch, (C, H, W) each, K classes.
 """
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
+
+CONCENTRATION = 0.8
+"""`mix_share` draws the weight of a blend from Beta(c, c) with this c."""
 
 
 def mix_images(
@@ -13,13 +18,59 @@ def mix_images(
 ) -> tuple[Tensor, Tensor]:
     """Blend each image with its neighbour in the batch (mixup, Zhang et al. 2018).
 
-    The neighbour is random because the order of the batch is. The batch has one weight, drawn from
-    Beta(c, c) with c the `concentration`. Takes inputs (B, ...) of a float type and classes (B,);
-    returns the blended inputs, and the blended targets (B, C).
+    The batch has one weight, drawn from Beta(c, c) with c the `concentration`. Takes inputs
+    (B, ...) of a float type and classes (B,); returns the blended inputs, and the blended targets
+    (B, K).
     """
-    shape = torch.full((2,), concentration, device=inputs.device)
-    gammas = torch._standard_gamma(shape, generator=generator)
-    weight = gammas[0] / gammas.sum()  # of Beta(c, c)
-    soft = F.one_hot(target, classes).to(inputs.dtype)  # (B, C)
+    weight = _draw_weight(inputs.device, generator, concentration)
+    soft = F.one_hot(target, classes).to(inputs.dtype)  # (B, K)
     mixed, soft = (weight * rows + (1 - weight) * rows.roll(1, 0) for rows in (inputs, soft))
     return mixed, soft
+
+
+def mix_share(
+    inputs: Tensor,
+    target: Tensor,
+    classes: int,
+    generator: Generator,
+    *,
+    mixup: float,
+    cutmix: float,
+) -> tuple[Tensor, Tensor]:
+    """Blend a batch with probability `mixup`, paste a box with probability `cutmix`, else keep it.
+
+    The batch has one box (CutMix, Yun et al. 2019). It lies anywhere inside the image and covers a
+    fraction of it that is uniform in 0..1. Takes inputs (B, C, H, W) of a float type and classes
+    (B,); returns mixed inputs, and targets (B, K) mixed by the number of pixels.
+    """
+    kind, area, top, left = torch.rand(4, generator=generator, device=inputs.device).unbind()
+    blended, pasted = kind < mixup, (kind >= mixup) & (kind < mixup + cutmix)
+    inside = draw_box(area, top, left, inputs.shape[2:]) & pasted  # (H, W)
+    weight = _draw_weight(inputs.device, generator, CONCENTRATION) if mixup else kind
+    own = torch.where(blended, weight, (~inside).to(weight))  # (H, W), of the image's own pixels
+    soft = F.one_hot(target, classes).to(inputs.dtype)  # (B, K)
+    donors = torch.cat([inputs[-1:], inputs[:-1]])  # unlike roll it keeps the memory format
+    mixed = own.to(inputs) * inputs + (1 - own).to(inputs) * donors
+    share = own.mean().to(inputs)
+    return mixed, share * soft + (1 - share) * soft.roll(1, 0)
+
+
+def draw_box(area: Tensor, top: Tensor, left: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Return which pixels of an image of `size` (H, W) a box covers, from three numbers in 0..1.
+
+    The box has the shape of the image and, up to whole pixels, the fraction `area` of its pixels.
+    """
+    height, width = size
+    scale = area.sqrt()
+    y, x = (torch.arange(side, device=area.device) for side in (height, width))
+    tall, wide = (scale * height).round(), (scale * width).round()
+    top, left = (top * (height - tall + 1)).floor(), (left * (width - wide + 1)).floor()
+    rows, columns = (y >= top) & (y < top + tall), (x >= left) & (x < left + wide)
+    return rows[:, None] & columns
+
+
+def _draw_weight(device: torch.device, generator: Generator, concentration: float) -> Tensor:
+    """Draw from Beta(c, c) with c the `concentration`."""
+    shape = torch.full((2,), concentration, device=device)
+    gammas = torch._standard_gamma(shape, generator=generator)
+    return gammas[0] / gammas.sum()

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-AREA = (0.08, 1.0)
-"""Fraction of the image that a crop covers."""
+AREA = 0.08
+"""Least fraction of the image that a crop covers, as torchvision has it."""
 RATIO = (3 / 4, 4 / 3)
 """Width over height of a crop, drawn on a logarithmic scale."""
 ATTEMPTS = 10
@@ -28,7 +28,7 @@ BRIGHTNESS, CONTRAST, SATURATION = range(3)
 
 @dataclass(frozen=True)
 class ResizedCrop:
-    """A random crop of the image, resized, mirrored half of the time, with jittered colours."""
+    """A random crop of the image, resized, perhaps mirrored, with jittered colours."""
 
     stored: tuple[int, int]
     """(H, W) of images."""
@@ -36,11 +36,15 @@ class ResizedCrop:
     """(h, w) of crops."""
     jitter: float
     """Factors of brightness, contrast and saturation are from 1 - jitter to 1 + jitter."""
+    flip: bool = True
+    """Whether half of the crops are mirrored."""
+    area: float = AREA
+    """Least fraction of the image that a crop covers."""
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw the columns top, left, height, width, mirrored, then three pairs of `colours`."""
-        boxes = draw_boxes(count, self.stored, generator)
-        mirrored = torch.randint(2, (count, 1), generator=generator)
+        boxes = draw_boxes(count, self.stored, generator, area=self.area)
+        mirrored = torch.randint(2 if self.flip else 1, (count, 1), generator=generator)
         if not self.jitter:
             return torch.cat([boxes, mirrored], dim=1)
         orders = torch.tensor(list(permutations(range(3))))  # (6, 3)
@@ -66,16 +70,21 @@ def working_type(device: torch.device) -> torch.dtype:
     return torch.float16 if device.type == "cuda" else torch.float32
 
 
-def draw_boxes(count: int, image: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """Draw crops (count, 4) as top, left, height, width; the distribution is torchvision's."""
+def draw_boxes(
+    count: int, image: tuple[int, int], generator: torch.Generator, *, area: float = AREA
+) -> Tensor:
+    """Draw crops (count, 4) as top, left, height, width; the distribution is torchvision's.
+
+    A crop covers at least the fraction `area` of the image.
+    """
     tall, wide = image
 
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(count, ATTEMPTS, generator=generator)
 
-    area = tall * wide * uniform(*AREA)
+    pixels = tall * wide * uniform(area, 1)
     ratio = uniform(math.log(RATIO[0]), math.log(RATIO[1])).exp()
-    width, height = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    width, height = (pixels * ratio).sqrt().round(), (pixels / ratio).sqrt().round()
     inside = (width > 0) & (width <= wide) & (height > 0) & (height <= tall)
     first = inside.float().argmax(dim=1, keepdim=True)  # attempt that fits
     found = inside.any(dim=1)
