@@ -14,6 +14,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from longtail.core.errors import UserError
+from longtail.methods.oltr import MemoryHead
 from longtail.nn.heads import (
     AffineHead,
     CapsuleHead,
@@ -270,12 +271,12 @@ def test_state_dict_round_trip(kind):
 
 
 @normalised
-def test_folded_head_saves_only_its_weight(kind):
+def test_folded_head_saves_its_weight_and_bias(kind):
     head, x = trained(kind, heads=2), torch.rand(3, 8)
     random = torch.get_rng_state()
     folded = head.folded(0.5)
     assert torch.equal(torch.get_rng_state(), random)
-    assert set(folded.state_dict()) == {"weight"}
+    assert set(folded.state_dict()) == {"weight", "bias"} and not folded.bias.any()
     assert not any(parameter.requires_grad for parameter in folded.parameters())
     other = FoldedHead(8, 5, heads=2, squash=head.squash)
     other.load_state_dict(folded.state_dict())
@@ -283,6 +284,49 @@ def test_folded_head_saves_only_its_weight(kind):
     assert_close(other(x), head(x).detach())
     nn.init.zeros_(head.weight)
     assert folded(x).any()  # a copy: the head may go on
+
+
+def test_a_folded_state_without_bias_still_loads():
+    head, x = trained(CosineHead).folded(), torch.rand(3, 8)
+    other = FoldedHead(8, 5)
+    assert not other.load_state_dict({"weight": head.weight}).missing_keys
+    assert torch.equal(other(x), head(x))
+    with pytest.raises(RuntimeError, match="weight"):
+        other.load_state_dict({"bias": head.bias})
+
+
+# ---- a bias for post-hoc rules
+
+
+@every
+def test_with_bias_adds_to_the_total_and_again(kind):
+    head, x, bias = trained(kind), torch.rand(3, 8), torch.rand(5)
+    total = head.total(x) if kind in NORMALISED else head(x)
+    state = copy.deepcopy(head.state_dict())
+    once = head.with_bias(bias)
+    twice = once.with_bias(-3 * bias)
+    assert_close(once(x), (total + bias).detach())
+    assert_close(twice(x), (total - 2 * bias).detach())
+    assert type(once) is type(twice) is (FoldedHead if kind in NORMALISED else AffineHead)
+    assert not any(parameter.requires_grad for parameter in twice.parameters())
+    for name, value in head.state_dict().items():
+        assert torch.equal(value, state[name])
+    if kind in NORMALISED:
+        alone = once.with_bias(torch.zeros(5).double())  # the head's own precision stays
+        assert alone(x).dtype == torch.float32
+
+
+def test_with_bias_keeps_the_strength_of_the_rule():
+    head = AffineHead.of(torch.rand(5, 8), torch.rand(5), tau=0.5)
+    assert head.with_bias(torch.rand(5)).tau == 0.5
+    folded = trained(CosineHead).folded()
+    folded.tau = 0.25
+    assert folded.with_bias(torch.rand(5)).tau == 0.25
+
+
+def test_a_head_that_takes_no_bias_is_named():
+    with pytest.raises(UserError, match="a MemoryHead takes no bias"):
+        MemoryHead(8, 5).with_bias(torch.zeros(5))
 
 
 @every

@@ -157,6 +157,10 @@ class NormalisedHead(Head):
         head.weight.copy_(self.tau / self.heads * v.flatten(-2))
         return head.eval()
 
+    def with_bias(self, bias: Tensor) -> Head:
+        """Return the folded head at alpha 0 with `bias` (C,) added to its logits."""
+        return self.folded(0.0).with_bias(bias)
+
     def _compute_indirect(self, features: Tensor, weights: Tensor) -> Tensor:
         d = self.direction
         along = (features * d).sum(-1)  # (..., K): cos(x, d), squashed for capsule

@@ -3,9 +3,10 @@
 Symbols: x feature (..., D), w_i weight of class i, C classes.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ class Head(nn.Module):
 
     repr_fields: tuple[str, ...] = ("dim", "classes")
     """Attributes that `print(head)` shows."""
+    optional_state: tuple[str, ...] = ()
+    """Buffers that a loaded state may lack, as older ones do; they then keep their values."""
     _accumulating = False
     _accumulated: tuple[Tensor, Callable[[Tensor], None]] | None = None
 
@@ -59,6 +62,27 @@ class Head(nn.Module):
         else:
             apply(sums)
 
+    def with_bias(self, bias: Tensor) -> "Head":
+        """Return a frozen head whose logits are those of this one plus `bias` (C,)."""
+        raise UserError(
+            f"a {type(self).__name__} takes no bias: a rule that adds one needs a linear or a "
+            "normalised head"
+        )
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        *rest: Any,
+    ) -> None:
+        base = super()._load_from_state_dict
+        base(state_dict, prefix, local_metadata, strict, missing_keys, *rest)
+        optional = {prefix + name for name in self.optional_state}
+        missing_keys[:] = [key for key in missing_keys if key not in optional]
+
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)}" for name in self.repr_fields)
 
@@ -81,27 +105,43 @@ class LinearHead(Head):
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight)
 
+    def with_bias(self, bias: Tensor) -> Head:
+        return AffineHead.of(self.weight, bias)
+
 
 @final
 class FoldedHead(Head):
     """A frozen head with the normalisation and alpha of another folded into its weight.
 
-    `NormalisedHead.folded` makes it: z_i = sum_k <w_i^k, x^k> / (|x^k| + squash), with the squash
-    1 of a capsule head, else 0.
+    `NormalisedHead.folded` makes it: z_i = sum_k <w_i^k, x^k> / (|x^k| + squash) + b_i, with the
+    squash 1 of a capsule head, else 0. The bias b is 0 unless a post-hoc rule sets it.
     """
 
     repr_fields = ("dim", "classes", "heads", "squash")
+    optional_state = ("bias",)
+    tau: float | None = None
+    """Strength of the rule that made the head, if the rule has one."""
+    bias: Tensor
 
     def __init__(self, dim: int, classes: int, heads: int = 1, squash: float = 0.0) -> None:
         super().__init__(dim, classes)
         check_heads(dim, heads)
         self.heads, self.squash = heads, squash
         self.weight.requires_grad_(False)
+        self.register_buffer("bias", torch.zeros(classes))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.heads == 1:  # the cost of splitting shows at batch size 1
-            return product(shrink(at_least_float32(x), self.squash), self.weight)
-        return product(normalise(x, self.heads, self.squash).flatten(-2), self.weight)
+            x = shrink(at_least_float32(x), self.squash)
+        else:
+            x = normalise(x, self.heads, self.squash).flatten(-2)
+        return product(x, self.weight) + at_least_float32(self.bias)
+
+    @torch.no_grad()
+    def with_bias(self, bias: Tensor) -> Head:
+        head = copy.deepcopy(self)
+        head.bias.add_(bias.to(head.bias))
+        return head
 
 
 @final
@@ -130,6 +170,9 @@ class AffineHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight) + at_least_float32(self.bias)
+
+    def with_bias(self, bias: Tensor) -> Head:
+        return AffineHead.of(self.weight, self.bias + bias.to(self.bias), self.tau)
 
 
 def check_heads(dim: int, heads: int) -> None:
