@@ -271,12 +271,12 @@ def test_state_dict_round_trip(kind):
 
 
 @normalised
-def test_folded_head_saves_its_weight_and_bias(kind):
+def test_folded_head_saves_only_its_weight(kind):
     head, x = trained(kind, heads=2), torch.rand(3, 8)
     random = torch.get_rng_state()
     folded = head.folded(0.5)
     assert torch.equal(torch.get_rng_state(), random)
-    assert set(folded.state_dict()) == {"weight", "bias"} and not folded.bias.any()
+    assert set(folded.state_dict()) == {"weight"}
     assert not any(parameter.requires_grad for parameter in folded.parameters())
     other = FoldedHead(8, 5, heads=2, squash=head.squash)
     other.load_state_dict(folded.state_dict())
@@ -286,13 +286,15 @@ def test_folded_head_saves_its_weight_and_bias(kind):
     assert folded(x).any()  # a copy: the head may go on
 
 
-def test_a_folded_state_without_bias_still_loads():
-    head, x = trained(CosineHead).folded(), torch.rand(3, 8)
-    other = FoldedHead(8, 5)
-    assert not other.load_state_dict({"weight": head.weight}).missing_keys
-    assert torch.equal(other(x), head(x))
+def test_a_folded_head_has_the_bias_of_the_state_it_loads():
+    plain, x, bias = trained(CosineHead).folded(), torch.rand(3, 8), torch.rand(5)
+    biased, other = plain.with_bias(bias), FoldedHead(8, 5)
+    for head in (biased, plain, biased):
+        other.load_state_dict(head.state_dict())
+        assert set(other.state_dict()) == set(head.state_dict())
+        assert torch.equal(other(x), head(x))
     with pytest.raises(RuntimeError, match="weight"):
-        other.load_state_dict({"bias": head.bias})
+        other.load_state_dict({"bias": bias})
 
 
 # ---- a bias for post-hoc rules
@@ -349,7 +351,7 @@ def test_repr_names_the_settings():
 def test_export_with_any_batch_size(kind):
     head = trained(kind)
     shapes = ({0: torch.export.Dim("batch")},)
-    for module in (head, head.folded()):
+    for module in (head, head.folded(), head.with_bias(torch.rand(5))):
         program = torch.export.export(module, (torch.rand(2, 8),), dynamic_shapes=shapes)
         x = torch.rand(7, 8)
         assert_close(program.module()(x), module(x))
