@@ -1,0 +1,56 @@
+"""The statistic that compares predictions on held-out images: their class-balanced likelihood.
+
+Rare classes have one to five held-out images, so accuracy is too coarse to choose by. The
+likelihood also uses how sure a prediction is. One scale of the logits is fitted to each candidate,
+so that candidates differ in how they rank the classes, not in how sure they are.
+
+Shapes: N images, C classes.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LARGEST = 10.0
+"""The scale is fitted between 2^-LARGEST and 2^LARGEST."""
+HALVINGS = 24
+"""Steps of that search, after which the scale is known to a millionth."""
+
+
+class Fit(NamedTuple):
+    """How well logits explain held-out labels, at their best scale."""
+
+    nll: float
+    """Negative log-likelihood: the mean over the classes that have images."""
+    spread: float
+    """Its bootstrap deviation, if images are redrawn within each class."""
+    scale: float
+    """The fitted factor of the logits, an inverse temperature; 0 if they explain nothing."""
+
+
+@torch.no_grad()
+def fit_likelihood(logits: Tensor, labels: Tensor) -> Fit:
+    """Fit one scale to `logits` (N, C) and return the class-balanced likelihood of `labels` (N,).
+
+    The negative log-likelihood is convex in the scale, so its slope changes sign once, and
+    bisection finds where. Logits that put every label first by a little get the largest scale.
+    """
+    if logits.device.type == "mps":  # which has no float64
+        logits = logits.cpu()
+    labels, logits = labels.to(logits.device, torch.long), logits.double()
+    counts = torch.bincount(labels, minlength=logits.shape[1]).double()  # (C,)
+    weights = 1 / (counts[labels] * (counts > 0).sum())  # (N,): the same total for each class
+    margins = logits - logits.gather(1, labels[:, None])  # (N, C), 0 at the label
+    low, high = margins.new_tensor(-LARGEST), margins.new_tensor(LARGEST)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        p = (margins * middle.exp2()).softmax(1)
+        falls = weights @ (p * margins).sum(1) < 0
+        low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
+    scale = torch.where(low > -LARGEST, high.exp2(), 0.0)
+    losses = (margins * scale).logsumexp(1)  # (N,)
+    means = torch.bincount(labels, losses, len(counts)) / counts  # (C,), nan without images
+    # redrawn images of a class have the variance of its images, and their mean that over n
+    spread = (weights.square() @ (losses - means[labels]).square()).sqrt()
+    return Fit((weights @ losses).item(), spread.item(), scale.item())
