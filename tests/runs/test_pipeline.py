@@ -73,7 +73,7 @@ def test_a_method_and_its_tde_are_one_training_and_two_alphas(tmp_path):
     names = ["deconfound", "deconfound-tde"]
     plain, tde = fit_all(tiny_config(), names, [0], out=tmp_path, data=tiny_data())
     assert plain.result["training_id"] == tde.result["training_id"]
-    assert (plain.result["alpha"], tde.result["alpha"]) == (0.0, 1.5)
+    assert (plain.result["alpha"], tde.result["alpha"]) == (0.0, 1.0)
     assert (tde.folder / "model.safetensors").read_bytes() == (
         plain.folder / "model.safetensors"
     ).read_bytes()
