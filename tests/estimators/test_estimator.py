@@ -22,6 +22,7 @@ from longtail import (
     LinearSoftmaxClassifier,
     background_exempt,
 )
+from longtail.estimators import tde as estimators
 
 KINDS = [DeconfoundTDEClassifier, CosineTDEClassifier, LinearSoftmaxClassifier]
 COUNTS = [120, 60, 30, 15, 8, 4]
@@ -348,8 +349,7 @@ def test_half_precision_whose_sum_overflows_is_checked_a_batch_at_a_time():
 
 
 def test_rows_are_copied_a_batch_at_a_time(monkeypatch):
-    from longtail.estimators import tde as estimators
-from longtail.estimators import rows
+    from longtail.estimators import rows
 
     X, y = embeddings([600] * 6, dtype=np.float32)
     sizes = []

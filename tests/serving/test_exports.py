@@ -1,6 +1,7 @@
 """What leaves says what the run says: every method, every format, folded or with a dial."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,19 @@ def test_a_name_that_says_another_format_is_refused(vectors, tmp_path):
     with pytest.raises(UserError, match="m.onnx must end in .safetensors to hold safetensors"):
         lt.export(vectors["deconfound-tde"], out=tmp_path / "m.onnx")
     assert not files_in(tmp_path)
+
+
+def test_the_description_decides_on_alpha_and_older_states_have_none(vectors):
+    about = read_run(vectors["deconfound-tde"]).about
+    state = read_run(vectors["deconfound-tde"]).state_dict()
+    inputs, expected = evaluated(vectors["deconfound-tde"], 0.5)
+    at_half = replace(about, alpha=0.5)
+    assert float(state["head.alpha"]) == about.alpha == 1.0
+    older = {name: value for name, value in state.items() if name != "head.alpha"}
+    for weights in (state, older):
+        model = ServedModel.load(at_half, weights, "the file")
+        assert float(model.head.alpha) == 0.5
+        same(model(inputs), expected)
 
 
 def test_without_alpha_a_model_is_at_its_own(vectors):
