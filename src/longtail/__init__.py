@@ -18,6 +18,7 @@ _MODULES = {
     "Data": "data.base",
     "Split": "data.base",
     "load": "data.load",
+    "choose_alpha": "evaluation.alpha",
     "Result": "evaluation.result",
     "Run": "runs.folder",
     "UserError": "core.errors",

@@ -1,5 +1,6 @@
 """Classifiers on embeddings: scikit-learn's contract, the heads' equations, streams, bad input."""
 
+import math
 import pickle
 import tracemalloc
 
@@ -21,6 +22,7 @@ from longtail import (
     LinearSoftmaxClassifier,
     background_exempt,
 )
+from longtail.estimators import tde as estimators
 
 KINDS = [DeconfoundTDEClassifier, CosineTDEClassifier, LinearSoftmaxClassifier]
 COUNTS = [120, 60, 30, 15, 8, 4]
@@ -115,12 +117,45 @@ def test_alpha_changes_without_training():
 def test_auto_alpha_is_chosen_on_held_out_rows():
     X, y = embeddings()
     fitted = quick().fit(X, y)
-    assert fitted.alpha_rule_ == "held-out" and list(fitted.alpha_path_) == [
-        i / 4 for i in range(13)
-    ]
-    best = max(fitted.alpha_path_.values())
+    assert fitted.alpha_rule_ == "held-out likelihood"
+    assert list(fitted.alpha_path_) == [i / 4 for i in range(13)]
+    best = min(fitted.alpha_path_.values())
     assert fitted.alpha_ == min(a for a, value in fitted.alpha_path_.items() if value == best)
     np.testing.assert_array_equal(fitted.coef_, quick(alpha=0).fit(X, y).coef_)
+
+
+@pytest.mark.parametrize("background", [None, 2])
+def test_the_path_is_the_likelihood_of_rows_before_they_are_learned(background):
+    """The mean over classes of the cross-entropy, at the best of the scales, one row at a time."""
+    X, y = embeddings()
+    rows, labels = embeddings([5, 4, 3, 2, 1, 0], seed=3)  # the last class has no held-out row
+    stream = quick(background=background).partial_fit(X, y, classes=range(6))
+    path = {}
+    for alpha in (i / 4 for i in range(13)):
+        logits = stream.set_params(alpha=alpha).decision_function(rows)
+        means = []
+        for scale in (2 ** (i / 2) for i in range(-6, 3)):
+            losses = [[] for _ in range(5)]
+            for row, label in zip(logits, labels, strict=True):
+                total = sum(math.exp(scale * (value - row[label])) for value in row)
+                losses[label].append(math.log(total))
+            means.append(sum(sum(values) / len(values) for values in losses) / 5)
+        path[alpha] = min(means)
+    stream.set_params(alpha="auto").partial_fit(rows, labels)
+    assert stream.alpha_path_ == pytest.approx(path, rel=1e-5)
+    assert path[stream.alpha_] == min(path.values())
+
+
+def test_fit_logs_that_alpha_would_hurt_but_a_stream_does_not_repeat_it(caplog, monkeypatch):
+    X, y = embeddings()
+    monkeypatch.setattr(estimators, "pick_alpha", min)  # as if 0 were best
+    with caplog.at_level("WARNING"):
+        fitted = quick().fit(X, y)
+    assert fitted.alpha_ == 0 and fitted.alpha_rule_ == "held-out likelihood"
+    (message,) = caplog.messages
+    assert "held-out images TDE would hurt" in message
+    fitted.partial_fit(X, y)
+    assert fitted.alpha_ == 0 and len(caplog.messages) == 1
 
 
 def test_auto_alpha_helps_the_tail():
@@ -241,7 +276,7 @@ def test_a_class_may_come_late_and_an_unknown_one_is_refused():
     model = quick().partial_fit(X[early], y[early], classes=range(6))
     for _ in range(30):
         model.partial_fit(X, y)
-    assert model.alpha_rule_ == "held-out" and model.n_iter_ == 31
+    assert model.alpha_rule_ == "held-out likelihood" and model.n_iter_ == 31
     assert (model.predict(X[y == 5]) == 5).mean() > 0.5
     with pytest.raises(ValueError, match="label 9 is unknown"):
         model.partial_fit(X[:1], [9])
@@ -266,7 +301,7 @@ def test_a_drifting_stream_against_fitting_anew():
             scores = [balanced_accuracy_score(truth, m.predict(test)) for m in (stream, anew)]
             gaps.append(scores[1] - scores[0])
     assert scores[0] > 0.7 and max(gaps) < 0.1, gaps
-    assert stream.alpha_rule_ == "held-out" and len(stream.alpha_path_) == 13
+    assert stream.alpha_rule_ == "held-out likelihood" and len(stream.alpha_path_) == 13
 
 
 # -------------------------------------------------------------------------------------- memory
@@ -296,7 +331,7 @@ def test_a_number_is_fixed_in_the_words_of_a_result():
     from longtail.evaluation.alpha import RULES
 
     assert quick(alpha=1.0, epochs=1).fit(*embeddings()).alpha_rule_ == "fixed"
-    assert {"fixed", "held-out", "label-free", "no direction"} < set(RULES)
+    assert {"fixed", "held-out likelihood", "label-free", "no direction"} < set(RULES)
 
 
 def test_half_precision_whose_sum_overflows_is_checked_a_batch_at_a_time():

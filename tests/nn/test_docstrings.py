@@ -1,17 +1,17 @@
-"""The examples in the docstrings of the heads run as written."""
+"""The examples in the docstrings of the heads, and of what they need, run as written."""
 
 import doctest
 
 import pytest
 
-from longtail.nn import heads
+import longtail as lt
 
 
-@pytest.mark.parametrize("name", ["DeconfoundHead", "background_exempt"])
+@pytest.mark.parametrize("name", ["DeconfoundHead", "background_exempt", "choose_alpha"])
 def test_the_example_runs(name):
     (test,) = (
         found
-        for found in doctest.DocTestFinder(recurse=False).find(getattr(heads, name), name)
+        for found in doctest.DocTestFinder(recurse=False).find(getattr(lt, name), name)
         if found.examples
     )
     runner = doctest.DocTestRunner()

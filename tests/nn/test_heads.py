@@ -5,12 +5,14 @@ import io
 import math
 import pickle
 
+import numpy as np
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
 import torchvision
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.testing import assert_close
 
 from longtail.core.errors import UserError
@@ -57,9 +59,9 @@ def test_weight_is_uniform_without_bias(kind):
 @pytest.mark.parametrize(
     ("kind", "heads"), [(CosineHead, 1), (CapsuleHead, 1), (DeconfoundHead, 2)]
 )
-def test_defaults_are_the_papers(kind, heads):
+def test_defaults_are_the_papers_with_full_tde(kind, heads):
     head = kind(8, 5)
-    assert (head.heads, head.tau, head.alpha) == (heads, 16.0, 1.5)
+    assert (head.heads, head.tau, head.alpha) == (heads, 16.0, 1.0)
     assert head.momentum.ndim == 0 and head.momentum.item() == pytest.approx(0.9)
     assert head.mean_feature.shape == (8,) and head.direction.shape == (heads, 8 // heads)
 
@@ -89,11 +91,10 @@ def test_eval_mode_leaves_the_mean_alone(kind):
 
 
 @normalised
-def test_alpha_zero_is_the_total_exactly_and_does_no_more(kind, monkeypatch):
+def test_alpha_zero_is_the_total_exactly(kind):
     head, x = trained(kind), torch.rand(3, 8)
     assert not torch.equal(head(x), head.total(x))
     head.alpha = 0
-    monkeypatch.setattr(head, "indirect", lambda x: pytest.fail("not needed"))
     assert torch.equal(head(x), head.total(x))
 
 
@@ -261,7 +262,8 @@ def test_gradients_agree_with_differences(kind):
 @normalised
 def test_state_dict_round_trip(kind):
     head, x = trained(kind), torch.rand(3, 8)
-    assert set(head.state_dict()) == {"weight", "mean_feature"}
+    head.alpha = 0.75
+    assert set(head.state_dict()) == {"weight", "mean_feature", "alpha"}
     file = io.BytesIO()
     torch.save(head.state_dict(), file)
     file.seek(0)
@@ -271,12 +273,12 @@ def test_state_dict_round_trip(kind):
 
 
 @normalised
-def test_folded_head_saves_its_weight_and_bias(kind):
+def test_folded_head_saves_only_its_weight(kind):
     head, x = trained(kind, heads=2), torch.rand(3, 8)
     random = torch.get_rng_state()
     folded = head.folded(0.5)
     assert torch.equal(torch.get_rng_state(), random)
-    assert set(folded.state_dict()) == {"weight", "bias"} and not folded.bias.any()
+    assert set(folded.state_dict()) == {"weight"}
     assert not any(parameter.requires_grad for parameter in folded.parameters())
     other = FoldedHead(8, 5, heads=2, squash=head.squash)
     other.load_state_dict(folded.state_dict())
@@ -286,13 +288,94 @@ def test_folded_head_saves_its_weight_and_bias(kind):
     assert folded(x).any()  # a copy: the head may go on
 
 
-def test_a_folded_state_without_bias_still_loads():
-    head, x = trained(CosineHead).folded(), torch.rand(3, 8)
-    other = FoldedHead(8, 5)
-    assert not other.load_state_dict({"weight": head.weight}).missing_keys
-    assert torch.equal(other(x), head(x))
+def test_a_folded_head_has_the_bias_of_the_state_it_loads():
+    plain, x, bias = trained(CosineHead).folded(), torch.rand(3, 8), torch.rand(5)
+    biased, other = plain.with_bias(bias), FoldedHead(8, 5)
+    for head in (biased, plain, biased):
+        other.load_state_dict(head.state_dict())
+        assert set(other.state_dict()) == set(head.state_dict())
+        assert torch.equal(other(x), head(x))
     with pytest.raises(RuntimeError, match="weight"):
-        other.load_state_dict({"bias": head.bias})
+        other.load_state_dict({"bias": bias})
+
+
+# ---- alpha is a buffer that takes numbers
+
+
+@normalised
+def test_alpha_is_filled_in_place_and_checked(kind):
+    head, x = trained(kind), torch.rand(3, 8)
+    alpha = head.alpha
+    assert alpha.shape == () and alpha.dtype == torch.float32 and not alpha.requires_grad
+    for value in (2, 0.5, np.float64(1.25), torch.tensor(0.75), torch.tensor([1.5])):
+        head.alpha = value
+        assert head.alpha is alpha and float(alpha) == float(value)
+        assert_close(head(x), head.total(x) - float(value) * head.indirect(x))
+    other = kind(8, 5)
+    other.alpha = head.alpha
+    head.alpha = 0
+    assert float(other.alpha) == 1.5  # a copy
+    for wrong in (-1, math.nan, math.inf, "much", None, True, torch.ones(2)):
+        with pytest.raises(UserError, match="alpha .* must be a number from 0 up"):
+            head.alpha = wrong
+        with pytest.raises(UserError, match="alpha"):
+            kind(8, 5, alpha=wrong)
+    assert float(head.alpha) == 0
+
+
+def test_a_state_without_alpha_keeps_the_heads_own():
+    """States of older versions have none; everything else must still be there."""
+    state = trained(DeconfoundHead).state_dict()
+    del state["alpha"]
+    head = DeconfoundHead(8, 5, alpha=0.25)
+    nested = nn.Sequential(nn.Identity(), head)
+    nested.load_state_dict({f"1.{name}": value for name, value in state.items()})
+    assert float(head.alpha) == 0.25 and torch.equal(head.weight, state["weight"])
+    del state["mean_feature"]
+    with pytest.raises(RuntimeError, match='Missing key.*"mean_feature"'):
+        head.load_state_dict(state)
+
+
+def test_alpha_reaches_a_head_that_was_built_without_memory():
+    with torch.device("meta"):
+        head = CosineHead(8, 5)
+    source, x = trained(CosineHead), torch.rand(3, 8)
+    source.alpha = 0.5
+    head.load_state_dict(source.state_dict(), assign=True)
+    assert float(head.alpha) == 0.5 and torch.equal(head.eval()(x), source(x))
+    kept = head.alpha
+    head.load_state_dict(trained(CosineHead).state_dict(), assign=True)
+    assert head.alpha is kept and float(kept) == 1.0
+
+
+@pytest.mark.parametrize("buffers", [False, True])
+def test_alpha_survives_averaging(buffers):
+    model = nn.Sequential(nn.Linear(8, 8), trained(DeconfoundHead))
+    model[1].alpha = 1.25
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=buffers)
+    for _ in range(3):
+        averaged.update_parameters(model)
+    assert float(averaged.module[1].alpha) == 1.25
+    averaged.module[1].alpha = 0.5
+    assert float(model[1].alpha) == 1.25
+
+
+@normalised
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_alpha_works_in_every_precision(kind, dtype):
+    head, x = trained(kind).to(dtype), torch.rand(3, 8).to(dtype)
+    for alpha in (1.5, 0.25):
+        head.alpha = alpha
+        expected = head.total(x) - alpha * head.indirect(x)
+        for module in (head, copy.deepcopy(head), head.folded()):
+            assert_close(module(x), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_an_exported_program_keeps_alpha():
+    head, x = trained(DeconfoundHead, alpha=1.5), torch.rand(3, 8)
+    program = torch.export.export(head, (x,))
+    assert float(program.state_dict["alpha"]) == 1.5
+    assert_close(program.module()(x), head(x))
 
 
 # ---- a bias for post-hoc rules
@@ -339,8 +422,10 @@ def test_deepcopy_and_pickle(kind):
 
 def test_repr_names_the_settings():
     assert repr(DeconfoundHead(8, 5)) == (
-        "DeconfoundHead(dim=8, classes=5, heads=2, tau=16.0, gamma=0.03125, alpha=1.5)"
+        "DeconfoundHead(dim=8, classes=5, heads=2, tau=16.0, gamma=0.03125, alpha=1.0)"
     )
+    assert repr(CosineHead(8, 5, alpha=1.1)).endswith("tau=16.0, gamma=0.0, alpha=1.1)")
+    assert repr(CosineHead(8, 5).to("meta")).endswith("alpha=unknown)")
     assert repr(LinearHead(8, 5)) == "LinearHead(dim=8, classes=5)"
     assert repr(CapsuleHead(8, 5).folded()) == "FoldedHead(dim=8, classes=5, heads=1, squash=1.0)"
 
@@ -349,7 +434,7 @@ def test_repr_names_the_settings():
 def test_export_with_any_batch_size(kind):
     head = trained(kind)
     shapes = ({0: torch.export.Dim("batch")},)
-    for module in (head, head.folded()):
+    for module in (head, head.folded(), head.with_bias(torch.rand(5))):
         program = torch.export.export(module, (torch.rand(2, 8),), dynamic_shapes=shapes)
         x = torch.rand(7, 8)
         assert_close(program.module()(x), module(x))
@@ -359,7 +444,8 @@ def test_compiles_as_one_graph_in_both_modes():
     """`fullgraph` also proves that no step reads a value back to the host."""
     head, x = trained(DeconfoundHead), torch.rand(4, 8)
     compiled = torch.compile(head, backend="eager", fullgraph=True)
-    for head.alpha in (1.5, 0.5, 0.0):
+    for alpha in (1.5, 0.5, 0.0):
+        head.alpha = alpha
         assert_close(compiled(x), head(x))
     twin = copy.deepcopy(head).train()
     head.train()

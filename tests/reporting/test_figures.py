@@ -251,7 +251,7 @@ class TestDrawn:
         assert "along the head direction" in text
         three = [runs[i].folder for i in (0, 1, 2)]
         text = self.drawn(tmp_path, "gradcam", three, images=[0, 7], data=data)
-        assert "alpha 1.5" in text and text.count("<image") == 2 * (1 + 3)
+        assert "alpha 1<" in text and text.count("<image") == 2 * (1 + 3)
 
     def test_gradcam_reads_the_data_of_its_runs_once(self, tmp_path, data, runs, monkeypatch):
         from longtail.runs import reopen as finished

@@ -190,7 +190,7 @@ def test_a_test_set_is_measured_by_split(tmp_path):
     data = tiny_data(counts=(120, 30, 6))
     (run,) = fit_all(tiny_config(epochs=1), ["deconfound-tde"], [0], out=tmp_path / "x", data=data)
     opened = finished.reopen(run, data)
-    assert opened.evaluation.head.alpha == run.result["alpha"] == 1.5
+    assert opened.evaluation.head.alpha == run.result["alpha"] == 1.0
     found = gradcam.measure(opened)
     maps = gradcam.compute_maps(opened, data.test)
     shares = [float(s) for s in 100 * gradcam.compactness(maps)]
@@ -237,7 +237,7 @@ def test_the_bench_trains_measures_and_keeps(tmp_path, capsys):
     assert [json.loads(path.read_text())["method"] for path in kept][1] == "deconfound-tde"
     baseline, lws, tde = measured
     assert baseline["overall"] == pytest.approx(lws["overall"], rel=1e-4)  # scaled maps
-    assert tde["alpha"] == 1.5 and 10 < tde["overall"] <= 100
+    assert tde["alpha"] == 1.0 and 10 < tde["overall"] <= 100
     assert tde["device"].startswith("CPU") and tde["versions"] == versions()
     assert tde["git"] == commit()
     again = compactness.measure(Run(next((tmp_path / "runs").rglob("baseline-s0"))))

@@ -1,6 +1,7 @@
 """What leaves says what the run says: every method, every format, folded or with a dial."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +110,7 @@ class TestOnnx:
         same(lt.load_model(path).logits(inputs), expected)
         about = json.loads(session.get_modelmeta().custom_metadata_map["longtail"])
         assert about["classes"] == CLASSES and about["counts"] == [24, 12, 4]
-        assert about["alpha"] == 1.5 and about["metrics"]["overall"] == run.result["overall"]
+        assert about["alpha"] == 1.0 and about["metrics"]["overall"] == run.result["overall"]
         assert about["blueprint"]["mean"] == [0.5] * 3 and "8x8" in about["preprocessing"]
         assert about["version"] == run.result["versions"]["longtail"]
         assert str(Path(lt.__file__).parent).encode() not in path.read_bytes()
@@ -188,10 +189,23 @@ def test_a_name_that_says_another_format_is_refused(vectors, tmp_path):
     assert not files_in(tmp_path)
 
 
+def test_the_description_decides_on_alpha_and_older_states_have_none(vectors):
+    about = read_run(vectors["deconfound-tde"]).about
+    state = read_run(vectors["deconfound-tde"]).state_dict()
+    inputs, expected = evaluated(vectors["deconfound-tde"], 0.5)
+    at_half = replace(about, alpha=0.5)
+    assert float(state["head.alpha"]) == about.alpha == 1.0
+    older = {name: value for name, value in state.items() if name != "head.alpha"}
+    for weights in (state, older):
+        model = ServedModel.load(at_half, weights, "the file")
+        assert float(model.head.alpha) == 0.5
+        same(model(inputs), expected)
+
+
 def test_without_alpha_a_model_is_at_its_own(vectors):
     model = read_run(vectors["deconfound-tde"])
     inputs, expected = evaluated(vectors["deconfound-tde"])
-    assert model.about.alpha == 1.5
+    assert model.about.alpha == 1.0 == float(model.head.alpha)
     same(model(inputs), expected)
 
 
@@ -224,7 +238,7 @@ class TestPretrained:
         assert again.alpha == 0.75 and again.about.dial
         inputs, expected = evaluated(vectors["deconfound-tde"], 0.75)
         same(again.logits(inputs), expected)
-        again.alpha = 1.5
+        again.alpha = 1.0
         same(again.logits(inputs), evaluated(vectors["deconfound-tde"])[1])
 
     def test_nothing_is_fetched(self):
@@ -242,7 +256,7 @@ class TestCard:
         lt.export(run, out=tmp_path / "m.safetensors", alpha=0.6)
         text = (tmp_path / "m.safetensors.md").read_text()
         assert "# deconfound-tde on tiny" in text and "Alpha 0.6 is folded" in text
-        assert f"{run.result['overall']:.1f}" in text and "at alpha 1.5" in text
+        assert f"{run.result['overall']:.1f}" in text and "at alpha 1" in text
         assert "It was not evaluated at the alpha of this file, 0.6" in text
         assert "40 images of 3 classes, 24 of the most frequent and 4 of the rarest" in text
         assert "arxiv.org/abs/2009.12991" in text and "Classes: `a`, `b`, `c`." in text

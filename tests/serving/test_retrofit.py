@@ -74,9 +74,11 @@ def made(tmp_path):
 def test_alpha_is_chosen_on_validation_data_and_helps(made):
     data, layer, folder = made
     found = lt.retrofit(folder / "head.pt", data, out=folder / "tde")
-    assert (found.chosen_on, found.evaluated_on, found.rule) == ("val", "test", "held-out")
-    best = max(point.class_mean for point in found.path.values())
-    assert found.head.alpha == min(a for a, p in found.path.items() if p.class_mean == best) > 0
+    assert (found.chosen_on, found.evaluated_on) == ("val", "test")
+    assert found.rule == "held-out likelihood"
+    assert (
+        float(found.head.alpha) == lt.choose_alpha(found.head, data.val.inputs, data.val.labels) > 0
+    )
     assert found.gain > 0 and found.verdict.startswith("It helps")
     worse = replace(found, before=found.after, after=found.before)
     assert worse.verdict.startswith("It does not help; keep the original")
@@ -145,7 +147,7 @@ def test_a_layer_saved_alone_and_its_own_model_file(made):
     assert set(found.state) == {"weight", "bias"} and not found.state["bias"].any()
     assert found.head.alpha == lt.retrofit(folder / "head.pt", data).head.alpha
     again = lt.retrofit(folder / "tde" / "model.safetensors", data)
-    assert set(again.state) == {"head.weight", "head.mean_feature"}
+    assert set(again.state) == {"head.weight", "head.mean_feature", "head.alpha"}
     assert again.head.alpha == found.head.alpha
 
 

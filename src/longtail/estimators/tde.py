@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from longtail.core.errors import UserError
 from longtail.data.base import Split
 from longtail.data.prepare import hold_out
 from longtail.estimators.base import HeadClassifier, check_number
 from longtail.estimators.rows import HELD_OUT, Rows
-from longtail.evaluation.alpha import GRID, cosines, label_free_alpha
+from longtail.evaluation.alpha import GRID, cosines, label_free_alpha, log_no_gain, pick_alpha
 from longtail.nn.heads import (
     CosineHead,
     DeconfoundHead,
@@ -32,6 +33,9 @@ from longtail.nn.heads import (
     check_alpha,
 )
 
+SCALES = tuple(2.0 ** (i / 2) for i in range(-6, 3))
+"""Scales of the logits, 1/8 to 2, of which each alpha gets the best. They are fixed, because sums
+over rows that are in memory one batch at a time cannot be fitted more finely."""
 STREAM_WINDOW = 4096
 """Number of recent rows that the statistics of a stream cover."""
 FEATURE_LENGTH = 8.0
@@ -69,17 +73,18 @@ class CosineTDEClassifier(HeadClassifier):
             padded with zeros to a multiple of K.
         tau: scale of the logits.
         alpha: how much of the pull to remove. "auto" chooses in `fit`: the value of 0 to 3 in
-            steps of 0.25 with the best class-balanced accuracy on a held-out fifth of each class,
-            then trains again on all rows. In a stream, each new batch is the held-out part until
-            it is trained on. While fewer than half of the classes have held-out rows (`fit` needs
-            three rows of a class), alpha is min(3, 1 / mean cos(x, d)).
+            steps of 0.25 with the best class-balanced likelihood on a held-out fifth of each class,
+            as `choose_alpha` does, then trains again on all rows. In a stream, each new batch is
+            the held-out part until it is trained on. While fewer than half of the classes have
+            held-out rows (`fit` needs three rows of a class), it is min(3, 1 / mean cos(x, d)).
         background: one or several labels that keep their total effect (Eq. 9).
         momentum: see `HeadClassifier`, as for the rest.
 
     Attributes:
         alpha_: the value that "auto" chose, else the given one.
-        alpha_rule_: "fixed", "held-out", "label-free", or "no direction".
-        alpha_path_: class-balanced accuracy on the held-out rows at each alpha; empty otherwise.
+        alpha_rule_: "fixed", "held-out likelihood", "label-free", or "no direction".
+        alpha_path_: class-balanced negative log-likelihood of the held-out rows at each alpha, the
+            lower the better; empty otherwise.
         mean_cos_: mean of cos(x, d) over the training features.
         mean_feature_: running mean feature (D,); d is its direction.
     """
@@ -106,8 +111,9 @@ class CosineTDEClassifier(HeadClassifier):
         super()._start(array, classes)
         self._find_background()  # raises now, not at the first prediction
         self._rows_seen, self.mean_cos_ = 0, 0.0
-        # held-out rows of each class, and how many of them each alpha gets right
-        self._totals, self._hits = np.zeros(len(classes)), np.zeros((len(GRID), len(classes)))
+        # held-out rows of each class, and the sums of their losses at each alpha and scale
+        self._totals = np.zeros(len(classes))
+        self._losses = np.zeros((len(GRID), len(SCALES), len(classes)))
 
     def _make_scorer(self, head: Head) -> Callable[[Tensor], Tensor]:
         assert isinstance(head, NormalisedHead)
@@ -144,14 +150,16 @@ class CosineTDEClassifier(HeadClassifier):
             parts = hold_out(whole, HELD_OUT, seed=self._seed)
             rest, held = (part.input_tensor.numpy() for part in parts)
             if 2 * len(np.unique(target[held])) >= len(self.classes_):
-                self._count_hits(self._train_head(rows, target, rest), rows, target, held)
+                self._add_losses(self._train_head(rows, target, rest), rows, target, held)
         self._choose_alpha()
+        if target is not None and self.alpha_path_ and self.alpha_ == 0:
+            log_no_gain(int(self._totals.sum()))
 
     def _prepare_partial_fit(self, head: Head, rows: Rows, target: NDArray[Any]) -> None:
         if self.alpha == "auto":
             kept = max(0.0, 1 - len(rows) / STREAM_WINDOW)
-            self._totals, self._hits = kept * self._totals, kept * self._hits
-            self._count_hits(head, rows, target, np.arange(len(rows)))
+            self._totals, self._losses = kept * self._totals, kept * self._losses
+            self._add_losses(head, rows, target, np.arange(len(rows)))
 
     def _update_mean_cos(self, head: Head, rows: Rows) -> None:
         """Update the mean cosine, and warn if the features have no common direction."""
@@ -180,23 +188,26 @@ class CosineTDEClassifier(HeadClassifier):
         self.alpha_rule_ = "label-free" if self.alpha_ else "no direction"
         classes = np.flatnonzero(self._totals)
         if self.alpha_ and 2 * len(classes) >= len(self.classes_):
-            path = (self._hits[:, classes] / self._totals[classes]).mean(1)
+            path = (self._losses[..., classes] / self._totals[classes]).mean(2).min(1)
             self.alpha_path_ = dict(zip(GRID, path.tolist(), strict=True))
-            self.alpha_, self.alpha_rule_ = GRID[path.argmax()], "held-out"  # ties: the smallest
+            self.alpha_, self.alpha_rule_ = pick_alpha(self.alpha_path_), "held-out likelihood"
 
     @torch.no_grad()
-    def _count_hits(self, head: Head, rows: Rows, target: NDArray[Any], held: NDArray[Any]) -> None:
-        """Count the correct predictions on the rows `held`, for each alpha and class."""
+    def _add_losses(self, head: Head, rows: Rows, target: NDArray[Any], held: NDArray[Any]) -> None:
+        """Add the losses of the rows `held` to those of their classes, at each alpha and scale."""
         assert isinstance(head, NormalisedHead)
         background, count = self._find_background(), len(self.classes_)
-        labels = target[held]
-        self._totals = self._totals + np.bincount(labels, minlength=count)
+        labels = torch.from_numpy(target[held])
+        self._totals = self._totals + np.bincount(target[held], minlength=count)
         for batch in rows.batches(held):
-            truth, labels = labels[: len(batch)], labels[len(batch) :]
-            total, indirect = head.total(batch), head.indirect(batch)
-            for row, alpha in enumerate(GRID):
-                best = _logits(total, indirect, alpha, background).argmax(1).numpy(force=True)
-                self._hits[row] += np.bincount(truth[best == truth], minlength=count)
+            truth, labels = labels[: len(batch)].to(batch.device), labels[len(batch) :]
+            member = F.one_hot(truth, count).double()  # (B, C)
+            total, indirect = head.effects(batch)
+            found = []
+            for alpha in GRID:
+                losses = _scaled_losses(_logits(total, indirect, alpha, background), truth)
+                found.append(losses.double() @ member)  # (S, C)
+            self._losses = self._losses + torch.stack(found).numpy(force=True)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -225,3 +236,16 @@ def _logits(total: Tensor, indirect: Tensor, alpha: float, background: list[int]
         return tde
     p = background_exempt(total, tde, background)
     return p.clamp(min=torch.finfo(p.dtype).tiny).log()
+
+
+def _scaled_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy (S, B) of `logits` (B, C) at each of `SCALES`."""
+    logits = logits - logits.amax(1, keepdim=True)
+    own = logits.gather(1, labels[:, None]).squeeze(1)
+    # every second scale is twice the one before it, and a square is cheaper than an exponential
+    powers, following = ((scale * logits).exp() for scale in SCALES[:2])
+    losses = []
+    for scale in SCALES:
+        losses.append(powers.sum(1).log() - scale * own)
+        powers, following = following, powers.square()
+    return torch.stack(losses)

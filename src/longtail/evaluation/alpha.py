@@ -3,21 +3,27 @@
 Shapes: N images, D features, K heads.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional as F
 
-from longtail.data.base import ClassCounts
-from longtail.evaluation.accuracy import Accuracy, Scores, sweep
+from longtail.core.errors import UserError
+from longtail.evaluation.accuracy import Accuracy
+from longtail.evaluation.likelihood import fit_likelihood
 from longtail.methods.deconfound import ALPHAS
 from longtail.nn.heads import NormalisedHead
+
+logger = logging.getLogger(__name__)
 
 RULES = {
     "fixed": "fixed before training",
     "held-out": "chosen on held-out data for the best mean class accuracy",
+    "held-out likelihood": "chosen on held-out data for the best class-balanced likelihood",
     "label-free": "set without labels: 1 / mean cos(x, d)",
     "no direction": "0, because the features have no common direction to remove",
     "held-out likelihood": "chosen for the best class-balanced likelihood of held-out data",
@@ -29,9 +35,81 @@ GRID = ALPHAS
 """Values that alpha is chosen from; the sweep of a result holds the same ones."""
 
 
-def choose_alpha(held_out: Scores, counts: ClassCounts) -> float:
-    """Choose the grid's alpha with the best mean class accuracy, on ties the smallest."""
-    return best(sweep(held_out, counts, GRID))
+@torch.no_grad()
+def choose_alpha(
+    head: NormalisedHead, features: Tensor | ArrayLike, labels: Tensor | ArrayLike
+) -> float:
+    """Choose alpha on held-out data: 0 to 3 in steps of 0.25; the head stays as it is.
+
+    The chosen alpha gives the lowest class-balanced negative log-likelihood: the mean over the
+    classes that have held-out images, with one scale of the logits fitted for each alpha. It needs
+    fewer images than accuracy does, as rare classes have few. On ties the smallest alpha is chosen.
+    If no alpha above 0 is better than 0, it is 0, and a warning is logged.
+
+    Args:
+        head: a trained `DeconfoundHead`, `CosineHead` or `CapsuleHead`.
+        features: what the network feeds to the head (N, D), for images that it was not trained on;
+            a tensor or an array.
+        labels: their classes (N,), 0 to C - 1.
+
+    Raises:
+        UserError: if the head has no alpha, or features and labels do not fit it.
+
+    Examples:
+        >>> import torch, longtail as lt
+        >>> _ = torch.manual_seed(0)
+        >>> labels = torch.arange(4).repeat_interleave(torch.tensor([400, 40, 12, 4]))
+        >>> features = 2 + torch.eye(4, 16)[labels] + torch.rand(456, 16)
+        >>> head = lt.DeconfoundHead(dim=16, classes=4)
+        >>> optimizer = torch.optim.SGD(head.parameters(), lr=0.1, momentum=0.9)
+        >>> for _ in range(100):
+        ...     optimizer.zero_grad()
+        ...     torch.nn.functional.cross_entropy(head(features), labels).backward()
+        ...     optimizer.step()
+        >>> held_out = torch.arange(4).repeat(5)
+        >>> held_out_features = 2 + torch.eye(4, 16)[held_out] + torch.rand(20, 16)
+        >>> head.alpha = lt.choose_alpha(head, held_out_features, held_out)
+        >>> bool(head.alpha > 0)
+        True
+    """
+    if not isinstance(head, NormalisedHead):
+        raise UserError(f"a {type(head).__name__} has no alpha: pass a normalised head")
+    dtype = torch.promote_types(head.weight.dtype, torch.float32)
+    x = torch.as_tensor(features).to(head.weight.device, dtype)
+    target = torch.as_tensor(labels).to(head.weight.device, torch.long)
+    _check_held_out(head, x, target)
+    total, indirect = head.effects(x)
+    path = {alpha: fit_likelihood(total - alpha * indirect, target).nll for alpha in GRID}
+    alpha = pick_alpha(path)
+    if alpha == 0:
+        log_no_gain(len(target))
+    return alpha
+
+
+def pick_alpha(path: Mapping[float, float]) -> float:
+    """Return the alpha with the lowest negative log-likelihood in `path`, on ties the smallest."""
+    return min(path, key=lambda alpha: (path[alpha], alpha))
+
+
+def log_no_gain(count: int) -> None:
+    """Log that alpha 0 was chosen on `count` held-out images."""
+    logger.warning(
+        "alpha is 0: on the %d held-out images TDE would hurt, or not help, at every alpha above 0",
+        count,
+    )
+
+
+def _check_held_out(head: NormalisedHead, features: Tensor, labels: Tensor) -> None:
+    shapes = f"features {tuple(features.shape)} and labels {tuple(labels.shape)}"
+    if features.ndim != 2 or features.shape[1] != head.dim or labels.shape != features.shape[:1]:
+        raise UserError(f"{shapes} must be (N, {head.dim}) and (N,) for this head")
+    if not len(labels):
+        raise UserError(f"{shapes} hold no image: alpha needs held-out images to be chosen on")
+    if labels.min() < 0 or labels.max() >= head.classes:
+        wrong = labels.min() if labels.min() < 0 else labels.max()
+        raise UserError(f"label {int(wrong)} is not a class: choose from 0 to {head.classes - 1}")
+    if not features.isfinite().all():
+        raise UserError("features hold infinite or NaN values: leave such images out")
 
 
 def best(path: Mapping[float, Accuracy]) -> float:

@@ -50,8 +50,13 @@ class Evaluation:
 
 
 def score_parts(method: Method, head: Head, features: Features, data: Data) -> Evaluation:
-    """Apply the method's rule to `head`, and score `features` with the head that it returns."""
+    """Apply the method's rule to `head`, and score `features` with the head that it returns.
+
+    A normalised head gets the alpha of the method, which its saved state then holds.
+    """
     head = _apply_rule(method, head, features, data)
+    if isinstance(head, NormalisedHead):
+        head.alpha = method.alpha or 0.0
     scores = score(head, features.evaluated, data.evaluated.labels)
     held_out = score(head, *features.held_out) if features.held_out else None
     return Evaluation(head, features, scores, held_out)

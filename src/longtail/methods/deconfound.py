@@ -35,18 +35,18 @@ def deconfound(*, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32) -> M
     return _build_method(DeconfoundHead, TANG, reading, heads=heads, tau=tau, gamma=gamma)
 
 
-def cosine_tde(*, heads: int = 1, tau: float = 16.0, alpha: Auto = 1.5) -> Method:
+def cosine_tde(*, heads: int = 1, tau: float = 16.0, alpha: Auto = 1.0) -> Method:
     """Cosine classifier, then the total direct effect at test time (Tang et al. 2020)."""
     return _add_tde("cosine", cosine(heads=heads, tau=tau), alpha)
 
 
-def capsule_tde(*, heads: int = 1, tau: float = 16.0, alpha: Auto = 1.5) -> Method:
+def capsule_tde(*, heads: int = 1, tau: float = 16.0, alpha: Auto = 1.0) -> Method:
     """Capsule classifier, then the total direct effect at test time (Tang et al. 2020)."""
     return _add_tde("capsule", capsule(heads=heads, tau=tau), alpha)
 
 
 def deconfound_tde(
-    *, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32, alpha: Auto = 1.5
+    *, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32, alpha: Auto = 1.0
 ) -> Method:
     """De-confounded training, then the total direct effect, Eq. 8 (Tang et al. 2020)."""
     return _add_tde("deconfound", deconfound(heads=heads, tau=tau, gamma=gamma), alpha)

@@ -16,7 +16,7 @@ import operator
 from collections.abc import Iterable
 from functools import reduce
 from numbers import Real
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +36,17 @@ class NormalisedHead(Head):
     it returns `total(x) - alpha * indirect(x)`. `DeconfoundHead` describes the arguments.
     """
 
-    repr_fields = ("dim", "classes", "heads", "tau", "gamma", "alpha")
+    repr_fields = ("dim", "classes", "heads", "tau", "gamma")
     squash: float  # subclasses set the two offsets of N
     gamma: float
     mean_feature: Tensor
     momentum: Tensor
+    if TYPE_CHECKING:  # a buffer that can also be set to a number
+
+        @property
+        def alpha(self) -> Tensor: ...
+        @alpha.setter
+        def alpha(self, value: float | Tensor) -> None: ...
 
     def __init__(
         self,
@@ -48,7 +54,7 @@ class NormalisedHead(Head):
         classes: int,
         heads: int = 1,
         tau: float = 16.0,
-        alpha: float = 1.5,
+        alpha: float = 1.0,
         momentum: float = 0.9,
     ) -> None:
         super().__init__(dim, classes)
@@ -57,11 +63,19 @@ class NormalisedHead(Head):
             raise UserError(f"tau {tau} must be above 0: it scales the logits (the paper uses 16)")
         if not 0 <= momentum <= 1:
             raise UserError(f"momentum {momentum} must be between 0 and 1 (the paper uses 0.9)")
-        self.heads, self.tau, self.alpha = heads, tau, alpha
+        self.heads, self.tau = heads, tau
+        # tensors, so that a captured graph reads their current values
+        self.register_buffer("alpha", torch.tensor(check_alpha(alpha)))
         self.register_buffer("mean_feature", torch.zeros(dim))
-        # a tensor, so that a captured step reads its current value; a setting, so it is not saved
         self.register_buffer("momentum", torch.tensor(float(momentum)), persistent=False)
         self.reset_parameters()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        alpha = self.__dict__.get("_buffers", {}).get("alpha")
+        if name != "alpha" or alpha is None or (alpha.is_meta and isinstance(value, Tensor)):
+            super().__setattr__(name, value)
+        else:  # in place, because captured graphs and averaged models keep the tensor
+            alpha.fill_(check_alpha(value))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights and set the mean feature to zero."""
@@ -109,9 +123,9 @@ class NormalisedHead(Head):
         """Return logits (..., C) of features (..., D): Eq. 7 in training mode, Eq. 8 in eval."""
         if self.training:
             self.observe(x)
-        if self.training or self.alpha == 0:
             return self.total(x)
-        return self.total(x) - self.alpha * self.indirect(x)
+        total, indirect = self.effects(x)
+        return total - self.alpha * indirect
 
     @torch.no_grad()
     def observe(self, x: Tensor, keep: Tensor | None = None) -> None:
@@ -150,9 +164,9 @@ class NormalisedHead(Head):
         Args:
             alpha: strength of the removed effect; the head's own `alpha` by default.
         """
-        alpha = self.alpha if alpha is None else alpha
+        strength = self.alpha if alpha is None else alpha
         v, d = normalise(self.weight, self.heads, self.gamma), self.direction
-        v = v - alpha * (v * d).sum(-1, keepdim=True) * d  # (C, K, D/K)
+        v = v - strength * (v * d).sum(-1, keepdim=True) * d  # (C, K, D/K)
         head = FoldedHead(self.dim, self.classes, self.heads, self.squash).to(v)
         head.weight.copy_(self.tau / self.heads * v.flatten(-2))
         return head.eval()
@@ -160,6 +174,24 @@ class NormalisedHead(Head):
     def with_bias(self, bias: Tensor) -> Head:
         """Return the folded head at alpha 0 with `bias` (C,) added to its logits."""
         return self.folded(0.0).with_bias(bias)
+
+    def extra_repr(self) -> str:
+        alpha = "unknown" if self.alpha.is_meta else round(self.alpha.item(), 6)
+        return f"{super().extra_repr()}, alpha={alpha}"
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        *rest: Any,
+    ) -> None:
+        base = super()._load_from_state_dict
+        base(state_dict, prefix, local_metadata, strict, missing_keys, *rest)
+        if f"{prefix}alpha" in missing_keys:  # a state that an older version saved
+            missing_keys.remove(f"{prefix}alpha")
 
     def _compute_indirect(self, features: Tensor, weights: Tensor) -> Tensor:
         d = self.direction
@@ -213,10 +245,12 @@ class DeconfoundHead(NormalisedHead):
         z_i = tau/K * sum_k (<w_i^k, x^k> / |x^k| - alpha cos(x^k, d^k) <w_i^k, d^k>)
                             / (|w_i^k| + gamma)
 
-    A larger alpha favours rare classes. Choose it on held-out data; no retraining is needed.
+    A larger alpha favours rare classes; 1 removes the whole effect. `lt.choose_alpha` chooses it on
+    held-out data, without retraining.
 
     Shapes: features (..., D) in, logits (..., C) out. Logits are float32, or float64 for float64
-    features, also under autocast. The state dict holds `weight` (C, D) and `mean_feature` (D,).
+    features, also under autocast. The state dict holds `weight` (C, D), `mean_feature` (D,) and
+    `alpha` (); a state without alpha keeps the head's own.
 
     Args:
         dim: length D of a feature; must be divisible by `heads`.
@@ -225,8 +259,9 @@ class DeconfoundHead(NormalisedHead):
         tau: scale of the logits; above 0.
         gamma: added to each weight norm, which shrinks short weights more; 0 or above. With 0 the
             head is a `CosineHead`.
-        alpha: strength of the indirect effect that eval mode removes; 0 removes nothing. It can be
-            set at any time: `head.alpha = 1.0`.
+        alpha: strength of the indirect effect that eval mode removes; 0 removes nothing, 1 all of
+            it (the paper uses 1 to 3). `head.alpha` is a tensor () on the head's device. It can be
+            set to a number at any time: `head.alpha = 1.5`.
         momentum: decay mu of the running mean feature, 0 to 1; the paper uses the optimiser's.
 
     Raises:
@@ -262,7 +297,7 @@ class DeconfoundHead(NormalisedHead):
         heads: int = 2,
         tau: float = 16.0,
         gamma: float = 1 / 32,
-        alpha: float = 1.5,
+        alpha: float = 1.0,
         momentum: float = 0.9,
     ) -> None:
         super().__init__(dim, classes, heads, tau, alpha, momentum)
@@ -311,8 +346,11 @@ def background_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int
 def check_alpha(alpha: Any, *, or_auto: bool = False) -> float:
     """Return `alpha` as a float, or raise a `UserError` unless it is finite and at least 0.
 
-    With `or_auto`, the message also offers `auto`, for callers that accept it.
+    It may be a tensor of one number, such as the alpha of a head. With `or_auto`, the message also
+    offers `auto`, for callers that accept it.
     """
+    if isinstance(alpha, Tensor) and alpha.numel() == 1:
+        alpha = alpha.item()
     number = isinstance(alpha, Real) and not isinstance(alpha, bool)
     if number and 0 <= float(alpha) < math.inf:
         return float(alpha)

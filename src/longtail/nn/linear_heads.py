@@ -24,8 +24,6 @@ class Head(nn.Module):
 
     repr_fields: tuple[str, ...] = ("dim", "classes")
     """Attributes that `print(head)` shows."""
-    optional_state: tuple[str, ...] = ()
-    """Buffers that a loaded state may lack, as older ones do; they then keep their values."""
     _accumulating = False
     _accumulated: tuple[Tensor, Callable[[Tensor], None]] | None = None
 
@@ -69,20 +67,6 @@ class Head(nn.Module):
             "normalised head"
         )
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Any,
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        *rest: Any,
-    ) -> None:
-        base = super()._load_from_state_dict
-        base(state_dict, prefix, local_metadata, strict, missing_keys, *rest)
-        optional = {prefix + name for name in self.optional_state}
-        missing_keys[:] = [key for key in missing_keys if key not in optional]
-
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)}" for name in self.repr_fields)
 
@@ -114,34 +98,38 @@ class FoldedHead(Head):
     """A frozen head with the normalisation and alpha of another folded into its weight.
 
     `NormalisedHead.folded` makes it: z_i = sum_k <w_i^k, x^k> / (|x^k| + squash) + b_i, with the
-    squash 1 of a capsule head, else 0. The bias b is 0 unless a post-hoc rule sets it.
+    squash 1 of a capsule head, else 0. A post-hoc rule sets the bias b; without one it is None,
+    which costs no addition.
     """
 
     repr_fields = ("dim", "classes", "heads", "squash")
-    optional_state = ("bias",)
     tau: float | None = None
     """Strength of the rule that made the head, if the rule has one."""
-    bias: Tensor
+    bias: Tensor | None
 
     def __init__(self, dim: int, classes: int, heads: int = 1, squash: float = 0.0) -> None:
         super().__init__(dim, classes)
         check_heads(dim, heads)
         self.heads, self.squash = heads, squash
         self.weight.requires_grad_(False)
-        self.register_buffer("bias", torch.zeros(classes))
+        self.register_buffer("bias", None)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.heads == 1:  # the cost of splitting shows at batch size 1
             x = shrink(at_least_float32(x), self.squash)
         else:
             x = normalise(x, self.heads, self.squash).flatten(-2)
-        return product(x, self.weight) + at_least_float32(self.bias)
+        return product(x, self.weight, self.bias)
 
-    @torch.no_grad()
     def with_bias(self, bias: Tensor) -> Head:
-        head = copy.deepcopy(self)
-        head.bias.add_(bias.to(head.bias))
+        head, bias = copy.deepcopy(self), bias.detach().to(self.weight)
+        head.bias = bias.clone() if self.bias is None else self.bias + bias
         return head
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        # whether there is a bias is up to the state
+        self.bias = self.weight.new_zeros(self.classes) if f"{prefix}bias" in state_dict else None
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 @final

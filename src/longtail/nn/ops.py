@@ -28,13 +28,14 @@ def shrink(v: Tensor, offset: float) -> Tensor:
     return v / torch.threshold(length + offset if offset else length, 1e-12, 1.0)
 
 
-def product(x: Tensor, v: Tensor) -> Tensor:
-    """Return x v^T in float32 or wider, because tau would amplify rounding errors."""
+def product(x: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x v^T + bias in float32 or wider, because tau would amplify rounding errors."""
     x, v, kind = at_least_float32(x), at_least_float32(v), x.device.type
+    bias = None if bias is None else at_least_float32(bias)
     if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return F.linear(x, v)
+        return F.linear(x, v, bias)
     with torch.autocast(kind, enabled=False):
-        return F.linear(x, v)
+        return F.linear(x, v, bias)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

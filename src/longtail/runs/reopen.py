@@ -157,11 +157,12 @@ def evaluate(
 def _choose_alpha(opened: OpenRun) -> tuple[float, str]:
     """Choose alpha as the run did, else on held-out data, else without labels."""
     stored, evaluation = opened.job.run.result, opened.evaluation
-    if stored["alpha_rule"] == "held-out":  # perhaps by a tuning run
-        return stored["alpha"], "held-out"
-    if evaluation.held_out is not None and opened.data.test is not None:
-        return choose_alpha(evaluation.held_out, opened.data.counts), "held-out"
+    if stored["alpha_rule"].startswith("held-out"):  # perhaps by a tuning run
+        return stored["alpha"], stored["alpha_rule"]
     assert isinstance(evaluation.head, NormalisedHead)
+    held_out = evaluation.features.held_out
+    if held_out is not None and opened.data.test is not None:
+        return choose_alpha(evaluation.head, *held_out), "held-out likelihood"
     return choose_label_free(evaluation.head, evaluation.features.train)
 
 

@@ -147,7 +147,7 @@ def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> lis
         key = identify_batches(data, train)
         if train.freeze:  # features are shared by all that have network, weights and images alike
             seen = TrainConfig(crop_size=train.crop_size)
-            key = (*key, repr(replace(job.config, method="", options={}, train=seen)))
+            key = (key, repr(replace(job.config, method="", options={}, train=seen)))
         if key not in placed and train.freeze:
             placed[key] = place_features(job.config, job.method, data, fabric)
         elif key not in placed:

@@ -98,8 +98,7 @@ class ServedModel(nn.Module):
     def __init__(self, model: Model, about: ModelDescription):
         super().__init__()
         self.backbone, self.head, self.about = model.backbone, model.head, about
-        if isinstance(self.head, NormalisedHead):
-            self.head.alpha = about.alpha or 0.0
+        self._set_alpha()
         self.preprocess = about.blueprint.preprocess()
         self.eval().requires_grad_(False)
 
@@ -111,6 +110,10 @@ class ServedModel(nn.Module):
             return output
         assert isinstance(self.head, NormalisedHead)
         return self.head.total(features) - alpha * self.head.indirect(features)
+
+    def _set_alpha(self) -> None:
+        if isinstance(self.head, NormalisedHead):
+            self.head.alpha = self.about.alpha or 0.0
 
     def fold(self, alpha: float | None = None) -> "ServedModel":
         """Return this model with `alpha`, or else its own, folded into the weights of its head."""
@@ -152,6 +155,7 @@ class ServedModel(nn.Module):
             served.load_state_dict({**extra, **weights})
         except RuntimeError:
             raise UserError(f"{source} holds weights of another model than it describes") from None
+        served._set_alpha()  # the description decides: runs may share the weights of one training
         return served
 
 

@@ -23,7 +23,7 @@ from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.data.prepare import hold_out
 from longtail.estimators.rows import HELD_OUT
 from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
-from longtail.evaluation.alpha import best, cosines, label_free_alpha
+from longtail.evaluation.alpha import choose_alpha, cosines, label_free_alpha
 from longtail.methods.base import Model
 from longtail.nn import weights as networks
 from longtail.nn.backbones import Backbone, Identity
@@ -48,7 +48,7 @@ class Retrofit:
     head: CosineHead
     """The classifier's weights, the measured mean feature, and the chosen alpha."""
     rule: str
-    """How alpha was chosen: held-out, label-free, or no direction."""
+    """How alpha was chosen: held-out likelihood, label-free, or no direction."""
     chosen_on: str
     """Part of the data that alpha was chosen on."""
     evaluated_on: str
@@ -87,23 +87,24 @@ class Retrofit:
                 " Alpha was chosen on training images, which the network has seen: a validation "
                 "part, which it has not seen, would choose better."
             )
-        if self.chosen_on == self.evaluated_on and self.rule == "held-out":
+        if self.chosen_on == self.evaluated_on and self.rule == "held-out likelihood":
             caution += (
                 " Alpha was chosen and evaluated on the same images, so this is optimistic: only a "
                 "test part gives a fair estimate."
             )
-        if self.head.alpha == 0:
+        alpha = float(self.head.alpha)
+        if alpha == 0:
             return (
                 f"TDE does not help: alpha 0 is best on the {self.chosen_on} part, which only "
                 f"normalises the weights; {change}.{caution}"
             )
         helps = "It helps" if self.gain > 0 else "It does not help; keep the original"
-        return f"{helps}: at alpha {self.head.alpha:g} {change}.{caution}"
+        return f"{helps}: at alpha {alpha:g} {change}.{caution}"
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields but the tensors as plain JSON values."""
         return {
-            "alpha": self.head.alpha,
+            "alpha": float(self.head.alpha),
             "alpha_rule": self.rule,
             "chosen_on": self.chosen_on,
             "evaluated_on": self.evaluated_on,
@@ -210,8 +211,9 @@ def _retrofit_layer(
     head.alpha, rule = label_free_alpha(mean_cos), "label-free"
     if head.alpha == 0:
         rule = "no direction"
-    elif path:
-        head.alpha, rule = best(path), "held-out"
+    elif len(held):
+        head.alpha = choose_alpha(head, held.input_tensor, held.labels)
+        rule = "held-out likelihood"
     head.mean_feature.copy_(parts["train"].input_tensor.mean(0))  # with the held-out images
     evaluated_on, split = next((p, parts[p]) for p in ("test", "val", "train") if p in parts)
     if evaluated_on == "train" and len(held):
@@ -237,7 +239,7 @@ def _make_model(
 ) -> ServedModel:
     """Build the network with the new head, its adjustable alpha set to the chosen one."""
     name = "identity" if isinstance(backbone, Identity) else backbone.name
-    alpha = result.head.alpha
+    alpha = float(result.head.alpha)
     about = ModelDescription(
         blueprint=Blueprint.of(Config(backbone=name, train=NO_AUGMENTATION), result.head, data),
         classes=data.classes,

@@ -16,7 +16,7 @@ from longtail.data.base import Data
 from longtail.methods.base import Method, Model
 from longtail.nn import backbones
 from longtail.nn import weights as networks
-from longtail.nn.heads import Head
+from longtail.nn.heads import Head, NormalisedHead
 from longtail.nn.preprocess import Preprocess
 from longtail.training.batches import input_size
 
@@ -128,6 +128,8 @@ class Blueprint:
 def describe_head(head: Head) -> dict[str, Any]:
     """Return the class name of `head` as `kind`, and those of its arguments that are numbers."""
     arguments = {n: getattr(head, n, None) for n in inspect.signature(type(head)).parameters}
+    if isinstance(head, NormalisedHead):
+        arguments["alpha"] = float(head.alpha)
     numbers = {name: value for name, value in arguments.items() if isinstance(value, (int, float))}
     return {"kind": type(head).__name__, **numbers}
 

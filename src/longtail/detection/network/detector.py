@@ -102,7 +102,8 @@ def _build_head(config: DetectionConfig, outputs: int) -> Head:
     options, dim, kind = config.head, config.model.features, config.row.head
     if kind == "linear":
         return LinearHead(dim, outputs)
-    shared = {"tau": options.tau, "momentum": options.mean_momentum}
+    # the cascade has the alpha of scoring
+    shared = {"tau": options.tau, "alpha": 0.0, "momentum": options.mean_momentum}
     if kind == "deconfound":
         return DeconfoundHead(dim, outputs, options.heads or 2, gamma=options.gamma, **shared)
     normalised = CosineHead if kind == "cosine" else CapsuleHead

@@ -1,0 +1,128 @@
+"""The class-balanced likelihood of held-out images, against plain loops."""
+
+import math
+import statistics
+
+import pytest
+import torch
+
+from longtail.evaluation.likelihood import fit_likelihood
+
+
+def class_losses(logits, labels, scale):
+    """Cross-entropy of each image, listed by class."""
+    losses = {}
+    for row, label in zip(logits, labels, strict=True):
+        scaled = [scale * (value - row[label]) for value in row]
+        largest = max(scaled)
+        total = sum(math.exp(value - largest) for value in scaled)
+        losses.setdefault(label, []).append(largest + math.log(total))
+    return losses
+
+
+def mean_loss(logits, labels, scale):
+    losses = class_losses(logits, labels, scale)
+    return statistics.fmean(statistics.fmean(values) for values in losses.values())
+
+
+def best_scale(logits, labels):
+    """Golden-section search on the logarithm of the scale."""
+    low, high, ratio = math.log(2**-10), math.log(2**10), (math.sqrt(5) - 1) / 2
+    for _ in range(100):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        if mean_loss(logits, labels, math.exp(left)) < mean_loss(logits, labels, math.exp(right)):
+            high = right
+        else:
+            low = left
+    return math.exp((low + high) / 2)
+
+
+def fit(logits, labels):
+    return fit_likelihood(torch.tensor(logits), torch.tensor(labels))
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_it_is_the_mean_over_classes_at_the_best_scale(seed):
+    generator = torch.Generator().manual_seed(seed)
+    labels = [0] * 9 + [1] * 3 + [2] + [4] * 2  # class 3 has no image
+    logits = torch.randn(15, 5, generator=generator) * 3.0
+    logits[torch.arange(15), torch.tensor(labels)] += 2.0
+    logits = logits.tolist()
+    found, scale = fit(logits, labels), best_scale(logits, labels)
+    assert found.scale == pytest.approx(scale, rel=1e-4)
+    assert found.nll == pytest.approx(mean_loss(logits, labels, scale), rel=1e-6)
+    assert found.nll <= mean_loss(logits, labels, 1.0)
+
+
+def test_the_spread_is_that_of_redrawn_images():
+    generator = torch.Generator().manual_seed(0)
+    labels = [0] * 6 + [1] * 3 + [2]
+    logits = torch.randn(10, 3, generator=generator).tolist()
+    found = fit(logits, labels)
+    losses = class_losses(logits, labels, found.scale)
+    means = []
+    for _ in range(4000):
+        drawn = 0.0
+        for values in losses.values():
+            index = torch.randint(len(values), (len(values),), generator=generator).tolist()
+            drawn += statistics.fmean(values[i] for i in index) / len(losses)
+        means.append(drawn)
+    assert found.spread == pytest.approx(statistics.pstdev(means), rel=0.05)
+    assert fit(logits[-1:], labels[-1:]).spread == 0  # one image can only be drawn again
+
+
+def test_a_class_counts_once_however_many_images_it_has():
+    logits, labels = [[2.0, 0.0], [0.5, 1.0], [1.0, 0.0]], [0, 1, 1]
+    again = [logits[0]] * 7 + logits[1:]
+    assert fit(again, [0] * 7 + labels[1:]).nll == pytest.approx(fit(logits, labels).nll)
+
+
+def test_a_factor_of_the_logits_is_fitted_away():
+    logits, labels = torch.tensor([[2.0, 0, 1], [1, 0, 0.5], [0, 1, 2]]), torch.tensor([0, 1, 2])
+    one, other = fit_likelihood(logits, labels), fit_likelihood(8 * logits - 100, labels)
+    assert other.nll == pytest.approx(one.nll, rel=1e-9)
+    assert other.scale == pytest.approx(one.scale / 8, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "logits", [[[0.0] * 4] * 3, [[7.0] * 4] * 3, [[2.0, 2, 2, 2], *[[0.0] * 4] * 2]]
+)
+def test_equal_logits_explain_nothing(logits):
+    found = fit(logits, [0, 1, 1])
+    assert (found.scale, found.spread) == (0.0, 0.0)
+    assert found.nll == pytest.approx(math.log(4), rel=1e-12)
+
+
+def test_logits_that_are_worse_than_chance_tie_with_those_that_explain_nothing():
+    wrong = fit([[0.0, 1.0], [2.0, 0.0]], [0, 1])
+    assert (wrong.nll, wrong.scale) == (fit([[0.0, 0.0]] * 2, [0, 1]).nll, 0.0)
+
+
+def test_separated_logits_are_certain():
+    close = fit([[1.01, 1.0], [1.0, 1.02]], [0, 1])
+    assert close.scale == 2**10
+    assert close.nll == pytest.approx(
+        mean_loss([[0.01, 0.0], [0.0, 0.02]], [0, 1], 2**10), rel=1e-5
+    )
+    wide = fit([[30.0, 0.0], [0.0, 50.0]], [0, 1])
+    assert (wide.nll, wide.spread) == (0.0, 0.0)
+
+
+def test_one_image():
+    right, wrong, between = (fit([row], [0]) for row in ([2.0, 1, 0], [0.0, 1, 2], [1.0, 2, -3]))
+    assert right.nll == pytest.approx(0.0, abs=1e-12)
+    assert wrong.nll == pytest.approx(math.log(3)) and wrong.scale == 0
+    scale = best_scale([[1.0, 2, -3]], [0])
+    assert between.nll == pytest.approx(mean_loss([[1.0, 2, -3]], [0], scale), rel=1e-6)
+
+
+def test_tied_logits_share_their_probability():
+    """Two of three classes always tie, so that the best is to rule out the third."""
+    found = fit([[5.0, 5, 0], [5.0, 5, 0]], [0, 1])
+    assert found.nll == pytest.approx(math.log(2), rel=1e-12)
+
+
+def test_half_precision_and_other_integers_are_taken():
+    logits, labels = torch.tensor([[2.0, 1], [0.5, 1], [1, 0]]), torch.tensor([0, 1, 1])
+    expected = fit_likelihood(logits, labels)
+    assert fit_likelihood(logits.bfloat16(), labels.int()) == expected
