@@ -169,7 +169,13 @@ def parse_configured(name: str, kind: Any, words: list[str]) -> Any:
     command = read_flags(program, kind, ours, default=default)
     if method_options:
         _check_method_options(method_options, command.config.method)
-    return replace(command, config=command.config.with_options(**method_options))
+    config = command.config.with_options(**method_options)
+    if kind is Train:
+        flags = {word.partition("=")[0].removeprefix("--").removeprefix("no-") for word in ours}
+        given = {flag.replace("-", "_") for flag in flags}
+        kept = tuple(name for name in config.adaptive if name not in given)
+        config = replace(config, adaptive=kept)
+    return replace(command, config=config)
 
 
 def _choose_defaults(command: Any) -> Any:

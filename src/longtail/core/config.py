@@ -164,6 +164,13 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 
 
+ADAPTIVE = (
+    *("backbone", "image_size", "crop_size", "epochs", "batch_size", "optimizer", "lr", "head_lr"),
+    *("weight_decay", "decay_norms", "schedule", "drop", "augment", "area", "pad", "cutmix"),
+)
+"""Options whose defaults follow from the data when the images are the user's own."""
+
+
 @dataclass(frozen=True)
 class Config(Settings):
     """Options of one training run."""
@@ -180,6 +187,8 @@ class Config(Settings):
     """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, or any timm model name."""
     seed: int = 0
     """Seed of everything random in training; the data subset does not depend on it."""
+    adaptive: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
+    """Options that are still to be set from the data; one that is given leaves this list."""
     files: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     machine: MachineConfig = field(default_factory=MachineConfig)
@@ -194,7 +203,7 @@ class Config(Settings):
             return Config(data=data, backbone="conv4", train=small)
         if name.endswith(".npz"):
             vectors = TrainConfig(epochs=100, lr=0.1, augment="none")
-            return Config(data=data, backbone="identity", train=vectors)
+            return Config(data=data, method="auto", backbone="identity", train=vectors)
         if name in ("cifar10-lt", "cifar100-lt"):
             return Config(data=data)
         if name == "tiny-imagenet-lt":
@@ -204,4 +213,4 @@ class Config(Settings):
             backbone = "resnet50" if name == "inaturalist18" else "resnext50_32x4d"
             large = replace(PHOTOGRAPHS, batch_size=512, lr=0.2, epochs=90, crop_size=224)
             return Config(data, backbone=backbone, files=DataConfig(image_size=256), train=large)
-        return Config(data=data, backbone="resnet18", train=TrainConfig(pad=8))
+        return Config(data=data, method="auto", backbone="resnet18", adaptive=ADAPTIVE)

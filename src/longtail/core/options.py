@@ -54,6 +54,8 @@ class Settings(ABC):
                 own |= value if name == "options" else {name: value}
             else:
                 raise unknown("option", name, self.flat_names())
+        if "adaptive" in self._top_names() - top.keys():
+            top["adaptive"] = [name for name in self.adaptive if name not in options]  # type: ignore[attr-defined]
         nested: dict[str, Any] = {p: with_values(getattr(self, p), parts[p]) for p in parts}
         if own:
             nested["options"] = {**self.options, **own}  # type: ignore[attr-defined]

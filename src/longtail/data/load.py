@@ -15,6 +15,9 @@ from longtail.core.errors import UserError, unknown
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
+from longtail.data.decoding.cache import CachedStore
+from longtail.data.decoding.image_store import ImageStore
+from longtail.data.decoding.images import read_size
 from longtail.data.formats import (
     cifar,
     coco_crops,
@@ -28,6 +31,9 @@ from longtail.data.formats import (
 )
 from longtail.data.prepare import prepare
 from longtail.data.sources import Source
+
+SAMPLE = 200
+"""Images whose sizes are looked at to choose one."""
 
 
 def load(name: Path | str = "", config: DataConfig | None = None, **options: Any) -> Data:
@@ -51,7 +57,32 @@ def load(name: Path | str = "", config: DataConfig | None = None, **options: Any
     config = config or DataConfig()
     config = with_values(config, vars(config) | options)
     check_values(config, RANGES)
-    base, ratio = _split_ratio(os.fspath(name))
+    source, base, ratio = _open(os.fspath(name), config)
+    return prepare(source, name=base, ratio=ratio, config=config)
+
+
+def choose_image_size(name: Path | str, config: DataConfig, largest: int) -> int | None:
+    """Choose the side to which the images of `name` are resized, at most `largest` pixels.
+
+    It is a multiple of 32 that three quarters of the images need not be enlarged for. None keeps
+    small images that already have one square size, and data that is not made of image files.
+    """
+    source, _, _ = _open(os.fspath(name), config)
+    store = source.train.store
+    store = store.store if isinstance(store, CachedStore) else store
+    if not isinstance(store, ImageStore):
+        return None
+    rows = source.train.rows[:: max(1, len(source.train) // SAMPLE)]
+    sizes = [size for blob in store.blobs(rows) if (size := read_size(blob))]
+    if not sizes or (len(set(sizes)) == 1 and sizes[0][0] == sizes[0][1] <= largest):
+        return None
+    typical = sorted(min(size) for size in sizes)[len(sizes) // 4]
+    return max(32, min(typical, largest) // 32 * 32)
+
+
+def _open(name: str, config: DataConfig) -> tuple[Source, str, float | None]:
+    """Open the data called `name`: the unread source, its name without the ratio, and the ratio."""
+    base, ratio = _split_ratio(name)
     if base in LISTED:
         source = imagenet_lt.open_source(base, root=data_root(config), config=config)
     elif config.list is not None:
@@ -72,7 +103,7 @@ def load(name: Path | str = "", config: DataConfig | None = None, **options: Any
         source, ratio = _open_packed(base, config), ratio or PACKED[base].ratio
     else:
         source = _open_path(base, config)
-    return prepare(source, name=base, ratio=ratio, config=config)
+    return source, base, ratio
 
 
 def check_loaded(data: Data, options: Mapping[str, Any]) -> None:

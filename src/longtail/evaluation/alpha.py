@@ -26,7 +26,6 @@ RULES = {
     "held-out likelihood": "chosen on held-out data for the best class-balanced likelihood",
     "label-free": "set without labels: 1 / mean cos(x, d)",
     "no direction": "0, because the features have no common direction to remove",
-    "held-out likelihood": "chosen for the best class-balanced likelihood of held-out data",
     "least": "the value that changes least, because there was no data to choose it on",
     "default": "the default, because there were too few held-out images to choose by",
 }

@@ -17,6 +17,7 @@ from longtail.core.console import show_if_seen
 from longtail.core.locks import hold_folders
 from longtail.data import load as data_sets
 from longtail.data.base import Data
+from longtail.runs import own_recipe
 from longtail.runs import plan as planning
 from longtail.runs.folder import Run
 from longtail.runs.plan import DataOf, Job
@@ -29,7 +30,7 @@ from longtail.training.probe import check_fits
 
 def fit(
     data: Path | str | Data,
-    method: str = "deconfound-tde",
+    method: str | None = None,
     *,
     out: Path | str,
     seeds: Sequence[int] | None = None,
@@ -42,7 +43,8 @@ def fit(
 
     Args:
         data: a name, folder or file as `longtail data` lists them, or what `load` returned.
-        method: a name of `longtail methods`.
+        method: a name of `longtail methods`; `auto` for own data by default, else
+            `deconfound-tde`.
         out: the run folder; several seeds go to OUT/METHOD/sSEED.
         seeds: train one run for each and return a list.
         resume: continue the run in `out`.
@@ -52,12 +54,13 @@ def fit(
         options: any field of `Config`, and the method's own options.
     """
     name = data.full_name if isinstance(data, Data) else os.fspath(data)
-    config = Config.preset(name).with_options(method=method, **options)
+    config = Config.preset(name).with_options(**options)
+    config = config.with_options(method=method) if method else config
     if isinstance(data, Data):
         data_sets.check_loaded(data, options)
         root = config.files.root or data.files.root
         config = replace(config, files=replace(data.files, root=root))
-    jobs = planning.plan(config, [method], seeds if seeds is not None else [config.seed], Path(out))
+    jobs = planning.plan(config, [config.method], seeds if seeds is not None else [config.seed], Path(out))
     loaded = data if isinstance(data, Data) else None
     with nullcontext(progress or None) if progress is not None else show_if_seen() as shown:
         runs = run_jobs(jobs, data=loaded, resume=resume, overwrite=overwrite, progress=shown)
@@ -93,8 +96,12 @@ def run_jobs(
         for job in jobs:
             job.run.check(job.config, resume=resume, overwrite=overwrite)
 
-    check_folders()
+    jobs = [own_recipe.settle_inputs(job, data, resume=resume) for job in jobs]
+    if not any(job.config.adaptive for job in jobs):
+        check_folders()
     data_of = planning.load_data(jobs) if data is None else lambda job: data
+    jobs = own_recipe.settle_trainings(jobs, data_of)
+    check_folders()
     for job in jobs:
         if on_data:
             on_data(job, data_of(job))

@@ -53,7 +53,7 @@ class Job:
 
     def _id(self, data: Data, method: str, options: dict[str, str]) -> str:
         tree = {**asdict(self.config), "method": method, "options": options}
-        for place in ("machine", "files", "data"):
+        for place in ("machine", "files", "data", "adaptive"):
             del tree[place]
         text = json.dumps([tree, data.identity], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -28,14 +28,15 @@ def launch(machine: MachineConfig) -> Fabric:
         raise UserError("--device cuda, but torch sees no CUDA device: use --device cpu")
     if wanted == "mps":
         _check_mps(machine, world)
-    cuda = wanted in ("auto", "cuda") and torch.cuda.is_available()
+    accelerator = find_accelerator(machine)
+    cuda = accelerator == "cuda"
     if machine.sync_batchnorm and not cuda:
         raise UserError("--sync-batchnorm needs CUDA devices: on the CPU leave it out")
     bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
     # rank 0's batch statistics reach all ranks at the end of each epoch; a broadcast before each
     # call would break steps that call the model twice
     fabric = Fabric(
-        accelerator="cuda" if cuda else "mps" if wanted == "mps" else "cpu",
+        accelerator=accelerator,
         devices=per_host,
         num_nodes=hosts,
         strategy=DDPStrategy(broadcast_buffers=False, timeout=WAIT) if world > 1 else "auto",
@@ -48,6 +49,13 @@ def launch(machine: MachineConfig) -> Fabric:
             "them with torchrun or srun, or let --devices start them"
         )
     return fabric
+
+
+def find_accelerator(machine: MachineConfig) -> str:
+    """Return the kind of device that `machine` asks for here: cuda, mps or cpu."""
+    if machine.device in ("auto", "cuda") and torch.cuda.is_available():
+        return "cuda"
+    return "mps" if machine.device == "mps" else "cpu"
 
 
 def _check_mps(machine: MachineConfig, world: int) -> None:

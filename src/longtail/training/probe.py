@@ -1,5 +1,6 @@
 """Try a training out before it touches a folder: network, head, and batch sizes over ranks."""
 
+import time
 from functools import cache
 from typing import NamedTuple
 
@@ -13,6 +14,10 @@ from longtail.methods.base import Method
 from longtail.nn import backbones
 from longtail.training.batches import choose_augmentation, sample_input
 from longtail.training.model import check_backbone
+
+
+TIMED_IMAGES = 8
+"""Images of the step that is timed."""
 
 
 class NetworkProbe(NamedTuple):
@@ -79,6 +84,18 @@ def probe_network(backbone: str, shape: torch.Size) -> NetworkProbe:
     # a layer may drop values, or paths, at random while training
     random = any(getattr(layer, name, 0.0) for layer in layers for name in ("p", "drop_prob"))
     return NetworkProbe(dim, sum(sizes), random)
+
+
+def time_step(config: Config, data: Data) -> float:
+    """Measure the seconds that a training step of the network takes for one image, on the CPU."""
+    sample = sample_input(data, config.train)
+    images = sample.repeat(TIMED_IMAGES, 1, 1, 1)
+    with torch.random.fork_rng(devices=[]):
+        network = backbones.build(config.backbone, sample.shape[1]).train()
+        for _ in range(2):  # the first pass also sets the network up
+            began = time.perf_counter()
+            network(images).sum().backward()
+    return (time.perf_counter() - began) / TIMED_IMAGES
 
 
 def batch_per_rank(config: Config, images: int, world: int) -> int:

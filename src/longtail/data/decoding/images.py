@@ -86,6 +86,18 @@ def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[
     return np.asarray(pixels, dtype=np.uint8)
 
 
+def read_size(blob: StoredImage) -> tuple[int, int] | None:
+    """Return (width, height) of an encoded image without decoding it; None if it is unreadable."""
+    if isinstance(blob, Crop):
+        left, top, right, bottom = blob.box
+        return round(right - left), round(bottom - top)
+    try:
+        with Image.open(io.BytesIO(blob) if isinstance(blob, bytes) else blob) as image:  # type: ignore[arg-type]
+            return image.size
+    except Exception:  # decoding will report it
+        return None
+
+
 def try_decode(blob: Blob, size: int | tuple[int, int] | None) -> PixelsOrReason:
     """Decode one image as `decode` does, channels first; return the reason if it is unreadable."""
     try:

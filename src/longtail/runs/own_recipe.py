@@ -1,0 +1,184 @@
+"""The recipe for own images: options that were not given follow from the images and the weights.
+
+Fine-tuning takes a budget of steps, since small sets need many epochs and large ones few. The
+values were chosen on held-out parts of the training images of PlantDoc-LT, never on a test part.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from longtail.core.config import PRETRAINED, Config
+from longtail.core.errors import UserError
+from longtail.data import load as data_sets
+from longtail.data.base import Data
+from longtail.nn.published import describe_inputs, infer_backbone
+from longtail.runs.plan import DataOf, Job
+from longtail.training.launch import find_accelerator
+from longtail.training.probe import time_step
+
+logger = logging.getLogger(__name__)
+
+BATCH = 64
+STEPS, CPU_STEPS = 640, 200
+"""Steps of fine-tuning at a batch of 64, with an accelerator and without."""
+LONG = 400
+"""Steps from which stronger augmentation and smaller steps pay."""
+SCRATCH_STEPS = 6000
+LARGEST = 128
+"""Most pixels per side of images that a network learns from scratch."""
+SMALLEST = 96
+"""Least pixels per side that a network with weights sees."""
+DEFAULT_NETWORK = "tf_efficientnet_lite0"
+"""Network for `--pretrained` without `--backbone`: fast on a CPU, and its results are in the docs."""
+SMALL_STEPS = ("vit", "deit", "beit", "eva", "swin", "convnext")
+"""Families that diverge at the learning rate of networks with batch normalisation."""
+
+
+class Setting(NamedTuple):
+    """An option that follows from the data."""
+
+    option: str
+    value: Any
+    reason: str
+
+
+def settle_inputs(job: Job, data: Data | None, *, resume: bool) -> Job:
+    """Set the network and the image size of `job`, before its images are read."""
+    job = _keep_stored(job) if resume else job
+    config = job.config
+    if "backbone" in config.adaptive and config.weights and not job.method.backbone:
+        config = config.with_options(backbone=_choose_network(config.weights))
+    if "image_size" in config.adaptive and data is None:
+        inputs = describe_inputs(config.backbone) if config.weights else None
+        largest = inputs.size if inputs else LARGEST
+        size = data_sets.choose_image_size(config.data, config.files, largest)
+        config = config.with_options(image_size=size)
+    return replace(job, config=config)
+
+
+def settle_trainings(jobs: Sequence[Job], data_of: DataOf) -> list[Job]:
+    """Set every option of `jobs` that was not given and follows from the data; log the recipes."""
+    settled, shown = [], set()
+    for job in jobs:
+        config, data = job.config, data_of(job)
+        settings = [] if data.embeddings else choose_settings(config, data)
+        settings = [setting for setting in settings if setting.option in config.adaptive]
+        config = config.with_options(**{setting.option: setting.value for setting in settings})
+        settled.append(replace(job, config=replace(config, adaptive=())))
+        recipe = (config.backbone, data.name, *settings)
+        if settings and recipe not in shown and not job.run.finished:
+            shown.add(recipe)
+            logger.info(_describe_recipe(config, data, settings))
+    return settled
+
+
+def _keep_stored(job: Job) -> Job:
+    """Take the options that are still open from the run that `job` continues, if there is one."""
+    if not job.config.adaptive or not (job.run.folder / "config.yaml").exists():
+        return job
+    stored, config = job.run.config, job.config
+    values = {}
+    for name in config.adaptive:
+        home = next((p for p in (stored.files, stored.train, stored) if hasattr(p, name)), stored)
+        values[name] = getattr(home, name)
+    return replace(job, config=replace(config.with_options(**values), adaptive=()))
+
+
+def _choose_network(weights: str) -> str:
+    if weights == PRETRAINED:
+        return DEFAULT_NETWORK
+    name = infer_backbone(Path(weights))
+    if name is None:
+        raise UserError(
+            f"the name of {weights} does not say which network its weights belong to: pass "
+            "--backbone NAME, a timm model or torchvision/NAME"
+        )
+    return name
+
+
+def choose_settings(config: Config, data: Data) -> list[Setting]:
+    """Choose the recipe for `data`: frozen, fine-tuned from weights, or from scratch."""
+    if config.train.freeze:
+        return list(_freeze(config))
+    return list(_fine_tune(config, data) if config.weights else _train_from_scratch(config, data))
+
+
+def _freeze(config: Config) -> Iterator[Setting]:
+    yield Setting("epochs", 60, "features are computed once, so epochs take no time")
+    yield Setting("batch_size", BATCH, "the usual one")
+    yield from _use_adamw(5e-3, 5e-3)
+    yield Setting("drop", 0.2, "features of a frozen network invite overfitting")
+    yield Setting("augment", "none", "features are computed once")
+
+
+def _fine_tune(config: Config, data: Data) -> Iterator[Setting]:
+    side, images = data.train.inputs.shape[-1], len(data.train)
+    if side < SMALLEST:
+        yield Setting("crop_size", SMALLEST, f"a network with weights sees little in {side} pixels")
+    batch = config.train.batch_size if _is_given(config, "batch_size") else min(BATCH, images)
+    yield Setting("batch_size", batch, "the usual one for fine-tuning")
+    per_epoch = max(1, images // batch)
+    fast = find_accelerator(config.machine) != "cpu"
+    budget, where = (STEPS, "") if fast else (CPU_STEPS, " on a CPU; more gain a few points")
+    epochs = min(60, max(8, round(budget / per_epoch)))
+    yield Setting("epochs", epochs, f"{epochs * per_epoch} steps of {batch} images{where}")
+    steps = per_epoch * (config.train.epochs if _is_given(config, "epochs") else epochs)
+    lr = 5e-4 if steps >= LONG else 1e-3
+    if config.backbone.rpartition("/")[2].startswith(SMALL_STEPS):
+        lr /= 5
+    lr = config.train.lr if _is_given(config, "lr") else lr
+    yield from _use_adamw(lr, 10 * lr)
+    yield Setting("drop", 0.4 if steps >= LONG else 0.2, "against overfitting")
+    yield Setting("augment", "trivialaugment", "the best of those tried on held-out photographs")
+    yield Setting("area", 0.35, "crops keep at least a third of a photograph")
+    yield Setting("cutmix", 0.5 if steps >= LONG else 0.0, "pays when there are enough steps")
+
+
+def _use_adamw(lr: float, head_lr: float) -> Iterator[Setting]:
+    yield Setting("optimizer", "adamw", "tolerates networks of any kind")
+    yield Setting("lr", lr, "small steps keep what the weights know")
+    yield Setting("head_lr", head_lr, "the head starts from nothing")
+    yield Setting("weight_decay", 0.02, "the usual one of AdamW")
+    yield Setting("decay_norms", False, "norms and biases need no decay")
+    yield Setting("schedule", "one-cycle", "warms up for a tenth of the steps, then falls to 0")
+
+
+def _train_from_scratch(config: Config, data: Data) -> Iterator[Setting]:
+    side, images = data.train.inputs.shape[-1], len(data.train)
+    batch = 2 ** min(8, max(4, math.floor(math.log2(max(1, images / 32)))))
+    yield Setting("batch_size", min(batch, images), f"a thirty-second of {images:,} images or less")
+    batch = config.train.batch_size if _is_given(config, "batch_size") else min(batch, images)
+    epochs = min(200, max(30, round(SCRATCH_STEPS / max(1, images // batch))))
+    yield Setting("epochs", epochs, f"about {epochs * max(1, images // batch):,} steps")
+    yield Setting("lr", 0.2 * batch / 256, "the paper's, in proportion to the batch")
+    yield Setting("schedule", "one-cycle", "warms up for a tenth of the steps, then falls to 0")
+    small = side <= 64
+    yield Setting("augment", "crop-flip" if small else "resized-crop", f"images of {side} pixels")
+    yield Setting("pad", max(1, side // 8), "an eighth of the side")
+    yield Setting("area", 0.25, "crops keep at least a quarter of a photograph")
+
+
+def _is_given(config: Config, option: str) -> bool:
+    return option not in config.adaptive
+
+
+def _describe_recipe(config: Config, data: Data, settings: Sequence[Setting]) -> str:
+    """Describe the chosen recipe in one block: each choice with its reason, and the time."""
+    size = "x".join(map(str, data.train.inputs.shape[2:]))
+    start = f"from {config.weights}" if config.weights else "from scratch"
+    images = f"{len(data.train):,} images of {len(data.classes)} classes at {size} pixels"
+    lines = [f"recipe for {images}, {config.backbone} {start}:"]
+    for option, value, reason in settings:
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        flag = option.replace("_", "-")
+        flag = f"--no-{flag}" if value is False else f"--{flag} {shown}"
+        lines.append(f"  {flag:<26} {reason}")
+    if not config.train.freeze and find_accelerator(config.machine) == "cpu":
+        seconds = time_step(config, data) * config.train.epochs * len(data.train)
+        minutes = max(1, round(seconds / 60))
+        lines.append(f"  about {minutes} minutes on this CPU; --freeze takes one or two")
+    return "\n".join(lines)
