@@ -22,6 +22,7 @@ from longtail.runs.record import evaluate_training
 from longtail.runs.train import train_jobs
 from longtail.training.launch import explain_out_of_memory, launch
 from longtail.training.loop import Progress
+from longtail.training.model import fit_weights
 from longtail.training.probe import check_fits
 
 
@@ -46,7 +47,8 @@ def fit(
         resume: continue the run in `out`.
         overwrite: replace the run in `out`.
         progress: called after steps and epochs.
-        options: any field of `Config`, and the method's own options.
+        options: any field of `Config`, such as `weights`, a file or "pretrained" for the network's
+            published weights; and the method's own options.
     """
     name = data.full_name if isinstance(data, Data) else os.fspath(data)
     config = Config.preset(name).with_options(method=method, **options)
@@ -54,6 +56,9 @@ def fit(
         data_sets.check_loaded(data, options)
         root = config.files.root or data.files.root
         config = replace(config, files=replace(data.files, root=root))
+        if config.weights:  # they cannot choose how images are resized that are loaded already
+            way = data.files.interpolation or "bilinear"
+            config = config.with_options(interpolation=way)
     jobs = planning.plan(config, [method], seeds if seeds is not None else [config.seed], Path(out))
     loaded = data if isinstance(data, Data) else None
     runs = run_jobs(jobs, data=loaded, resume=resume, overwrite=overwrite, progress=progress)
@@ -88,9 +93,11 @@ def run_jobs(
     def check_folders() -> None:
         for job in jobs:
             job.run.check(job.config, resume=resume, overwrite=overwrite)
+            job.check_weights(overwrite=overwrite)
 
     check_folders()
-    data_of = planning.load_data(jobs) if data is None else lambda job: data
+    loaded = planning.load_data(jobs) if data is None else lambda job: data
+    data_of = planning.adapt_inputs(jobs, loaded)
     for job in jobs:
         if on_data:
             on_data(job, data_of(job))
@@ -105,12 +112,16 @@ def run_jobs(
     replicas = planning.count_replicas(jobs, data_of, probes, fabric)
     others = [*others, *jobs]
     unfinished = planning.select_unfinished(jobs, data_of, overwrite)
+    for job in unfinished:
+        if job.config.weights and (overwrite or not job.run.has_checkpoint):
+            fit_weights(job.config, data_of(job))  # refuses weights that do not fit
 
     def begin() -> None:
         check_folders()  # again: no other process can change them now
         for job in unfinished:
             if overwrite or not job.run.finished:
-                job.run.begin(job.config, overwrite=overwrite, cuda=planning.on_cuda(fabric))
+                cuda, weights = planning.on_cuda(fabric), job.weights_id
+                job.run.begin(job.config, overwrite=overwrite, cuda=cuda, weights_id=weights)
 
     with hold_folders([job.run.folder for job in unfinished], fabric, begin):
         for reuse in (False, True):  # the first stage of some is the whole training of others

@@ -110,7 +110,8 @@ def _train_tuning_run(job: Job, data: Data, fabric: Fabric, progress: Progress |
     """Train `job` on `data` in the folder `tuning` of its run."""
     tuning = replace(job, run=Run(job.run.folder / "tuning"))
     if fabric.global_rank == 0:
-        tuning.run.begin(job.config, overwrite=False, cuda=on_cuda(fabric))
+        cuda, weights = on_cuda(fabric), job.weights_id
+        tuning.run.begin(job.config, overwrite=False, cuda=cuda, weights_id=weights)
     fabric.barrier()
     training = train_jobs([tuning], lambda _: data, fabric, progress)
     for error in training.failed.values():

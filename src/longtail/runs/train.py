@@ -113,11 +113,12 @@ def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> lis
     replicas = []
     for job in jobs:
         data, train = data_of(job), job.config.train
-        images = (data.subset_sha256, *data.train.inputs.shape)
+        images = (data.subset_sha256, *data.train.inputs.shape, data.mean, data.std)
         key = (*images, train.augment, train.pad, train.crop_size, train.jitter)
         if key not in placed:
             placed[key] = place(data, train, job.config.machine, fabric.device)
-        replicas.append(Trainer(job.config, job.method, data, placed[key], fabric))
+        fresh = not job.run.has_checkpoint
+        replicas.append(Trainer(job.config, job.method, data, placed[key], fabric, fresh=fresh))
     return replicas
 
 
