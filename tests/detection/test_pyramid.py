@@ -1,6 +1,7 @@
 """Networks of timm as feature pyramids."""
 
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -37,3 +38,27 @@ def test_a_network_without_maps_is_refused(name):
     message = f"--backbone {name} .*(strides|no feature maps).*hoose a network"
     with pytest.raises(UserError, match=message):
         Pyramid(name, norm="group", width=8)
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "convnext_atto"])
+def test_the_weights_of_a_file_are_loaded(name, tmp_path):
+    whole = timm.create_model(name)
+    torch.save(whole.state_dict(), tmp_path / "x.pth")
+    torch.manual_seed(3)
+    pyramid = Pyramid(name, norm="frozen", width=8, weights=str(tmp_path / "x.pth"), freeze=True)
+    torch.manual_seed(3)
+    without = Pyramid(name, norm="frozen", width=8, freeze=True)
+    own = {key.replace("_", "."): value for key, value in pyramid.body.state_dict().items()}
+    file = {key.replace("_", "."): value for key, value in whole.state_dict().items()}
+    shared = own.keys() & file.keys()
+    assert len(shared) > 0.9 * len(own)
+    assert all(torch.equal(own[key], file[key]) for key in shared)
+    # the rest of the detector draws the numbers that it would draw without weights
+    for one, other in zip(pyramid.fpn.parameters(), without.fpn.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_weights_of_another_network_are_refused(tmp_path):
+    torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "x.pth")
+    with pytest.raises(UserError, match="fit . % of the parameters of convnext_atto"):
+        Pyramid("convnext_atto", norm="frozen", width=8, weights=str(tmp_path / "x.pth"))

@@ -75,7 +75,7 @@ def load_into(backbone: Backbone, name: str, weights: str) -> FittedWeights:
 
 def identify(weights: str) -> str:
     """Return what tells weights apart: the SHA-256 of the file, or `pretrained`."""
-    return weights if weights == PRETRAINED else hash_file(find_file(weights))
+    return weights if weights == PRETRAINED else hash_file(find_file(weights).absolute())
 
 
 def find_file(weights: str) -> Path:
