@@ -20,7 +20,7 @@ def build_mask_rcnn(config: DetectionConfig, classes: int) -> MaskRCNN:
     on the canvas, as ours do here: pasting masks is not part of the network.
     """
     model, inference = config.model, config.inference
-    pyramid = Pyramid(config.backbone, norm=model.norm, width=model.width, pretrained=False)
+    pyramid = Pyramid(config.backbone, norm=model.norm, width=model.width)
     pyramid.out_channels = model.width  # type: ignore[assignment]
     norm = build_group_norm if model.norm == "group" else None
     sizes = tuple((int(size * model.anchor_scale),) for size in SIZES)

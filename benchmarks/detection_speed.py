@@ -139,7 +139,7 @@ def measure_speed(
 ) -> DetectionSpeed:
     """Time our detector and torchvision's in turns: `rounds` rounds of `calls` batches each."""
     config = workload.config.with_options(method="deconfound-tde")
-    ours = build_detector(config, _categories(workload.classes), weights=False).to(fabric.device)
+    ours = build_detector(config, _categories(workload.classes), fresh=False).to(fabric.device)
     theirs = build_mask_rcnn(config, workload.classes).to(fabric.device)
     theirs = theirs.to(memory_format=torch.channels_last)
     batch = random_batch(config, workload.classes, workload.batch, fabric.device)

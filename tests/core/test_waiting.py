@@ -10,6 +10,7 @@ from PIL import Image
 
 from longtail.cli import parser as cli
 from longtail.core import progress as waiting
+from longtail.core.config import DataConfig
 from longtail.data.decoding.image_store import ImageStore
 
 
@@ -47,7 +48,7 @@ def test_decoding_is_told(clock, caplog):
     file = io.BytesIO()
     Image.new("RGB", (4, 4)).save(file, "PNG")
     blob = file.getvalue()
-    store = ImageStore(lambda rows: iter([blob] * len(rows)), str, None, "stop")
+    store = ImageStore(lambda rows: iter([blob] * len(rows)), str, DataConfig())
     pixels, _ = store.read(torch.arange(12))
     assert len(pixels) == 12
     assert caplog.messages == ["decoded 10 of 12 images, about 2 s left"]

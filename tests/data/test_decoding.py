@@ -17,6 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
+from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Split
 from longtail.data.decoding import image_store, workers
@@ -111,7 +112,7 @@ def test_threads_decode_what_has_no_size_and_what_is_in_no_file(photos, started,
     def blobs(rows):
         return (files[row].read_bytes() for row in rows.tolist())
 
-    store = image_store.ImageStore(blobs, str, image_size=10, corrupt="stop")
+    store = image_store.ImageStore(blobs, str, DataConfig(image_size=10))
     assert len(store.read(torch.arange(30))[0]) == 30
     assert not started
 

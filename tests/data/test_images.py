@@ -17,6 +17,7 @@ from longtail.core.errors import UserError
 from longtail.data.decoding import images
 from longtail.data.decoding.images import BATCH, decode
 from longtail.data.formats.folder import Files
+from longtail.data.load import load
 
 
 def encode(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
@@ -178,15 +179,19 @@ SHAPES = [(500, 375), (333, 500), (300, 250), (256, 256), (257, 700), (41, 40), 
 
 @pytest.mark.parametrize(("width", "height"), SHAPES)
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_resize_and_centre_crop_are_torchvisions(width: int, height: int, form: str) -> None:
+@pytest.mark.parametrize("way", ["bilinear", "bicubic"])
+def test_resize_and_centre_crop_are_torchvisions(
+    width: int, height: int, form: str, way: Literal["bilinear", "bicubic"]
+) -> None:
     from torchvision.transforms import v2
 
     smooth = np.linspace(0, 255, width * height * 3).reshape(height, width, 3)
     image = Image.fromarray(((smooth + noise(smooth.shape) // 4) % 256).astype(np.uint8))
     blob = encode(image, form)
     with Image.open(io.BytesIO(blob)) as stored:
-        expected = np.asarray(v2.Compose([v2.Resize(64), v2.CenterCrop(64)])(stored))
-    apart = np.abs(decode(blob, size=64).astype(int) - expected)
+        resize = v2.Resize(64, v2.InterpolationMode(way))
+        expected = np.asarray(v2.Compose([resize, v2.CenterCrop(64)])(stored))
+    apart = np.abs(decode(blob, size=64, interpolation=way).astype(int) - expected)
     # a tensor is resized by other code than an image, and a sum may be rounded the other way
     assert apart.max() <= (0 if form == "PNG" else 1) and apart.mean() < 0.2
 
@@ -230,3 +235,19 @@ def test_what_cannot_be_imported_is_no_fault_of_the_image(monkeypatch) -> None:
     photo = encode(Image.fromarray(noise((9, 9, 3))), "JPEG")
     with pytest.raises(ImportError, match="half of it"):
         list(images.decode_in_threads([photo], 8))
+
+
+def test_bicubic_images_are_other_images_than_bilinear_ones(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.fromarray(noise((30, 30, 3)).astype(np.uint8)).save(tmp_path / name / "0.png")
+    default = load(tmp_path, image_size=10)
+    bilinear, bicubic = (
+        load(tmp_path, image_size=10, interpolation=way) for way in ("bilinear", "bicubic")
+    )
+    assert torch.equal(default.train.input_tensor, bilinear.train.input_tensor)
+    assert default.subset_sha256 == bilinear.subset_sha256 != bicubic.subset_sha256
+    blob = tmp_path / "a" / "0.png"
+    pixels = decode(blob, size=10, interpolation="bicubic").transpose(2, 0, 1)
+    assert bicubic.train.input_tensor[0].tolist() == pixels.tolist()
+    assert not torch.equal(default.train.input_tensor, bicubic.train.input_tensor)

@@ -116,7 +116,7 @@ def test_detections_do_not_depend_on_the_other_images(data, monkeypatch):
     config = small_config("x", image_size=48, max_size=96, batch_size=5)
     fabric = launch(MachineConfig(device="cpu"))
     with float64():
-        detector = build_detector(config, CATEGORIES, weights=False, canvas=(64, 96))
+        detector = build_detector(config, CATEGORIES, fresh=False, canvas=(64, 96))
 
         def found(images):
             return list(predict(detector, config, data, fabric, images))
@@ -147,5 +147,5 @@ def test_the_canvas_is_kept_with_the_weights(tmp_path):
     opened = OpenDetector(run.folder, machine=MachineConfig(device="cpu"))
     assert opened.detector.canvas.tolist() == [96, 96]
     frozen = config.with_options(norm="frozen", pretrained=True)
-    built = build_detector(frozen, data[0].categories, weights=False, canvas=(96, 96))
+    built = build_detector(frozen, data[0].categories, fresh=False, canvas=(96, 96))
     assert built.canvas.tolist() == [0, 0]  # its statistics do not see the padding

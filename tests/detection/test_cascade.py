@@ -42,7 +42,7 @@ def batch(*objects: int):
 def detector():
     config = small_config("x", method="deconfound-tde")
     with float64():
-        return build_detector(config, CATEGORIES, weights=False)
+        return build_detector(config, CATEGORIES, fresh=False)
 
 
 def score(stage, x, tde, alpha):
@@ -197,7 +197,7 @@ def test_scoring_changes_without_training(detector):
 
 def test_eql_spares_the_classes_of_few_images():
     config = small_config("x", method="eql", eql_share=0.05)
-    made = build_detector(config, CATEGORIES, weights=False, images=1000)  # 200, 50 and 3 of them
+    made = build_detector(config, CATEGORIES, fresh=False, images=1000)  # 200, 50 and 3 of them
     assert made.cascade.rare.tolist() == [False, False, True, True]
 
 

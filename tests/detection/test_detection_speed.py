@@ -76,7 +76,7 @@ def test_torchvision_has_heads_of_our_size():
     with pytest.raises(UserError, match="unknown workload 'coco'.*they are shapes-lvis, "):
         workloads(["coco"])
     config = workloads()[0].config
-    ours = build_detector(config, Categories((1,), ("a",), (1,), (1,)), weights=False)
+    ours = build_detector(config, Categories((1,), ("a",), (1,), (1,)), fresh=False)
     heads = build_mask_rcnn(config, 1).roi_heads
     stage = ours.cascade.each[0]
     assert _sizes(heads.box_head) == _sizes(stage.features)

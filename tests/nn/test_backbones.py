@@ -5,6 +5,7 @@ from torch import nn
 from longtail.core.errors import UserError
 from longtail.nn import backbones
 from longtail.nn.heads import LinearHead
+from longtail.nn.libraries import Backbone
 from longtail.training.probe import probe_network
 
 
@@ -35,7 +36,7 @@ def test_a_timm_network_with_a_head_of_its_own_says_its_true_size():
     assert backbone(torch.randn(1, 3, 32, 32)).shape == (1, backbone.dim)
 
 
-class Recurrent(nn.Module):
+class Recurrent(Backbone):
     """Reads an image row by row; its layer gives the outputs and its state."""
 
     dim = 5

@@ -18,7 +18,7 @@ from helpers import PHOTOS, files_in, photos, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
 from longtail.data.base import Data, Split, count, digest
-from longtail.nn import weights as networks
+from longtail.nn import split as networks
 from longtail.serving.retrofit import IMAGENET_MEAN, IMAGENET_STD
 
 COUNTS = (200, 60, 12, 4)
@@ -189,8 +189,8 @@ class Small(nn.Module):
 
 def known(monkeypatch, network: nn.Module) -> None:
     """As if timm had it."""
-    monkeypatch.setattr(networks, "_find_full_names", lambda name: ["timm/small"])
-    monkeypatch.setattr(networks, "_create_network", lambda *_, **__: network)
+    monkeypatch.setattr(networks, "find_full_names", lambda name: ["timm/small"])
+    monkeypatch.setattr(networks, "create_network", lambda *_, **__: network)
 
 
 @pytest.mark.parametrize("pixels", ["imagenet", "data"])

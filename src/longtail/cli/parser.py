@@ -30,6 +30,7 @@ from longtail.cli.report import Report
 from longtail.cli.retrofit import RetrofitCommand
 from longtail.cli.sweep import Sweep
 from longtail.cli.train import Train
+from longtail.core.config import PRETRAINED
 from longtail.core.errors import UserError, unknown
 
 COMMANDS: dict[str, type] = {
@@ -115,6 +116,9 @@ def parse(arguments: list[str]) -> Callable[[], None]:
     if name not in COMMANDS:
         return partial(print, overview(name))
     kind = COMMANDS[name]
+    if "--weights" in list_flags(kind) and "--pretrained" not in list_flags(kind):
+        short = {"--pretrained": ["--weights", PRETRAINED]}
+        words = [long for word in words for long in short.get(word, [word])]
     if any(item.name == "config" for item in fields(kind)):
         command = parse_configured(name, kind, words)
     else:

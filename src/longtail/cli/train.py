@@ -30,7 +30,7 @@ class Train:
     """Replace an existing run in the folder."""
 
     main_options = (
-        *("data", "method", "backbone", "epochs", "batch_size"),
+        *("data", "method", "backbone", "weights", "epochs", "batch_size"),
         *("lr", "image_size", "val_fraction", "out"),
     )
     examples = """
@@ -38,6 +38,7 @@ class Train:
       longtail train cifar100-lt:100 --root ~/data --method deconfound-tde --alpha 1.5 --seeds 3
       longtail train photos/ --image-size 96 --backbone resnet18 --val-fraction 0.2 --alpha auto
       longtail train letters-lt --method baseline,deconfound,deconfound-tde --out runs/letters
+      longtail train photos/ --backbone resnet18 --pretrained --image-size 160
       longtail train letters-lt --method all --seeds 3
       longtail train --list train.txt --test-list test.txt --root images/ --image-size 224"""
 

@@ -15,6 +15,9 @@ import tyro
 
 from longtail.core.options import ABOVE_ZERO, TO_ONE, Settings
 
+PRETRAINED = "pretrained"
+"""The word for a network's published weights, where a file could be named."""
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -32,6 +35,8 @@ class DataConfig:
     """Fraction of each training class to hold out when the data has no validation part."""
     image_size: int | None = None
     """Resize and centre-crop images of folders, lists and parquet files to this many pixels."""
+    interpolation: Literal["bilinear", "bicubic"] | None = None
+    """How to resize images; by default as for the weights that a run starts from, else bilinear."""
     stream: bool = False
     """Decode images of folders and lists from disk for each batch, as longtail does by itself when
     they do not fit into memory; needs `image_size`."""
@@ -184,7 +189,11 @@ class Config(Settings):
     options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
     """The method's own options, as in `--heads 4`."""
     backbone: str = "resnet32-dual"
-    """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, or any timm model name."""
+    """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, any timm model name, or
+    torchvision/NAME."""
+    weights: str | None = None
+    """Weights to start from: a file, or `pretrained` for the network's published ones, which
+    --pretrained means too."""
     seed: int = 0
     """Seed of everything random in training; the data subset does not depend on it."""
     adaptive: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()

@@ -13,7 +13,17 @@ from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import yaml
 
@@ -135,7 +145,7 @@ def check_values(part: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
 def convert(value: Any, kind: Any, name: str) -> Any:
     """Convert `value` to the type `kind` of the option `name`: YAML has no tuples and no paths."""
     inner = get_args(kind)
-    if get_origin(kind) is UnionType:
+    if get_origin(kind) in (UnionType, Union):  # the latter of a Literal
         (given,) = set(inner) - {NoneType}
         return None if value is None else convert(value, given, name)
     if get_origin(kind) is Literal:

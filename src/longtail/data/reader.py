@@ -10,7 +10,7 @@ from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Split, digest
 from longtail.data.checks import drop_small_classes
-from longtail.data.decoding.cache import CachedStore, free_disk_space, probe_file
+from longtail.data.decoding.cache import CachedStore, describe_size, free_disk_space, probe_file
 from longtail.data.decoding.host import free_memory
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.streamed import StreamedImages
@@ -114,7 +114,7 @@ def _hash_parts(
     for name, store in stores.items():
         assert store.file_name is not None
         part = source.parts[name]
-        sha = hashlib.sha256(f"{config.image_size}\n".encode())
+        sha = hashlib.sha256(f"{describe_size(config)}\n".encode())
         for row, label in zip(part.rows.tolist(), part.labels.tolist(), strict=True):
             sha.update(f"{store.file_name(row)} {label}\n".encode())
         for place, file in enumerate(() if source.published else store.blobs(part.rows)):

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import tyro
 
-from longtail.core.config import MachineConfig
+from longtail.core.config import PRETRAINED, MachineConfig
 from longtail.core.errors import UserError, unknown
 from longtail.core.options import ABOVE_ZERO, Settings
 
@@ -51,6 +51,8 @@ class ModelConfig:
 
     pretrained: bool = False
     """Start from timm's ImageNet weights, downloaded on first use; freeze stem and first block."""
+    weights: str | None = None
+    """Start from the weights of a file instead, in the same way."""
     norm: Literal["frozen", "group"] = "group"
     """`frozen` batch statistics for pretrained weights, `group` normalisation from scratch."""
     width: int = 256
@@ -232,6 +234,11 @@ class DetectionConfig(Settings):
         return config
 
     @property
+    def start(self) -> str | None:
+        """The weights that the backbone starts from: a file, `pretrained`, or None."""
+        return self.model.weights or (PRETRAINED if self.model.pretrained else None)
+
+    @property
     def row(self) -> TrainingRow:
         """Head and loss of the method."""
         return TRAININGS[self.training]
@@ -259,9 +266,10 @@ class DetectionConfig(Settings):
             with_tde = f"{self.training}-tde"
             way = f"pass --method {with_tde}" if with_tde in METHODS else "leave --tde out"
             raise UserError(f"--method {self.method} is scored without TDE, not --tde plain: {way}")
-        if self.model.pretrained != (self.model.norm == "frozen"):
+        if bool(self.start) != (self.model.norm == "frozen"):
+            flag = "--weights" if self.model.weights else "--pretrained"
             raise UserError(
-                "--pretrained and --norm frozen belong together: --norm frozen keeps the batch "
+                f"{flag} and --norm frozen belong together: --norm frozen keeps the batch "
                 "statistics of pretrained weights. Pass both, or neither"
             )
         if self.model.image_size > self.model.max_size:

@@ -47,7 +47,7 @@ class OpenDetector:
         self.config, self.stored = self.run.config, self.run.result
         self.categories, self._data = self.run.categories, data
         self.fabric = launch(machine or MachineConfig())
-        detector = build_detector(self.config, self.categories, weights=False)
+        detector = build_detector(self.config, self.categories, fresh=False)
         load_weights(detector, self.run.load_model(), f"{self.run.folder}/model.safetensors")
         self.detector = detector.to(self.fabric.device)
 

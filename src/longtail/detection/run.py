@@ -8,9 +8,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from longtail.core.environment import commit, versions
+from longtail.core.errors import UserError
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits, is_path
 from longtail.detection.network.detector import Detector
@@ -23,6 +25,7 @@ from longtail.evaluation.result import (
     short_name,
 )
 from longtail.nn.heads import NormalisedHead
+from longtail.nn.weights import identify
 from longtail.runs.folder import Folder
 
 FIGURES = ("AP", "AP50", "AP75", "AP_r", "AP_c", "AP_f", "AP_bbox")
@@ -136,11 +139,18 @@ def recipe_fields_of(config: DetectionConfig) -> dict[str, Any]:
         "method": config.method,
         "data": short_name(config.data),
         "backbone": config.backbone,
-        "options": {**asdict(config.model), **asdict(config.head)},
+        "options": {**_describe_model(config), **asdict(config.head)},
         "inference": scoring,
         "train": asdict(config.train),
     }
     return dict(json.loads(json.dumps(made)))
+
+
+def _describe_model(config: DetectionConfig) -> dict[str, Any]:
+    """Return the options of the network; a file of weights by its name, if there is one."""
+    options = asdict(config.model)
+    weights = options.pop("weights")
+    return {**options, "weights": Path(weights).name} if weights else options
 
 
 def digest(data: Splits) -> str:
@@ -148,9 +158,33 @@ def digest(data: Splits) -> str:
     return hashlib.sha256(" ".join(split.digest for split in data).encode()).hexdigest()
 
 
-def training_id(config: DetectionConfig, data: DetectionSet) -> str:
-    """Return an id that runs share if they differ only in scoring and evaluation."""
-    tree = asdict(config) | {"method": config.training}
+def identify_start(config: DetectionConfig, stored: str | None) -> str | None:
+    """Return what tells the weights of the backbone apart, as `stored` if the file is gone.
+
+    Raises:
+        UserError: if they are other ones than those that the run started from.
+    """
+    if config.start is None:
+        return None
+    if stored and config.model.weights and not Path(config.model.weights).is_file():
+        return stored
+    now = identify(config.start)
+    if stored and stored != now:
+        raise UserError(
+            f"the run started from other weights than {config.start} holds now: bring them back, "
+            "replace the run with --overwrite, or choose another --out"
+        )
+    return now
+
+
+def training_id(config: DetectionConfig, data: DetectionSet, weights: str | None) -> str:
+    """Return an id that runs share if they differ only in scoring and evaluation.
+
+    `weights` is what tells the backbone's weights apart, wherever their file lies.
+    """
+    tree = asdict(config) | {"method": config.training, "model": _describe_model(config)}
+    if config.model.weights:
+        tree["model"]["weights"] = weights
     for place in ("machine", "files", "data", "inference"):
         del tree[place]
     text = json.dumps([tree, data.digest], sort_keys=True)

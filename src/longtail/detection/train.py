@@ -28,7 +28,14 @@ from longtail.detection.data.dataset import DetectionSet, Splits, load
 from longtail.detection.data.sampling import make_keys
 from longtail.detection.network.detector import Detector, build_detector
 from longtail.detection.predict import evaluate_detector, open_feed, prepare_images
-from longtail.detection.run import DetectionRun, DetectorCost, digest, make_result, training_id
+from longtail.detection.run import (
+    DetectionRun,
+    DetectorCost,
+    digest,
+    identify_start,
+    make_result,
+    training_id,
+)
 from longtail.training.launch import launch
 from longtail.training.loop import Progress, check_finite
 from longtail.training.model import load_weights
@@ -57,6 +64,7 @@ def fit(
     config.check()
     run = DetectionRun(out)
     run.check(config, resume=resume, overwrite=overwrite)
+    weights = identify_start(config, None if overwrite else run.weights_id)
     train, val = data or load(config.data, config.files.root)
     check_data(config, train, val)
     fabric = launch(config.machine.to_machine())
@@ -64,14 +72,15 @@ def fit(
     fresh = overwrite or not (run.folder / "last.pt").exists()
     canvas = prepare_images(config, train).fit_canvas(range(len(train)))
     detector = build_detector(
-        config, train.categories, weights=fresh, images=len(train), canvas=canvas
+        config, train.categories, fresh=fresh, images=len(train), canvas=canvas
     )
     fabric.barrier()
 
     def begin() -> None:
         run.check(config, resume=resume, overwrite=overwrite)  # again, now that we hold the lock
         if overwrite or not run.finished:
-            run.begin(config, overwrite=overwrite, cuda=fabric.device.type == "cuda")
+            cuda = fabric.device.type == "cuda"
+            run.begin(config, overwrite=overwrite, cuda=cuda, weights_id=weights)
 
     with hold_folders([run.folder] if overwrite or not run.finished else [], fabric, begin):
         if run.finished:
@@ -95,7 +104,7 @@ def _train_and_evaluate(
     measured = evaluate_detector(detector, config, val, fabric)
     if fabric.global_rank == 0:
         cost = DetectorCost(
-            training_id=training_id(config, loop.data),
+            training_id=training_id(config, loop.data, run.weights_id),
             seconds=seconds + time.perf_counter() - began,
             images=images,
             images_per_second=images / seconds,

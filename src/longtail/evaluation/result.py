@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -166,10 +167,14 @@ def own_seconds(result: Mapping[str, Any]) -> float:
 
 def recipe_fields(config: Config) -> dict[str, Any]:
     """Return the fields of a result that tell one recipe from another."""
-    files = ("val_fraction", "image_size", "min_count", "evaluate_on")
+    names = ("val_fraction", "image_size", "min_count", "evaluate_on")
+    files = {name: getattr(config.files, name) for name in names}
+    if config.weights:
+        files["weights"] = Path(config.weights).name
+        files["interpolation"] = config.files.interpolation
     return {
         "options": {name: str(value) for name, value in sorted(config.options.items())},
-        "files": {name: getattr(config.files, name) for name in files},
+        "files": files,
         "train": json.loads(json.dumps(asdict(config.train))),
     }
 

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
-from longtail.nn.backbones import Backbone
 from longtail.nn.heads import Head, LinearHead
+from longtail.nn.libraries import Backbone
 from longtail.nn.losses import Outputs, State, cross_entropy
 
 Loss = Callable[[Outputs, Tensor, State], Tensor]

@@ -1,4 +1,4 @@
-"""Backbones: our own for small images, and every timm model by its name.
+"""Backbones by name: our own for small images, and those of timm and torchvision.
 
 A backbone is an `nn.Module` from images (B, C, H, W) to features (B, D), with D as its `dim`.
 The features of our own come after ReLU and pooling, so cos(x, d) is never negative.
@@ -6,7 +6,6 @@ The features of our own come after ReLU and pooling, so cos(x, d) is never negat
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +13,7 @@ from torch.nn import functional as F
 
 from longtail.core.errors import unknown
 from longtail.nn.convolution import WEIGHT_GRADIENT, FewChannelConv
-
-
-class Backbone(nn.Module):
-    """Base class of all backbones: inputs (B, ...) in, features (B, dim) out."""
-
-    dim: int
+from longtail.nn.libraries import PREFIXES, Backbone, ImageSize, Timm, build_headless
 
 
 class Identity(Backbone):
@@ -94,21 +88,6 @@ class ResNet32(Backbone):
         return torch.cat([branch(x).mean(dim=(2, 3)) for branch, x in pairs], dim=1)
 
 
-class Timm(Backbone):
-    """Any timm model without its classifier."""
-
-    def __init__(self, name: str, channels: int):
-        import timm
-
-        super().__init__()
-        self.model = timm.create_model(name, num_classes=0, in_chans=channels)
-        # width after the hidden layer of some models; num_features is that of the last stage
-        self.dim = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)  # type: ignore[arg-type]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.model(x))
-
-
 def make_conv(before: int, after: int, stride: int = 1) -> nn.Conv2d:
     """Create a 3x3 convolution without bias, with Kaiming normal weights."""
     if before == after and before in WEIGHT_GRADIENT and stride == 1:
@@ -127,16 +106,21 @@ BUILT_IN: dict[str, Callable[[int], Backbone]] = {
 }
 
 
-def build(name: str, channels: int) -> Backbone:
-    """Build the backbone called `name`, one of `BUILT_IN` or any timm model.
+def build(name: str, channels: int, image_size: ImageSize | None = None) -> Backbone:
+    """Build the backbone called `name`: one of `BUILT_IN`, any timm model, or `torchvision/NAME`.
 
-    `channels` are those of an image, or the length of an embedding.
+    Args:
+        name: `timm/NAME` is timm's network as it is, which `retrofit` uses.
+        channels: those of an image, or the length of an embedding.
+        image_size: of the images; some transformers are made for one size.
     """
     if name in BUILT_IN:
         return BUILT_IN[name](channels)
+    if name.startswith(PREFIXES):
+        return build_headless(name, channels, image_size)
     import timm
 
     if not timm.is_model(name):
-        hint = f"built in: {', '.join(BUILT_IN)}; or any timm model"
+        hint = f"built in: {', '.join(BUILT_IN)}; any timm model; or torchvision/NAME"
         raise unknown("backbone", name, [*BUILT_IN, *timm.list_models()], hint)
-    return Timm(name, channels)
+    return Timm(name, channels, image_size)

@@ -1,194 +1,195 @@
-"""Checkpoints of timm and torchvision classifiers, split into a network and its last layer.
+"""Fit published weights, or those of a file, into a network.
 
-Reading a checkpoint never executes code: safetensors files hold only tensors, and `.pt` files are
-read with `weights_only`.
-Shapes: C classes, D features.
+The library that published a network renames its older weights and resizes position embeddings; the
+first convolution adapts to the channels of the images as timm does it.
 """
 
-import re
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from longtail.core.errors import UserError, unknown
-from longtail.core.files import read_tensors
-from longtail.nn.backbones import Backbone
+from longtail.core.config import PRETRAINED
+from longtail.core.errors import UserError, some
+from longtail.data.decoding.cache import hash_file
+from longtail.nn.checkpoints import StateDict, read_state, strip_prefixes
+from longtail.nn.libraries import Backbone, Timm
+from longtail.nn.published import fetch_state, infer_backbone
 
-StateDict = dict[str, Tensor]
-WRAPPERS = ("state_dict", "model", "model_state_dict", "model_state", "state_dict_ema")
-"""Keys under which training scripts store the weights in a checkpoint."""
-PREFIXES = re.compile(r"(module\.|_orig_mod\.)*")
-"""Prefixes that DataParallel and torch.compile add to every name; they may be nested."""
-LIBRARY_PREFIXES = ("timm/", "torchvision/")
-"""Prefixes of the full names of networks, as in `timm/resnet50`."""
-
-
-def read_state(path: Path) -> StateDict:
-    """Read the weights of a checkpoint, by name."""
-    if not path.is_file():
-        raise UserError(f"{path} does not exist: a .pt, .pth or .safetensors file is expected")
-    try:
-        if path.suffix == ".safetensors":
-            content: Any = read_tensors(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except UserError:
-        raise
-    except OSError as error:
-        raise UserError(f"{path} cannot be read, it may be cut short: {error}") from None
-    except Exception as error:  # the unpickler raises any type for content that it refuses
-        raise UserError(
-            f"{path} cannot be read as plain weights ({type(error).__name__}): it is cut short, or "
-            "holds objects whose loading would execute code. Save the weights alone, with "
-            "torch.save(model.state_dict(), path)"
-        ) from None
-    for wrapper in WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
-            content = content[wrapper]
-    if not isinstance(content, Mapping) or not any(isinstance(v, Tensor) for v in content.values()):
-        raise UserError(f"{path} holds no weights: a state dict, name to tensor, is expected")
-    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
-    return {PREFIXES.sub("", name, count=1): value for name, value in tensors.items()}
+LEAST_SHARE = 0.9
+"""Least share of a network's parameters that a file must fit."""
+FILTERS = ("checkpoint_filter_fn", "_filter_fn", "_filter_torchvision_pretrained")
+"""Names of the function with which a module of timm renames and resizes the weights of a file."""
+CLASSIFIERS = ("classifier.", "head.", "head_dist.", "fc.", "heads.", "last_linear.")
+"""How the names of classifiers begin."""
 
 
 @dataclass(frozen=True)
-class LastLayer:
-    """The last linear layer of a checkpoint."""
+class FittedWeights:
+    """Weights that fit a network, and which do not."""
 
-    prefix: str
-    """Prefix of its names in the checkpoint, as in `fc.`; empty if only the layer was saved."""
-    weight: Tensor  # (C, D)
-    bias: Tensor | None  # (C,)
+    source: str
+    """Name of the file, or `pretrained`."""
+    network: str
+    state: StateDict
+    """The tensors that fit, by the names of `Backbone.inner`."""
+    parameters: tuple[int, int]
+    """Parameters of the network that fit, and all of them."""
+    left_out: tuple[str, ...]
+    """Names in the file that the network does not have."""
+    resized: tuple[str, ...]
+    """Names in both whose shapes differ."""
+    fresh: tuple[str, ...]
+    """Names in the network that the file does not have, which stay random."""
 
-    def replace_in(self, state: StateDict, weight: Tensor) -> StateDict:
-        """Return the checkpoint with `weight` (C, D) in this layer and a bias of zero."""
-        own, bias = f"{self.prefix}weight", f"{self.prefix}bias"
-        zero = {} if self.bias is None else {bias: torch.zeros_like(state[bias])}
-        return {**state, own: weight.to(state[own]), **zero}
+    def __str__(self) -> str:
+        own = "published weights" if self.source == PRETRAINED else self.source
+        fit, total = self.parameters
+        counted = f"all {total:,}" if fit == total else f"{fit:,} of {total:,}"
+        parts = [f"loaded {counted} parameters of {self.network} from {own}"]
+        classifier = [name for name in self.left_out if name.startswith(CLASSIFIERS)]
+        others = [name for name in self.left_out if name not in classifier]
+        reasons = {
+            "left out its classifier": classifier,
+            "left out names that the network does not have": others,
+            "left out other shapes than the network's": self.resized,
+            "not in the file, so they start at random": self.fresh,
+        }
+        parts += [f"{reason} ({some(list(names))})" for reason, names in reasons.items() if names]
+        return "; ".join(parts)
 
 
-def find_last_layer(state: StateDict, classes: int, dim: int) -> LastLayer:
-    """Find the layer of a checkpoint that maps features of length `dim` to `classes` logits."""
-    shape = (classes, dim)
-    names = [n for n, own in state.items() if f".{n}".endswith(".weight") and own.shape == shape]
-    if not names:
+def load_into(backbone: Backbone, name: str, weights: str) -> FittedWeights:
+    """Load `weights`, a file or `pretrained`, into the network called `name`; see `fit`."""
+    fitted = fit(backbone, name, weights)
+    backbone.inner.load_state_dict(fitted.state, strict=False)
+    return fitted
+
+
+def identify(weights: str) -> str:
+    """Return what tells weights apart: the SHA-256 of the file, or `pretrained`."""
+    return weights if weights == PRETRAINED else hash_file(find_file(weights).absolute())
+
+
+def find_file(weights: str) -> Path:
+    """Return the path of the file `weights`, which must exist."""
+    path = Path(weights).expanduser()
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
         raise UserError(
-            f"the checkpoint has no linear layer from {dim} features to {classes} classes: use "
-            "the features and the classes that its last layer was trained on"
+            f"--weights {weights} {what}: pass a .safetensors, .pth, .pt or .bin file, or "
+            "--pretrained for the network's published weights"
         )
-    return _read_layer(state, names[-1].removesuffix("weight"))
+    return path
 
 
-def _read_layer(state: StateDict, prefix: str) -> LastLayer:
-    bias = state.get(f"{prefix}bias")
-    weight = state[f"{prefix}weight"].float()
-    return LastLayer(prefix, weight, None if bias is None else bias.float())
+def fit(backbone: Backbone, name: str, weights: str) -> FittedWeights:
+    """Fit `weights`, a file or `pretrained`, into the network called `name`.
 
-
-class HeadlessNetwork(Backbone):
-    """The network called `name` without its last layer, `layer`, which it replaces in place."""
-
-    def __init__(self, name: str, network: nn.Module, layer: str):
-        super().__init__()
-        self.name, self.dim = name, cast(nn.Linear, network.get_submodule(layer)).in_features
-        network.set_submodule(layer, nn.Identity())
-        self.network = network
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.network(x))
-
-
-def build(
-    name: str, state: StateDict, classes: int, sample: Tensor
-) -> tuple[HeadlessNetwork, LastLayer]:
-    """Build the network called `name` with the weights of `state`, split before its last layer.
-
-    If both timm and torchvision have that name, it builds the one that the weights fit. On the
-    images `sample` (B, channels, H, W) the two parts must reproduce the logits.
+    Raises:
+        UserError: if they cannot be read, or fit less than 90 % of the network's parameters.
     """
-    problem = ""
-    for full_name in _find_full_names(name):
-        network = _create_network(full_name, classes, channels=sample.shape[1])
-        layer = _find_last_linear(network, classes)
-        if layer is None:
-            problem = f"its classifier is not a linear layer with {classes} outputs"
-            continue
-        own = state.get(f"{layer}.weight")
-        if own is not None and len(own) != classes:
-            problem = f"its classifier has {len(own)} classes, the data has {classes}"
-            continue
-        try:
-            network.load_state_dict(state)
-        except RuntimeError as error:
-            problem = " ".join(str(error).split())[:300]
-            continue
-        return _split(full_name, network.eval(), _read_layer(state, f"{layer}."), sample)
-    raise UserError(f"the checkpoint does not fit {name}: {problem}")
+    if weights == PRETRAINED:
+        source, state = PRETRAINED, fetch_state(name)
+    else:
+        path = find_file(weights)
+        source, state = path.name, read_state(path)
+    own = backbone.inner.state_dict()
+    state = _adapt_channels(_rename(strip_prefixes(state, own), backbone), own)
+    fitting = {n: value for n, value in state.items() if n in own and _same(value, own[n])}
+    fitted = FittedWeights(
+        source=source,
+        network=name,
+        state=fitting,
+        parameters=_count_parameters(backbone.inner, fitting),
+        left_out=tuple(n for n in state if n not in own),
+        resized=tuple(n for n in state if n in own and n not in fitting),
+        fresh=tuple(n for n in own if n not in state and not n.endswith("num_batches_tracked")),
+    )
+    if fitted.parameters[0] < LEAST_SHARE * fitted.parameters[1]:
+        raise _misfit(fitted, state, own, weights)
+    if broken := [n for n, value in fitting.items() if not torch.isfinite(value).all()]:
+        raise UserError(f"{source} holds infinite values or NaN in {some(broken)}: it is damaged")
+    return fitted
 
 
-def rebuild(full_name: str, classes: int, channels: int) -> HeadlessNetwork:
-    """Build the network that `build` returned under `full_name`, with random weights."""
-    if full_name not in _find_full_names(full_name.partition("/")[2]):
-        raise UserError(f"there is no network '{full_name}' in this version of its library")
-    network = _create_network(full_name, classes, channels)
-    layer = _find_last_linear(network, classes)
-    if layer is None:
-        raise UserError(
-            f"the classifier of {full_name} is not a linear layer with {classes} outputs"
-        )
-    return HeadlessNetwork(full_name, network, layer)
+def _same(value: Tensor, own: Tensor) -> bool:
+    return value.shape == own.shape and value.is_floating_point() == own.is_floating_point()
 
 
-def _find_full_names(name: str) -> list[str]:
-    """Find every network called `name`, in timm and in torchvision."""
-    import timm
-    from torchvision import models
-
-    of_torchvision = models.list_models(module=models)
-    known = (timm.is_model(name), name in of_torchvision)
-    if not any(known):
-        names = [*timm.list_models(), *of_torchvision]
-        raise unknown("network", name, names, "any of timm or torchvision")
-    return [prefix + name for prefix, has in zip(LIBRARY_PREFIXES, known, strict=True) if has]
+def _count_parameters(network: nn.Module, state: StateDict) -> tuple[int, int]:
+    sizes = {name: parameter.numel() for name, parameter in network.named_parameters()}
+    return sum(size for name, size in sizes.items() if name in state), sum(sizes.values())
 
 
-def _create_network(full_name: str, classes: int, channels: int) -> nn.Module:
-    """Create the complete network with random weights."""
-    import timm
-    from torchvision import models
-
-    library, _, name = full_name.partition("/")
-    if library == "timm":
-        return timm.create_model(name, num_classes=classes, in_chans=channels)
-    return cast(nn.Module, models.get_model(name, weights=None, num_classes=classes))
-
-
-def _find_last_linear(network: nn.Module, classes: int) -> str | None:
-    """Return the name of the last linear layer with `classes` outputs, or None."""
-    linear = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Linear)]
-    return next((name for name, m in reversed(linear) if m.out_features == classes), None)
+def _rename(state: StateDict, backbone: Backbone) -> StateDict:
+    """Rename weights, and resize position embeddings, as the network's library does."""
+    network = backbone.inner
+    if isinstance(backbone, Timm):
+        module = sys.modules[type(network).__module__]
+        adapt = next((getattr(module, f) for f in FILTERS if hasattr(module, f)), None)
+    else:
+        adapt = _resize_embeddings if "encoder.pos_embedding" in state else None
+    if adapt:
+        # it may fail on the names of another network, which is then refused for its names
+        with suppress(Exception), warnings.catch_warnings(action="ignore"):
+            return _call(adapt, state, network)
+    return state
 
 
-@torch.no_grad()
-def _split(
-    full_name: str, network: nn.Module, layer: LastLayer, sample: Tensor
-) -> tuple[HeadlessNetwork, LastLayer]:
-    """Split the network before its last layer, and check that the parts give the same logits."""
-    try:
-        expected = network(sample)
-    except Exception as error:  # a network may raise any type for a size that it does not take
-        shape = "x".join(map(str, sample.shape[1:]))
-        problem = f"{full_name} does not take images of {shape}: {error}"
-        raise UserError(f"{problem}. Another --image-size may fit") from error
-    headless = HeadlessNetwork(full_name, network, layer.prefix.removesuffix("."))
-    logits = nn.functional.linear(headless(sample), layer.weight, layer.bias)
-    if logits.shape != expected.shape or not torch.allclose(logits, expected, rtol=1e-3, atol=1e-3):
-        raise UserError(
-            f"{full_name} does more after its last linear layer, so replacing that layer would not "
-            "give the logits that are measured here: use a network that ends in a linear layer"
-        )
-    return headless, layer
+def _call(adapt: Callable[..., Any], state: StateDict, network: nn.Module) -> StateDict:
+    """Call a filter of timm; some take the weights alone."""
+    alone = len(signature(adapt).parameters) == 1
+    result = adapt(dict(state)) if alone else adapt(dict(state), network)
+    return cast(StateDict, dict(result))
+
+
+def _resize_embeddings(state: StateDict, network: Any) -> StateDict:
+    """Resize the position embeddings of torchvision's vision transformers."""
+    from torchvision.models.vision_transformer import interpolate_embeddings
+
+    size, patch = network.image_size, network.patch_size
+    return cast(StateDict, interpolate_embeddings(size, patch, state))
+
+
+def _adapt_channels(state: StateDict, own: StateDict) -> StateDict:
+    """Adapt convolutions of colour images to the channels that the network takes."""
+    from timm.models import adapt_input_conv
+
+    adapted = dict(state)
+    for name, value in state.items():
+        if value.ndim == 4 and value.shape[1] == 3 and name in own and own[name].ndim == 4:
+            channels = own[name].shape[1]
+            if own[name].shape == (value.shape[0], channels, *value.shape[2:]):
+                adapted[name] = adapt_input_conv(channels, value)
+    return adapted
+
+
+def _misfit(fitted: FittedWeights, state: StateDict, own: StateDict, weights: str) -> UserError:
+    """Return the error for weights that fit too little of the network."""
+    fit, total = fitted.parameters
+    names = (*fitted.resized, *fitted.fresh, *fitted.left_out)[:3]
+    different = [f"{n}: {_shape(state, n)} in the file, {_shape(own, n)} here" for n in names]
+    likely = None if weights == PRETRAINED else infer_backbone(Path(weights))
+    way = "pass the --backbone that they belong to"
+    if likely and likely != fitted.network:
+        way = f"the file's name suggests --backbone {likely}"
+    return UserError(
+        f"the weights of {fitted.source} fit {100 * fit / max(total, 1):.0f} % of the parameters "
+        f"of {fitted.network}, and {100 * LEAST_SHARE:.0f} % are needed: {way}. First differences: "
+        + "; ".join(different)
+    )
+
+
+def _shape(state: StateDict, name: str) -> str:
+    """Return the shape of a tensor as 64x3x7x7, or `absent`."""
+    if name not in state:
+        return "absent"
+    return "x".join(map(str, state[name].shape)) or "one number"

@@ -18,8 +18,9 @@ from torch.nn import functional as F
 from longtail.core.errors import UserError, some, unknown
 from longtail.data.base import Split
 from longtail.evaluation import tables
-from longtail.nn.backbones import Backbone, Conv4, ResNet32, Timm
+from longtail.nn.backbones import Conv4, ResNet32
 from longtail.nn.heads import Head
+from longtail.nn.libraries import Backbone, Timm
 from longtail.nn.preprocess import to_channels_last
 from longtail.runs.reopen import OpenRun
 

@@ -129,7 +129,8 @@ def _train_beside(
     """Train `job` on `data` in a folder inside its run."""
     inner = replace(job, run=Run(job.run.folder / folder))
     if fabric.global_rank == 0:
-        inner.run.begin(job.config, overwrite=False, cuda=on_cuda(fabric))
+        cuda, weights = on_cuda(fabric), job.weights_id
+        inner.run.begin(job.config, overwrite=False, cuda=cuda, weights_id=weights)
     fabric.barrier()
     training = train_jobs([inner], lambda _: data, fabric, progress)
     for error in training.failed.values():

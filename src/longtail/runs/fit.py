@@ -25,6 +25,7 @@ from longtail.runs.record import evaluate_training
 from longtail.runs.train import train_jobs
 from longtail.training.launch import explain_out_of_memory, launch
 from longtail.training.loop import Progress
+from longtail.training.model import fit_weights
 from longtail.training.probe import check_fits
 
 
@@ -51,7 +52,8 @@ def fit(
         overwrite: replace the run in `out`.
         progress: called after steps and epochs. By default a terminal or a notebook shows them;
             False shows nothing.
-        options: any field of `Config`, and the method's own options.
+        options: any field of `Config`, such as `weights`, a file or "pretrained" for the network's
+            published weights; and the method's own options.
     """
     name = data.full_name if isinstance(data, Data) else os.fspath(data)
     config = Config.preset(name).with_options(**options)
@@ -60,7 +62,12 @@ def fit(
         data_sets.check_loaded(data, options)
         root = config.files.root or data.files.root
         config = replace(config, files=replace(data.files, root=root))
-    jobs = planning.plan(config, [config.method], seeds if seeds is not None else [config.seed], Path(out))
+        if config.weights:  # they cannot choose how images are resized that are loaded already
+            way = data.files.interpolation or "bilinear"
+            config = config.with_options(interpolation=way)
+    jobs = planning.plan(
+        config, [config.method], seeds if seeds is not None else [config.seed], Path(out)
+    )
     loaded = data if isinstance(data, Data) else None
     with nullcontext(progress or None) if progress is not None else show_if_seen() as shown:
         runs = run_jobs(jobs, data=loaded, resume=resume, overwrite=overwrite, progress=shown)
@@ -95,13 +102,15 @@ def run_jobs(
     def check_folders() -> None:
         for job in jobs:
             job.run.check(job.config, resume=resume, overwrite=overwrite)
+            job.check_weights(overwrite=overwrite)
 
     jobs = [own_recipe.settle_inputs(job, data, resume=resume) for job in jobs]
     if not any(job.config.adaptive for job in jobs):
         check_folders()
-    data_of = planning.load_data(jobs) if data is None else lambda job: data
-    jobs = own_recipe.settle_trainings(jobs, data_of)
+    loaded = planning.load_data(jobs) if data is None else lambda job: data
+    jobs = own_recipe.settle_trainings(jobs, loaded)
     check_folders()
+    data_of = planning.adapt_inputs(jobs, loaded)
     for job in jobs:
         if on_data:
             on_data(job, data_of(job))
@@ -117,12 +126,16 @@ def run_jobs(
     replicas = planning.count_replicas(jobs, data_of, probes, fabric)
     others = [*others, *jobs]
     unfinished = planning.select_unfinished(jobs, data_of, overwrite)
+    for job in unfinished:
+        if job.config.weights and (overwrite or not job.run.has_checkpoint):
+            fit_weights(job.config, data_of(job))  # refuses weights that do not fit
 
     def begin() -> None:
         check_folders()  # again: no other process can change them now
         for job in unfinished:
             if overwrite or not job.run.finished:
-                job.run.begin(job.config, overwrite=overwrite, cuda=planning.on_cuda(fabric))
+                cuda, weights = planning.on_cuda(fabric), job.weights_id
+                job.run.begin(job.config, overwrite=overwrite, cuda=cuda, weights_id=weights)
 
     folders = [job.run.folder for job in unfinished]
     with _name_resume_command(jobs), hold_folders(folders, fabric, begin):

@@ -114,6 +114,19 @@ class Folder(ABC, Generic[C]):
         return self.finished and (self.folder / "model.safetensors").exists()
 
     @property
+    def has_checkpoint(self) -> bool:
+        """Whether a checkpoint is there to continue from."""
+        return (self.folder / "last.pt").exists()
+
+    @property
+    def weights_id(self) -> str | None:
+        """What tells the weights apart that the run started from; None before its start."""
+        try:
+            return cast(str | None, json.loads((self.folder / "env.json").read_text())["weights"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
     def metrics(self) -> list[dict[str, Any]]:
         """The records of metrics.jsonl, one for each epoch."""
         path = self.folder / "metrics.jsonl"
@@ -161,14 +174,17 @@ class Folder(ABC, Generic[C]):
         elif there - {"env.json"}:  # a killed start leaves that file alone
             raise UserError(f"{self.folder} is not empty and not a run: choose another --out")
 
-    def begin(self, config: C, *, overwrite: bool, cuda: bool) -> None:
+    def begin(
+        self, config: C, *, overwrite: bool, cuda: bool, weights_id: str | None = None
+    ) -> None:
         """Make the folder for `config`; only rank 0 calls this, after `check`.
 
         config.yaml holds absolute paths of its data, so that the run can be opened from any
         directory; no result, report, export or model card does.
         """
         self.remove() if overwrite else self._remove_half_written()
-        self.write("env.json", json.dumps(environment(cuda=cuda), indent=2) + "\n")
+        facts = environment(cuda=cuda) | ({"weights": weights_id} if weights_id else {})
+        self.write("env.json", json.dumps(facts, indent=2) + "\n")
         self.write("config.yaml", map_paths(config, self.is_path, make_absolute).to_yaml())
 
     @property
@@ -191,8 +207,8 @@ class Folder(ABC, Generic[C]):
 
     def missing_data(self, error: UserError) -> UserError:
         """Return the error for a run whose data cannot be loaded because of `error`."""
-        paths = paths_of(self.config, self.is_path).values()
-        missing = [path for path in paths if not exists(path)]
+        paths = paths_of(self.config, self.is_path).items()
+        missing = [path for name, path in paths if name != "weights" and not exists(path)]
         reason = f"{missing[0]} does not exist" if missing else error
         return UserError(
             f"the data of {self.folder} cannot be loaded: {reason}. If it was moved, pass --data "

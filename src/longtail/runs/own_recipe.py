@@ -16,7 +16,7 @@ from longtail.core.errors import UserError
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.nn.published import describe_inputs, infer_backbone
-from longtail.runs.plan import DataOf, Job
+from longtail.runs.plan import DataOf, Job, set_interpolation
 from longtail.training.launch import find_accelerator
 from longtail.training.probe import time_step
 
@@ -33,7 +33,7 @@ LARGEST = 128
 SMALLEST = 96
 """Least pixels per side that a network with weights sees."""
 DEFAULT_NETWORK = "tf_efficientnet_lite0"
-"""Network for `--pretrained` without `--backbone`: fast on a CPU, and its results are in the docs."""
+"""Network for `--pretrained` without `--backbone`: it is fast on a CPU too."""
 SMALL_STEPS = ("vit", "deit", "beit", "eva", "swin", "convnext")
 """Families that diverge at the learning rate of networks with batch normalisation."""
 
@@ -51,7 +51,7 @@ def settle_inputs(job: Job, data: Data | None, *, resume: bool) -> Job:
     job = _keep_stored(job) if resume else job
     config = job.config
     if "backbone" in config.adaptive and config.weights and not job.method.backbone:
-        config = config.with_options(backbone=_choose_network(config.weights))
+        config = set_interpolation(config.with_options(backbone=_choose_network(config.weights)))
     if "image_size" in config.adaptive and data is None:
         inputs = describe_inputs(config.backbone) if config.weights else None
         largest = inputs.size if inputs else LARGEST

@@ -1,10 +1,11 @@
-"""The places of a run's data: the paths in its configuration that lead to it."""
+"""The places of a run's data and weights: the paths in its configuration that lead to them."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from longtail.core.config import PRETRAINED
 from longtail.core.options import Settings
 
 C = TypeVar("C", bound=Settings)
@@ -13,16 +14,20 @@ IsPath = Callable[[str], bool]
 
 
 def paths_of(config: Any, is_path: IsPath) -> dict[str, Path]:
-    """Return the paths of `config` that lead to its data, by their options."""
+    """Return the paths of `config` that lead to its data and weights, by their options."""
     paths = {name: path for name, path in vars(config.files).items() if isinstance(path, Path)}
+    weights = config.model.weights if hasattr(config, "model") else config.weights
+    if weights not in (None, PRETRAINED):
+        paths["weights"] = Path(weights)
     return {"data": Path(config.data), **paths} if is_path(config.data) else paths
 
 
 def map_paths(config: C, is_path: IsPath, change: Callable[[Path], Path]) -> C:
-    """Return `config` with `change` applied to each path that leads to its data."""
-    changed = {name: change(path) for name, path in paths_of(config, is_path).items()}
-    data = {"data": str(changed["data"])} if "data" in changed else {}
-    return config.with_options(**{**changed, **data})
+    """Return `config` with `change` applied to each path that leads to its data or weights."""
+    paths = paths_of(config, is_path)
+    changed: dict[str, Any] = {name: change(path) for name, path in paths.items()}
+    texts = {name: str(changed[name]) for name in ("data", "weights") if name in changed}
+    return config.with_options(**(changed | texts))
 
 
 def make_absolute(path: Path) -> Path:

@@ -16,14 +16,17 @@ import torch
 from lightning.fabric import Fabric
 
 from longtail import methods
-from longtail.core.config import Config
+from longtail.core.config import PRETRAINED, Config
 from longtail.core.errors import UserError, unknown
 from longtail.core.options import TO_ONE, with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.methods.base import Method
+from longtail.nn.published import describe_inputs
+from longtail.nn.weights import identify
 from longtail.runs.folder import Run
 from longtail.training.batches import choose_mix, must_stream
+from longtail.training.model import use_inputs_of_weights
 from longtail.training.probe import NetworkProbe
 from longtail.training.schedule import ends_in_warmup, schedule_stages
 
@@ -53,10 +56,31 @@ class Job:
 
     def _id(self, data: Data, method: str, options: dict[str, str]) -> str:
         tree = {**asdict(self.config), "method": method, "options": options}
+        del tree["weights"]
+        if self.config.weights:
+            tree["weights"] = self.weights_id  # wherever the file lies
         for place in ("machine", "files", "data", "adaptive"):
             del tree[place]
         text = json.dumps([tree, data.identity], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def weights_id(self) -> str | None:
+        """What tells the weights apart that it starts from; a run that has begun remembers it."""
+        weights = self.config.weights
+        if weights is None:
+            return None
+        gone = weights != PRETRAINED and not Path(weights).expanduser().is_file()
+        return (self.run.weights_id if gone else None) or identify(weights)
+
+    def check_weights(self, *, overwrite: bool) -> None:
+        """Refuse weights that do not exist, or other ones than a begun run started from."""
+        own, stored = self.weights_id, None if overwrite else self.run.weights_id
+        if stored and stored != own:
+            raise UserError(
+                f"{self.run.folder} started from other weights than {self.config.weights} holds "
+                "now: bring them back, train anew with --overwrite, or choose another --out"
+            )
 
     def load_checkpoint(self, data: Data) -> dict[str, Any] | None:
         """Load the run's checkpoint, if it has one; refuse one that was trained on other data."""
@@ -105,7 +129,16 @@ def resolve(config: Config) -> tuple[Config, Method]:
     options = methods.parse_options(config.method, config.options)
     method = methods.build(config.method, options)
     check_mix(config, method)
-    return replace(config, options=options, backbone=method.backbone or config.backbone), method
+    config = replace(config, options=options, backbone=method.backbone or config.backbone)
+    return config if "backbone" in config.adaptive else set_interpolation(config), method
+
+
+def set_interpolation(config: Config) -> Config:
+    """Resize images as the weights of `config` are used to, unless the user says how."""
+    files, inputs = config.files, describe_inputs(config.backbone) if config.weights else None
+    if files.interpolation is not None or inputs is None:
+        return config
+    return replace(config, files=replace(files, interpolation=inputs.interpolation))
 
 
 def check_mix(config: Config, method: Method) -> None:
@@ -155,6 +188,20 @@ def load_data(jobs: Sequence[Job]) -> DataOf:
     sources = dict.fromkeys((job.config.data, job.config.files) for job in jobs)
     sets = {source: data_sets.load(*source) for source in sources}
     return lambda job: sets[job.config.data, job.config.files]
+
+
+def adapt_inputs(jobs: Sequence[Job], data_of: DataOf) -> DataOf:
+    """Normalise the pixels of jobs that start from weights as these expect it."""
+
+    def source(job: Job) -> tuple[Any, ...]:
+        config = job.config
+        return config.data, config.files, config.backbone if config.weights else None
+
+    adapted: dict[tuple[Any, ...], Data] = {}
+    for job in jobs:
+        if source(job) not in adapted:
+            adapted[source(job)] = use_inputs_of_weights(job.config, data_of(job))
+    return lambda job: adapted[source(job)]
 
 
 def warn_about_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:

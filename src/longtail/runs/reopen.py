@@ -25,7 +25,7 @@ from longtail.runs.plan import Job, resolve
 from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
 from longtail.training.launch import launch
-from longtail.training.model import build_model, load_weights
+from longtail.training.model import build_model, load_weights, use_inputs_of_weights
 
 OwnData = Data | Path | str | None
 """A run's own data: loaded already, or its place if it was moved; None where it lay."""
@@ -82,7 +82,7 @@ def reopen(run: Run | Path | str, data: OwnData = None) -> OpenRun:
     job = Job(*resolve(run.config), run)
     choice = job.method.choice
     method = job.with_choice(run.result[choice.option]) if choice else job.method
-    own = own_data(run, data)
+    own = use_inputs_of_weights(job.config, own_data(run, data))
     model = build_model(job.config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = relaunch(run)

@@ -152,7 +152,8 @@ def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> lis
             placed[key] = place_features(job.config, job.method, data, fabric)
         elif key not in placed:
             placed[key] = place(data, train, job.config.machine, fabric.device)
-        replicas.append(Trainer(job.config, job.method, data, placed[key], fabric))
+        fresh = not job.run.has_checkpoint
+        replicas.append(Trainer(job.config, job.method, data, placed[key], fabric, fresh=fresh))
     return replicas
 
 

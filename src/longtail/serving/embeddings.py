@@ -1,48 +1,118 @@
-"""Write the features of a trained network, the inputs of its head, to a file.
+"""Write the features of a network, of a run or with published weights, to a file.
 
     longtail embed runs/x -o features.npz
+    longtail embed --data photos/ --weights resnet18.safetensors -o features.npz
 
 The file is a data set (`longtail train features.npz`), and holds arrays for the classifiers of
 `longtail.estimators`.
 """
 
 import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from lightning.fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
+from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.data import load as data_sets
-from longtail.data.base import Data
+from longtail.data.base import Data, Split
 from longtail.methods.base import Model
+from longtail.nn import backbones
+from longtail.nn.linear_heads import LinearHead
+from longtail.nn.preprocess import Preprocess
+from longtail.nn.published import describe_inputs, require_backbone
+from longtail.nn.weights import identify, load_into
 from longtail.runs.folder import Run
 from longtail.runs.reopen import own_data, relaunch
 from longtail.serving.model import read_run
+from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
+from longtail.training.launch import launch
+from longtail.training.model import use_inputs_of_weights
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """A network that computes features, and the images it computes them of."""
+
+    model: Model
+    preprocess: Preprocess
+    images: Data
+    fabric: Fabric
+    machine: MachineConfig
+    origin: Mapping[str, Any]
+    """Where the features come from."""
+
+    def features(self, split: Split) -> Tensor:
+        """Compute the features (N, D) of `split`."""
+        return extract(self.model, split, self.preprocess, self.fabric, self.machine)
 
 
 def embed(
-    run: Run | Path | str, out: Path | str, *, data: Path | str | Data | None = None, **options: Any
+    run: Run | Path | str | None = None,
+    out: Path | str = "features.npz",
+    *,
+    data: Path | str | Data | None = None,
+    weights: Path | str | None = None,
+    backbone: str | None = None,
+    **options: Any,
 ) -> Path:
-    """Write the penultimate features of a run's network to an `.npz` file; return its path.
+    """Write the penultimate features of a network to an `.npz` file; return its path.
 
     Args:
-        run: a finished run.
+        run: a finished run; without, `weights` and `data` are needed.
         out: the file. It holds x_train, y_train, x_val, y_val, x_test and y_test for the parts
             that exist, the class names, and the origin of the features.
         data: images to embed, prepared as for training; by default those of the run.
+        weights: a file, or `pretrained` for the published weights of `backbone`, in place of a run.
+        backbone: the network of `weights`; by default the name of the file tells.
         options: fields of `DataConfig` for `data`; without `data`, only `root`, the folder of the
             run's own data.
     """
     out = Path(out)
     if out.suffix != ".npz":
         raise UserError(f"{out} must end in .npz: that is how longtail recognises the format")
-    run = Run.open(run)
+    if (run is None) == (weights is None):
+        raise UserError("pass the folder of a run, or --weights FILE or --pretrained, and not both")
+    if run is not None:
+        made = _open_run(Run.open(run), data, backbone, options)
+    else:
+        made = _open_weights(os.fspath(cast(Path | str, weights)), data, backbone, options)
+    arrays: dict[str, NDArray[Any]] = {}
+    for part in ("train", "val", "test"):
+        if (split := getattr(made.images, part)) is not None:
+            arrays[f"x_{part}"] = _to_float16(made.features(split))
+            arrays[f"y_{part}"] = split.labels.numpy()
+    arrays["classes"] = np.array(made.images.classes, dtype=str)
+    about = {
+        "images": Path(made.images.full_name).name,
+        "images_sha256": made.images.subset_sha256,
+        **made.origin,
+    }
+    arrays["made_by"] = np.array(json.dumps(about))
+    with replace_atomically(out) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+    return out
+
+
+def _open_run(
+    run: Run, data: Path | str | Data | None, backbone: str | None, options: dict[str, Any]
+) -> Embedder:
+    """Open the network of a run and load the images to embed."""
+    if backbone:
+        raise UserError(f"--backbone {backbone}: a run has its own network. Leave it out")
     served = read_run(run)
     images = _load_images(run, data, options)
     own, other = served.about.blueprint.shape, tuple(images.train.inputs.shape[1:])
@@ -51,22 +121,9 @@ def embed(
             f"{run.folder} was trained on inputs of shape {own}, but {images.name} has {other}: "
             "only height and width may differ"
         )
-    fabric, machine = relaunch(run), run.config.machine
-    model = Model(served.backbone, served.head)
-    # channels last as in training, for bit-identical features
-    model.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    preprocess = served.preprocess.to(fabric.device)
-    arrays: dict[str, NDArray[Any]] = {}
-    for part in ("train", "val", "test"):
-        if (split := getattr(images, part)) is not None:
-            arrays[f"x_{part}"] = _to_float16(extract(model, split, preprocess, fabric, machine))
-            arrays[f"y_{part}"] = split.labels.numpy()
-    arrays["classes"] = np.array(images.classes, dtype=str)
     stored = run.result
     ratio = "" if stored["ratio"] is None else f":{stored['ratio']:g}"
     origin = {
-        "images": Path(images.full_name).name,
-        "images_sha256": images.subset_sha256,
         "network": run.config.backbone,
         "trained_on": Path(f"{stored['data']}{ratio}").name,
         "method": run.config.method,
@@ -74,10 +131,53 @@ def embed(
         "epochs": run.config.train.epochs,
         "training_id": stored["training_id"],
     }
-    arrays["made_by"] = np.array(json.dumps(origin))
-    with replace_atomically(out) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
-    return out
+    model = Model(served.backbone, served.head)
+    return _place(model, served.preprocess, images, relaunch(run), run.config.machine, origin)
+
+
+def _open_weights(
+    weights: str, data: Path | str | Data | None, backbone: str | None, options: dict[str, Any]
+) -> Embedder:
+    """Load weights into their network, and the images to embed as these weights expect them."""
+    if data is None:
+        raise UserError("which images? Pass --data, a name or a folder, with --weights")
+    name = backbone or require_backbone(weights)
+    content = identify(weights)  # before the images are read
+    inputs = describe_inputs(name)
+    if isinstance(data, Data):
+        data_sets.check_loaded(data, options)
+        images = data
+    else:
+        wanted: dict[str, Any] = {"interpolation": inputs.interpolation} if inputs else {}
+        if inputs and data_sets.is_path(str(data)):
+            wanted["image_size"] = inputs.size
+        images = data_sets.load(data, **(wanted | options))
+    config = Config(backbone=name, weights=weights, train=TrainConfig(augment="none"))
+    images = use_inputs_of_weights(config, images)
+    if images.embeddings:
+        raise UserError(f"{images.name} holds embeddings already: pass images")
+    channels, *size = images.train.inputs.shape[1:]
+    network = backbones.build(name, channels, (size[0], size[1]))
+    logger.info("%s", load_into(network, name, weights))
+    machine = MachineConfig()
+    preprocess = build_preprocess(images, config.train)
+    origin = {"network": name, "weights": Path(weights).name, "weights_sha256": content}
+    model = Model(network, LinearHead(network.dim, len(images.classes)))
+    return _place(model, preprocess, images, launch(machine), machine, origin)
+
+
+def _place(
+    model: Model,
+    preprocess: Preprocess,
+    images: Data,
+    fabric: Fabric,
+    machine: MachineConfig,
+    origin: Mapping[str, Any],
+) -> Embedder:
+    """Put network and preprocessing on the device."""
+    # channels last as in training, for bit-identical features
+    model.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Embedder(model, preprocess.to(fabric.device), images, fabric, machine, origin)
 
 
 def _load_images(run: Run, data: Path | str | Data | None, options: dict[str, Any]) -> Data:

@@ -51,9 +51,10 @@ class ModelDescription:
         if self.blueprint.embeddings:
             return f"float32 embeddings (batch, {self.blueprint.shape[0]}), as they are"
         channels, height, width = self.blueprint.shape
+        colours, way = "RGB" if channels == 3 else "grey", self.blueprint.interpolation
         return (
-            f"decode to {'RGB' if channels == 3 else 'grey'}, resize (bilinear) until the image "
-            f"just covers {width}x{height} pixels, cut out the middle, pass uint8 "
+            f"decode to {colours}, resize ({way}) until the image just covers {width}x{height} "
+            "pixels, cut out the middle, pass uint8 "
             f"(batch, {channels}, {height}, {width}); the model itself "
             + ("" if self.blueprint.seen == (height, width) else "cuts out what it sees and ")
             + "normalises"

@@ -163,7 +163,8 @@ class Predictor:
                     reasons[place] = str(error)
                     yield b""  # unreadable too, to keep the order
 
-        for place, pixels in enumerate(decode_in_threads(blobs(), (height, width))):
+        way = self.about.blueprint.interpolation
+        for place, pixels in enumerate(decode_in_threads(blobs(), (height, width), way)):
             pixels = reasons.pop(place, pixels)
             if not isinstance(pixels, str) and channels == 1:
                 colour = Image.fromarray(pixels.transpose(1, 2, 0))

@@ -25,9 +25,11 @@ from longtail.estimators.rows import HELD_OUT
 from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
 from longtail.evaluation.alpha import choose_alpha, cosines, label_free_alpha
 from longtail.methods.base import Model
-from longtail.nn import weights as networks
-from longtail.nn.backbones import Backbone, Identity
+from longtail.nn import split as networks
+from longtail.nn.backbones import Identity
+from longtail.nn.checkpoints import StateDict, read_state
 from longtail.nn.heads import AffineHead, CosineHead, Head
+from longtail.nn.libraries import Backbone, HeadlessNetwork
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.model import ModelDescription, ServedModel
@@ -61,7 +63,7 @@ class Retrofit:
     """Accuracy of the original layer."""
     after: Accuracy
     """Accuracy with TDE."""
-    state: networks.StateDict
+    state: StateDict
     """The checkpoint with the folded weights in its last layer, for the same network."""
 
     @property
@@ -143,7 +145,7 @@ def retrofit(
         raise UserError(f"{folder} is not empty: choose another --out")
     if isinstance(data, Data):
         data_sets.check_loaded(data, options)
-    state = networks.read_state(Path(checkpoint))
+    state = read_state(Path(checkpoint))
     data = data if isinstance(data, Data) else data_sets.load(data, **options)
     if pixels == "imagenet" and len(data.mean) == 3:
         data = replace(data, mean=IMAGENET_MEAN, std=IMAGENET_STD)
@@ -167,8 +169,8 @@ def retrofit(
 
 
 def _split_network(
-    state: networks.StateDict, data: Data, name: str
-) -> tuple[Identity | networks.HeadlessNetwork, networks.LastLayer]:
+    state: StateDict, data: Data, name: str
+) -> tuple[Identity | HeadlessNetwork, networks.LastLayer]:
     """Return the part of the network that computes the features, and its last layer."""
     classes, sample = len(data.classes), data.train.take(torch.arange(2)).load_inputs()
     if data.embeddings:
@@ -197,7 +199,7 @@ def _extract_features(
 
 @torch.no_grad()
 def _retrofit_layer(
-    parts: Mapping[str, Split], layer: networks.LastLayer, data: Data, state: networks.StateDict
+    parts: Mapping[str, Split], layer: networks.LastLayer, data: Data, state: StateDict
 ) -> Retrofit:
     """Measure the direction, choose alpha, and evaluate both heads."""
     train, held, chosen_on = parts["train"], parts.get("val"), "val"
@@ -235,7 +237,7 @@ def _retrofit_layer(
 
 
 def _make_model(
-    result: Retrofit, backbone: Identity | networks.HeadlessNetwork, data: Data, checkpoint: str
+    result: Retrofit, backbone: Identity | HeadlessNetwork, data: Data, checkpoint: str
 ) -> ServedModel:
     """Build the network with the new head, its adjustable alpha set to the chosen one."""
     name = "identity" if isinstance(backbone, Identity) else backbone.name

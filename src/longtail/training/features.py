@@ -57,7 +57,7 @@ def place_features(config: Config, method: Method, data: Data, fabric: Fabric) -
 
     The network is the one that the training starts from, so a resumed one gets the same features.
     """
-    model = build_model(config, method, data).to(fabric.device)
+    model = build_model(config, method, data, fresh=True).to(fabric.device)
     preprocess = build_preprocess(data, config.train).to(fabric.device)
     features = extract(model, data.train, preprocess, fabric, config.machine)
     return FeatureBatches(features, data, config.train)

@@ -1,8 +1,10 @@
 """The model of a run: built from its seed, described as plain values, loaded."""
 
 import inspect
+import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -13,21 +15,32 @@ from longtail.core.config import Config
 from longtail.core.errors import UserError, unknown
 from longtail.core.seeding import stream
 from longtail.data.base import Data
+from longtail.data.decoding.images import Interpolation
 from longtail.methods.base import Method, Model
 from longtail.nn import backbones
 from longtail.nn import weights as networks
 from longtail.nn.heads import Head, NormalisedHead
+from longtail.nn.libraries import ImageSize
 from longtail.nn.preprocess import Preprocess
+from longtail.nn.published import describe_inputs
 from longtail.training.batches import input_size
 
+logger = logging.getLogger(__name__)
 
-def build_model(config: Config, method: Method, data: Data) -> Model:
-    """Build the model of a run on the CPU; its weights depend on the seed alone."""
+
+def build_model(config: Config, method: Method, data: Data, *, fresh: bool = False) -> Model:
+    """Build the model of a run on the CPU; its weights depend on the seed alone.
+
+    With `fresh` the network starts from the weights that `config` names; without, a checkpoint
+    must follow.
+    """
     check_backbone(config, method, data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(config.seed, "init"))
-        backbone = backbones.build(config.backbone, data.train.inputs.shape[1])
+        backbone = backbones.build(config.backbone, *_image_shape(config, data))
         model = Model(backbone, method.head(backbone.dim, len(data.classes)), config.train.drop)
+    if fresh and config.weights:
+        backbone.inner.load_state_dict(fit_weights(config, data).state, strict=False)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 
@@ -35,6 +48,11 @@ def build_model(config: Config, method: Method, data: Data) -> Model:
 def check_backbone(config: Config, method: Method, data: Data) -> None:
     """Refuse images without a network and embeddings with one."""
     name = config.backbone
+    if data.embeddings and config.weights:
+        raise UserError(
+            f"--weights {config.weights} are those of a network, and {data.name} holds embeddings, "
+            "which need none: leave them out"
+        )
     if data.embeddings == (name == "identity"):
         return
     if method.backbone:
@@ -45,6 +63,39 @@ def check_backbone(config: Config, method: Method, data: Data) -> None:
     kind = "embeddings" if data.embeddings else "images"
     other = "--backbone identity" if data.embeddings else "a network, such as conv4"
     raise UserError(f"{data.name} holds {kind}: it needs {other}, not --backbone {name}")
+
+
+def fit_weights(config: Config, data: Data) -> networks.FittedWeights:
+    """Fit the weights that a run starts from into its network, and log how they fit, once."""
+    assert config.weights is not None
+    content = networks.identify(config.weights)
+    return _fit_weights(config.weights, content, config.backbone, *_image_shape(config, data))
+
+
+@lru_cache(maxsize=1)  # seeds and methods start from the same weights
+def _fit_weights(
+    weights: str, content: str, name: str, channels: int, size: ImageSize | None
+) -> networks.FittedWeights:
+    """Fit `weights`, whose hash is `content`."""
+    with torch.random.fork_rng(devices=[]):
+        fitted = networks.fit(backbones.build(name, channels, size), name, weights)
+    logger.info("%s", fitted)
+    return fitted
+
+
+def _image_shape(config: Config, data: Data) -> tuple[int, ImageSize | None]:
+    """Return the channels of the network's inputs, and the size of images."""
+    size = None if data.embeddings else input_size(data, config.train)
+    return data.train.inputs.shape[1], size
+
+
+def use_inputs_of_weights(config: Config, data: Data) -> Data:
+    """Return `data` with the mean and deviation that the weights of `config` were trained with."""
+    inputs = describe_inputs(config.backbone) if config.weights else None
+    if inputs is None or data.embeddings:
+        return data
+    mean, std = inputs.for_channels(data.train.inputs.shape[1])
+    return replace(data, mean=mean, std=std)
 
 
 def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
@@ -74,13 +125,17 @@ class Blueprint:
     """Mean of each channel on the 0..1 scale; empty for embeddings."""
     std: tuple[float, ...]
     """Standard deviation of each channel, likewise."""
+    interpolation: Interpolation = "bilinear"
+    """How images are resized."""
 
     @staticmethod
     def of(config: Config, head: Head, data: Data) -> "Blueprint":
         """Describe `head` on the network of `config`, trained on `data`."""
         shape = tuple(data.train.inputs.shape[1:])
         seen = () if data.embeddings else input_size(data, config.train)
-        return Blueprint(config.backbone, describe_head(head), shape, seen, data.mean, data.std)
+        way = data.files.interpolation or "bilinear"
+        described = describe_head(head)
+        return Blueprint(config.backbone, described, shape, seen, data.mean, data.std, way)
 
     @property
     def embeddings(self) -> bool:
@@ -93,9 +148,8 @@ class Blueprint:
         kind = find_head(str(values.pop("kind")))
         with torch.random.fork_rng(devices=[]):  # leaves the caller's random numbers alone
             head, channels = kind(**values), self.shape[0]
-            if self.backbone.startswith(networks.LIBRARY_PREFIXES):
-                return Model(networks.rebuild(self.backbone, head.classes, channels), head)
-            return Model(backbones.build(self.backbone, channels), head)
+            size = None if self.embeddings else (self.seen[0], self.seen[1])
+            return Model(backbones.build(self.backbone, channels, size), head)
 
     def preprocess(self) -> Preprocess:
         """Build the module that turns stored inputs into network inputs."""
@@ -111,9 +165,13 @@ class Blueprint:
         """Read what `to_json` returned; errors name `source`, the file."""
         try:
             lists = {name: tuple(tree[name]) for name in ("shape", "seen", "mean", "std")}
-            blueprint = Blueprint(str(tree["backbone"]), dict(tree["head"]), **lists)
+            way = tree.get("interpolation", "bilinear")  # absent in older files
+            blueprint = Blueprint(
+                str(tree["backbone"]), dict(tree["head"]), **lists, interpolation=way
+            )
             channels = 0 if blueprint.embeddings else blueprint.shape[0]
             sound = len(blueprint.shape) in (1, 3) and "kind" in blueprint.head
+            sound &= way in ("bilinear", "bicubic")
             sound &= len(blueprint.seen) == len(blueprint.shape[1:])
             sound &= all(type(n) is int and n > 0 for n in blueprint.shape + blueprint.seen)
             sound &= len(blueprint.mean) == len(blueprint.std) == channels

@@ -1,5 +1,6 @@
 """Try a training out before it touches a folder: network, head, and batch sizes over ranks."""
 
+import logging
 import time
 from functools import cache
 from typing import NamedTuple
@@ -12,8 +13,11 @@ from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.methods.base import Method
 from longtail.nn import backbones
+from longtail.nn.libraries import Backbone
 from longtail.training.batches import choose_augmentation, sample_input
 from longtail.training.model import check_backbone
+
+logger = logging.getLogger(__name__)
 
 
 TIMED_IMAGES = 8
@@ -29,6 +33,8 @@ class NetworkProbe(NamedTuple):
     """Numbers that all its layers output for one input."""
     random: bool
     """Whether a layer is random while training, such as dropout."""
+    stride: int
+    """Pixels of the image for each pixel of the last feature map."""
 
 
 def check_fits(config: Config, method: Method, data: Data, world: int) -> NetworkProbe:
@@ -46,6 +52,7 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> Networ
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             probe = probe_network(config.backbone, sample.shape[1:])
+            _check_stride(config, probe, sample.shape[2:])
         except UserError:
             raise
         except Exception as error:  # networks raise anything on a size they do not take
@@ -62,10 +69,24 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> Networ
     return probe._replace(random=probe.random or drops)
 
 
+def _check_stride(config: Config, probe: NetworkProbe, size: torch.Size) -> None:
+    """Refuse images that weights see as less than one pixel; warn if the network is untrained."""
+    if not size or min(size) >= probe.stride:
+        return
+    problem = (
+        f"images of {size[1]}x{size[0]} pixels are smaller than the stride of {config.backbone}, "
+        f"{probe.stride} pixels: its last feature map is a single pixel, most of it padding. Pass "
+        f"--image-size {2 * probe.stride} or more, or a network for small images"
+    )
+    if config.weights:
+        raise UserError(problem)
+    logger.warning("%s", problem)
+
+
 @cache  # a bench has many trainings of one network
 def probe_network(backbone: str, shape: torch.Size) -> NetworkProbe:
     """Pass one input of `shape` through a fresh network."""
-    network = backbones.build(backbone, shape[0]).eval()
+    network = _build(backbone, shape).eval()
     layers = [layer for layer in network.modules() if not list(layer.children())]
     sizes: list[int] = []
 
@@ -83,7 +104,12 @@ def probe_network(backbone: str, shape: torch.Size) -> NetworkProbe:
         raise ValueError(f"its features have {dim} numbers, not {network.dim}")
     # a layer may drop values, or paths, at random while training
     random = any(getattr(layer, name, 0.0) for layer in layers for name in ("p", "drop_prob"))
-    return NetworkProbe(dim, sum(sizes), random)
+    return NetworkProbe(dim, sum(sizes), random, network.stride)
+
+
+def _build(backbone: str, shape: torch.Size) -> Backbone:
+    """Build the network for inputs of `shape`."""
+    return backbones.build(backbone, shape[0], (shape[1], shape[2]) if len(shape) == 3 else None)
 
 
 def time_step(config: Config, data: Data) -> float:
@@ -91,7 +117,7 @@ def time_step(config: Config, data: Data) -> float:
     sample = sample_input(data, config.train)
     images = sample.repeat(TIMED_IMAGES, 1, 1, 1)
     with torch.random.fork_rng(devices=[]):
-        network = backbones.build(config.backbone, sample.shape[1]).train()
+        network = _build(config.backbone, sample.shape[1:]).train()
         for _ in range(2):  # the first pass also sets the network up
             began = time.perf_counter()
             network(images).sum().backward()
@@ -158,7 +184,7 @@ def _fewer_parts(parts: int, world: int) -> list[str]:
 def _why_not_alone(backbone: str, shape: torch.Size) -> str:
     """The error of a fresh network trained on one input; empty if there is none."""
     try:
-        backbones.build(backbone, shape[0]).train()(torch.zeros(1, *shape))
+        _build(backbone, shape).train()(torch.zeros(1, *shape))
     except ValueError as error:  # batch normalisation of a 1x1 map
         return str(error)
     return ""

@@ -35,13 +35,20 @@ class Trainer:
     """One model in training: `enter` a stage, `begin_epoch`, `step` by step, `end_epoch`."""
 
     def __init__(
-        self, config: Config, method: Method, data: Data, batches: Batches, fabric: Fabric
+        self,
+        config: Config,
+        method: Method,
+        data: Data,
+        batches: Batches,
+        fabric: Fabric,
+        *,
+        fresh: bool = True,
     ):
         self.config, self.data, self.batches, self.fabric = config, data, batches, fabric
         self.stages = schedule_stages(method.stages, config.train.epochs)
         self.current = self.stages[0]
         self.mix = choose_mix(config.train)
-        self.model = build_model(config, method, data).to(fabric.device)
+        self.model = build_model(config, method, data, fresh=fresh).to(fabric.device)
         self.model.takes_features = config.train.freeze
         if config.machine.sync_batchnorm and fabric.world_size > 1:
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)

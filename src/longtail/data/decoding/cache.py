@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from torch import Tensor
 
+from longtail.core.config import DataConfig
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import allocate_in_memory
 
@@ -153,6 +154,12 @@ def _allocate(part: Path | None, shape: tuple[int, ...]) -> NDArray[np.uint8]:
             with suppress(OSError):
                 part.unlink()
     return allocate_in_memory(shape)
+
+
+def describe_size(config: DataConfig) -> str:
+    """Describe the size that images are brought to, and the way; bilinear is not named."""
+    cubic = config.image_size is not None and config.interpolation == "bicubic"
+    return f"{config.image_size}{' bicubic' * cubic}"
 
 
 def hash_file(path: Path) -> str:

@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, some
 from longtail.core.progress import log_progress
 from longtail.data.decoding.host import count_cores
@@ -17,6 +17,7 @@ from longtail.data.decoding.images import (
     MAX_DECODERS,
     Allocate,
     ImageChunk,
+    Interpolation,
     PixelsOrReason,
     StoredImage,
     allocate_in_memory,
@@ -46,11 +47,21 @@ class ImageStore:
     """Yields the encoded images of ascending rows (N,), in their order."""
     describe: Callable[[int], str]
     """Describes a row so that the user finds it."""
-    image_size: int | None
-    corrupt: Literal["stop", "skip"]
+    config: DataConfig
+    """Size of the images, how they are resized, and what to do with unreadable ones."""
     file_name: Callable[[int], str] | None = None
     """Returns the name of a row under the root; None if the images are not files. Only files can
     be read in any order, and so be streamed."""
+
+    @property
+    def image_size(self) -> int | None:
+        """Pixels per side of a decoded image; None if images keep their size."""
+        return self.config.image_size
+
+    @property
+    def interpolation(self) -> Interpolation:
+        """How images are resized."""
+        return self.config.interpolation or "bilinear"
 
     def row_bytes(self) -> int:
         """Bytes of one decoded image, measured on the first; 0 if that one is unreadable."""
@@ -68,7 +79,7 @@ class ImageStore:
         """
         buffer = self.decode_rows(rows, allocate)
         if unreadable := buffer.unreadable:
-            if self.corrupt == "stop":
+            if self.config.corrupt == "stop":
                 counted = f": {len(unreadable):,} of {len(rows):,} images"
                 raise self.unreadable_error(unreadable, counted, "to leave such images out")
             for row, reason in unreadable.items():
@@ -87,7 +98,7 @@ class ImageStore:
                 raise
             log.warning("threads decode the remaining images: %s", reason.partition(":")[0])
         rest = rows[buffer.count :]
-        threads = decode_in_threads(self.blobs(rest), self.image_size)
+        threads = decode_in_threads(self.blobs(rest), self.image_size, self.interpolation)
         for image in log_progress("decoded", threads, len(rest)):
             buffer.add(image)
         return buffer
@@ -116,7 +127,7 @@ class ImageStore:
         unreadable = {}
         blobs = self.blobs(torch.tensor(rows))
         for image, row, blob in zip(images, rows, blobs, strict=True):
-            pixels = try_decode(blob, self.image_size)
+            pixels = try_decode(blob, self.image_size, self.interpolation)
             if isinstance(pixels, str):
                 unreadable[row] = pixels
             else:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +44,9 @@ PixelsOrReason = NDArray[np.uint8] | str
 Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
 """Returns an array of a shape, in memory or on disk, for a store to decode into."""
 
+Interpolation = Literal["bilinear", "bicubic"]
+"""How images are resized."""
+
 BATCH = 32
 """Images per task of the thread pool, so that its overhead is small even for small images."""
 MAX_DECODERS = 32
@@ -57,7 +60,12 @@ def allocate_in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return np.empty(shape, dtype=np.uint8)
 
 
-def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[np.uint8]:
+def decode(
+    blob: Blob,
+    *,
+    size: int | tuple[int, int] | None = None,
+    interpolation: Interpolation = "bilinear",
+) -> NDArray[np.uint8]:
     """Decode one image to RGB pixels (H, W, 3); grey images too.
 
     A rotation in the EXIF data is not applied: the published figures were made without it. With
@@ -79,10 +87,10 @@ def decode(blob: Blob, *, size: int | tuple[int, int] | None = None) -> NDArray[
         encoded = blob if isinstance(blob, bytes) else blob.read_bytes()
         with Image.open(io.BytesIO(encoded)) as image:
             if width and height and image.format == "JPEG" and image.mode == "RGB":
-                return _decode_jpeg(encoded, width, height)
+                return _decode_jpeg(encoded, width, height, interpolation)
             pixels = _to_rgb(image)
     if width and height and pixels.size != (width, height):
-        pixels = _resize_and_crop(pixels, width, height)
+        pixels = _resize_and_crop(pixels, width, height, interpolation)
     return np.asarray(pixels, dtype=np.uint8)
 
 
@@ -98,10 +106,13 @@ def read_size(blob: StoredImage) -> tuple[int, int] | None:
         return None
 
 
-def try_decode(blob: Blob, size: int | tuple[int, int] | None) -> PixelsOrReason:
+def try_decode(
+    blob: Blob, size: int | tuple[int, int] | None, interpolation: Interpolation = "bilinear"
+) -> PixelsOrReason:
     """Decode one image as `decode` does, channels first; return the reason if it is unreadable."""
     try:
-        return np.ascontiguousarray(decode(blob, size=size).transpose(2, 0, 1))
+        pixels = decode(blob, size=size, interpolation=interpolation)
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
     except (MemoryError, ImportError):  # not the image's fault
         raise
     except UnidentifiedImageError:  # its message names an object in memory
@@ -110,15 +121,18 @@ def try_decode(blob: Blob, size: int | tuple[int, int] | None) -> PixelsOrReason
         return f"{type(error).__name__}: {error}"
 
 
-def _decode_jpeg(encoded: bytes, width: int, height: int) -> NDArray[np.uint8]:
+def _decode_jpeg(
+    encoded: bytes, width: int, height: int, interpolation: Interpolation
+) -> NDArray[np.uint8]:
     """Decode an RGB JPEG with torchvision: Pillow's pixels in little over half the time."""
     from torchvision.io import ImageReadMode, decode_jpeg  # slow to import, and only needed here
+    from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
     stored = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
     image = decode_jpeg(stored, mode=ImageReadMode.RGB)
     across, down = _covering_size(image.shape[2], image.shape[1], width, height)
-    image = F.resize(image, [down, across], antialias=True)
+    image = F.resize(image, [down, across], InterpolationMode(interpolation), antialias=True)
     return np.asarray(F.center_crop(image, [height, width]).permute(1, 2, 0), dtype=np.uint8)
 
 
@@ -133,10 +147,12 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _resize_and_crop(image: Image.Image, width: int, height: int) -> Image.Image:
+def _resize_and_crop(
+    image: Image.Image, width: int, height: int, interpolation: Interpolation
+) -> Image.Image:
     """Resize until the image just covers `width` x `height`, and crop its centre."""
     across, down = _covering_size(*image.size, width, height)
-    image = image.resize((across, down), Image.Resampling.BILINEAR)
+    image = image.resize((across, down), Image.Resampling[interpolation.upper()])
     left, top = round((across - width) / 2), round((down - height) / 2)
     return image.crop((left, top, left + width, top + height))
 
@@ -150,12 +166,14 @@ def _covering_size(wide: int, tall: int, width: int, height: int) -> tuple[int, 
 
 
 def decode_in_threads(
-    blobs: Iterable[Blob], size: int | tuple[int, int] | None
+    blobs: Iterable[Blob],
+    size: int | tuple[int, int] | None,
+    interpolation: Interpolation = "bilinear",
 ) -> Iterator[PixelsOrReason]:
     """Decode `blobs` in threads (Pillow releases the interpreter lock) and in their order."""
 
     def decode_batch(batch: list[Blob]) -> list[PixelsOrReason]:
-        return [try_decode(blob, size) for blob in batch]
+        return [try_decode(blob, size, interpolation) for blob in batch]
 
     if size is not None:
         import torchvision.transforms.v2  # noqa: F401  threads that import at once see half of it

@@ -44,7 +44,7 @@ class StreamedImages:
 
     def report_unreadable(self, unreadable: Mapping[int, str]) -> None:
         """Raise an error for unreadable rows, or log each once and use black images."""
-        if unreadable and self.store.corrupt == "stop":
+        if unreadable and self.store.config.corrupt == "stop":
             raise self.store.unreadable_error(unreadable, "", "for black images in their place")
         for row, reason in unreadable.items():
             if row not in self.reported:

@@ -86,7 +86,7 @@ def _open_part(
     def describe(row: int) -> str:
         return f"box {boxes[row]['id']} of {crops[row].path}"
 
-    return Part.whole(ImageStore(blobs, describe, config.image_size, config.corrupt), labels)
+    return Part.whole(ImageStore(blobs, describe, config), labels)
 
 
 def _square_around(box: Sequence[float], width: int, height: int) -> tuple[int, int, int, int]:

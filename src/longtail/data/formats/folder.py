@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
-from longtail.data.decoding.cache import CachedStore, hash_files
+from longtail.data.decoding.cache import CachedStore, describe_size, hash_files
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import StoredImage
 from longtail.data.sources import Part, Source, Store
@@ -102,14 +102,14 @@ class Files:
     def open_store(self, config: DataConfig, describe: Callable[[int], str] | None = None) -> Store:
         """Make a store of the files; `describe` replaces their paths in messages."""
         describe = describe or self.describe
-        images = ImageStore(self.paths, describe, config.image_size, config.corrupt, self.name)
+        images = ImageStore(self.paths, describe, config, self.name)
         if config.image_size is None:  # resizing takes time, so only resized images are kept
             return images
 
         @cache
         def content() -> str:
             names = [self.name(row) for row in range(len(self._names))]
-            return f"{hash_files(self.root, names)} {config.image_size}"
+            return f"{hash_files(self.root, names)} {describe_size(config)}"
 
         return CachedStore(images, content)
 

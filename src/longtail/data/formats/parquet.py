@@ -18,7 +18,7 @@ from torch import Tensor
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.checks import number_classes
-from longtail.data.decoding.cache import CachedStore, hash_file
+from longtail.data.decoding.cache import CachedStore, describe_size, hash_file
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import StoredImage
 from longtail.data.sources import Part, Source
@@ -57,9 +57,9 @@ def _open_part(path: Path, config: DataConfig) -> tuple[Part, tuple[str, ...]]:
     if len(labels) == 0 or labels.null_count:
         what = "rows without a label" if labels.null_count else "no rows"
         raise UserError(f"{path} has {what}: every image needs a label")
-    blobs, size = partial(_read_blobs, path), config.image_size
-    images = ImageStore(blobs, lambda row: f"row {row} of {path}", size, config.corrupt)
-    store = CachedStore(images, lambda: f"{hash_file(path)} {size}")
+    blobs = partial(_read_blobs, path)
+    images = ImageStore(blobs, lambda row: f"row {row} of {path}", config)
+    store = CachedStore(images, lambda: f"{hash_file(path)} {describe_size(config)}")
     return Part.whole(store, torch.tensor(labels.to_numpy()).long()), _class_names(path, schema)
 
 

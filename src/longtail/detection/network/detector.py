@@ -13,6 +13,7 @@ from longtail.detection.network.losses import find_rare_classes
 from longtail.detection.network.proposals import Proposals
 from longtail.detection.network.pyramid import Pyramid
 from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, LinearHead
+from longtail.nn.published import InputConfig, describe_inputs
 
 
 class Detector(nn.Module):
@@ -27,12 +28,18 @@ class Detector(nn.Module):
     """(2,) least canvas of an image, saved with the weights; zeros for none."""
 
     def __init__(
-        self, pyramid: Pyramid, proposals: Proposals, cascade: Cascade, canvas: CanvasSize
+        self,
+        pyramid: Pyramid,
+        proposals: Proposals,
+        cascade: Cascade,
+        canvas: CanvasSize,
+        inputs: InputConfig | None = None,
     ) -> None:
         super().__init__()
         self.pyramid, self.proposals, self.cascade = pyramid, proposals, cascade
         self.register_buffer("canvas", torch.tensor(canvas))
-        for name, channels in (("mean", IMAGENET_MEAN), ("deviation", IMAGENET_STD)):
+        pixels = (inputs.mean, inputs.std) if inputs else (IMAGENET_MEAN, IMAGENET_STD)
+        for name, channels in zip(("mean", "deviation"), pixels, strict=True):
             pixel = 255 * torch.tensor(channels).view(3, 1, 1)
             self.register_buffer(name, pixel, persistent=False)
 
@@ -61,13 +68,14 @@ def build_detector(
     config: DetectionConfig,
     categories: Categories,
     *,
-    weights: bool,
+    fresh: bool,
     images: int = 0,
     canvas: CanvasSize = NO_CANVAS,
 ) -> Detector:
     """Build the detector of a run on the CPU; its initial weights depend only on the seed.
 
-    `weights` loads the pretrained weights that `config` names; pass False if a checkpoint follows.
+    With `fresh` the backbone starts from the weights that `config` names; without, a checkpoint
+    must follow.
     Training needs the number of training `images`, which eql's threshold refers to, and a `canvas`
     that fits all of them.
     """
@@ -75,9 +83,13 @@ def build_detector(
     group_norm = model.norm == "group"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(config.seed, "init"))
-        norm, pretrained = model.norm, model.pretrained
+        start = config.start if fresh else None
         pyramid = Pyramid(
-            config.backbone, norm=norm, width=width, pretrained=pretrained, fetch=weights
+            config.backbone,
+            norm=model.norm,
+            width=width,
+            weights=start,
+            freeze=config.start is not None,
         )
         proposals = Proposals(width, model.proposals, model.anchor_scale)
         cascade = Cascade(
@@ -93,7 +105,8 @@ def build_detector(
         )
     # padding enters the statistics of group normalisation, so it must always be the same
     min_canvas = canvas if group_norm else NO_CANVAS
-    detector = Detector(pyramid, proposals, cascade, min_canvas).set_scoring(config)
+    inputs = describe_inputs(config.backbone) if config.start else None
+    detector = Detector(pyramid, proposals, cascade, min_canvas, inputs).set_scoring(config)
     return detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 

@@ -1,5 +1,6 @@
 """Feature pyramids: torchvision's FPN on any timm network with feature maps."""
 
+import logging
 from collections import OrderedDict
 from typing import Any
 
@@ -11,6 +12,10 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from longtail.core.errors import UserError, unknown
 from longtail.detection.network.kernels.group_norm import GroupNorm
+from longtail.nn.libraries import Timm
+from longtail.nn.weights import fit
+
+log = logging.getLogger(__name__)
 
 LEVELS = ("0", "1", "2", "3")
 """Maps that regions are pooled from, finest first; proposals also use the map `pool`."""
@@ -24,20 +29,26 @@ class Pyramid(nn.Module):
         name: timm's name of the backbone, such as resnet101.tv_in1k.
         norm: `frozen` batch statistics, or `group` normalisation to train from scratch.
         width: channels of every map.
-        pretrained: freeze the stem and the first block.
-        fetch: with `pretrained`, start from timm's weights; pass False if a checkpoint follows.
+        weights: file to start from, or `pretrained` for timm's own.
+        freeze: freeze the stem and the first block.
     """
 
     def __init__(
-        self, name: str, *, norm: str, width: int, pretrained: bool, fetch: bool = True
+        self,
+        name: str,
+        *,
+        norm: str,
+        width: int,
+        weights: str | None = None,
+        freeze: bool = False,
     ) -> None:
         super().__init__()
-        body = _build_body(name, pretrained and fetch)
+        body = _build_body(name, weights)
         self.body = freeze_batch_norm_2d(body) if norm == "frozen" else _use_group_norm(body)
         channels = self.body.feature_info.channels()
         norm_layer = build_group_norm if norm == "group" else None
         self.fpn = FeaturePyramidNetwork(channels, width, LastLevelMaxPool(), norm_layer)
-        if pretrained:
+        if freeze:
             _freeze_first_block(self.body)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
@@ -50,16 +61,21 @@ def build_group_norm(channels: int) -> nn.GroupNorm:
     return GroupNorm(groups, channels)
 
 
-def _build_body(name: str, pretrained: bool) -> Any:
+def _build_body(name: str, weights: str | None) -> Any:
     """Build timm's network with its four feature maps, and check their strides."""
     import timm
 
     if not timm.is_model(name):
         raise unknown("backbone", name, timm.list_models(), "any timm network with feature maps")
+    options: dict[str, Any] = {}
+    if weights:
+        with torch.random.fork_rng(devices=[]):  # the detector's own draws stay the same
+            fitted = fit(Timm(name, 3), name, weights)
+        log.info("%s", fitted)
+        # timm loads them before it cuts the network into stages, which renames its parts
+        options = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": fitted.state}}
     try:
-        body = timm.create_model(
-            name, features_only=True, out_indices=(-4, -3, -2, -1), pretrained=pretrained
-        )
+        body = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **options)
         with torch.no_grad():
             maps = body.eval()(torch.zeros(1, 3, 64, 64))
         body.train()
