@@ -151,7 +151,9 @@ def parse_configured(name: str, kind: Any, words: list[str]) -> Any:
     """
     program = f"longtail {name}"
     ours = [word for word in words if word not in HELP_WORDS]
-    ours, method_options = _split_method_options(ours) if kind is Train else (ours, {})
+    method_options: dict[str, str] = {}
+    if any(item.name == "options" for item in fields(kind().config)):
+        ours, method_options = _split_method_options(ours)
     default = kind(config=_choose_defaults(read_flags(program, kind, ours)))
     if HELP_WORDS.intersection(words):
         print_help(program, kind, default, advanced="--help-all" in words)
@@ -174,10 +176,7 @@ def _choose_defaults(command: Any) -> Any:
     if named or not (command.resume and out):
         return settings.preset(data)
     if (out / "config.yaml").exists():
-        from longtail.detection.run import DetectionRun
-        from longtail.runs.folder import Run
-
-        return Run(out).config if isinstance(command, Train) else DetectionRun(out).config
+        return command.load_config()
     if several := sorted(out.glob("*/*/config.yaml")):
         raise UserError(
             f"{out} holds several runs: repeat the command that started them with --resume, or "
