@@ -29,7 +29,7 @@ from longtail.cli.report import Report
 from longtail.cli.retrofit import RetrofitCommand
 from longtail.cli.sweep import Sweep
 from longtail.cli.train import Train
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 
 COMMANDS: dict[str, type] = {
     "demo": Demo,
@@ -133,7 +133,7 @@ def _split_command(words: list[str]) -> tuple[str, list[str]]:
     if family and (len(words) == 1 or words[1] in HELP_WORDS):
         return words[0], []
     name = " ".join(words[:2]) if family else words[0]
-    raise unknown("command", name, family or COMMANDS, "list them: longtail --help")
+    raise unknown_error("command", name, family or COMMANDS, "list them: longtail --help")
 
 
 def parse_alone(kind: Any, program: str, words: list[str]) -> Any:
@@ -213,6 +213,6 @@ def _check_method_options(options: dict[str, str], method: str) -> None:
             if having:
                 raise UserError(f"{method} has no {flag}; these do: {', '.join(having)}")
             flags = [*list_flags(Train), *(f"--{option}" for option in sorted(known))]
-            raise unknown("option", flag, flags, "list them: add --help-all")
+            raise unknown_error("option", flag, flags, "list them: add --help-all")
         if not value:
             raise UserError(f"{flag} needs a value")

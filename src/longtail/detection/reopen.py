@@ -172,7 +172,7 @@ class OpenDetector:
             image, target = data[number]
             shown = dict(zip(ways, detections, strict=True))
             if len(target["labels"]):
-                shown["annotated"] = pictures.truth(target)
+                shown["annotated"] = pictures.convert_target(target)
             drawn = [
                 pictures.draw(image, each, self.categories, least_score=least_score)
                 for each in shown.values()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longtail.core.errors import unknown
+from longtail.core.errors import unknown_error
 from longtail.nn.convolution import WEIGHT_GRADIENT, FewChannelConv
 
 
@@ -138,5 +138,5 @@ def build(name: str, channels: int) -> Backbone:
 
     if not timm.is_model(name):
         hint = f"built in: {', '.join(BUILT_IN)}; or any timm model"
-        raise unknown("backbone", name, [*BUILT_IN, *timm.list_models()], hint)
+        raise unknown_error("backbone", name, [*BUILT_IN, *timm.list_models()], hint)
     return Timm(name, channels)

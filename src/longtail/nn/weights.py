@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.core.files import read_tensors
 from longtail.nn.backbones import Backbone
 
@@ -152,7 +152,7 @@ def _find_full_names(name: str) -> list[str]:
     known = (timm.is_model(name), name in of_torchvision)
     if not any(known):
         names = [*timm.list_models(), *of_torchvision]
-        raise unknown("network", name, names, "any of timm or torchvision")
+        raise unknown_error("network", name, names, "any of timm or torchvision")
     return [prefix + name for prefix, has in zip(LIBRARY_PREFIXES, known, strict=True) if has]
 
 

@@ -17,7 +17,7 @@ from lightning.fabric import Fabric
 
 from longtail import methods
 from longtail.core.config import Config
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.core.options import with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
@@ -112,7 +112,7 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
     known = config.flat_names().union(*owned.values())
     for option in config.options:
         if not any(option in own for own in owned.values()):
-            raise unknown("option", option, known, f"options of {names[0]}: longtail methods")
+            raise unknown_error("option", option, known, f"options of {names[0]}: longtail methods")
     alone = len(names) == len(seeds) == 1
     jobs = []
     for seed in seeds:

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.core.files import replace_atomically
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import FILES, Run
@@ -57,7 +57,7 @@ def export(
         UserError: if there is no model to export, or the file would differ from the run's model.
     """
     if to not in WRITERS:
-        raise unknown("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
+        raise unknown_error("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
     if alpha_input and alpha is not None:
         raise UserError(
             "--alpha folds it in and --alpha-input keeps it adjustable: pass one of them"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from longtail import methods
 from longtail.core.config import Config
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.core.seeding import stream
 from longtail.data.base import Data
 from longtail.methods.base import Method, Model
@@ -137,7 +137,7 @@ def find_head(name: str) -> type[Head]:
     if name not in _head_classes():
         methods.registry()
     if name not in (known := _head_classes()):
-        raise unknown("kind of head", name, known, "is its method's file installed?")
+        raise unknown_error("kind of head", name, known, "is its method's file installed?")
     return known[name]
 
 

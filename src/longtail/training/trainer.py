@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from longtail.core.config import Config, TrainConfig
-from longtail.core.errors import unknown
+from longtail.core.errors import unknown_error
 from longtail.core.seeding import stream
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
@@ -265,6 +265,6 @@ def build_optimizer(train: TrainConfig, model: nn.Module, lr: Tensor) -> torch.o
     adams: dict[str, Callable[..., torch.optim.Optimizer]]
     adams = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     if train.optimizer not in adams:
-        raise unknown("optimizer", train.optimizer, ["sgd", *adams])
+        raise unknown_error("optimizer", train.optimizer, ["sgd", *adams])
     shared |= {"betas": (train.momentum, 0.999), "capturable": lr.is_cuda}
     return adams[train.optimizer](trained, **shared)

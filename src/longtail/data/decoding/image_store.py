@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longtail.core.errors import UserError, some
+from longtail.core.errors import UserError, list_some
 from longtail.core.progress import log_progress
 from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.images import (
@@ -128,7 +128,7 @@ class ImageStore:
     ) -> UserError:
         """Make the error for unreadable rows; their number and what a skip does are in words."""
         first, *others = map(self.describe, unreadable)
-        more = f" Nor can {some(others)}{counted}." if others else ""
+        more = f" Nor can {list_some(others)}{counted}." if others else ""
         return UserError(
             f"{first} cannot be read ({next(iter(unreadable.values()))}).{more} Repair or remove "
             f"{'them' if others else 'it'}, or pass --corrupt skip {effect}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError, some
+from longtail.core.errors import UserError, list_some
 from longtail.data.checks import number_classes
 from longtail.data.formats.folder import Files
 from longtail.data.sources import Part, Source
@@ -50,7 +50,7 @@ def open_source(
             log.warning(
                 "%d of the %d %s images are training images too (%s): results on them do not "
                 "carry over to new images",
-                *(len(shared), len(rows.images), part, some(sorted(shared))),
+                *(len(shared), len(rows.images), part, list_some(sorted(shared))),
             )
     parts = {part: _open_part(path, parsed[part], root, config) for part, path in given.items()}
     numbers = number_classes(parts["train"].labels, str(train))
@@ -65,8 +65,8 @@ def _open_part(path: Path, rows: ImageList, root: Path, config: DataConfig) -> P
         first = missing[0]
         raise UserError(
             f"{path}:{lines[first]}: {root / images[first]} does not exist ({len(missing):,} of "
-            f"{len(images):,} images are missing: {some([images[i] for i in missing])}): paths are "
-            f"relative to --root, now {root}"
+            f"{len(images):,} images are missing: {list_some([images[i] for i in missing])}): "
+            f"paths are relative to --root, now {root}"
         )
     files = Files(root, images)
     describe = partial(_describe, files, path, torch.tensor(lines))  # workers may pickle it

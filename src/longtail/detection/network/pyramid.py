@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.detection.network.kernels.group_norm import GroupNorm
 
 LEVELS = ("0", "1", "2", "3")
@@ -55,7 +55,9 @@ def _build_body(name: str, pretrained: bool) -> Any:
     import timm
 
     if not timm.is_model(name):
-        raise unknown("backbone", name, timm.list_models(), "any timm network with feature maps")
+        raise unknown_error(
+            "backbone", name, timm.list_models(), "any timm network with feature maps"
+        )
     try:
         body = timm.create_model(
             name, features_only=True, out_indices=(-4, -3, -2, -1), pretrained=pretrained
