@@ -143,7 +143,10 @@ def find_head(name: str) -> type[Head]:
 
 def _head_classes() -> dict[str, type[Head]]:
     """Return every concrete head class defined so far, by its name."""
-    kinds: list[type[Head]] = [Head]
-    for kind in kinds:  # grows as it is read
-        kinds += kind.__subclasses__()
-    return {kind.__name__: kind for kind in kinds if not kind.__subclasses__()}
+    return {kind.__name__: kind for kind in _list_leaves(Head)}
+
+
+def _list_leaves(kind: type[Head]) -> list[type[Head]]:
+    """List the classes below `kind` that have no subclass; `kind` itself if it has none."""
+    below = kind.__subclasses__()
+    return [leaf for each in below for leaf in _list_leaves(each)] if below else [kind]
