@@ -206,5 +206,14 @@ def open_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:
         except (OSError, Image.DecompressionBombError) as error:
             message = f"{path} is not a readable image ({error}): repair or remove it"
             raise UserError(message) from error
-        opened.append(Picture(number, path, height, width, None, frozenset(), ()))
+        picture = Picture(
+            id=number,
+            path=path,
+            height=height,
+            width=width,
+            absent=None,
+            unfinished=frozenset(),
+            instances=(),
+        )
+        opened.append(picture)
     return DetectionSet(tuple(opened), categories, {})

@@ -39,8 +39,10 @@ def require(
 class Batch(NamedTuple):
     """The images that one sampler provides for one step."""
 
-    inputs: Tensor  # (B, C, H, W) normalised images, or (B, D) embeddings
-    target: Tensor  # (B,) classes or (B, C) soft
+    inputs: Tensor
+    """(B, C, H, W) normalised images, or (B, D) embeddings."""
+    target: Tensor
+    """(B,) classes or (B, C) soft."""
 
 
 class Model(nn.Module):
@@ -117,8 +119,10 @@ class Stage:
 class HeldOut(NamedTuple):
     """The held-out part: images that no parameter was trained on."""
 
-    features: Tensor  # (N, D)
-    labels: Tensor  # (N,)
+    features: Tensor
+    """(N, D)."""
+    labels: Tensor
+    """(N,) classes."""
 
 
 class RuleInputs(NamedTuple):
@@ -126,10 +130,14 @@ class RuleInputs(NamedTuple):
 
     head: Head
     """The trained head; a rule must not change it."""
-    features: Tensor  # (N, D), of the training images
-    labels: Tensor  # (N,)
-    held_out: HeldOut | None  # None if the data has no validation part
+    features: Tensor
+    """(N, D) features of the training images."""
+    labels: Tensor
+    """(N,) classes of the training images."""
+    held_out: HeldOut | None
+    """The held-out part; None if the data has no validation part."""
     counts: ClassCounts
+    """Training images of each class."""
 
 
 Rule = Callable[[RuleInputs], Head]
