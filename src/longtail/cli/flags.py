@@ -81,10 +81,8 @@ def print_help(program: str, kind: Any, default: Any = None, *, advanced: bool =
     if main:
         about = tyro.conf.arg(help="show the advanced options too", help_behavior_hint="")
         help_all = ("help_all", Annotated[bool, tyro.conf.FlagCreatePairsOff, about], False)
-        others = (
-            [_make_group("advanced", rows, f"All other options of {program}.")] if advanced else []
-        )
-        rows = [*main.values(), help_all, *others]
+        others = _make_group("advanced", rows, f"All other options of {program}.")
+        rows = [*main.values(), help_all, *([others] if advanced else [])]
     options = make_dataclass("Options", rows, kw_only=True)
     examples = textwrap.indent(inspect.cleandoc(kind.examples), "  ")
     text = f"{inspect.cleandoc(kind.__doc__)}\n\nExamples:\n{examples}"
@@ -102,9 +100,8 @@ def _list_rows(kind: Any, default: Any, main: dict[str, Row]) -> list[Row]:
         if item.name == "config":
             rows += _list_rows(item.type, value, main)
         elif is_dataclass(item.type):
-            rows.append(
-                _make_group(item.name, _list_rows(item.type, value, main), item.type.__doc__)
-            )
+            inner = _list_rows(item.type, value, main)
+            rows.append(_make_group(item.name, inner, item.type.__doc__))
         elif item.name in main:
             main[item.name] = _describe_option(item, value, texts.get(item.name))
         else:

@@ -28,11 +28,8 @@ def draw_class_rank(sources: Sequence[Source]) -> "Figure":
     """Accuracy by class rank: a dot for each class, a line for the mean of its neighbours."""
     groups = group_results(read_same_data(sources))
     counts = groups[0].first["counts"]
-    order, width, ranks = (
-        rank_classes(counts),
-        choose_window(len(counts)),
-        range(1, len(counts) + 1),
-    )
+    order, ranks = rank_classes(counts), range(1, len(counts) + 1)
+    width = choose_window(len(counts))
     figure = canvas.panels(1, size=(6.8, 3.0))
     (axes,) = figure.axes
     for group in groups:
