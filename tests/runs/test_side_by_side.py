@@ -9,7 +9,8 @@ from longtail.core.errors import UserError
 from longtail.evaluation.result import own_seconds
 from longtail.runs import plan as planning
 from longtail.runs.fit import run_jobs
-from longtail.runs.plan import plan, schedule
+from longtail.runs.packing import schedule
+from longtail.runs.plan import plan
 from longtail.training.batches import ResidentBatches
 from longtail.training.cuda_graph import list_steps
 from longtail.training.launch import launch

@@ -19,7 +19,8 @@ from longtail.evaluation.slider import NAME as SLIDER
 from longtail.methods.base import Method
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Run
-from longtail.runs.plan import DataOf, Job, on_cuda
+from longtail.runs.packing import on_cuda
+from longtail.runs.plan import DataOf, Job
 from longtail.runs.train import FinishedTraining, train_jobs
 from longtail.training.loop import Progress
 from longtail.training.model import Blueprint
@@ -97,7 +98,9 @@ def _choose_method(
             logger.warning(
                 "%s auto: the data has no validation part besides the evaluated one, so one more "
                 "run on %d %% of each class chooses it; to avoid that, add one or fix --%s",
-                *(choice.option, round(100 * (1 - TUNING_FRACTION)), choice.option),
+                choice.option,
+                round(100 * (1 - TUNING_FRACTION)),
+                choice.option,
             )
         data = replace(data, train=rest, val=held, test=None)
         replica = _train_tuning_run(job, data, fabric, progress)
@@ -126,7 +129,9 @@ def write_result(
     if absent:
         logger.warning(
             "%d of %d classes have no %s image and are not evaluated: %s",
-            *(len(absent), len(data.classes), data.evaluated_on),
+            len(absent),
+            len(data.classes),
+            data.evaluated_on,
             ", ".join(absent[:10]) + (" ..." if len(absent) > 10 else ""),
         )
     run.write(SLIDER, json.dumps(slider.to_json(), separators=(",", ":")) + "\n")
