@@ -19,7 +19,7 @@ SUBSET_SEED = 0
 
 
 def compute_tail_counts(largest: int, classes: int, ratio: float) -> list[int]:
-    """Images to keep of each class, from the `largest`, n_max, to the smallest."""
+    """Return the number of images that each class keeps, from `largest`, n_max, downward."""
     last = max(classes - 1, 1)
     # rounding may leave a whole power a hair too small: 49.999999999 is 50
     return [int(largest * ratio ** (-i / last) * (1 + 1e-9)) for i in range(classes)]

@@ -90,7 +90,10 @@ def _read_layer(state: StateDict, prefix: str) -> LastLayer:
 
 
 class HeadlessNetwork(Backbone):
-    """The network called `name` without its last layer, `layer`, which it replaces in place."""
+    """The network called `name` without its last layer.
+
+    The constructor changes `network` itself: it replaces the layer called `layer` by an identity.
+    """
 
     def __init__(self, name: str, network: nn.Module, layer: str):
         super().__init__()

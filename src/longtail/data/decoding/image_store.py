@@ -126,7 +126,10 @@ class ImageStore:
     def unreadable_error(
         self, unreadable: Mapping[int, str], counted: str, effect: str
     ) -> UserError:
-        """Make the error for unreadable rows; their number and what a skip does are in words."""
+        """Make the error for unreadable rows.
+
+        `counted` gives their number in words, `effect` says what `--corrupt skip` does.
+        """
         first, *others = map(self.describe, unreadable)
         more = f" Nor can {list_some(others)}{counted}." if others else ""
         return UserError(
