@@ -131,7 +131,7 @@ class TestNumbers:
             *(result(0.98, 0.04, 0, 5.0), result(0.5, 1.0, 0, 6.0)),
             result(0.5, 3.0, 0, 6.0),  # neither its rate nor its ratio has a basis
         ]
-        held = curves.group_fixed_settings(results)
+        held = curves.group_settings(results)
         assert list(held) == ["lr 0.2 fixed", "lr / (1 - mu) = 2 fixed"]
         fixed_rate, fixed_ratio = map(curves.momentum_path, held.values())
         assert fixed_rate[0.98]["few"] == (0.0, 0.0)

@@ -74,7 +74,7 @@ def draw_momentum(sources: Sequence[Source]) -> "Figure":
     One panel has a fixed learning rate, one a fixed lr / (1 - mu), at which weights move about
     equally far. The legends show the accuracy at momentum 0.98.
     """
-    fixed = group_fixed_settings([item.result for item in read_same_data(sources)])
+    fixed = group_settings([item.result for item in read_same_data(sources)])
     figure = canvas.panels(len(fixed), size=(3.4, 2.9))
     for axes, (title, results) in zip(figure.axes, fixed.items(), strict=True):
         path = compute_momentum_path(results)
@@ -96,9 +96,7 @@ def draw_momentum(sources: Sequence[Source]) -> "Figure":
     return figure
 
 
-def group_fixed_settings(
-    results: Sequence[Mapping[str, Any]],
-) -> dict[str, list[Mapping[str, Any]]]:
+def group_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Results of equal lr, then of equal lr / (1 - mu), if they have `BASIS` and other momenta."""
     methods = {result["method"] for result in results}
     if len(methods) > 1:
