@@ -187,10 +187,7 @@ class OpenDetector:
     def _predict_in_ways(
         self, ways: Iterable[DetectionConfig], data: DetectionSet, least_score: float
     ) -> Iterator[tuple[Detections, ...]]:
-        """Yield the detections of each image with every scoring of `ways`.
-
-        It drops detections below `least_score` before it pastes their masks.
-        """
+        """Yield each image's detections in all `ways`; drop low scores before pasting masks."""
         feed = open_feed(self.detector, self.config, data, self.fabric)
         least = max(least_score, self.config.inference.score_threshold)
         configs = [way.with_options(score_threshold=least) for way in ways]
@@ -213,14 +210,5 @@ def open_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:
         except (OSError, Image.DecompressionBombError) as error:
             message = f"{path} is not a readable image ({error}): repair or remove it"
             raise UserError(message) from error
-        picture = Picture(
-            id=number,
-            path=path,
-            height=height,
-            width=width,
-            absent=None,
-            unfinished=frozenset(),
-            instances=(),
-        )
-        opened.append(picture)
+        opened.append(Picture(id=number, path=path, height=height, width=width))
     return DetectionSet(tuple(opened), categories, {})

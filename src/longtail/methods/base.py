@@ -39,10 +39,8 @@ def require(
 class Batch(NamedTuple):
     """The images that one sampler provides for one step."""
 
-    inputs: Tensor
-    """(B, C, H, W) normalised images, or (B, D) embeddings."""
-    target: Tensor
-    """(B,) classes or (B, C) soft."""
+    inputs: Tensor  # (B, C, H, W) normalised images, or (B, D) embeddings
+    target: Tensor  # (B,) classes or (B, C) soft
 
 
 class Model(nn.Module):

@@ -90,10 +90,7 @@ def _read_layer(state: StateDict, prefix: str) -> LastLayer:
 
 
 class HeadlessNetwork(Backbone):
-    """The network called `name` without its last layer.
-
-    The constructor changes `network` itself: it replaces the layer called `layer` by an identity.
-    """
+    """The network called `name`; it replaces its last layer, `layer`, by an identity in place."""
 
     def __init__(self, name: str, network: nn.Module, layer: str):
         super().__init__()

@@ -55,11 +55,11 @@ class Picture:
     path: Path
     height: int
     width: int
-    absent: frozenset[int] | None
+    absent: frozenset[int] | None = None
     """Classes known to be absent; None if every class without an annotation is absent."""
-    unfinished: frozenset[int]
+    unfinished: frozenset[int] = frozenset()
     """Classes of which some objects are not annotated."""
-    instances: tuple[Instance, ...]
+    instances: tuple[Instance, ...] = ()
     bytes: int | None = None
     """Size of the file; None if unknown or if there is no file."""
 

@@ -82,16 +82,11 @@ def compute_logits(head: Head, x: Tensor) -> Tensor:
 class Cascade(nn.Module):
     """All stages: proposals to losses in training, to detections in evaluation.
 
-    Args:
-        make_head: builds the box classifier of a stage.
-        width: channels of each feature map.
-        mask_classes: masks that each region has: one, or one for each class.
-        group_norm: whether the mask heads normalise groups of channels.
-        rois: R.
-        canonical: a box with a side of `canonical` pixels belongs to the third level.
-        loss: name of the classifiers' loss.
-        rare: (C + 1,), true for the classes that the loss eql protects.
-        focal_gamma: exponent of the focal loss.
+    `make_head` builds the box classifier of a stage. `loss` names its loss: `focal_gamma` is the
+    exponent of focal, and eql protects the classes that are true in `rare` (C + 1,). Feature maps
+    have `width` channels. A region has one mask, or one for each of `mask_classes`; `group_norm`
+    normalises the mask heads. `rois` is R, and a box with a side of `canonical` pixels belongs to
+    the third level.
     """
 
     rare: Tensor

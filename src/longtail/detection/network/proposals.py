@@ -38,10 +38,8 @@ class ProposalBatch(NamedTuple):
 class Proposals(nn.Module):
     """Feature maps of `width` channels to proposals.
 
-    Args:
-        width: channels of each feature map.
-        keep: most proposals per image after suppression; each level has twice as many before it.
-        anchor_scale: side of the finest anchors in pixels, divided by 8.
+    Suppression leaves `keep` of them per image; each level has twice as many before it.
+    `anchor_scale` is the side of the finest anchors in pixels, divided by 8.
     """
 
     def __init__(self, width: int, keep: int, anchor_scale: float) -> None:
