@@ -133,7 +133,7 @@ class TestNumbers:
         ]
         held = curves.group_settings(results)
         assert list(held) == ["lr 0.2 fixed", "lr / (1 - mu) = 2 fixed"]
-        fixed_rate, fixed_ratio = map(curves.momentum_path, held.values())
+        fixed_rate, fixed_ratio = map(curves.compute_momentum_path, held.values())
         assert fixed_rate[0.98]["few"] == (0.0, 0.0)
         mean, deviation = fixed_rate[0.9]["few"]
         assert mean == pytest.approx((50 - 50) / 2) and deviation == pytest.approx(5000**0.5)
