@@ -12,7 +12,7 @@ from benchmarks.registry import BENCHMARKS, check_options
 from longtail.cli.output import is_first_process
 from longtail.cli.parser import parse_alone, user_errors
 from longtail.core.config import MachineConfig
-from longtail.core.errors import unknown
+from longtail.core.errors import unknown_error
 
 NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(BENCHMARKS)}."
 
@@ -64,7 +64,7 @@ class BenchCommand:
             return BENCHMARKS[self.name].run(self)
         known = {folder.name for folder in self.recipes.glob("*/")}
         if known and self.name not in known:
-            raise unknown("bench", self.name, known | set(BENCHMARKS), NAMES)
+            raise unknown_error("bench", self.name, known | set(BENCHMARKS), NAMES)
         recipe_bench = bench.ClassifierBench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )

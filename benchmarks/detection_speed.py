@@ -25,7 +25,7 @@ from benchmarks.result_files import read_all, write_json, write_page
 from benchmarks.speed import wait
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
-from longtail.core.errors import unknown
+from longtail.core.errors import unknown_error
 from longtail.detection.config import DetectionConfig, Tde
 from longtail.detection.data.batches import DetectionBatch, number_masks
 from longtail.detection.data.dataset import Categories
@@ -103,7 +103,7 @@ def workloads(only: Sequence[str] = ()) -> list[Workload]:
     found = [each for each in every if not only or any(word in each.name for word in only)]
     if not found:
         names = [each.name for each in every]
-        raise unknown("workload", only[0], names, f"they are {', '.join(names)}")
+        raise unknown_error("workload", only[0], names, f"they are {', '.join(names)}")
     return found
 
 

@@ -27,7 +27,7 @@ from benchmarks.rates import WAYS, Throughput, read_modes, read_valid, save, set
 from benchmarks.speed import wait
 from longtail.core.config import Config
 from longtail.core.environment import environment
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.data.base import Data, Split
 from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.workers import receive
@@ -78,7 +78,7 @@ def bench_images(
     config, batch = setting.config, setting.config.train.batch_size
     for name in only:
         if name not in WAYS:
-            raise unknown("way", name, WAYS, f"they are {', '.join(WAYS)}")
+            raise unknown_error("way", name, WAYS, f"they are {', '.join(WAYS)}")
     if setting.images < batch:
         raise UserError(f"--images {setting.images}: must be at least a batch of {batch}")
     paths = generate(setting.folder, setting.files, scale=setting.scale)

@@ -4,7 +4,6 @@ import functools
 import gc
 import os
 import random
-from importlib import metadata
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ def one_commit():
     It is also quicker: every run asks git, and asks for the version of every package.
     """
     provenance._git = functools.cache(provenance._git)
-    metadata.version = functools.cache(metadata.version)
+    provenance.version = functools.cache(provenance.version)
 
 
 @pytest.fixture(autouse=True)

@@ -62,6 +62,26 @@ def test_a_wrong_link_is_noticed(tmp_path):
             check_links(page)
 
 
+def check_files(page: Path) -> None:
+    """A file of the package is named as under src/longtail, any other as under the repository."""
+    for name in re.findall(r"`([^`\s]+\.py)`", page.read_text()):
+        assert any((base / name).is_file() for base in (ROOT, ROOT / "src/longtail")), name
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda p: p.name)
+def test_files_of_code_are_real(page):
+    check_files(page)
+
+
+def test_a_wrong_file_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("`tests/reference.py`, `nn/heads.py` and `python a.py`")
+    check_files(page)
+    page.write_text("`tests/test_docs.py` and `heads.py`")
+    with pytest.raises(AssertionError, match=r"heads\.py"):
+        check_files(page)
+
+
 def command_lines(shell: str) -> list[list[str]]:
     """The words from each `longtail` or `benchmarks` on, up to a pipe or a redirection."""
     found = []

@@ -220,6 +220,8 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("train", "--recipe", "nowhere.yaml"), "recipe cannot be read"),
         (("eval", "nowhere"), "is not a run"),
         (("sweep", "nowhere", "--alphas", "a:b"), "or numbers as 0,1,1.5, not 'a:b'"),
+        (("sweep", "nowhere", "--alphas", "0:1,2"), "or numbers as 0,1,1.5, not '0:1,2'"),
+        (("sweep", "nowhere", "--alphas", "0,1:2"), "or numbers as 0,1,1.5, not '0,1:2'"),
         (("methods", "decouple"), "unknown method 'decouple'"),
         (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
         (("train", "digits-lt", "--seeds", "0"), "--seeds 0: must be at least 1"),

@@ -98,8 +98,8 @@ def test_a_second_training_in_the_same_process_is_refused(tmp_path):
             with pytest.raises(UserError, match="is being trained by this very process"):
                 fit(other)
             assert files_in(out) == {LOCK}
-        told = subprocess.run([sys.executable, "-c", ASK, out], capture_output=True)
-        assert f"by process {os.getpid()} on" in told.stderr.decode()
+        other = subprocess.run([sys.executable, "-c", ASK, out], capture_output=True)
+        assert f"by process {os.getpid()} on" in other.stderr.decode()
 
 
 def test_a_folder_named_twice_is_taken_once(tmp_path):
@@ -108,7 +108,7 @@ def test_a_folder_named_twice_is_taken_once(tmp_path):
 
 
 def test_only_what_is_to_be_written_is_held(tmp_path):
-    """Two that share a training are judged together, though one of them is finished."""
+    """Two runs that share a training are evaluated together, though one of them is finished."""
     names, config, data = ["baseline", "deconfound", "deconfound-tde"], tiny_config(), tiny_data()
     runs = fit_all(config, names, [0], out=tmp_path, data=data)
     (runs[1].folder / "result.json").unlink()
@@ -144,11 +144,11 @@ class Look:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [({}, "exists, finished"), ({"resume": True}, "differs in: train.lr")],
 )
 def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_ours(
-    more, told, tmp_path, monkeypatch
+    more, message, tmp_path, monkeypatch
 ):
     config = tiny_config(epochs=1)
     other = config.with_options(lr=0.5) if more else config
@@ -159,16 +159,16 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_ours(
         return launch(machine)
 
     monkeypatch.setattr(pipeline, "launch", late)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         fit(tmp_path / "run", **more)
     assert files_in(tmp_path / "run") == files_in(done.folder)
 
 
-def test_other_ranks_take_nothing_and_are_told(tmp_path):
-    for told in ("", "it is held"):
-        fabric = SimpleNamespace(global_rank=1, broadcast=lambda own, told=told: own or told)
-        if told:
-            with pytest.raises(UserError, match=told), hold_folders([tmp_path], fabric, exit):
+def test_other_ranks_take_nothing_and_raise_the_error_of_rank_0(tmp_path):
+    for error in ("", "it is held"):
+        fabric = SimpleNamespace(global_rank=1, broadcast=lambda own, error=error: own or error)
+        if error:
+            with pytest.raises(UserError, match=error), hold_folders([tmp_path], fabric, exit):
                 pass
         else:
             with hold_folders([tmp_path], fabric, exit):

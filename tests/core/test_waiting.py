@@ -43,7 +43,7 @@ def test_work_that_is_soon_over_says_nothing(caplog, monkeypatch):
     assert not caplog.messages
 
 
-def test_decoding_is_told(clock, caplog):
+def test_decoding_logs_its_progress(clock, caplog):
     caplog.set_level(logging.INFO, "longtail")
     file = io.BytesIO()
     Image.new("RGB", (4, 4)).save(file, "PNG")
@@ -55,7 +55,7 @@ def test_decoding_is_told(clock, caplog):
 
 
 @pytest.mark.parametrize(("rank", "level"), [("0", logging.INFO), ("1", logging.WARNING)])
-def test_one_of_several_processes_tells(rank, level, monkeypatch, capsys):
+def test_one_of_several_processes_logs(rank, level, monkeypatch, capsys):
     monkeypatch.setenv("RANK", rank)
     cli.main(["--version"])
     assert logging.getLogger("longtail").level == level

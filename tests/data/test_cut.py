@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longtail.core.errors import UserError
-from longtail.data.cut import cut, tail_counts
+from longtail.data.cut import compute_tail_counts, cut
 from longtail.data.sources import MemoryStore, Part, Source
 
 
@@ -29,12 +29,12 @@ def stored(*counts: int, shuffled: bool = True) -> Source:
     ],
 )
 def test_cifar_totals(largest: int, classes: int, ratio: float, total: int) -> None:
-    assert sum(tail_counts(largest, classes, ratio)) == total
+    assert sum(compute_tail_counts(largest, classes, ratio)) == total
 
 
 def test_whole_numbers_are_not_lost_to_rounding() -> None:
     assert int(100 * 32 ** (-2 / 5)) == 24  # the trap: it is 25
-    assert tail_counts(100, 6, 32) == [100, 50, 25, 12, 6, 3]
+    assert compute_tail_counts(100, 6, 32) == [100, 50, 25, 12, 6, 3]
 
 
 def test_first_rows_of_a_shuffled_store() -> None:

@@ -5,10 +5,9 @@ import logging
 import os
 import shutil
 import signal
-import time
 from functools import partial
 from itertools import islice
-from multiprocessing import active_children
+from multiprocessing import active_children, connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers import HANGS
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Split
@@ -121,9 +121,10 @@ def killed(make, places, **options):
     """A worker dies while the reader handles an earlier chunk, when torch may raise too."""
     made = read_chunks(make, places, **options)
     yield from islice(made, 4)
-    os.kill(active_children()[0].pid, signal.SIGKILL)
-    for _ in range(100):
-        time.sleep(0.01)
+    worker = active_children()[0]
+    os.kill(worker.pid, signal.SIGKILL)
+    assert connection.wait([worker.sentinel], HANGS)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # its signal has come, torch may raise
     yield from made
 
 

@@ -76,7 +76,7 @@ class TestNumbers:
             for v, n in zip(values(p, "feature_norm"), counts, strict=True)
             if n < 20
         ]
-        found = classes.split_means(group, "feature_norm", counts)
+        found = classes.average_splits(group, "feature_norm", counts)
         assert list(found) == ["many", "medium", "few"]
         assert found["few"] == pytest.approx(sum(few) / len(few))
 
@@ -99,23 +99,23 @@ class TestNumbers:
         for i in range(100):
             near = [accuracy[j] for j in range(100) if i - 5 <= j <= i + 5]
             assert found[i] == pytest.approx((sum(near) / len(near), None))
-        assert [classes.window(n) for n in (2, 26, 100, 1000)] == [1, 3, 11, 101]
+        assert [classes.choose_window(n) for n in (2, 26, 100, 1000)] == [1, 3, 11, 101]
 
     @pytest.mark.parametrize("turned", [False, True])
     def test_of_one_training_the_alphas_and_most_seeds_are_drawn_in_any_order(self, turned):
         own, plain = committed("deconfound-tde"), committed("deconfound")
         for paths in ([*own, *plain], [*own, plain[0]], [own[0], *plain]):
             found = comparing.read_all(paths[::-1] if turned else paths)
-            (group,) = curves.trainings(group_results(found))
+            (group,) = curves.select_trainings(group_results(found))
             assert len(group.results) == max(len(own), len(plain)) == 3
             with_alphas = paths[1] in own
             assert all(bool(r["alpha"]) is with_alphas for r in group.results)
 
     def test_alpha_is_the_sweep_and_a_training_is_drawn_once(self):
         paths = committed("deconfound", "deconfound-tde", "baseline")
-        (group,) = curves.trainings(group_results(comparing.read_all(paths)))
+        (group,) = curves.select_trainings(group_results(comparing.read_all(paths)))
         assert group.label == "deconfound-tde"
-        path = curves.alpha_path(group)
+        path = curves.collect_alpha_path(group)
         few = [values(p, "sweep")["1.5"]["few"] for p in committed("deconfound-tde")]
         assert path[1.5]["few"] == pytest.approx((statistics.fmean(few), statistics.stdev(few)))
         assert list(path) == [i / 4 for i in range(13)]
@@ -131,9 +131,9 @@ class TestNumbers:
             *(result(0.98, 0.04, 0, 5.0), result(0.5, 1.0, 0, 6.0)),
             result(0.5, 3.0, 0, 6.0),  # neither its rate nor its ratio has a basis
         ]
-        held = curves.fixed_settings(results)
+        held = curves.group_settings(results)
         assert list(held) == ["lr 0.2 fixed", "lr / (1 - mu) = 2 fixed"]
-        fixed_rate, fixed_ratio = map(curves.momentum_path, held.values())
+        fixed_rate, fixed_ratio = map(curves.compute_momentum_path, held.values())
         assert fixed_rate[0.98]["few"] == (0.0, 0.0)
         mean, deviation = fixed_rate[0.9]["few"]
         assert mean == pytest.approx((50 - 50) / 2) and deviation == pytest.approx(5000**0.5)
@@ -144,16 +144,16 @@ class TestNumbers:
 
     def test_cosine_puts_the_most_imbalanced_first_and_measures_unevenness(self, tmp_path):
         balanced = _balanced_copy(tmp_path)
-        found = classes.cosine_groups(comparing.read_all([balanced, *committed("deconfound")]))
+        found = classes.group_cosines(comparing.read_all([balanced, *committed("deconfound")]))
         assert list(found) == ["cifar100-lt:100", "cifar100-lt:1"]
         (tailed,), (level,) = found.values()
         assert tailed.label == level.label == "deconfound"
         tailed, level = (group.by_class("class_cos", range(100)) for group in (tailed, level))
-        assert classes.unevenness(level) == 0 < classes.unevenness(tailed)
-        assert classes.correlation(tailed, tailed) == pytest.approx(1)
-        assert np.isnan(classes.correlation(level, tailed))
+        assert classes.measure_unevenness(level) == 0 < classes.measure_unevenness(tailed)
+        assert classes.correlate(tailed, tailed) == pytest.approx(1)
+        assert np.isnan(classes.correlate(level, tailed))
         falling = [None, *((-mean, None) for mean, _ in tailed[1:])]
-        assert classes.correlation(falling, tailed) == pytest.approx(-1)
+        assert classes.correlate(falling, tailed) == pytest.approx(-1)
 
     def test_decomposition_is_orthogonal_and_complete(self, runs, data):
         opened = reopen(runs[1], data)
@@ -178,7 +178,7 @@ class TestNumbers:
 
 class TestSimulations:
     def test_the_one_dimensional_example_shows_what_the_paper_says(self):
-        conventional, one_stage, two_stage, tde = simulated.decisions()
+        conventional, one_stage, two_stage, tde = simulated.simulate_decisions()
         head, tail = conventional.accuracy
         assert head > 95 and tail < 20
         assert one_stage.separation < conventional.separation - 0.2  # a worse backbone
@@ -191,7 +191,7 @@ class TestSimulations:
 
     @pytest.mark.parametrize(("images", "mean"), [((50, 50), (0, 1)), ((99, 1), (0.98, 1))])
     def test_the_mean_gradients_are_those_of_appendix_a(self, images, mean):
-        found = simulated.gradients(images)
+        found = simulated.simulate_gradients(images)
         assert found.mean == pytest.approx(mean, abs=1e-12)
         total = found.each.mean(0) / 0.1
         random = np.random.default_rng(0)
@@ -295,11 +295,11 @@ class TestDrawn:
 
     def test_every_kind_of_file_has_the_same_bytes_each_time(self, tmp_path):
         for kind, magic in {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}.items():
-            path = canvas.save(figures.causal_graph(), tmp_path / f"g.{kind}")
-            again = canvas.save(figures.causal_graph(), tmp_path / f"h.{kind}")
+            path = canvas.save(figures.draw_causal_graph(), tmp_path / f"g.{kind}")
+            again = canvas.save(figures.draw_causal_graph(), tmp_path / f"h.{kind}")
             assert path.read_bytes() == again.read_bytes() and path.read_bytes().startswith(magic)
         with pytest.raises(UserError, match="g.jpg: must end in one of .svg, .pdf, .png"):
-            canvas.save(figures.causal_graph(), tmp_path / "g.jpg")
+            canvas.save(figures.draw_causal_graph(), tmp_path / "g.jpg")
 
 
 class TestRefused:
@@ -499,23 +499,23 @@ class TestVerdicts:
         shorter = set()
         for path in (ROOT / "results/momentum").rglob("*.json"):
             (group,) = group_results(comparing.read_all([path]))
-            means = classes.split_means(group, "feature_norm", group.first["counts"])
+            means = classes.average_splits(group, "feature_norm", group.first["counts"])
             shorter.add(round(100 * (1 - means["few"] / means["many"])))
         assert {f"{min(shorter)}", f"{max(shorter)}"} <= self.page
 
     def test_of_the_cosine(self):
         balanced = sorted((ROOT / "results/balanced").rglob("*.json"))
-        found = classes.cosine_groups(comparing.read_all([*committed("deconfound"), *balanced]))
+        found = classes.group_cosines(comparing.read_all([*committed("deconfound"), *balanced]))
         (tailed,), (even,) = found.values()
         counts = tailed.first["counts"]
         assert set(even.first["counts"]) == {50}
-        means = classes.split_means(tailed, "class_cos", counts)
+        means = classes.average_splits(tailed, "class_cos", counts)
         tailed, even = (group.by_class("class_cos", range(100)) for group in (tailed, even))
         over_seeds = {f"{statistics.fmean(v[1] for v in group):.3f}" for group in (tailed, even)}
-        over_classes = {f"{classes.unevenness(group):.3f}" for group in (tailed, even)}
+        over_classes = {f"{classes.measure_unevenness(group):.3f}" for group in (tailed, even)}
         assert over_seeds | over_classes <= self.page
         assert {f"{means['few']:.3f}", f"{means['many']:.3f}"} <= self.page
-        assert f"{classes.correlation(even, tailed):.2f}" in self.page
+        assert f"{classes.correlate(even, tailed):.2f}" in self.page
 
     def test_of_compactness(self):
         def shown(method) -> str:

@@ -7,9 +7,10 @@ from helpers import tiny_config, tiny_data
 from longtail import methods
 from longtail.core.errors import UserError
 from longtail.evaluation.result import own_seconds
-from longtail.runs import plan as planning
+from longtail.runs import packing
 from longtail.runs.fit import run_jobs
-from longtail.runs.plan import plan, schedule
+from longtail.runs.packing import schedule
+from longtail.runs.plan import plan
 from longtail.training.batches import ResidentBatches
 from longtail.training.cuda_graph import list_steps
 from longtail.training.launch import launch
@@ -89,7 +90,7 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path):
 
 
 def test_an_error_is_raised_after_the_others_are_evaluated(tmp_path, monkeypatch):
-    monkeypatch.setattr(planning, "_can_share_device", lambda *asked: True)
+    monkeypatch.setattr(packing, "_can_share_device", lambda *asked: True)
     calm, wild = tiny_config(epochs=2), tiny_config(epochs=2, lr=1e30)
     jobs = [
         *plan(calm, ["baseline", "ldam-drw"], [0], tmp_path / "calm"),
@@ -122,7 +123,7 @@ def test_trainings_that_have_come_equally_far_go_together_those_alike_first(tmp_
 def test_an_interrupted_group_goes_on_and_each_pays_its_own_share(tmp_path, monkeypatch):
     from interrupted import Kill, KillAfter
 
-    monkeypatch.setattr(planning, "_can_share_device", lambda *asked: True)
+    monkeypatch.setattr(packing, "_can_share_device", lambda *asked: True)
     config, data = tiny_config(epochs=2), tiny_data(counts=(8, 4, 4))
     names = ["baseline", "ldam-drw", "bbn"]
     config = config.with_options(backbone="resnet32-dual")

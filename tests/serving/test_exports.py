@@ -310,3 +310,11 @@ def test_runs_that_lack_something_say_so(runs, tmp_path):
     (folder / "result.json").unlink()
     with pytest.raises(UserError, match="has not finished"):
         lt.export(folder)
+
+
+def test_the_metadata_of_safetensors_has_a_fixed_order(runs, tmp_path):
+    for number in range(5):  # the library orders it by chance
+        path = lt.export(runs["baseline"], out=tmp_path / f"{number}.safetensors")
+        assert path.read_bytes() == (tmp_path / "0.safetensors").read_bytes()
+    with safe_open(path, framework="pt") as file:
+        assert sorted(file.metadata()) == ["format", "longtail"]

@@ -307,7 +307,7 @@ def test_a_model_of_features_says_that_it_takes_no_images(made, capsys):
 
 
 @pytest.mark.parametrize("name", ["timm/nothing", "torchvision/resnet10t", "timm/test_resnet"])
-def test_a_network_that_is_not_there_is_told(name, made):
+def test_an_unknown_network_raises_an_error(name, made):
     data, _, folder = made
     lt.retrofit(folder / "head.pt", data, out=folder / "tde")
     about = json.loads((folder / "tde" / "config.json").read_text())

@@ -29,8 +29,9 @@ def find_changed_options(files: DataConfig) -> dict[str, Any]:
 
 def parse_alphas(text: str) -> list[float]:
     """Read '0:3:0.25', first to last in steps, or a list such as '0,0.5,1'."""
+    separator = ":" if ":" in text else ","
     try:
-        values = [parse_number("--alphas", part) for part in text.replace(":", ",").split(",")]
+        values = [parse_number("--alphas", part) for part in text.split(separator)]
     except UserError:
         raise UserError(
             f"--alphas takes FIRST:LAST:STEP as 0:2:0.5, or numbers as 0,1,1.5, not '{text}'"

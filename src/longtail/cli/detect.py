@@ -37,6 +37,13 @@ class DetectTrain:
       longtail detect train my/folder --backbone resnet50.tv_in1k --pretrained --norm frozen
       longtail detect train --recipe recipes/lvis/v0.5/deconfound-tde.yaml --root ~/data"""
 
+    def load_config(self) -> DetectionConfig:
+        """Return the configuration of the run in --out."""
+        from longtail.detection.run import DetectionRun
+
+        assert self.out
+        return DetectionRun(self.out).config
+
     def run(self) -> None:
         """Train, then print the average precisions."""
         from longtail.detection.train import fit

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeAlias, get_args, get_o
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 
 REGISTRY = ConstructorRegistry()
 """How tyro reads the types of our options."""
@@ -35,7 +35,7 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
     if extra and extra[0].startswith("-"):
         flag = extra[0].partition("=")[0]
         help_flag = "--help-all" if hasattr(kind, "main_options") else "--help"
-        raise unknown("option", flag, list_flags(kind), f"list them: add {help_flag}")
+        raise unknown_error("option", flag, list_flags(kind), f"list them: add {help_flag}")
     if extra:
         raise UserError(f"unexpected argument '{extra[0]}' (see longtail --help)")
     return command
@@ -54,7 +54,7 @@ def list_flags(kind: type) -> list[str]:
 
 
 @REGISTRY.primitive_rule
-def _optional_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+def _read_optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Show `X | None` as `X` in help, and read the word None as None."""
     kind, *rest = get_args(info.type) or (None,)
     choices = get_args(kind) if get_origin(kind) is Literal else None
@@ -81,8 +81,8 @@ def print_help(program: str, kind: Any, default: Any = None, *, advanced: bool =
     if main:
         about = tyro.conf.arg(help="show the advanced options too", help_behavior_hint="")
         help_all = ("help_all", Annotated[bool, tyro.conf.FlagCreatePairsOff, about], False)
-        others = [_group("advanced", rows, f"All other options of {program}.")] if advanced else []
-        rows = [*main.values(), help_all, *others]
+        others = _make_group("advanced", rows, f"All other options of {program}.")
+        rows = [*main.values(), help_all, *([others] if advanced else [])]
     options = make_dataclass("Options", rows, kw_only=True)
     examples = textwrap.indent(inspect.cleandoc(kind.examples), "  ")
     text = f"{inspect.cleandoc(kind.__doc__)}\n\nExamples:\n{examples}"
@@ -93,22 +93,23 @@ def print_help(program: str, kind: Any, default: Any = None, *, advanced: bool =
 def _list_rows(kind: Any, default: Any, main: dict[str, Row]) -> list[Row]:
     """List the options of a dataclass, in groups; those named in `main` go there instead."""
     rows: list[Row] = []
-    texts = _help_texts(kind)
+    texts = _read_help_texts(kind)
     for item in fields(kind):
         made = item.default if item.default_factory is MISSING else item.default_factory()
         value = getattr(default, item.name, made)
         if item.name == "config":
             rows += _list_rows(item.type, value, main)
         elif is_dataclass(item.type):
-            rows.append(_group(item.name, _list_rows(item.type, value, main), item.type.__doc__))
+            inner = _list_rows(item.type, value, main)
+            rows.append(_make_group(item.name, inner, item.type.__doc__))
         elif item.name in main:
-            main[item.name] = _option(item, value, texts.get(item.name))
+            main[item.name] = _describe_option(item, value, texts.get(item.name))
         else:
-            rows.append(_option(item, value, texts.get(item.name)))
+            rows.append(_describe_option(item, value, texts.get(item.name)))
     return rows
 
 
-def _option(item: Field[Any], value: Any, text: str | None) -> Row:
+def _describe_option(item: Field[Any], value: Any, text: str | None) -> Row:
     """Describe one option; an empty default is not shown."""
     empty = value is MISSING or value is None or value is False or value in ("", ())
     hint = "" if empty else None  # None: as tyro words it
@@ -116,12 +117,12 @@ def _option(item: Field[Any], value: Any, text: str | None) -> Row:
     return item.name, kind, field() if value is MISSING else field(default_factory=lambda: value)
 
 
-def _group(name: str, rows: list[Row], text: str | None) -> Row:
+def _make_group(name: str, rows: list[Row], text: str | None) -> Row:
     kind = make_dataclass(name, rows, kw_only=True, namespace={"__doc__": text})
     return name, kind, field(default_factory=kind)
 
 
-def _help_texts(kind: type) -> dict[str, str]:
+def _read_help_texts(kind: type) -> dict[str, str]:
     """Return the docstring under each field of a dataclass, on one line."""
     (tree,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(tree, ast.ClassDef)

@@ -21,7 +21,7 @@ class Methods:
     examples = """
       longtail methods
       longtail methods deconfound-tde
-      longtail methods --out docs/methods.md"""
+      longtail methods --out methods.md"""
 
     def run(self) -> None:
         """Print the list, or write the page."""

@@ -31,7 +31,7 @@ from longtail.cli.retrofit import RetrofitCommand
 from longtail.cli.sweep import Sweep
 from longtail.cli.train import Train
 from longtail.core.config import PRETRAINED
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 
 COMMANDS: dict[str, type] = {
     "demo": Demo,
@@ -148,7 +148,7 @@ def _split_command(words: list[str]) -> tuple[str, list[str]]:
     if family and (len(words) == 1 or words[1] in HELP_WORDS):
         return words[0], []
     name = " ".join(words[:2]) if family else words[0]
-    raise unknown("command", name, family or COMMANDS, "list them: longtail --help")
+    raise unknown_error("command", name, family or COMMANDS, "list them: longtail --help")
 
 
 def parse_alone(kind: Any, program: str, words: list[str]) -> Any:
@@ -166,7 +166,9 @@ def parse_configured(name: str, kind: Any, words: list[str]) -> Any:
     """
     program = f"longtail {name}"
     ours = [word for word in words if word not in HELP_WORDS]
-    ours, method_options = _split_method_options(ours) if kind is Train else (ours, {})
+    method_options: dict[str, str] = {}
+    if any(item.name == "options" for item in fields(kind().config)):
+        ours, method_options = _split_method_options(ours)
     default = kind(config=_choose_defaults(read_flags(program, kind, ours)))
     if HELP_WORDS.intersection(words):
         print_help(program, kind, default, advanced="--help-all" in words)
@@ -195,10 +197,7 @@ def _choose_defaults(command: Any) -> Any:
     if named or not (command.resume and out):
         return settings.preset(data)
     if (out / "config.yaml").exists():
-        from longtail.detection.run import DetectionRun
-        from longtail.runs.folder import Run
-
-        return Run(out).config if isinstance(command, Train) else DetectionRun(out).config
+        return command.load_config()
     if several := sorted(out.glob("*/*/config.yaml")):
         raise UserError(
             f"{out} holds several runs: repeat the command that started them with --resume, or "
@@ -246,6 +245,6 @@ def _check_method_options(options: dict[str, str], method: str) -> None:
             if having:
                 raise UserError(f"{method} has no {flag}; these do: {', '.join(having)}")
             flags = [*list_flags(Train), *(f"--{option}" for option in sorted(known))]
-            raise unknown("option", flag, flags, "list them: add --help-all")
+            raise unknown_error("option", flag, flags, "list them: add --help-all")
         if not value:
             raise UserError(f"{flag} needs a value")

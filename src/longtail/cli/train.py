@@ -42,6 +42,13 @@ class Train:
       longtail train letters-lt --method all --seeds 3
       longtail train --list train.txt --test-list test.txt --root images/ --image-size 224"""
 
+    def load_config(self) -> Config:
+        """Return the configuration of the run in --out."""
+        from longtail.runs.folder import Run
+
+        assert self.out
+        return Run(self.out).config
+
     def run(self) -> None:
         """Train, then print a table of accuracies."""
         from longtail import methods

@@ -15,7 +15,7 @@ class UserError(ValueError):
     """
 
 
-def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
+def unknown_error(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
     """Return the error for an unknown `name` of a `kind`, suggesting the nearest of `known`.
 
     `more`, in brackets at the end, says where to find all valid names.
@@ -25,7 +25,7 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> UserE
     return UserError(f"unknown {kind} '{name}'.{hint}" + (f" ({more})" if more else ""))
 
 
-def some(names: Sequence[str], most: int = 3) -> str:
+def list_some(names: Sequence[str], most: int = 3) -> str:
     """Join the first of `names`, and count the rest."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -27,7 +27,7 @@ from typing import (
 
 import yaml
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 
 P = TypeVar("P")
 ABOVE_ZERO = 1e-12
@@ -63,7 +63,7 @@ class Settings(ABC):
             elif "options" in _names(self):
                 own |= value if name == "options" else {name: value}
             else:
-                raise unknown("option", name, self.flat_names())
+                raise unknown_error("option", name, self.flat_names())
         if "adaptive" in self._top_names() - top.keys():
             top["adaptive"] = [name for name in self.adaptive if name not in options]  # type: ignore[attr-defined]
         nested: dict[str, Any] = {p: with_values(getattr(self, p), parts[p]) for p in parts}
@@ -111,13 +111,13 @@ class Settings(ABC):
             known = _names(getattr(config, part))
             for name in section:
                 if name not in known:
-                    raise unknown(f"option of {part} in {source}", str(name), known)
+                    raise unknown_error(f"option of {part} in {source}", str(name), known)
             flat |= section
         for name in tree:
             if name not in _names(config):
                 home = next((p for p in cls.parts if name in _names(getattr(config, p))), "")
                 more = f"it belongs under '{home}:'" if home else ""
-                raise unknown(f"option in {source}", str(name), _names(config), more)
+                raise unknown_error(f"option in {source}", str(name), _names(config), more)
         try:
             return replace(config.with_options(**flat, **tree), **own)  # type: ignore[type-var]
         except UserError as error:
@@ -151,7 +151,7 @@ def convert(value: Any, kind: Any, name: str) -> Any:
     if get_origin(kind) is Literal:
         choices = {str(choice): choice for choice in inner}  # YAML reads 32 as a number
         if str(value) not in choices:
-            raise unknown(_flag(name), str(value), choices, f"one of {', '.join(choices)}")
+            raise unknown_error(_flag(name), str(value), choices, f"one of {', '.join(choices)}")
         return choices[str(value)]
     if get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):

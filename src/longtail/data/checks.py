@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from longtail.core.errors import UserError, some
+from longtail.core.errors import UserError, list_some
 from longtail.data.sources import Source
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def drop_small_classes(source: Source, min_count: int) -> Source:
             raise UserError(f"--min-count leaves no image in the {name} part")
         parts[name] = replace(kept, labels=numbers[kept.labels])
         lost.append(f"{len(part) - len(kept):,} {name} images")
-    dropped = some([f"'{source.classes[i]}'" for i in torch.nonzero(small).flatten().tolist()])
+    dropped = list_some([f"'{source.classes[i]}'" for i in torch.nonzero(small).flatten().tolist()])
     log.info("--min-count %d leaves out %s: %s", min_count, dropped, ", ".join(lost))
     classes = tuple(name for name, gone in zip(source.classes, small, strict=True) if not gone)
     return replace(source, classes=classes, parts=parts)

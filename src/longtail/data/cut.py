@@ -18,8 +18,8 @@ from longtail.data.sources import Source
 SUBSET_SEED = 0
 
 
-def tail_counts(largest: int, classes: int, ratio: float) -> list[int]:
-    """Images to keep of each class, from the `largest`, n_max, to the smallest."""
+def compute_tail_counts(largest: int, classes: int, ratio: float) -> list[int]:
+    """Return the number of images that each class keeps, from `largest`, n_max, downward."""
     last = max(classes - 1, 1)
     # rounding may leave a whole power a hair too small: 49.999999999 is 50
     return [int(largest * ratio ** (-i / last) * (1 + 1e-9)) for i in range(classes)]
@@ -41,12 +41,12 @@ def cut(source: Source, ratio: float) -> Source:
     order = torch.argsort(stored, descending=True, stable=True)  # i-th largest -> class
     wanted = torch.zeros_like(stored)
     first = int(stored.min()) if ratio == 1 else largest
-    wanted[order] = torch.tensor(tail_counts(first, classes, ratio))
+    wanted[order] = torch.tensor(compute_tail_counts(first, classes, ratio))
     short = torch.nonzero(wanted > stored).flatten()
     if len(short):
         lacking = int(short[0])
         way_out = "no ratio can be cut from these images, so leave it out"
-        if smallest := _smallest_ratio(stored[order]):
+        if smallest := _find_smallest_ratio(stored[order]):
             way_out = f"the smallest ratio that the stored images allow is {smallest}"
         raise UserError(
             f"ratio {ratio:g} needs {wanted[lacking]} images of class '{source.classes[lacking]}' "
@@ -64,7 +64,7 @@ def cut(source: Source, ratio: float) -> Source:
     return replace(source, parts={**source.parts, "train": train})
 
 
-def _smallest_ratio(stored: Tensor) -> int | None:
+def _find_smallest_ratio(stored: Tensor) -> int | None:
     """The smallest whole ratio that the counts `stored` (C,), largest first, allow."""
     largest, classes = int(stored[0]), len(stored)
     # n_max r^(-i/(C-1)) < n_i + 1, solved for r; the loop below corrects the rounding
@@ -76,6 +76,6 @@ def _smallest_ratio(stored: Tensor) -> int | None:
         return None
     start = max(1, math.floor(math.exp(bound)))
     for ratio in range(start, min(start + 1, largest) + 1):
-        if (torch.tensor(tail_counts(largest, classes, ratio)) <= stored).all():
+        if (torch.tensor(compute_tail_counts(largest, classes, ratio)) <= stored).all():
             return ratio
     return None

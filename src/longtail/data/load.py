@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.core.config import RANGES, DataConfig
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
@@ -53,7 +53,7 @@ def load(name: Path | str = "", config: DataConfig | None = None, **options: Any
     known = [field.name for field in fields(DataConfig)]
     for option in options:
         if option not in known:
-            raise unknown("data option", option, known, f"they are {', '.join(known)}")
+            raise unknown_error("data option", option, known, f"they are {', '.join(known)}")
     config = config or DataConfig()
     config = with_values(config, vars(config) | options)
     check_values(config, RANGES)
@@ -199,4 +199,4 @@ def _open_path(name: str, config: DataConfig) -> Source:
     if path.suffix in (".npz", ".parquet") or "/" in name or os.sep in name or name[:1] in "~.":
         what = f"{path} does not exist" if name else "no data was named"
         raise UserError(f"{what}: pass a name or a path  (list the names: longtail data)")
-    raise unknown("data", name, list_names(), "list them: longtail data")
+    raise unknown_error("data", name, list_names(), "list them: longtail data")

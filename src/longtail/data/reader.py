@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 GIB = 2**30
 
 LoadedParts = tuple[Source, dict[str, Split], dict[str, str]]
-"""The source without unreadable rows and the classes that these were all of, its parts, and the
-hash of each part: of its files, or of its pixels if it has no files or some are unreadable."""
+"""The source without unreadable rows, and without classes that lost all their rows; its parts; and
+the hash of each part: of its files, or of its pixels if it has no files or some are unreadable."""
 
 
 def read_parts(source: Source, config: DataConfig, *, copies: int) -> LoadedParts:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from longtail.core.errors import unknown
+from longtail.core.errors import unknown_error
 from longtail.data.base import ClassCounts
 
 WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -35,7 +35,7 @@ def epoch_order(
         return torch.randperm(len(labels), generator=generator)[:size]
     if kind not in WEIGHTS:
         known = ("instance", *WEIGHTS)
-        raise unknown("sampler", kind, known, f"they are {', '.join(known)}")
+        raise unknown_error("sampler", kind, known, f"they are {', '.join(known)}")
     present = torch.bincount(labels, minlength=len(counts))
     weights = torch.where(present > 0, WEIGHTS[kind](counts.tensor().double().clamp(min=1)), 0.0)
     quotas = _draw_quotas(weights / weights.sum(), size, generator)

@@ -24,6 +24,8 @@ MOST_DETECTIONS = 300
 CLASSES_AT_ONCE = 8
 """Classes evaluated at once: the library stores every pair of a class and an image, 24 million for
 the whole of LVIS."""
+IOUS, RECALLS = 10, 101
+"""Thresholds of overlap and of recall at which COCO measures precision."""
 
 Entry = dict[str, Any]
 """An object or a detection in COCO's format."""
@@ -59,7 +61,8 @@ def measure(
     """
     entries = _collect_entries(data, detections, masks=masks)
     result: dict[str, Any] = {}
-    for kind, suffix in [("segm", "")] * masks + [("bbox", "_bbox")]:
+    kinds = {"segm": "", "bbox": "_bbox"} if masks else {"bbox": "_bbox"}
+    for kind, suffix in kinds.items():
         figures = _summarise(data, _compute_precision(data, entries, kind))
         result |= {f"{name}{suffix}": value for name, value in figures.items()}
     return result
@@ -184,15 +187,20 @@ def _evaluate_classes(
     library = import_coco()
     images = {each["image_id"] for each in (*truth, *claims)}
     if not images:
-        return np.full((10, 101, len(labels)), -1.0)
+        return np.full((IOUS, RECALLS, len(labels)), -1.0)
     annotations = library.COCO(
         {
             "images": [
-                # all of `labels` are known: detections of other classes are removed before
-                {"id": p.id, "height": p.height, "width": p.width, "neg_category_ids": labels}
-                | {"not_exhaustive_category_ids": p.unfinished}
-                for p in data.pictures
-                if p.id in images
+                {
+                    "id": picture.id,
+                    "height": picture.height,
+                    "width": picture.width,
+                    # all of `labels` are known: detections of other classes are removed before
+                    "neg_category_ids": labels,
+                    "not_exhaustive_category_ids": picture.unfinished,
+                }
+                for picture in data.pictures
+                if picture.id in images
             ],
             "annotations": [each | {"id": i} for i, each in enumerate(truth, start=1)],
             # we form the groups ourselves, but the library requires a letter

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import tyro
 
 from longtail.core.config import PRETRAINED, MachineConfig
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.core.options import ABOVE_ZERO, Settings
 
 Tde = Literal["off", "plain", "background-exempt"]
@@ -261,7 +261,7 @@ class DetectionConfig(Settings):
         """
         super().check()
         if self.method not in METHODS:
-            raise unknown("detection method", self.method, METHODS, ", ".join(METHODS))
+            raise unknown_error("detection method", self.method, METHODS, ", ".join(METHODS))
         if self.tde == "off" and self.inference.tde == "plain":  # background-exempt is the default
             with_tde = f"{self.training}-tde"
             way = f"pass --method {with_tde}" if with_tde in METHODS else "leave --tde out"

@@ -54,7 +54,7 @@ def draw(
     return picture
 
 
-def truth(target: dict[str, Any]) -> Detections:
+def convert_target(target: dict[str, Any]) -> Detections:
     """Return the annotated objects of an image as detections with a score of 1."""
     scores = target["boxes"].new_ones(len(target["boxes"]))
     codes = encode(target["masks"])

@@ -34,11 +34,15 @@ from longtail.training.model import load_weights
 
 T = TypeVar("T")
 OwnSplits = Splits | Path | str | None
-"""Data of a run: loaded already, or its place if it was moved; None where it was."""
+"""The data of a run: loaded already, or the place it was moved to; None if it was not moved."""
 
 
 class OpenDetector:
-    """A finished run with its detector on `machine`; the data is loaded when it is needed."""
+    """A finished run with its detector on `machine`.
+
+    The `data` of the constructor is the run's own, loaded when it is needed. The `data` of
+    `predict` and `compare` is any set of images.
+    """
 
     def __init__(
         self, folder: Path | str, *, data: OwnSplits = None, machine: MachineConfig | None = None
@@ -172,7 +176,7 @@ class OpenDetector:
             image, target = data[number]
             shown = dict(zip(ways, detections, strict=True))
             if len(target["labels"]):
-                shown["annotated"] = pictures.truth(target)
+                shown["annotated"] = pictures.convert_target(target)
             drawn = [
                 pictures.draw(image, each, self.categories, least_score=least_score)
                 for each in shown.values()
@@ -183,7 +187,7 @@ class OpenDetector:
     def _predict_in_ways(
         self, ways: Iterable[DetectionConfig], data: DetectionSet, least_score: float
     ) -> Iterator[tuple[Detections, ...]]:
-        """Yield the detections of each image in all `ways`; skip low scores before pasting."""
+        """Yield each image's detections in all `ways`; drop low scores before pasting masks."""
         feed = open_feed(self.detector, self.config, data, self.fabric)
         least = max(least_score, self.config.inference.score_threshold)
         configs = [way.with_options(score_threshold=least) for way in ways]
@@ -206,5 +210,5 @@ def open_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:
         except (OSError, Image.DecompressionBombError) as error:
             message = f"{path} is not a readable image ({error}): repair or remove it"
             raise UserError(message) from error
-        opened.append(Picture(number, path, height, width, None, frozenset(), ()))
+        opened.append(Picture(id=number, path=path, height=height, width=width))
     return DetectionSet(tuple(opened), categories, {})

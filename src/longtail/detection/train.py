@@ -156,7 +156,10 @@ def _train(
         log.warning(
             "--warmup %d: this training has %d steps, so the rate never reaches --lr %g. "
             "Try --warmup %d",
-            *(config.train.warmup, steps, config.train.lr, max(1, steps // 20)),
+            config.train.warmup,
+            steps,
+            config.train.lr,
+            max(1, steps // 20),
         )
     began = time.perf_counter() - spent
     last_save = time.perf_counter() if saved else -math.inf  # a new run saves its first epoch

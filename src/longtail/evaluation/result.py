@@ -228,7 +228,11 @@ def make_result(
         weight_norm=tuple(head.weight.norm(dim=1).tolist()),
         recipe=TrainingRecipe.of(head, config.train, recipe),
         provenance=Provenance(
-            data.subset_sha256, data.evaluated_on, data.evaluated_sha256, versions(), commit()
+            subset_sha256=data.subset_sha256,
+            evaluated_on=data.evaluated_on,
+            evaluated_sha256=data.evaluated_sha256,
+            versions=versions(),
+            git=commit(),
         ),
         details=_classifier_details(data, evaluation, recipe["files"]),
         cost=cost,

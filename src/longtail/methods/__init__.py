@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.methods.base import Method
 
 
@@ -55,7 +55,7 @@ def build(name: str, options: Mapping[str, Any] | None = None) -> Method:
 
 def _find(name: str) -> Callable[..., Method]:
     if name not in registry():
-        raise unknown("method", name, registry(), "list them: longtail methods")
+        raise unknown_error("method", name, registry(), "list them: longtail methods")
     return registry()[name]
 
 
@@ -63,7 +63,7 @@ def _parse(method: str, known: Mapping[str, inspect.Parameter], key: str, value:
     """Convert `value` to the type of the option's default; keep "auto" if the option takes it."""
     if key not in known:
         listed = ", ".join(known) or "none"
-        raise unknown(f"option of {method}", key, known, f"its options: {listed}")
+        raise unknown_error(f"option of {method}", key, known, f"its options: {listed}")
     option = known[key]
     if option.annotation is str:
         return str(value)

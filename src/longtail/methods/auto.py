@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.methods.base import Choice, Method, Rule
 from longtail.methods.deconfound import ALPHAS, deconfound
 from longtail.methods.decouple import use_class_means
@@ -50,7 +50,7 @@ def auto(
     if rule == "nearest-mean":
         return replace(shared, rule=use_class_means)
     if name not in ("tde", *RULES):
-        raise unknown("--rule", rule, [*CANDIDATES, *RIVALS], "as in --rule self-prior:1")
+        raise unknown_error("--rule", rule, [*CANDIDATES, *RIVALS], "as in --rule self-prior:1")
     try:
         strength = float(text)
     except ValueError:

@@ -130,8 +130,10 @@ class Stage:
 class HeldOut(NamedTuple):
     """The held-out part: images that no parameter was trained on."""
 
-    features: Tensor  # (N, D)
-    labels: Tensor  # (N,)
+    features: Tensor
+    """(N, D)."""
+    labels: Tensor
+    """(N,) classes."""
 
 
 class RuleInputs(NamedTuple):
@@ -139,10 +141,14 @@ class RuleInputs(NamedTuple):
 
     head: Head
     """The trained head; a rule must not change it."""
-    features: Tensor  # (N, D), of the training images
-    labels: Tensor  # (N,)
-    held_out: HeldOut | None  # None if the data has no validation part
+    features: Tensor
+    """(N, D) features of the training images."""
+    labels: Tensor
+    """(N,) classes of the training images."""
+    held_out: HeldOut | None
+    """The held-out part; None if the data has no validation part."""
     counts: ClassCounts
+    """Training images of each class."""
 
 
 Rule = Callable[[RuleInputs], Head]

@@ -11,7 +11,7 @@ HEADER = (
 INTRODUCTION = """# Methods
 
 Train with `longtail train DATA --method NAME`, with several methods as `NAME,NAME`, or with `all`.
-`longtail methods --out docs/methods.md` generates this page from the code of the methods.
+This page is generated from the code of the methods; `longtail methods --out FILE` writes it too.
 
 - **stages**: epochs of each stage, as fractions of `--epochs`.
 - **needs counts**: whether the loss, the sampler or the rule uses the number of training images of

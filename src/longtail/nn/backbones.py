@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longtail.core.errors import unknown
+from longtail.core.errors import unknown_error
 from longtail.nn.convolution import WEIGHT_GRADIENT, FewChannelConv
 from longtail.nn.libraries import PREFIXES, Backbone, ImageSize, Timm, build_headless
 
@@ -122,5 +122,5 @@ def build(name: str, channels: int, image_size: ImageSize | None = None) -> Back
 
     if not timm.is_model(name):
         hint = f"built in: {', '.join(BUILT_IN)}; any timm model; or torchvision/NAME"
-        raise unknown("backbone", name, [*BUILT_IN, *timm.list_models()], hint)
+        raise unknown_error("backbone", name, [*BUILT_IN, *timm.list_models()], hint)
     return Timm(name, channels, image_size)

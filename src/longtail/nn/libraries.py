@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 
 PREFIXES = ("timm/", "torchvision/")
 """Prefixes of the full names of networks."""
@@ -97,7 +97,7 @@ def find_full_names(name: str) -> list[str]:
     known = (timm.is_model(name), name in of_torchvision)
     if not any(known):
         names = [*timm.list_models(), *of_torchvision]
-        raise unknown("network", name, names, "any of timm or torchvision")
+        raise unknown_error("network", name, names, "any of timm or torchvision")
     return [prefix + name for prefix, has in zip(PREFIXES, known, strict=True) if has]
 
 

@@ -16,8 +16,10 @@ from torch.nn import functional as F
 class Outputs(NamedTuple):
     """The outputs of a model's forward pass."""
 
-    features: Tensor  # (B, D)
-    logits: Tensor  # (B, C)
+    features: Tensor
+    """(B, D)."""
+    logits: Tensor
+    """(B, C)."""
 
 
 class State(NamedTuple):

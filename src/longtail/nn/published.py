@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from urllib.parse import urlparse
 
 from longtail.core.config import PRETRAINED
-from longtail.core.errors import UserError, some
+from longtail.core.errors import UserError, list_some
 from longtail.nn.backbones import BUILT_IN
 from longtail.nn.checkpoints import StateDict
 
@@ -142,7 +142,7 @@ def _unpublished(name: str, published: list[str]) -> UserError:
     base = name.partition(".")[0]
     family = [other for other in published if other.partition(".")[0] == base]
     near = family or get_close_matches(name, published, n=3, cutoff=0.6)
-    close = f" Close to it are {some(near)}." if near else ""
+    close = f" Close to it are {list_some(near)}." if near else ""
     return UserError(
         f"--pretrained: nobody published weights for {name}.{close} Choose a --backbone that has "
         "some, or pass your own with --weights FILE"

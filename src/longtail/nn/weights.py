@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.core.config import PRETRAINED
-from longtail.core.errors import UserError, some
+from longtail.core.errors import UserError, list_some
 from longtail.data.decoding.cache import hash_file
 from longtail.nn.checkpoints import StateDict, read_state, strip_prefixes
 from longtail.nn.libraries import Backbone, Timm
@@ -62,7 +62,9 @@ class FittedWeights:
             "left out other shapes than the network's": self.resized,
             "not in the file, so they start at random": self.fresh,
         }
-        parts += [f"{reason} ({some(list(names))})" for reason, names in reasons.items() if names]
+        parts += [
+            f"{reason} ({list_some(list(names))})" for reason, names in reasons.items() if names
+        ]
         return "; ".join(parts)
 
 
@@ -116,7 +118,9 @@ def fit(backbone: Backbone, name: str, weights: str) -> FittedWeights:
     if fitted.parameters[0] < LEAST_SHARE * fitted.parameters[1]:
         raise _misfit(fitted, state, own, weights)
     if broken := [n for n, value in fitting.items() if not torch.isfinite(value).all()]:
-        raise UserError(f"{source} holds infinite values or NaN in {some(broken)}: it is damaged")
+        raise UserError(
+            f"{source} holds infinite values or NaN in {list_some(broken)}: it is damaged"
+        )
     return fitted
 
 

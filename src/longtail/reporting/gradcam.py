@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longtail.core.errors import UserError, some, unknown
+from longtail.core.errors import UserError, list_some, unknown_error
 from longtail.data.base import Split
 from longtail.evaluation import tables
 from longtail.nn.backbones import Conv4, ResNet32
@@ -41,7 +41,7 @@ def find_layers(backbone: Backbone, name: str = "") -> list[nn.Module]:
     name = name or _last_stage(backbone)
     known = dict(root.named_modules())
     if not name or name not in known:
-        raise unknown("layer", name, [key for key in known if key], _list_layers(backbone))
+        raise unknown_error("layer", name, [key for key in known if key], _list_layers(backbone))
     layer = known[name]
     return list(layer) if isinstance(layer, nn.ModuleList) else [layer]
 
@@ -54,7 +54,7 @@ def _root(backbone: Backbone) -> nn.Module:
 def _list_layers(backbone: Backbone) -> str:
     """Names of the layers, the outermost first."""
     names = [name for name, _ in _root(backbone).named_modules() if name]
-    return "layers: " + some(sorted(names, key=lambda name: name.count(".")), LISTED)
+    return "layers: " + list_some(sorted(names, key=lambda name: name.count(".")), LISTED)
 
 
 def _last_stage(backbone: Backbone) -> str:

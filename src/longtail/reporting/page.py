@@ -25,7 +25,8 @@ SCRIPTS = ("counting.js", "curves.js", "classes.js", "slider.js")
 """Scripts in the order in which they are joined; the last one starts the page."""
 NEEDS = (
     *comparing.FIELDS,
-    *("alpha_rule", "tau", "seconds", "capture_seconds", "images_per_second", "replicas", "device"),
+    *("alpha_rule", "tau", "held_out", "seconds", "capture_seconds", "images_per_second"),
+    *("replicas", "device"),
 )
 """Fields that a result must have to be reported."""
 
@@ -58,15 +59,16 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         raise UserError("a report needs at least one run")
     _check_same_data(evaluated)
     groups = _group_seeds(evaluated)
-    results = [run.result for run in evaluated]
-    seen = evaluated[0].slider.seen
+    first, results = evaluated[0], [run.result for run in evaluated]
+    seen = first.slider.seen
     uneven = len(set(seen) - {0}) > 1  # whatever the slider's alpha
     columns = tables.columns(uneven)
     page = template("report.html.j2").render(
-        data=tables.data_name(results[0]),
-        result=results[0],
-        seen=seen,
-        evaluated_on=tables.PARTS[results[0]["evaluated_on"]],
+        data=tables.data_name(first.result),
+        about_data=_describe_data(first),
+        subset=first.result["subset_sha256"],
+        absent=seen.count(0),
+        evaluated_on=tables.PARTS[first.result["evaluated_on"]],
         header=(*tables.HEADER, *columns),
         unequal=tables.list_differences(results),
         rows=[row.cells(columns) for row in tables.rows(results)],
@@ -83,8 +85,8 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
             if "candidates" in r.result
         ],
         candidate_header=tables.CANDIDATE_HEADER,
-        confusions=map(_describe_confusion, groups),
-        runs=evaluated,
+        confusions=[_describe_confusion(group) for group in groups],
+        runs=[(run, _describe_run(run)) for run in evaluated],
         content=_script_content(evaluated, groups),
         style=source("style.css"),
         script="\n".join(source(name) for name in SCRIPTS),
@@ -116,6 +118,27 @@ def _check_same_data(runs: Sequence[EvaluatedRun]) -> None:
             "test images of each class": (first.slider.seen, other.slider.seen),
         }
         comparing.check_equal((str(first.run.folder), str(other.run.folder)), compared)
+
+
+def _describe_data(run: EvaluatedRun) -> str:
+    """Return the sentences about the training and test images of `run`."""
+    counts, held_out = run.result["counts"], run.result["held_out"]
+    kept_back = f", of which {held_out} are held out and not trained on" if held_out else ""
+    return (
+        f"{len(counts)} classes, {sum(counts):,} training images, {max(counts)} to {min(counts)} "
+        f"per class{kept_back}. Evaluated on the {sum(run.slider.seen):,} images of the "
+        f"{tables.PARTS[run.result['evaluated_on']]} set after the last epoch."
+    )
+
+
+def _describe_run(run: EvaluatedRun) -> str:
+    """Return the folder of `run`, and the time and the device of its training."""
+    cost = run.result
+    return (
+        f"{run.run.folder}: {cost['seconds']:.1f} s, and {cost['capture_seconds']:.1f} s of "
+        f"capture; {cost['images_per_second']:,.0f} training images per second; trainings side by "
+        f"side: {cost['replicas']}; device: {cost['device']}."
+    )
 
 
 def _script_content(

@@ -20,7 +20,8 @@ from longtail.evaluation.scoring import Features, Standing, Value
 from longtail.methods.base import Choice, Method
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Run
-from longtail.runs.plan import Job, on_cuda, resolve
+from longtail.runs.packing import on_cuda
+from longtail.runs.plan import Job, resolve
 from longtail.runs.train import train_jobs
 from longtail.training.loop import Progress
 from longtail.training.trainer import Trainer

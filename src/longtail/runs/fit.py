@@ -17,7 +17,7 @@ from longtail.core.console import show_if_seen
 from longtail.core.locks import hold_folders
 from longtail.data import load as data_sets
 from longtail.data.base import Data
-from longtail.runs import own_recipe
+from longtail.runs import own_recipe, packing
 from longtail.runs import plan as planning
 from longtail.runs.folder import Run
 from longtail.runs.plan import DataOf, Job
@@ -75,10 +75,19 @@ def fit(
 
 
 def fit_all(
-    config: Config, names: Sequence[str], seeds: Sequence[int], *, out: Path, **options: Any
+    config: Config,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    out: Path,
+    data: Data | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> list[Run]:
-    """Train every method of `names` under every seed, with the options of `run_jobs`."""
-    return run_jobs(planning.plan(config, names, seeds, out), **options)
+    """Train every method of `names` under every seed."""
+    jobs = planning.plan(config, names, seeds, out)
+    return run_jobs(jobs, data=data, resume=resume, overwrite=overwrite, progress=progress)
 
 
 def run_jobs(
@@ -112,9 +121,9 @@ def run_jobs(
     check_folders()
     data_of = planning.adapt_inputs(jobs, loaded)
     for job in jobs:
+        job.check_data(data_of(job), overwrite=overwrite)
         if on_data:
             on_data(job, data_of(job))
-        job.check_data(data_of(job), overwrite=overwrite)
     fabric = launch(jobs[0].config.machine)
     probes = {  # before any folder is written
         job.run: check_fits(job.config, job.method, data_of(job), fabric.world_size) for job in jobs
@@ -123,9 +132,9 @@ def run_jobs(
         planning.warn_about_few_steps(jobs, data_of)
         planning.warn_about_warmup(jobs)
     fabric.barrier()
-    replicas = planning.count_replicas(jobs, data_of, probes, fabric)
+    replicas = packing.count_replicas(jobs, data_of, probes, fabric)
     others = [*others, *jobs]
-    unfinished = planning.select_unfinished(jobs, data_of, overwrite)
+    unfinished = packing.select_unfinished(jobs, data_of, overwrite)
     for job in unfinished:
         if job.config.weights and (overwrite or not job.run.has_checkpoint):
             fit_weights(job.config, data_of(job))  # refuses weights that do not fit
@@ -134,14 +143,14 @@ def run_jobs(
         check_folders()  # again: no other process can change them now
         for job in unfinished:
             if overwrite or not job.run.finished:
-                cuda, weights = planning.on_cuda(fabric), job.weights_id
+                cuda, weights = packing.on_cuda(fabric), job.weights_id
                 job.run.begin(job.config, overwrite=overwrite, cuda=cuda, weights_id=weights)
 
     folders = [job.run.folder for job in unfinished]
     with _name_resume_command(jobs), hold_folders(folders, fabric, begin):
         for reuse in (False, True):  # the first stage of some is the whole training of others
             part = [job for job in unfinished if bool(job.method.first) is reuse]
-            for groups in planning.schedule(part, data_of, replicas, others):
+            for groups in packing.schedule(part, data_of, replicas, others):
                 first = groups[0][0]
                 with explain_out_of_memory(first.config, data_of(first), fabric, len(groups)):
                     for job in _train_and_evaluate(groups, data_of, fabric, progress, others):

@@ -15,14 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
-from longtail.core.files import read_tensors, replace_atomically
+from longtail.core.files import read_tensors, replace_atomically, write_tensors
 from longtail.core.options import Settings
 from longtail.data import load as data_sets
 from longtail.runs.places import exists, make_absolute, map_paths, paths_of, resolve
@@ -263,9 +262,7 @@ class Folder(ABC, Generic[C]):
 
     def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> None:
         """Write the weights as trained; those of a head that a rule made go to another `name`."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        with replace_atomically(self.folder / name) as path:
-            path.write_bytes(safetensors.torch.save(tensors))
+        write_tensors(self.folder / name, state)
 
     def load_model(self, name: str = "model.safetensors") -> dict[str, Tensor]:
         """Read what `save_model` wrote."""

@@ -1,23 +1,16 @@
-"""Plan trainings: one job for each method and seed, which share a device, and in which order.
-
-Jobs are checked before anything is written. A job may reuse the model of a finished run.
-"""
+"""Plan trainings: one job for each method and seed, checked before anything is written."""
 
 import hashlib
 import json
 import logging
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from lightning.fabric import Fabric
-
 from longtail import methods
 from longtail.core.config import PRETRAINED, Config
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.core.options import TO_ONE, with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
@@ -25,9 +18,8 @@ from longtail.methods.base import Method
 from longtail.nn.published import describe_inputs
 from longtail.nn.weights import identify
 from longtail.runs.folder import Run
-from longtail.training.batches import choose_mix, must_stream
+from longtail.training.batches import choose_mix
 from longtail.training.model import use_inputs_of_weights
-from longtail.training.probe import NetworkProbe
 from longtail.training.schedule import ends_in_warmup, schedule_stages
 
 logger = logging.getLogger(__name__)
@@ -172,7 +164,7 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
     known = config.flat_names().union(*owned.values())
     for option in config.options:
         if not any(option in own for own in owned.values()):
-            raise unknown("option", option, known, f"options of {names[0]}: longtail methods")
+            raise unknown_error("option", option, known, f"options of {names[0]}: longtail methods")
     alone = len(names) == len(seeds) == 1
     jobs = []
     for seed in seeds:
@@ -218,8 +210,13 @@ def warn_about_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:
             logger.warning(
                 "%s has %d training samples: only %d %s per epoch at --batch-size %d. Try "
                 "--batch-size %d --lr %g",
-                *(data, images, steps, "step" if steps == 1 else "steps", batch),
-                *(smaller, smaller / 800),
+                data,
+                images,
+                steps,
+                "step" if steps == 1 else "steps",
+                batch,
+                smaller,
+                smaller / 800,
             )
 
 
@@ -237,94 +234,3 @@ def warn_about_warmup(jobs: Sequence[Job]) -> None:
                 "--warmup %d, or --schedule one-cycle, which warms up over a tenth of the steps",
                 *(train.warmup, last, last // 10),
             )
-
-
-def find_trained_run(job: Job, data: Data, others: Iterable[Job]) -> tuple[Run, int] | None:
-    """Find a finished run among `others` that trained the first epochs of `job`, and how many.
-
-    They are all of its epochs, or those of its first stage.
-    """
-    stages = schedule_stages(job.method.stages, job.config.train.epochs)
-    epochs = {job.first_stage_id(data): stages[0].stop, job.training_id(data): stages[-1].stop}
-    beside = [other for other in others if other.config.data == job.config.data]
-    # the stored id, since a recipe may have changed after its run was trained
-    runs = {other.run.result["training_id"]: other.run for other in beside if other.run.has_model}
-    candidates = [(runs[name], epochs[name]) for name in epochs if name in runs]
-    return max(candidates, key=lambda trained: trained[1], default=None)
-
-
-def select_unfinished(jobs: Sequence[Job], data_of: DataOf, overwrite: bool) -> list[Job]:
-    """Select the unfinished jobs, and finished ones that share a training with one of them."""
-    ids = {job.run: job.training_id(data_of(job)) for job in jobs}
-    unfinished = {ids[job.run] for job in jobs if overwrite or not job.run.finished}
-    return [job for job in jobs if ids[job.run] in unfinished]
-
-
-def schedule(
-    jobs: Sequence[Job], data_of: DataOf, replicas: int, others: Sequence[Job] = ()
-) -> list[list[list[Job]]]:
-    """Arrange the unfinished trainings as [trained side by side][sharing a training][job].
-
-    Trainings side by side must have done the same number of epochs, here or in a run of `others`.
-    Those with as many steps an epoch and the same stages wait least for each other, so they are
-    packed together first.
-    """
-    trainings: dict[str, list[Job]] = {}
-    for job in jobs:
-        trainings.setdefault(job.training_id(data_of(job)), []).append(job)
-    by_epoch: dict[int, list[list[Job]]] = {}
-    for group in trainings.values():
-        if not all(job.run.finished for job in group):
-            done = _epochs_done(group[0], data_of(group[0]), others)
-            by_epoch.setdefault(done, []).append(group)
-
-    def shape(group: list[Job]) -> tuple[Any, ...]:
-        job = group[0]
-        stops = [s.stop for s in schedule_stages(job.method.stages, job.config.train.epochs)]
-        return len(data_of(job).train) // job.config.train.batch_size, stops[-1], stops
-
-    rounds = []
-    for alike in by_epoch.values():
-        alike.sort(key=shape)
-        rounds += [alike[i : i + replicas] for i in range(0, len(alike), max(1, replicas))]
-    return rounds
-
-
-def _epochs_done(job: Job, data: Data, others: Sequence[Job]) -> int:
-    if saved := job.load_checkpoint(data):
-        return int(saved["epoch"])
-    trained = find_trained_run(job, data, others)
-    return trained[1] if trained else 0
-
-
-def count_replicas(
-    jobs: Sequence[Job], data_of: DataOf, probes: Mapping[Run, NetworkProbe], fabric: Fabric
-) -> int:
-    """Count the trainings that run side by side: 1, or up to --replicas on a device with room.
-
-    Their activations must fit into the free memory, a fifth of it to spare.
-    """
-    if not _can_share_device(map(data_of, jobs), probes.values(), fabric):
-        return 1
-    size = 2 if fabric._precision.precision == "bf16-mixed" else 4
-    free = torch.cuda.mem_get_info(fabric.device)[0] if on_cuda(fabric) else math.inf
-    largest = 1
-    for job in jobs:
-        batch = size * probes[job.run].activations * job.config.train.batch_size
-        largest = max(largest, batch // job.config.machine.accumulate)
-    return int(min(jobs[0].config.machine.replicas, len(jobs), max(1.0, 0.8 * free / largest)))
-
-
-def _can_share_device(sets: Iterable[Data], probes: Iterable[NetworkProbe], fabric: Fabric) -> bool:
-    """Return whether several trainings can share the device: a single GPU that holds all images.
-
-    A network with dropout draws from the device's only generator, so it is trained alone.
-    """
-    single_gpu = on_cuda(fabric) and fabric.world_size == 1
-    streamed = any(must_stream(data, fabric.device) for data in sets)
-    return single_gpu and not streamed and not any(probe.random for probe in probes)
-
-
-def on_cuda(fabric: Fabric) -> bool:
-    """Return whether the device is a CUDA one."""
-    return fabric.device.type == "cuda"

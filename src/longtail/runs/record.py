@@ -15,7 +15,8 @@ from longtail.evaluation.slider import NAME as SLIDER
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.auto import decide
 from longtail.runs.folder import Run
-from longtail.runs.plan import DataOf, Job, on_cuda
+from longtail.runs.packing import on_cuda
+from longtail.runs.plan import DataOf, Job
 from longtail.runs.train import FinishedTraining
 from longtail.training.loop import Progress
 from longtail.training.model import Blueprint
@@ -80,7 +81,9 @@ def write_result(
     if absent:
         logger.warning(
             "%d of %d classes have no %s image and are not evaluated: %s",
-            *(len(absent), len(data.classes), data.evaluated_on),
+            len(absent),
+            len(data.classes),
+            data.evaluated_on,
             ", ".join(absent[:10]) + (" ..." if len(absent) > 10 else ""),
         )
     run.write(SLIDER, json.dumps(slider.to_json(), separators=(",", ":")) + "\n")

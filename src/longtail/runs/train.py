@@ -14,7 +14,8 @@ from longtail.core.errors import UserError
 from longtail.core.interrupt import defer_interrupt
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
-from longtail.runs.plan import DataOf, Job, find_trained_run, on_cuda
+from longtail.runs.packing import find_trained_run, on_cuda
+from longtail.runs.plan import DataOf, Job
 from longtail.training.batches import Batches, identify_batches, place
 from longtail.training.features import place_features
 from longtail.training.loop import Progress, Stopwatch, train
@@ -130,8 +131,8 @@ def _restore(
             done = Checkpoint(saved["epoch"], seconds, saved["capture_seconds"])
             replica.load_state_dict(saved["replica"])
         elif trained := find_trained_run(job, replica.data, others):
-            run, epochs = trained
-            done = Checkpoint(epochs, done.seconds + own_seconds(run.result))
+            run = trained.run
+            done = Checkpoint(trained.epochs, done.seconds + own_seconds(run.result))
             replica.start_from(run.load_model(), f"{run.folder}/model.safetensors")
             if fabric.global_rank == 0:
                 job.run.write_metrics(run.metrics)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.data.decoding.images import Blob, decode_in_threads
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
@@ -177,7 +177,7 @@ class TorchNetwork:
 
     def __init__(self, model: ServedModel, device: str = "auto"):
         if device not in ("auto", "cpu", "cuda"):
-            raise unknown("device", device, ("auto", "cpu", "cuda"), "auto, cpu or cuda")
+            raise unknown_error("device", device, ("auto", "cpu", "cuda"), "auto, cpu or cuda")
         if device == "cuda" and not torch.cuda.is_available():
             raise UserError("device cuda, but torch sees no CUDA device: use cpu")
         cuda = device != "cpu" and torch.cuda.is_available()

@@ -51,7 +51,7 @@ class OnnxNetwork:
     """The graph of an ONNX file, given as bytes, in an onnxruntime session on the CPU."""
 
     def __init__(self, content: bytes):
-        require("onnxruntime")
+        require_packages("onnxruntime")
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -67,7 +67,7 @@ class OnnxNetwork:
         return torch.from_numpy(self.session.run(None, feed)[0])
 
 
-def require(*packages: str) -> None:
+def require_packages(*packages: str) -> None:
     """Raise an error if a package of the extra `onnx` is not installed."""
     for package in packages:
         if find_spec(package) is None:

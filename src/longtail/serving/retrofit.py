@@ -17,6 +17,7 @@ import torch
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.environment import environment, versions
 from longtail.core.errors import UserError
+from longtail.core.files import write_bytes, write_tensors
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
@@ -30,7 +31,6 @@ from longtail.nn.backbones import Identity
 from longtail.nn.checkpoints import StateDict, read_state
 from longtail.nn.heads import AffineHead, CosineHead, Head
 from longtail.nn.libraries import Backbone, HeadlessNetwork
-from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.model import ModelDescription, ServedModel
 from longtail.training.batches import build_preprocess
@@ -162,9 +162,9 @@ def retrofit(
             **result.to_json(),
         }
         served = _make_model(result, backbone, data, Path(checkpoint).name)
-        written = Run(exports.save_pretrained(served, folder))
-        written.save_model(result.state, exports.CHECKPOINT)
-        written.write("result.json", json.dumps(facts, indent=1) + "\n")
+        exports.save_pretrained(served, folder)
+        write_tensors(folder / exports.CHECKPOINT, result.state)
+        write_bytes(folder / "result.json", (json.dumps(facts, indent=1) + "\n").encode())
     return result
 
 

@@ -15,13 +15,20 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from longtail.core.errors import UserError, unknown
-from longtail.core.files import replace_atomically
+from longtail.core.errors import UserError, unknown_error
+from longtail.core.files import write_bytes
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import FILES, Run
 from longtail.serving.card import render_card
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
-from longtail.serving.read import CONFIG, DESCRIPTION, WEIGHTS, OnnxNetwork, read_folder, require
+from longtail.serving.read import (
+    CONFIG,
+    DESCRIPTION,
+    WEIGHTS,
+    OnnxNetwork,
+    read_folder,
+    require_packages,
+)
 
 BATCHES = (1, 2, 5)
 """Batch sizes at which a graph must agree with the model."""
@@ -57,7 +64,7 @@ def export(
         UserError: if there is no model to export, or the file would differ from the run's model.
     """
     if to not in WRITERS:
-        raise unknown("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
+        raise unknown_error("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
     if alpha_input and alpha is not None:
         raise UserError(
             "--alpha folds it in and --alpha-input keeps it adjustable: pass one of them"
@@ -77,8 +84,8 @@ def export(
         raise UserError(f"{path} is a file of the run itself: choose another -o")
     content, graph = write(model)
     _check(trained, model, graph, to)
-    _write(path, content)
-    _write(card_path(path), render_card(model.about, path.name).encode())
+    write_bytes(path, content)
+    write_bytes(card_path(path), render_card(model.about, path.name).encode())
     return path
 
 
@@ -94,15 +101,10 @@ def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
         raise UserError(f"{folder} is the folder of a run: choose another folder")
     content, graph = _safetensors(model)
     _check(model, model, graph, "safetensors")
-    _write(folder / WEIGHTS, content)
-    _write(folder / CONFIG, (_describe(model, indent=2) + "\n").encode())
-    _write(folder / CARD, render_card(model.about, folder.name).encode())
+    write_bytes(folder / WEIGHTS, content)
+    write_bytes(folder / CONFIG, (_describe(model, indent=2) + "\n").encode())
+    write_bytes(folder / CARD, render_card(model.about, folder.name).encode())
     return folder
-
-
-def _write(path: Path, content: bytes) -> None:
-    with replace_atomically(path) as temporary:
-        temporary.write_bytes(content)
 
 
 def _describe(model: ServedModel, indent: int | None = None) -> str:
@@ -116,13 +118,23 @@ Graph = Callable[..., Tensor]
 def _safetensors(model: ServedModel) -> tuple[bytes, Graph]:
     weights = {name: w.cpu().contiguous() for name, w in model.state_dict().items()}
     text = _describe(model)
-    content = safetensors.torch.save(weights, {"format": "pt", DESCRIPTION: text})
+    content = _sort_metadata(safetensors.torch.save(weights, {"format": "pt", DESCRIPTION: text}))
     about = ModelDescription.from_json(text, "the file")
     return content, ServedModel.load(about, safetensors.torch.load(content), "the file")
 
 
+def _sort_metadata(content: bytes) -> bytes:
+    """Sort the metadata of a safetensors file, whose order varies from call to call."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the format aligns the tensors to 8 bytes
+    return len(text).to_bytes(8, "little") + text + content[start:]
+
+
 def _onnx(model: ServedModel) -> tuple[bytes, Graph]:
-    require("onnx", "onnxscript", "onnxruntime")
+    require_packages("onnx", "onnxscript", "onnxruntime")
     size = sum(weight.nbytes for weight in model.state_dict().values())
     if size > LARGEST_ONNX:
         raise UserError(

@@ -53,7 +53,7 @@ def must_stream(data: Data, device: torch.device) -> bool:
 
 
 class ResidentBatches:
-    """Batches gathered from a training set, of which it puts a copy on the device."""
+    """Batches gathered from a copy of the training set on the device."""
 
     capturable = True
     """Whether a CUDA graph can hold `draw`."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from longtail import methods
 from longtail.core.config import Config
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.core.seeding import stream
 from longtail.data.base import Data
 from longtail.data.decoding.images import Interpolation
@@ -197,13 +197,16 @@ def find_head(name: str) -> type[Head]:
     if name not in _head_classes():
         methods.registry()
     if name not in (known := _head_classes()):
-        raise unknown("kind of head", name, known, "is its method's file installed?")
+        raise unknown_error("kind of head", name, known, "is its method's file installed?")
     return known[name]
 
 
 def _head_classes() -> dict[str, type[Head]]:
     """Return every concrete head class defined so far, by its name."""
-    kinds: list[type[Head]] = [Head]
-    for kind in kinds:  # grows as it is read
-        kinds += kind.__subclasses__()
-    return {kind.__name__: kind for kind in kinds if not kind.__subclasses__()}
+    return {kind.__name__: kind for kind in _list_leaves(Head)}
+
+
+def _list_leaves(kind: type[Head]) -> list[type[Head]]:
+    """List the classes below `kind` that have no subclass; `kind` itself if it has none."""
+    below = kind.__subclasses__()
+    return [leaf for each in below for leaf in _list_leaves(each)] if below else [kind]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.core.config import TrainConfig
-from longtail.core.errors import unknown
+from longtail.core.errors import unknown_error
 
 
 def build_optimizer(
@@ -25,7 +25,7 @@ def build_optimizer(
     adams: dict[str, Callable[..., torch.optim.Optimizer]]
     adams = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     if train.optimizer not in adams:
-        raise unknown("optimizer", train.optimizer, ["sgd", *adams])
+        raise unknown_error("optimizer", train.optimizer, ["sgd", *adams])
     shared |= {"betas": (train.momentum, 0.999), "capturable": lr.is_cuda}
     return adams[train.optimizer](trained, **shared)
 

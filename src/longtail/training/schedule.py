@@ -40,7 +40,10 @@ def schedule_stages(stages: Sequence[Stage], epochs: int) -> list[ScheduledStage
     ]
     shares = list(accumulate(stage.share for stage in stages))
     first = [max(j for j in range(i + 1) if fresh[j]) for i in range(len(stages))]
-    after = [first.count(j) + j for j in first]  # the next fresh stage, or the end
+    after = [  # the next fresh stage, or the end
+        next((j for j in range(i + 1, len(stages)) if fresh[j]), len(stages))
+        for i in range(len(stages))
+    ]
     edges = [0]
     for i, share in enumerate(shares):
         # round running totals, so that two halves of 5 epochs make 5; give each stage an epoch

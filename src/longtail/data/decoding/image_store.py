@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError, some
+from longtail.core.errors import UserError, list_some
 from longtail.core.progress import log_progress
 from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.images import (
@@ -137,9 +137,12 @@ class ImageStore:
     def unreadable_error(
         self, unreadable: Mapping[int, str], counted: str, effect: str
     ) -> UserError:
-        """Make the error for unreadable rows; their number and what a skip does are in words."""
+        """Make the error for unreadable rows.
+
+        `counted` gives their number in words, `effect` says what `--corrupt skip` does.
+        """
         first, *others = map(self.describe, unreadable)
-        more = f" Nor can {some(others)}{counted}." if others else ""
+        more = f" Nor can {list_some(others)}{counted}." if others else ""
         return UserError(
             f"{first} cannot be read ({next(iter(unreadable.values()))}).{more} Repair or remove "
             f"{'them' if others else 'it'}, or pass --corrupt skip {effect}"

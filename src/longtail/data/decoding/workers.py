@@ -3,12 +3,11 @@
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import current_process, get_all_start_methods, get_start_method
-from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from longtail.core.errors import UserError
 
@@ -24,6 +23,16 @@ SHARED = "/dev/shm"
 FEWER = "pass a smaller --workers; 0 decodes without any"
 KILLED = "DataLoader worker (pid"
 """Beginning of torch's error for a killed worker."""
+
+
+class ChunkSource(Dataset[T], Generic[T]):
+    """The chunks that `make` returns: a loader asks for the images of one at a time."""
+
+    def __init__(self, make: Callable[[list[int]], T]):
+        self.make = make
+
+    def __getitems__(self, images: list[int]) -> T:
+        return self.make(images)
 
 
 def read_chunks(
@@ -51,9 +60,8 @@ def read_chunks(
         pin: whether to return pinned memory.
         start: how processes start, as in "fork"; None for Python's default.
     """
-    dataset: Any = SimpleNamespace(__getitems__=make)  # all that a loader with batches needs
-    loader: DataLoader[Any] = DataLoader(
-        dataset,
+    loader = DataLoader(
+        ChunkSource(make),
         batch_sampler=places,
         num_workers=workers,
         prefetch_factor=prefetch_depth(most, workers, chunk_bytes, loaders),

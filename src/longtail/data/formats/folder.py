@@ -63,8 +63,9 @@ def _open_part(root: Path, numbers: Mapping[str, int], config: DataConfig) -> Pa
                 f"{path} is a class that the training folder does not have: remove it, or add its "
                 "training images"
             )
-        paths += list_images(path)
-        labels += [numbers[name]] * (len(paths) - len(labels))
+        images = list_images(path)
+        paths += images
+        labels += [numbers[name]] * len(images)
     if not paths:
         raise UserError(f"no image under {root}: image files end in {', '.join(SUFFIXES)}")
     files = Files(root, (path.relative_to(root).as_posix() for path in paths))

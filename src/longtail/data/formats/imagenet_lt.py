@@ -68,8 +68,11 @@ def _check_published(
             f"{path} has {classes:,} classes up to {max(labels):,}, the published list "
             f"{entry.classes:,}: it is another list; {own}"
         )
-    sizes = tuple(map(len, count(torch.tensor(labels), entry.classes).splits.values()))
-    if part == "train" and entry.splits not in (None, sizes):
+    if part != "train" or entry.splits is None:
+        return
+    counts = count(torch.tensor(labels), entry.classes)
+    sizes = tuple(len(classes) for classes in counts.splits.values())
+    if sizes != entry.splits:
         raise UserError(
             f"{path} has {sizes} many, medium and few classes, the published list "
             f"{entry.splits}: it is another list; {own}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError, some
+from longtail.core.errors import UserError, list_some
 from longtail.data.checks import number_classes
 from longtail.data.formats.folder import Files
 from longtail.data.sources import Part, Source
@@ -44,13 +44,17 @@ def open_source(
     parsed = {part: _parse(path) for part, path in given.items()}
     for part, rows in parsed.items():
         check(part, rows.labels)
+    trained = set(parsed["train"].images)
     for part, rows in parsed.items():
-        shared = set(parsed["train"].images).intersection(rows.images if part != "train" else ())
-        if shared:
+        shared = trained.intersection(rows.images)
+        if part != "train" and shared:
             log.warning(
                 "%d of the %d %s images are training images too (%s): results on them do not "
                 "carry over to new images",
-                *(len(shared), len(rows.images), part, some(sorted(shared))),
+                len(shared),
+                len(rows.images),
+                part,
+                list_some(sorted(shared)),
             )
     parts = {part: _open_part(path, parsed[part], root, config) for part, path in given.items()}
     numbers = number_classes(parts["train"].labels, str(train))
@@ -65,8 +69,8 @@ def _open_part(path: Path, rows: ImageList, root: Path, config: DataConfig) -> P
         first = missing[0]
         raise UserError(
             f"{path}:{lines[first]}: {root / images[first]} does not exist ({len(missing):,} of "
-            f"{len(images):,} images are missing: {some([images[i] for i in missing])}): paths are "
-            f"relative to --root, now {root}"
+            f"{len(images):,} images are missing: {list_some([images[i] for i in missing])}): "
+            f"paths are relative to --root, now {root}"
         )
     files = Files(root, images)
     describe = partial(_describe, files, path, torch.tensor(lines))  # workers may pickle it
@@ -86,7 +90,7 @@ def _parse(path: Path) -> ImageList:
             f"the list {path} cannot be read from {Path.cwd()} ({error}): start from the folder "
             "that its path is relative to, or pass the path of a text file"
         ) from error
-    images, labels, lines = rows = ImageList([], [], [])
+    rows = ImageList(images=[], labels=[], lines=[])
     # splitlines would end a line at a form feed within a name
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -96,10 +100,10 @@ def _parse(path: Path) -> ImageList:
             raise UserError(
                 f"{path}:{number}: expected 'path label' with a label from 0 up, got '{line}'"
             )
-        images.append(words[0].strip())
-        labels.append(int(words[1]))
-        lines.append(number)
-    if not images:
+        rows.images.append(words[0].strip())
+        rows.labels.append(int(words[1]))
+        rows.lines.append(number)
+    if not rows.images:
         raise UserError(f"the list {path} is empty: 'path label' is expected on each line")
     return rows
 

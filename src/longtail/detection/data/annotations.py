@@ -30,10 +30,14 @@ LARGEST = 3.4e38
 class Instance:
     """One object of an image."""
 
-    label: int  # class in 1..C
-    bbox: tuple[float, float, float, float]  # left, top, width, height in pixels, as in the file
-    counts: bytes  # run lengths of its mask
-    crowd: bool = False  # whether it is a crowd region, which stands for several objects
+    label: int
+    """Class in 1..C."""
+    bbox: tuple[float, float, float, float]
+    """Left, top, width and height in pixels, as in the file."""
+    counts: bytes
+    """Run lengths of its mask."""
+    crowd: bool = False
+    """Whether it is a crowd region, which stands for several objects."""
     empty: bool = False
     """Whether its mask has no pixel. As in LVIS, a detection can match its box but not its mask."""
 
@@ -51,21 +55,26 @@ class Picture:
     path: Path
     height: int
     width: int
-    absent: frozenset[int] | None
+    absent: frozenset[int] | None = None
     """Classes known to be absent; None if every class without an annotation is absent."""
-    unfinished: frozenset[int]  # classes of which some objects are not annotated
-    instances: tuple[Instance, ...]
-    bytes: int | None = None  # size of the file; None if unknown or if there is no file
+    unfinished: frozenset[int] = frozenset()
+    """Classes of which some objects are not annotated."""
+    instances: tuple[Instance, ...] = ()
+    bytes: int | None = None
+    """Size of the file; None if unknown or if there is no file."""
 
 
 @dataclass(frozen=True)
 class Annotations:
     """Content of one annotation file."""
 
-    ids: tuple[int, ...]  # of the categories, ascending
-    names: tuple[str, ...]  # of the categories
+    ids: tuple[int, ...]
+    """Ids of the categories, ascending."""
+    names: tuple[str, ...]
+    """Names of the categories, in the order of their ids."""
     pictures: tuple[Picture, ...]
-    dropped: dict[str, int]  # number of annotations left out, by reason
+    dropped: dict[str, int]
+    """Number of annotations left out, by reason."""
 
 
 def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
@@ -108,7 +117,8 @@ def _read_json(path: Path, annotated: bool) -> dict[str, Any]:
         raise UserError(
             f"{path} is not valid JSON: {error}. Copy or unpack the annotation file again"
         ) from error
-    for key in ("images", *["annotations"] * annotated, "categories"):
+    needed = ("images", "annotations", "categories") if annotated else ("images", "categories")
+    for key in needed:
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
             raise UserError(
                 f"{path} has no list '{key}': it must be an annotation file of LVIS or COCO, with "
@@ -183,10 +193,16 @@ def _read_picture(
         if not isinstance(numbers, list):
             raise UserError(f"{name}_category_ids of image {image['id']} must be a list of ids")
     path, size = _locate(image, folder)
-    number, height, width = image["id"], image["height"], image["width"]
-    known = None if absent is None else _find_classes(absent, labels)
-    some = _find_classes(unfinished, labels)
-    return Picture(number, path, height, width, known, some, tuple(instances), size)
+    return Picture(
+        id=image["id"],
+        path=path,
+        height=image["height"],
+        width=image["width"],
+        absent=None if absent is None else _find_classes(absent, labels),
+        unfinished=_find_classes(unfinished, labels),
+        instances=tuple(instances),
+        bytes=size,
+    )
 
 
 def _find_classes(ids: list[Any], labels: dict[int, int]) -> frozenset[int]:

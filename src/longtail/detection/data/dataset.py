@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.data.catalogue import data_root
 from longtail.data.checks import check_categories
 from longtail.data.decoding.images import decode
@@ -170,7 +170,7 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
         if not folder.is_dir():
             known = [shapes.NAME, *FILES]
             choices = f"{', '.join(known)}, or a folder, and there is no folder {folder}"
-            raise unknown("detection data", name, known, choices)
+            raise unknown_error("detection data", name, known, choices)
     for file in files:
         if not (folder / file).is_file():
             raise UserError(f"{folder / file} is missing: {folder} must have {_list_files(name)}")

@@ -55,7 +55,7 @@ class StreamedFeed:
             yield batch._replace(masks=batches.unpack(batch.masks, batch.images.shape[3]))
 
     def _make_batch(self, images: list[int]) -> DetectionBatch | UserError:
-        """Make a batch in a worker; return a user error: raised, it brings a traceback."""
+        """Make a batch in a worker; return a user error, since torch adds a traceback to it."""
         try:
             return batches.collate_and_pack([self.data[i] for i in images], self.data.min_canvas)
         except UserError as error:

@@ -93,7 +93,8 @@ def _suppress_near(near: Tensor, present: Tensor) -> Tensor:
     """Return (B, N), true for kept boxes; `near` (B, N, N) marks overlapping pairs, best first.
 
     A box is kept if no kept box before it is near. The loop applies this rule until nothing
-    changes: each round settles at least one more box. A few are enough: chains are short.
+    changes. Each round decides at least one more box, and chains of near boxes are short, so a few
+    rounds are enough.
     """
     against = near.triu(diagonal=1)  # row suppresses column
     kept, before = present, None

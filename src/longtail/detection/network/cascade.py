@@ -82,9 +82,11 @@ def compute_logits(head: Head, x: Tensor) -> Tensor:
 class Cascade(nn.Module):
     """All stages: proposals to losses in training, to detections in evaluation.
 
-    `make_head` builds the box classifier of a stage, and `loss` names its loss; eql protects the
-    classes that are true in `rare` (C + 1,). A region has one mask, or one for each of
-    `mask_classes`. `rois` is R; boxes of `canonical` pixels belong to the third level.
+    `make_head` builds the box classifier of a stage. `loss` names its loss: `focal_gamma` is the
+    exponent of focal, and eql protects the classes that are true in `rare` (C + 1,). Feature maps
+    have `width` channels. A region has one mask, or one for each of `mask_classes`; `group_norm`
+    normalises the mask heads. `rois` is R, and a box with a side of `canonical` pixels belongs to
+    the third level.
     """
 
     rare: Tensor
@@ -258,9 +260,9 @@ def select(
 
     Args:
         boxes: (B, P, 4), shared by all classes.
-        scores: (B, P, C); they must exceed `threshold`.
+        scores: (B, P, C).
         count: largest M.
-        threshold: least score.
+        threshold: score that a detection must exceed.
 
     Returns:
         Boxes (B, M, 4), scores (B, M) and classes 1..C (B, M), 0 where there are fewer.

@@ -39,6 +39,7 @@ class Proposals(nn.Module):
     """Feature maps of `width` channels to proposals.
 
     Suppression leaves `keep` of them per image; each level has twice as many before it.
+    `anchor_scale` is the side of the finest anchors in pixels, divided by 8.
     """
 
     def __init__(self, width: int, keep: int, anchor_scale: float) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.detection.network.kernels.group_norm import GroupNorm
 from longtail.nn.libraries import Timm
 from longtail.nn.weights import fit
@@ -66,7 +66,9 @@ def _build_body(name: str, weights: str | None) -> Any:
     import timm
 
     if not timm.is_model(name):
-        raise unknown("backbone", name, timm.list_models(), "any timm network with feature maps")
+        raise unknown_error(
+            "backbone", name, timm.list_models(), "any timm network with feature maps"
+        )
     options: dict[str, Any] = {}
     if weights:
         with torch.random.fork_rng(devices=[]):  # the detector's own draws stay the same

@@ -77,7 +77,7 @@ class MaskHead(nn.Module):
         layers: list[nn.Module] = []
         for _ in range(4):
             layers.append(nn.Conv2d(width, width, 3, padding=1, bias=not group_norm))
-            layers += [build_group_norm(width)] * group_norm + [nn.ReLU()]
+            layers += [build_group_norm(width), nn.ReLU()] if group_norm else [nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(width, width, 2, 2), nn.ReLU())
         self.weight = nn.Parameter(torch.zeros(classes, width))
         self.bias = nn.Parameter(torch.zeros(classes))

@@ -8,30 +8,38 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longtail.core.errors import UserError, unknown
+from longtail.core.errors import UserError, unknown_error
 from longtail.evaluation import tables
 from longtail.reporting.figures.canvas import save
 from longtail.reporting.figures.classes import (
-    class_rank,
-    cosine_by_class,
-    feature_norm,
-    weight_norm,
+    draw_class_rank,
+    draw_cosine_by_class,
+    draw_feature_norm,
+    draw_weight_norm,
 )
-from longtail.reporting.figures.curves import alpha, momentum
-from longtail.reporting.figures.features import decomposition, gradcam
-from longtail.reporting.figures.graph import causal_graph
-from longtail.reporting.figures.simulated import decision_1d, gradients_2d
+from longtail.reporting.figures.curves import draw_alpha, draw_momentum
+from longtail.reporting.figures.features import draw_decomposition, draw_gradcam
+from longtail.reporting.figures.graph import draw_causal_graph
+from longtail.reporting.figures.simulated import draw_decision_1d, draw_gradients_2d
 from longtail.runs.compare import Source, read_all
 from longtail.runs.reopen import OwnData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAWN: "tuple[Callable[..., Figure], ...]" = (
-    *(class_rank, causal_graph, feature_norm, momentum, cosine_by_class, alpha, weight_norm),
-    *(decision_1d, gradients_2d, decomposition, gradcam),
-)
-FIGURES = {draw.__name__.replace("_", "-"): draw for draw in DRAWN}
+FIGURES: "dict[str, Callable[..., Figure]]" = {
+    "class-rank": draw_class_rank,
+    "causal-graph": draw_causal_graph,
+    "feature-norm": draw_feature_norm,
+    "momentum": draw_momentum,
+    "cosine-by-class": draw_cosine_by_class,
+    "alpha": draw_alpha,
+    "weight-norm": draw_weight_norm,
+    "decision-1d": draw_decision_1d,
+    "gradients-2d": draw_gradients_2d,
+    "decomposition": draw_decomposition,
+    "gradcam": draw_gradcam,
+}
 """Drawing functions by the name that users type, such as class-rank."""
 SIMULATED = ("causal-graph", "decision-1d", "gradients-2d")
 """Figures that need no run."""
@@ -42,7 +50,7 @@ NEED_DATA = ("decomposition", "gradcam")
 def draw(name: str, sources: Sequence[Source], out: Path | str, **choices: Any) -> Path:
     """Draw the figure called `name` with its options `choices`, and write it to `out`."""
     if name not in FIGURES:
-        raise unknown("figure", name, FIGURES, f"figures: {', '.join(FIGURES)}")
+        raise unknown_error("figure", name, FIGURES, f"figures: {', '.join(FIGURES)}")
     if name in SIMULATED and sources:
         raise UserError(f"{name} takes no run: leave out {sources[0]}")
     return save(FIGURES[name](sources, **choices), out)

@@ -24,18 +24,19 @@ RANK = "class, by rank (1 has the most training images)"
 
 
 @canvas.apply_style
-def class_rank(sources: Sequence[Source]) -> "Figure":
+def draw_class_rank(sources: Sequence[Source]) -> "Figure":
     """Accuracy by class rank: a dot for each class, a line for the mean of its neighbours."""
     groups = group_results(read_same_data(sources))
     counts = groups[0].first["counts"]
-    order, width, ranks = rank_classes(counts), window(len(counts)), range(1, len(counts) + 1)
+    order, ranks = rank_classes(counts), range(1, len(counts) + 1)
+    width = choose_window(len(counts))
     figure = canvas.panels(1, size=(6.8, 3.0))
     (axes,) = figure.axes
     for group in groups:
         dots = group.by_class("per_class", order)
         means = [float("nan") if dot is None else dot[0] for dot in dots]
         axes.plot(ranks, means, ".", color=group.look[0], alpha=0.45, ms=4, markeredgewidth=0)
-        canvas.line(axes, ranks, smooth(group, order, width), group.look, _with_seeds(group))
+        canvas.line(axes, ranks, smooth(group, order, width), group.look, _add_seeds(group))
     around = f"; line: mean of {width} neighbours" if width > 1 else ""
     axes.set(xlabel=f"{RANK}{around}", ylabel="accuracy (%)", ylim=(0, 100))
     _mark_splits(axes, counts)
@@ -51,35 +52,35 @@ def class_rank(sources: Sequence[Source]) -> "Figure":
 
 
 @canvas.apply_style
-def feature_norm(sources: Sequence[Source]) -> "Figure":
+def draw_feature_norm(sources: Sequence[Source]) -> "Figure":
     """fig:1(b): mean length of the features of each class, head to tail."""
-    return _by_rank(sources, "feature_norm", "mean |x| of test images (units of the feature)")
+    return _draw_by_rank(sources, "feature_norm", "mean |x| of test images (units of the feature)")
 
 
 @canvas.apply_style
-def weight_norm(sources: Sequence[Source]) -> "Figure":
+def draw_weight_norm(sources: Sequence[Source]) -> "Figure":
     """spfig:1: length of the classifier's weight of each class, head to tail."""
-    return _by_rank(sources, "weight_norm", "|w| (units of the weight)")
+    return _draw_by_rank(sources, "weight_norm", "|w| (units of the weight)")
 
 
 @canvas.apply_style
-def cosine_by_class(sources: Sequence[Source]) -> "Figure":
+def draw_cosine_by_class(sources: Sequence[Source]) -> "Figure":
     """Appendix A: cos(x, d) of each class; the paper says it is even after balanced training.
 
     One panel for each data set; the most imbalanced one sets the order and splits of all panels.
     """
-    panels = list(cosine_groups(read_all(sources)).items())
+    panels = list(group_cosines(read_all(sources)).items())
     (first, groups), counts = panels[0], panels[0][1][0].first["counts"]
-    splits = " / ".join(split_means(groups[0], "class_cos", counts))
+    splits = " / ".join(average_splits(groups[0], "class_cos", counts))
     known = {group.label: group.by_class("class_cos", rank_classes(counts)) for group in groups}
     figure = canvas.panels(len(panels), size=(3.9, 2.7))
     for axes, (name, groups) in zip(figure.axes, panels, strict=True):
         for group in groups:
             figures = group.by_class("class_cos", rank_classes(counts))
-            label = _with_means(group, "class_cos", counts)
-            label += f"\ndeviation {unevenness(figures):.3f}"
+            label = _add_means(group, "class_cos", counts)
+            label += f"\ndeviation {measure_unevenness(figures):.3f}"
             if name != first and group.label in known:
-                same = correlation(figures, known[group.label])
+                same = correlate(figures, known[group.label])
                 label += f", correlation with {first} {same:.2f}"
             canvas.line(axes, range(1, len(counts) + 1), figures, group.look, label)
         axes.set_title(f"trained on {name}", pad=14)
@@ -90,7 +91,7 @@ def cosine_by_class(sources: Sequence[Source]) -> "Figure":
     return figure
 
 
-def cosine_groups(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
+def group_cosines(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
     """Groups with cos(x, d) by data set, the most imbalanced first."""
     for item in found:
         if item.result.get("class_cos") is None:
@@ -116,12 +117,12 @@ def cosine_groups(found: Sequence[StoredResult]) -> dict[str, list[Group]]:
     return {name: group_results(items) for name, items in by_data.items()}
 
 
-def unevenness(figures: Sequence[Spread]) -> float:
+def measure_unevenness(figures: Sequence[Spread]) -> float:
     """Standard deviation of the class means in `figures`."""
     return statistics.pstdev(figure[0] for figure in figures if figure is not None)
 
 
-def correlation(figures: Sequence[Spread], others: Sequence[Spread]) -> float:
+def correlate(figures: Sequence[Spread], others: Sequence[Spread]) -> float:
     """Correlation of the class means that both have; nan if one of them is constant."""
     pairs = [(a[0], b[0]) for a, b in zip(figures, others, strict=True) if a and b]
     try:
@@ -130,7 +131,7 @@ def correlation(figures: Sequence[Spread], others: Sequence[Spread]) -> float:
         return float("nan")
 
 
-def window(classes: int) -> int:
+def choose_window(classes: int) -> int:
     """Number of neighbouring ranks to average: odd, and about a tenth of the classes."""
     return classes // 20 * 2 + 1
 
@@ -146,23 +147,23 @@ def smooth(group: Group, order: Sequence[int], width: int) -> list[Spread]:
     return [tables.spread([f[0] for f in at_rank if f]) for at_rank in zip(*lines, strict=True)]
 
 
-def _by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
+def _draw_by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure":
     groups = group_results(read_same_data(sources))
     counts = groups[0].first["counts"]
     figure = canvas.panels(1, size=(5.0, 2.8))
     (axes,) = figure.axes
     for group in groups:
         values = group.by_class(field, rank_classes(counts))
-        label = _with_means(group, field, counts)
+        label = _add_means(group, field, counts)
         canvas.line(axes, range(1, len(counts) + 1), values, group.look, label)
     axes.set(xlabel=RANK, ylabel=ylabel)
     axes.set_ylim(bottom=0)
     _mark_splits(axes, counts)
-    axes.legend(title=f"method: mean of {' / '.join(split_means(groups[0], field, counts))}")
+    axes.legend(title=f"method: mean of {' / '.join(average_splits(groups[0], field, counts))}")
     return figure
 
 
-def split_means(group: Group, field: str, counts: Sequence[int]) -> dict[str, float]:
+def average_splits(group: Group, field: str, counts: Sequence[int]) -> dict[str, float]:
     """Mean of `field` over the classes of each split of `counts` that has any, over all seeds."""
     values = group.by_class(field, range(len(counts)))
     means = {
@@ -172,12 +173,12 @@ def split_means(group: Group, field: str, counts: Sequence[int]) -> dict[str, fl
     return {name: mean[0] for name, mean in means.items() if mean is not None}
 
 
-def _with_means(group: Group, field: str, counts: Sequence[int]) -> str:
-    means = split_means(group, field, counts).values()
-    return f"{_with_seeds(group)}: {' / '.join(f'{mean:#.3g}' for mean in means)}"
+def _add_means(group: Group, field: str, counts: Sequence[int]) -> str:
+    means = average_splits(group, field, counts).values()
+    return f"{_add_seeds(group)}: {' / '.join(f'{mean:#.3g}' for mean in means)}"
 
 
-def _with_seeds(group: Group) -> str:
+def _add_seeds(group: Group) -> str:
     seeds = len(group.results)
     return group.label + (f" (mean of {seeds} seeds)" if seeds > 1 else "")
 

@@ -21,12 +21,12 @@ Path = dict[float, dict[str, Spread]]
 
 
 @canvas.apply_style
-def alpha(sources: Sequence[Source]) -> "Figure":
+def draw_alpha(sources: Sequence[Source]) -> "Figure":
     """fig:3: split accuracies against alpha, one panel for each training."""
-    groups = trainings(group_results(read_same_data(sources)))
+    groups = select_trainings(group_results(read_same_data(sources)))
     figure = canvas.panels(len(groups))
     for axes, group in zip(figure.axes, groups, strict=True):
-        path = alpha_path(group)
+        path = collect_alpha_path(group)
         for split, look in style.SPLITS.items():
             figures = [point[split] for point in path.values()]
             if any(figures):
@@ -39,7 +39,7 @@ def alpha(sources: Sequence[Source]) -> "Figure":
     return figure
 
 
-def trainings(groups: Sequence[Group]) -> list[Group]:
+def select_trainings(groups: Sequence[Group]) -> list[Group]:
     """The groups with an alpha, each training once although `X` and `X-tde` share it.
 
     Of groups that share a training, the one with most seeds stays, on ties one with alpha above 0.
@@ -58,7 +58,7 @@ def trainings(groups: Sequence[Group]) -> list[Group]:
     return sorted(best, key=with_alpha.index)
 
 
-def alpha_path(group: Group) -> Path:
+def collect_alpha_path(group: Group) -> Path:
     """Split accuracies at each alpha of the sweep."""
     sweeps = [r["sweep"] for r in group.results]
     return {
@@ -68,16 +68,16 @@ def alpha_path(group: Group) -> Path:
 
 
 @canvas.apply_style
-def momentum(sources: Sequence[Source]) -> "Figure":
+def draw_momentum(sources: Sequence[Source]) -> "Figure":
     """fig:1(c): change of many, medium and few with momentum, relative to momentum 0.98.
 
     One panel has a fixed learning rate, one a fixed lr / (1 - mu), at which weights move about
     equally far. The legends show the accuracy at momentum 0.98.
     """
-    fixed = fixed_settings([item.result for item in read_same_data(sources)])
+    fixed = group_settings([item.result for item in read_same_data(sources)])
     figure = canvas.panels(len(fixed), size=(3.4, 2.9))
     for axes, (title, results) in zip(figure.axes, fixed.items(), strict=True):
-        path = momentum_path(results)
+        path = compute_momentum_path(results)
         windows = [1 / (1 - mu) for mu in path]
         basis = tables.row([r for r in results if r["momentum"] == BASIS]).figures
         for split in tables.SPLITS[1:]:
@@ -96,7 +96,7 @@ def momentum(sources: Sequence[Source]) -> "Figure":
     return figure
 
 
-def fixed_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+def group_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Results of equal lr, then of equal lr / (1 - mu), if they have `BASIS` and other momenta."""
     methods = {result["method"] for result in results}
     if len(methods) > 1:
@@ -121,7 +121,7 @@ def fixed_settings(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mappi
     return found
 
 
-def momentum_path(results: Sequence[Mapping[str, Any]]) -> Path:
+def compute_momentum_path(results: Sequence[Mapping[str, Any]]) -> Path:
     """Change of each split in percent, each seed relative to itself at momentum `BASIS`."""
     basis = {r["seed"]: r for r in results if r["momentum"] == BASIS}
     paired = [(r, basis[r["seed"]]) for r in results if r["seed"] in basis]

@@ -31,7 +31,7 @@ EXAMPLES = 6
 
 
 @canvas.apply_style
-def decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "Figure":
+def draw_decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "Figure":
     """fig:2: features of a run, split into a part along the head direction and the rest."""
     found = read_all(sources)
     if len(found) != 1:
@@ -100,7 +100,7 @@ def _draw_shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
 
 
 @canvas.apply_style
-def gradcam(
+def draw_gradcam(
     sources: Sequence[Source], *, images: Sequence[int] = (), layer: str = "", data: OwnData = None
 ) -> "Figure":
     """fig:5: Grad-CAM of the true class for several runs, for TDE of the TDE logit.

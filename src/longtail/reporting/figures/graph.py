@@ -16,7 +16,7 @@ LINKS = (("M", "X"), ("M", "D"), ("X", "D"), ("D", "Y"), ("X", "Y"))
 
 
 @canvas.apply_style
-def causal_graph(sources: Sequence[Source] = ()) -> "Figure":
+def draw_causal_graph(sources: Sequence[Source] = ()) -> "Figure":
     """fig:1(a) and fig:4: momentum M, feature X, its projection D on the head direction, logits Y.
 
     The total direct effect is the effect of X = x on Y minus that of a null input with D kept at d.

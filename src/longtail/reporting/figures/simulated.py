@@ -45,10 +45,10 @@ class Decision:
 
 
 @canvas.apply_style
-def decision_1d(sources: Sequence[Source] = ()) -> "Figure":
+def draw_decision_1d(sources: Sequence[Source] = ()) -> "Figure":
     """spfig:2: the one-dimensional example of conventional, re-balanced and TDE classification."""
     figure = canvas.panels(2, 2, size=(3.4, 1.9))
-    for axes, found in zip(figure.axes, decisions(), strict=True):
+    for axes, found in zip(figure.axes, simulate_decisions(), strict=True):
         low, high = np.percentile([found.head, found.tail], [0.2, 99.8])
         edges = np.linspace(low, high, 40).tolist()
         shown = {"head": (found.head, HEAD, ""), "tail": (found.tail, TAIL, "////")}
@@ -67,7 +67,7 @@ def decision_1d(sources: Sequence[Source] = ()) -> "Figure":
     return figure
 
 
-def decisions(seed: int = 0) -> list[Decision]:
+def simulate_decisions(seed: int = 0) -> list[Decision]:
     """Four ways to classify inputs u of 20 + 2 numbers, of which one separates the classes.
 
     The backbone is linear, x = <theta, u>, and the classifier is the sign of x. One number of u is
@@ -95,10 +95,10 @@ def decisions(seed: int = 0) -> list[Decision]:
     (head, tail), (held_head, held_tail) = ((draw(2000, 1.0), draw(2000, -1.0)) for _ in range(2))
     instance, balanced = np.full(1000, 1e-3), np.repeat([0.5 / 990, 0.5 / 10], [990, 10])
 
-    theta = _logistic(u, y, instance)
-    rebalanced = _logistic(u, y, balanced)
+    theta = _fit_logistic(u, y, instance)
+    rebalanced = _fit_logistic(u, y, balanced)
     x = u @ theta
-    offset = -_logistic(np.ones((1000, 1)), y, balanced, base=x)[0]
+    offset = -_fit_logistic(np.ones((1000, 1)), y, balanced, base=x)[0]
     mean = 0.0  # the moving average of Assumption 1, scaled by 1 - mu: its length matters here
     for batch in x[random.permutation(1000)].reshape(20, 50):
         mean = MU * mean + batch.mean()
@@ -115,7 +115,7 @@ def decisions(seed: int = 0) -> list[Decision]:
     ]
 
 
-def _logistic(
+def _fit_logistic(
     u: np.ndarray, y: np.ndarray, weights: np.ndarray, base: np.ndarray | float = 0.0
 ) -> np.ndarray:
     """Weighted logistic regression by gradient descent from zero; `base` is added to the logit."""
@@ -141,10 +141,10 @@ class Gradients:
 
 
 @canvas.apply_style
-def gradients_2d(sources: Sequence[Source] = ()) -> "Figure":
+def draw_gradients_2d(sources: Sequence[Source] = ()) -> "Figure":
     """Appendix A: two classes' gradients, their mean, and where momentum points."""
     figure = canvas.panels(2, size=(3.0, 2.7))
-    for axes, found in zip(figure.axes, map(gradients, ((50, 50), (99, 1))), strict=True):
+    for axes, found in zip(figure.axes, map(simulate_gradients, ((50, 50), (99, 1))), strict=True):
         a = found.images[0]
         axes.plot(*found.each[:a].T, ".", color=HEAD, ms=4, label="gradients, class A")
         axes.plot(*found.each[a:].T, "x", color=TAIL, ms=4, label="gradients, class B")
@@ -159,7 +159,7 @@ def gradients_2d(sources: Sequence[Source] = ()) -> "Figure":
     return figure
 
 
-def gradients(images: tuple[int, int], seed: int = 0) -> Gradients:
+def simulate_gradients(images: tuple[int, int], seed: int = 0) -> Gradients:
     """Draw gradients near (1, 1) for class A and (-1, 1) for class B, and run Eq. 1 over them.
 
     The mean is (0, 1) for 50 and 50 images and (0.98, 1) for 99 and 1, as in the paper. The

@@ -5,7 +5,8 @@ and two conversions surround each call, and take longer than the call itself. He
 handles a few whole groups of one image and reads them three times, mostly from cache.
 
 Shapes: images (N, P, C) as they lie in memory, P pixels, C channels in groups of S. A program has
-CB channels and PB pixels at once. Addresses: m means and r scales of the groups, w weight, b bias.
+CB channels and PB pixels at once. Addresses: x, y images, w weight, b bias, and mean_at, scale_at
+the mean and the scale of each channel's group; d before a name is a gradient.
 """
 
 from typing import Any
@@ -89,7 +90,18 @@ if triton is not None:
 
     @triton.jit
     def _normalise(  # type: ignore[no-untyped-def]
-        x, w, b, y, m, r, eps, P, C: constexpr, S: constexpr, CB: constexpr, PB: constexpr
+        x,
+        w,
+        b,
+        y,
+        mean_at,
+        scale_at,
+        eps,
+        P,
+        C: constexpr,
+        S: constexpr,
+        CB: constexpr,
+        PB: constexpr,
     ):
         c, moment, pixel, at = _locate(P, C, CB, PB)
         total = tl.zeros((CB,), tl.float32)
@@ -111,15 +123,27 @@ if triton is not None:
             v = tl.load(x + at + start * C, mask=inside, other=0.0).to(tl.float32)
             v = v * factor[None, :] + shift[None, :]
             tl.store(y + at + start * C, v.to(y.dtype.element_ty), mask=inside)
-        tl.store(m + moment, mean)
-        tl.store(r + moment, scale)
+        tl.store(mean_at + moment, mean)
+        tl.store(scale_at + moment, scale)
 
     @triton.jit
     def _backward(  # type: ignore[no-untyped-def]
-        x, dy, w, dx, m, r, dw, db, P, C: constexpr, S: constexpr, CB: constexpr, PB: constexpr
+        x,
+        dy,
+        w,
+        dx,
+        mean_at,
+        scale_at,
+        dw,
+        db,
+        P,
+        C: constexpr,
+        S: constexpr,
+        CB: constexpr,
+        PB: constexpr,
     ):
         c, moment, pixel, at = _locate(P, C, CB, PB)
-        mean, scale = tl.load(m + moment), tl.load(r + moment)
+        mean, scale = tl.load(mean_at + moment), tl.load(scale_at + moment)
         weight = tl.load(w + c)
         bias_sum, weight_sum = tl.zeros((CB,), tl.float32), tl.zeros((CB,), tl.float32)
         for start in range(0, P, PB):
