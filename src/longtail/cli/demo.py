@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from longtail.cli.arguments import Out
 from longtail.cli.output import print_table
 from longtail.core.console import Console
 
@@ -11,7 +12,7 @@ from longtail.core.console import Console
 class Demo:
     """Train three methods on built-in data and compare them, in about a minute."""
 
-    out: Path = Path("runs/demo")
+    out: Out = Path("runs/demo")
     """Folder for the runs; earlier demo runs in it are replaced."""
     seeds: int = 2
     """Number of seeds for each method."""

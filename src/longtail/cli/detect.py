@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from longtail.cli.arguments import Device, MovedData, Out, RunFolder, RunFolders, parse_alphas
+from longtail.cli.arguments import (
+    Device,
+    MovedData,
+    OptionalOut,
+    Out,
+    RunFolder,
+    RunFolders,
+    parse_alphas,
+)
 from longtail.cli.output import is_first_process, print_lines
 from longtail.core.config import MachineConfig
 from longtail.core.console import Console
@@ -18,7 +26,7 @@ class DetectTrain:
     """Train a Cascade Mask R-CNN detector and evaluate it."""
 
     config: DetectionConfig = field(default_factory=DetectionConfig)
-    out: Path | None = None
+    out: OptionalOut = None
     """Folder for the run; runs/DATA-METHOD-sSEED by default."""
     recipe: Path | None = None
     """YAML file of options, used as defaults."""

@@ -9,7 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from longtail.cli.arguments import Device, Images, MovedData, RunFolder
+from longtail.cli.arguments import Device, Images, MovedData, Out, RunFolder
 from longtail.cli.output import count_noun
 from longtail.cli.predict import list_images
 from longtail.core.config import MachineConfig
@@ -34,7 +34,7 @@ class DetectPredict:
     images: Images = ()
     """Files, folders, quoted globs, or - to read paths from standard input; by default images of
     the run's validation part."""
-    out: Path = Path("predictions")
+    out: Out = Path("predictions")
     """Folder for the drawings."""
     count: int = 8
     """Number of validation images to draw."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from longtail.cli.arguments import OptionalOut
 from longtail.cli.output import print_lines
 
 
@@ -15,7 +16,7 @@ class Methods:
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="METHOD")] = ""
     """Show the options of this method."""
-    out: Path | None = None
+    out: OptionalOut = None
     """Write all methods and their options to this Markdown file."""
 
     examples = """

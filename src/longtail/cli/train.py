@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from longtail.cli.arguments import OptionalOut
 from longtail.cli.output import is_first_process, print_candidates, print_table
 from longtail.core.config import Config
 from longtail.core.console import Console
@@ -17,7 +18,7 @@ class Train:
     """
 
     config: Config = field(default_factory=Config)
-    out: Path | None = None
+    out: OptionalOut = None
     """Folder for the run, runs/DATA-METHOD by default. Several methods or seeds each get a folder
     OUT/METHOD/sSEED."""
     seeds: int | None = None
