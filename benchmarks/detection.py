@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.recipes import RecipeBench, read_about, read_recipe, recipe_paths, result_path
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
-from longtail.core.options import convert
+from longtail.core.options import convert, differences
 from longtail.detection.config import (
     METHODS,
     DetectionConfig,
@@ -27,7 +27,6 @@ from longtail.detection.run import FIGURES, digest, recipe_fields_of
 from longtail.detection.train import fit
 from longtail.evaluation import tables
 from longtail.evaluation.result import round_floats
-from longtail.runs.folder import differences
 from longtail.training.loop import Progress
 
 

@@ -31,7 +31,7 @@ def test_the_name_of_a_file_tells_its_network(file, network):
 
 
 def test_a_name_that_does_not_tell_asks_for_the_network():
-    with pytest.raises(UserError, match=r"best\.pth belongs to: pass --backbone"):
+    with pytest.raises(UserError, match=r"best\.pth does not tell the network: pass --backbone"):
         published.require_backbone("some/best.pth")
     with pytest.raises(UserError, match="pass --backbone"):
         published.require_backbone("pretrained")

@@ -158,7 +158,8 @@ def test_a_streamed_image_that_cannot_be_read_is_named(photos: Path, caplog):
     assert f"{path} is black: it cannot be read" in caplog.text
     assert (made.flatten(1).amax(1) == 0).sum() == 1
     assert torch.equal(Split(inputs, everything[0]).load_inputs(), made)  # none is lost on the way
-    inputs = replace(inputs, store=replace(inputs.store, corrupt="stop"))
+    stops = replace(inputs.store.config, corrupt="stop")
+    inputs = replace(inputs, store=replace(inputs.store, config=stops))
     with pytest.raises(UserError, match=r"b/3\.png cannot be read \(.*--corrupt skip"):
         list(stream_batches(inputs, everything, MachineConfig(workers=2), HERE))
 

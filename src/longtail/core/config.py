@@ -189,8 +189,7 @@ class Config(Settings):
     options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
     """The method's own options, as in `--heads 4`."""
     backbone: str = "resnet32-dual"
-    """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, any timm model name, or
-    torchvision/NAME."""
+    """resnet32 (64-d), resnet32-dual (128-d), conv4, identity, a timm name or torchvision/NAME."""
     weights: str | None = None
     """Weights to start from: a file, or `pretrained` for the network's published ones, which
     --pretrained means too."""

@@ -124,6 +124,24 @@ class Settings(ABC):
             raise UserError(f"{source}: {error}") from None
 
 
+def differences(old: Settings, new: Settings) -> list[str]:
+    """List the options that differ, as 'train.epochs 200 -> 90', but not those of the machine."""
+    before, after = _flatten(asdict(old)), _flatten(asdict(new))  # type: ignore[call-overload]
+    return [
+        f"{name} {before.get(name)} -> {after.get(name)}"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name) and not name.startswith("machine.")
+    ]
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        flat.update(_flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
 def with_values(part: P, values: Mapping[str, Any]) -> P:
     """Return a copy of a dataclass of options with `values`, converted to their fields' types."""
     kinds = get_type_hints(type(part))

@@ -87,10 +87,9 @@ def require_backbone(weights: str) -> str:
     """Infer the network of `weights`, a file or `pretrained`, or ask for its name."""
     if weights != PRETRAINED and (found := infer_backbone(Path(weights))):
         return found
-    what = "has published weights" if weights == PRETRAINED else f"{Path(weights).name} belongs to"
+    what = "--pretrained" if weights == PRETRAINED else f"the name of --weights {weights}"
     raise UserError(
-        f"--weights {weights} does not tell which network {what}: pass --backbone, a timm name or "
-        "torchvision/NAME"
+        f"{what} does not tell the network: pass --backbone, a timm name or torchvision/NAME"
     )
 
 

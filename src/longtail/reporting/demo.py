@@ -5,9 +5,10 @@ from pathlib import Path
 
 from longtail.core.config import Config
 from longtail.core.errors import UserError
+from longtail.core.options import differences
 from longtail.reporting.page import report
 from longtail.runs.fit import fit_all
-from longtail.runs.folder import Run, differences
+from longtail.runs.folder import Run
 from longtail.runs.plan import plan
 from longtail.training.loop import Progress
 

@@ -11,7 +11,6 @@ import os
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -22,7 +21,7 @@ from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors, replace_atomically, write_tensors
-from longtail.core.options import Settings
+from longtail.core.options import Settings, differences
 from longtail.data import load as data_sets
 from longtail.runs.places import exists, make_absolute, map_paths, paths_of, resolve
 
@@ -310,21 +309,3 @@ class Run(Folder[Config]):
     kind = Config
     command = "longtail train"
     is_path = staticmethod(data_sets.is_path)
-
-
-def differences(old: Settings, new: Settings) -> list[str]:
-    """List the options that differ, as 'train.epochs 200 -> 90', but not those of the machine."""
-    before, after = _flatten(asdict(old)), _flatten(asdict(new))  # type: ignore[call-overload]
-    return [
-        f"{name} {before.get(name)} -> {after.get(name)}"
-        for name in dict.fromkeys([*before, *after])
-        if before.get(name) != after.get(name) and not name.startswith("machine.")
-    ]
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        flat.update(_flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
-    return flat

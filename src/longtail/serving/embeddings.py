@@ -141,8 +141,8 @@ def _open_weights(
     """Load weights into their network, and the images to embed as these weights expect them."""
     if data is None:
         raise UserError("which images? Pass --data, a name or a folder, with --weights")
-    name = backbone or require_backbone(weights)
     content = identify(weights)  # before the images are read
+    name = backbone or require_backbone(weights)
     inputs = describe_inputs(name)
     if isinstance(data, Data):
         data_sets.check_loaded(data, options)
