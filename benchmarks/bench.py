@@ -33,6 +33,7 @@ PAPER_ORDER = (
     *("decouple-joint", "decouple-ncm", "decouple-crt", "decouple-tau-norm", "decouple-lws"),
     *("eql", "baseline", "cosine", "capsule", "deconfound"),
     *("cosine-tde", "capsule-tde", "deconfound-tde", "balanced-softmax", "logit-adjustment"),
+    *("deconfound-self-prior", "deconfound-balanced", "auto"),
 )
 """Methods in the order of the paper's tables, followed by methods that are not in the paper."""
 
@@ -50,7 +51,7 @@ class ClassifierRecipe:
     @staticmethod
     def read(path: Path) -> "ClassifierRecipe":
         """Read a recipe file, which holds options of `Config` and the keys `paper` and `seeds`."""
-        config, paper, seeds = read_recipe(path, Config, lambda c: resolve(c)[0], seeds=3)
+        config, paper, seeds = read_recipe(path, Config, _check_recipe, seeds=3)
         return ClassifierRecipe(path, config, convert(paper, float | None, f"{path}: paper"), seeds)
 
     @property
@@ -150,6 +151,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         config = replace(recipe.config, seed=seed, machine=machine)
         if root is not None:
             config = config.with_options(root=root)
+        if root is not None and config.weights and (root / config.weights).is_file():
+            config = config.with_options(weights=str(root / config.weights))
         return Job(*resolve(config), Run(self.runs / f"{recipe.place}-s{seed}"))
 
     def body(self) -> str:
@@ -241,6 +244,11 @@ def overview(bench: ClassifierBench, only: Sequence[str] = ()) -> str:
         if not only or row in only
     ]
     return tables.markdown(["method", *columns], lines)
+
+
+def _check_recipe(config: Config) -> Config:
+    """Check and complete the options of a recipe; what it does not name has the plain default."""
+    return resolve(replace(config, adaptive=()))[0]
 
 
 def _row(recipe: ClassifierRecipe) -> str:

@@ -41,6 +41,7 @@ PACKED = {
         "CIFAR-100 cut to a long tail, 32x32", 100, 100.0, "CIFAR100", "cifar-100-python"
     ),
     "tiny-imagenet-lt": PackedSet("Tiny ImageNet with a long tail, 64x64", 200, validation=True),
+    "plantdoc-lt": PackedSet("PlantDoc leaves with a long tail, photographs", 27, validation=True),
 }
 
 

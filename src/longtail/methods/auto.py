@@ -10,6 +10,7 @@ from longtail.methods.deconfound import ALPHAS, deconfound
 from longtail.methods.decouple import use_class_means
 from longtail.methods.logit_adjustment import balanced_softmax, deconfound_balanced, subtract_prior
 from longtail.methods.self_prior import STRENGTHS, subtract_self_prior
+from longtail.nn.heads import check_alpha
 
 RULES: dict[str, Callable[[float], Rule]] = {
     "self-prior": lambda strength: partial(subtract_self_prior, strength=strength),
@@ -40,9 +41,11 @@ def auto(
         return RIVALS[rule]()
     trained = deconfound(heads=heads, tau=tau, gamma=gamma)
     shared = replace(trained, training="deconfound", post_hoc=("rule", "thorough"))
-    if rule == "auto":
+    if rule in ("auto", "tde", *RULES):
+        names = [name for name in CANDIDATES if rule in ("auto", name.partition(":")[0])]
+        default = "self-prior:1" if rule == "auto" else f"{rule}:1"
         rivals = tuple(RIVALS) if thorough else ()
-        choice = Choice("rule", CANDIDATES, default="self-prior:1", least_images=2, rivals=rivals)
+        choice = Choice("rule", tuple(names), default=default, least_images=2, rivals=rivals)
         return replace(shared, alpha=None, choice=choice, weighs_counts=True)
     name, _, text = rule.partition(":")
     if rule == "as-trained":
@@ -52,9 +55,9 @@ def auto(
     if name not in ("tde", *RULES):
         raise unknown_error("--rule", rule, [*CANDIDATES, *RIVALS], "as in --rule self-prior:1")
     try:
-        strength = float(text)
+        strength = check_alpha(float(text))
     except ValueError:
-        raise UserError(f"--rule {rule} needs a strength, as in --rule {name}:1") from None
+        raise UserError(f"--rule {rule} needs a number, as in --rule {name}:1") from None
     if name == "tde":
         return replace(shared, alpha=strength)
     counts = name == "logit-adjustment"

@@ -46,9 +46,17 @@ class Decision:
 
 
 def decide(
-    job: Job, replica: Trainer, features: Features, data: Data, progress: Progress | None
+    job: Job,
+    replica: Trainer,
+    features: Features,
+    data: Data,
+    progress: Progress | None,
+    finished: dict[str, Trainer],
 ) -> Decision:
-    """Choose the open option of `job`, which `replica` was trained for on `data`."""
+    """Choose the open option of `job`, which `replica` was trained for on `data`.
+
+    Jobs that share a training also share `finished`, the trainings that a choice needs beside it.
+    """
     choice = job.method.choice
     if choice is None:
         has_alpha = job.method.alpha is not None and job.method.rule is None
@@ -58,7 +66,7 @@ def decide(
     images = 0 if tuning.val is None else len(tuning.val)
     if images < max(1, choice.least_images * len(data.classes)):
         return _decide_without(job, choice, replica, features, images)
-    train = partial(_train_beside, fabric=replica.fabric, progress=progress)
+    train = partial(_train_beside, fabric=replica.fabric, progress=progress, finished=finished)
     trainer = replica
     if not own:
         _announce_tuning(choice, replica.fabric)
@@ -125,9 +133,18 @@ def _as_rival(job: Job, name: str) -> Job:
 
 
 def _train_beside(
-    job: Job, folder: str, data: Data, *, fabric: Fabric, progress: Progress | None
+    job: Job,
+    folder: str,
+    data: Data,
+    *,
+    fabric: Fabric,
+    progress: Progress | None,
+    finished: dict[str, Trainer],
 ) -> Trainer:
-    """Train `job` on `data` in a folder inside its run."""
+    """Train `job` on `data` in a folder inside its run, or take it from `finished`."""
+    name = job.training_id(data)
+    if name in finished:
+        return finished[name]
     inner = replace(job, run=Run(job.run.folder / folder))
     if fabric.global_rank == 0:
         cuda, weights = on_cuda(fabric), job.weights_id
@@ -136,7 +153,8 @@ def _train_beside(
     training = train_jobs([inner], lambda _: data, fabric, progress)
     for error in training.failed.values():
         raise error
-    return training.replicas[0]
+    finished[name] = training.replicas[0]
+    return finished[name]
 
 
 def _describe(option: str, value: Value, standings: Mapping[Value, Standing]) -> dict[str, Any]:

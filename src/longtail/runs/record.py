@@ -35,6 +35,7 @@ def evaluate_training(
     """Evaluate and write every job of `group`, which `replica` was trained for, one by one."""
     fabric = replica.fabric
     extracted: dict[int, tuple[scoring.Features, float]] = {}
+    finished: dict[str, Trainer] = {}
     for job in group:
         data = data_of(job)  # jobs that share a training may differ in the part they evaluate on
         if id(data) not in extracted:
@@ -43,7 +44,7 @@ def evaluate_training(
             extracted[id(data)] = features, time.perf_counter() - began
         features, extraction_seconds = extracted[id(data)]
         began = time.perf_counter() - extraction_seconds  # as if the job were alone
-        decision = decide(job, replica, features, data, progress)
+        decision = decide(job, replica, features, data, progress, finished)
         method, winner = decision.method, decision.trainer
         if winner is not replica:
             features = scoring.extract_parts(data, winner.features)
