@@ -115,6 +115,9 @@ class FeatureBatches:
     def __init__(self, features: Tensor, data: Data, train: TrainConfig):
         self.augmentation = NoAugmentation()
         self.source = features  # (N, D)
+        self.of_splits = {id(data.train): (data.train, features)}
+        """Features of whole splits, which stay the same while the network is frozen; by identity,
+        with the split, whose identity no other can then have."""
         self.labels = data.train.labels.to(features.device)  # (N,)
         self.preprocess = build_preprocess(data, train).to(features.device)  # for other images
 

@@ -271,10 +271,12 @@ class Trainer:
 
     def features(self, split: Split) -> Tensor:
         """Extract the features (N, D) of `split` in evaluation mode."""
-        if isinstance(self.batches, FeatureBatches) and split is self.data.train:
-            return self.batches.source
-        preprocess = self.batches.preprocess
-        return extract(self.model, split, preprocess, self.fabric, self.config.machine)
+        known = self.batches.of_splits if isinstance(self.batches, FeatureBatches) else {}
+        if id(split) not in known:
+            preprocess, machine = self.batches.preprocess, self.config.machine
+            found = extract(self.model, split, preprocess, self.fabric, machine)
+            known[id(split)] = split, found
+        return known[id(split)][1]
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that a step changes."""
