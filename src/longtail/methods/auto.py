@@ -5,11 +5,12 @@ from dataclasses import replace
 from functools import partial
 
 from longtail.core.errors import UserError, unknown_error
-from longtail.methods.base import Choice, Method, Rule
+from longtail.methods.base import Choice, Method, Rule, require
 from longtail.methods.deconfound import ALPHAS, deconfound
 from longtail.methods.decouple import use_class_means
 from longtail.methods.logit_adjustment import balanced_softmax, deconfound_balanced, subtract_prior
 from longtail.methods.self_prior import STRENGTHS, subtract_self_prior
+from longtail.nn.heads import check_alpha
 
 RULES: dict[str, Callable[[float], Rule]] = {
     "self-prior": lambda strength: partial(subtract_self_prior, strength=strength),
@@ -23,7 +24,7 @@ CANDIDATES = (
     *("nearest-mean", "as-trained"),
 )
 """Rules that compete, each with its strength; ties go to the earlier."""
-RIVALS = {"deconfound-balanced": deconfound_balanced, "balanced-softmax": balanced_softmax}
+RIVALS = ("deconfound-balanced", "balanced-softmax")
 """Methods with a training of their own that compete too if `thorough`."""
 
 
@@ -36,12 +37,16 @@ def auto(
     thorough: bool = False,
 ) -> Method:
     """De-confounded training; then held-out data chooses the post-hoc rule and its strength."""
-    if rule in RIVALS:
-        return RIVALS[rule]()
+    post_hoc = ("rule", "thorough")
+    if rule == "balanced-softmax":
+        return replace(balanced_softmax(), training=rule, post_hoc=post_hoc)
+    if rule == "deconfound-balanced":
+        rival = deconfound_balanced(heads=heads, tau=tau, gamma=gamma)
+        return replace(rival, training=rule, post_hoc=post_hoc)
     trained = deconfound(heads=heads, tau=tau, gamma=gamma)
-    shared = replace(trained, training="deconfound", post_hoc=("rule", "thorough"))
+    shared = replace(trained, training="deconfound", post_hoc=post_hoc)
     if rule == "auto":
-        rivals = tuple(RIVALS) if thorough else ()
+        rivals = RIVALS if thorough else ()
         choice = Choice("rule", CANDIDATES, default="self-prior:1", least_images=2, rivals=rivals)
         return replace(shared, alpha=None, choice=choice, weighs_counts=True)
     name, _, text = rule.partition(":")
@@ -56,6 +61,7 @@ def auto(
     except ValueError:
         raise UserError(f"--rule {rule} needs a strength, as in --rule {name}:1") from None
     if name == "tde":
-        return replace(shared, alpha=strength)
+        return replace(shared, alpha=check_alpha(strength))
+    require(least=0, strength=strength)
     counts = name == "logit-adjustment"
     return replace(shared, rule=RULES[name](strength), weighs_counts=counts)

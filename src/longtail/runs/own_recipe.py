@@ -15,7 +15,9 @@ from longtail.core.config import PRETRAINED, Config
 from longtail.core.errors import UserError
 from longtail.data import load as data_sets
 from longtail.data.base import Data
+from longtail.methods.base import Choice
 from longtail.nn.published import describe_inputs, infer_backbone
+from longtail.runs.auto import TUNING_FRACTION
 from longtail.runs.plan import DataOf, Job, set_interpolation
 from longtail.training.launch import find_accelerator
 from longtail.training.probe import time_step
@@ -72,7 +74,7 @@ def settle_trainings(jobs: Sequence[Job], data_of: DataOf) -> list[Job]:
         recipe = (config.backbone, data.name, *settings)
         if settings and recipe not in shown and not job.run.finished:
             shown.add(recipe)
-            logger.info(_describe_recipe(config, data, settings))
+            logger.info(_describe_recipe(replace(job, config=config), data, settings))
     return settled
 
 
@@ -85,7 +87,8 @@ def _keep_stored(job: Job) -> Job:
     for name in config.adaptive:
         home = next((p for p in (stored.files, stored.train, stored) if hasattr(p, name)), stored)
         values[name] = getattr(home, name)
-    return replace(job, config=replace(config.with_options(**values), adaptive=()))
+    config = set_interpolation(config.with_options(**values))
+    return replace(job, config=replace(config, adaptive=()))
 
 
 def _choose_network(weights: str) -> str:
@@ -166,8 +169,9 @@ def _is_given(config: Config, option: str) -> bool:
     return option not in config.adaptive
 
 
-def _describe_recipe(config: Config, data: Data, settings: Sequence[Setting]) -> str:
+def _describe_recipe(job: Job, data: Data, settings: Sequence[Setting]) -> str:
     """Describe the chosen recipe in one block: each choice with its reason, and the time."""
+    config = job.config
     size = "x".join(map(str, data.train.inputs.shape[2:]))
     start = f"from {config.weights}" if config.weights else "from scratch"
     images = f"{len(data.train):,} images of {len(data.classes)} classes at {size} pixels"
@@ -178,7 +182,17 @@ def _describe_recipe(config: Config, data: Data, settings: Sequence[Setting]) ->
         flag = f"--no-{flag}" if value is False else f"--{flag} {shown}"
         lines.append(f"  {flag:<26} {reason}")
     if not config.train.freeze and find_accelerator(config.machine) == "cpu":
-        seconds = time_step(config, data) * config.train.epochs * len(data.train)
-        minutes = max(1, round(seconds / 60))
-        lines.append(f"  about {minutes} minutes on this CPU; --freeze takes one or two")
+        images = config.train.epochs * len(data.train) * _count_trainings(job.method.choice, data)
+        minutes = max(1, round(time_step(config, data) * images / 60))
+        unit = "minute" if minutes == 1 else "minutes"
+        lines.append(f"  about {minutes} {unit} on this CPU; --freeze takes one or two")
     return "\n".join(lines)
+
+
+def _count_trainings(choice: Choice | None, data: Data) -> float:
+    """Count the trainings that a run makes; a tuning run sees only a part of the images."""
+    if choice is None:
+        return 1
+    competing = 1 + len(choice.rivals)
+    chooses_on_own = data.val is not None and data.test is not None
+    return competing if chooses_on_own else 1 + (1 - TUNING_FRACTION) * competing
