@@ -106,11 +106,13 @@ def _choose_network(weights: str) -> str:
 def choose_settings(config: Config, data: Data) -> list[Setting]:
     """Choose the recipe for `data`: frozen, fine-tuned from weights, or from scratch."""
     if config.train.freeze:
-        return list(_freeze(config))
+        return list(_freeze(config, data))
     return list(_fine_tune(config, data) if config.weights else _train_from_scratch(config, data))
 
 
-def _freeze(config: Config) -> Iterator[Setting]:
+def _freeze(config: Config, data: Data) -> Iterator[Setting]:
+    if config.weights:
+        yield from _enlarge(data)
     yield Setting("epochs", 60, "features are computed once, so epochs take no time")
     yield Setting("batch_size", BATCH, "the usual one")
     yield from _use_adamw(5e-3, 5e-3)
@@ -119,9 +121,8 @@ def _freeze(config: Config) -> Iterator[Setting]:
 
 
 def _fine_tune(config: Config, data: Data) -> Iterator[Setting]:
-    side, images = data.train.inputs.shape[-1], len(data.train)
-    if side < SMALLEST:
-        yield Setting("crop_size", SMALLEST, f"a network with weights sees little in {side} pixels")
+    yield from _enlarge(data)
+    images = len(data.train)
     batch = config.train.batch_size if _is_given(config, "batch_size") else min(BATCH, images)
     yield Setting("batch_size", batch, "the usual one for fine-tuning")
     per_epoch = max(1, images // batch)
@@ -139,6 +140,12 @@ def _fine_tune(config: Config, data: Data) -> Iterator[Setting]:
     yield Setting("augment", "trivialaugment", "the best of those tried on held-out photographs")
     yield Setting("area", 0.35, "crops keep at least a third of a photograph")
     yield Setting("cutmix", 0.5 if steps >= LONG else 0.0, "pays when there are enough steps")
+
+
+def _enlarge(data: Data) -> Iterator[Setting]:
+    side = data.train.inputs.shape[-1]
+    if side < SMALLEST:
+        yield Setting("crop_size", SMALLEST, f"a network with weights sees little in {side} pixels")
 
 
 def _use_adamw(lr: float, head_lr: float) -> Iterator[Setting]:
