@@ -115,7 +115,7 @@ def _freeze(config: Config, data: Data) -> Iterator[Setting]:
         yield from _enlarge(data)
     yield Setting("epochs", 60, "features are computed once, so epochs take no time")
     yield Setting("batch_size", BATCH, "the usual one")
-    yield from _use_adamw(5e-3, 5e-3)
+    yield from _use_adamw(5e-3, 5e-3, "only the head is trained")
     yield Setting("drop", 0.2, "features of a frozen network invite overfitting")
     yield Setting("augment", "none", "features are computed once")
 
@@ -135,7 +135,7 @@ def _fine_tune(config: Config, data: Data) -> Iterator[Setting]:
     if config.backbone.rpartition("/")[2].startswith(SMALL_STEPS):
         lr /= 5
     lr = config.train.lr if _is_given(config, "lr") else lr
-    yield from _use_adamw(lr, 10 * lr)
+    yield from _use_adamw(lr, 10 * lr, "small steps keep what the weights know")
     yield Setting("drop", 0.4 if steps >= LONG else 0.2, "against overfitting")
     yield Setting("augment", "trivialaugment", "the best of those tried on held-out photographs")
     yield Setting("area", 0.35, "crops keep at least a third of a photograph")
@@ -148,9 +148,9 @@ def _enlarge(data: Data) -> Iterator[Setting]:
         yield Setting("crop_size", SMALLEST, f"a network with weights sees little in {side} pixels")
 
 
-def _use_adamw(lr: float, head_lr: float) -> Iterator[Setting]:
+def _use_adamw(lr: float, head_lr: float, reason: str) -> Iterator[Setting]:
     yield Setting("optimizer", "adamw", "tolerates networks of any kind")
-    yield Setting("lr", lr, "small steps keep what the weights know")
+    yield Setting("lr", lr, reason)
     yield Setting("head_lr", head_lr, "the head starts from nothing")
     yield Setting("weight_decay", 0.02, "the usual one of AdamW")
     yield Setting("decay_norms", False, "norms and biases need no decay")
@@ -189,8 +189,9 @@ def _describe_recipe(job: Job, data: Data, settings: Sequence[Setting]) -> str:
         flag = f"--no-{flag}" if value is False else f"--{flag} {shown}"
         lines.append(f"  {flag:<26} {reason}")
     if not config.train.freeze and find_accelerator(config.machine) == "cpu":
-        images = config.train.epochs * len(data.train) * _count_trainings(job.method.choice, data)
-        minutes = max(1, round(time_step(config, data) * images / 60))
+        trainings = _count_trainings(job.method.choice, data)
+        seconds = time_step(config, data) * config.train.epochs * len(data.train) * trainings
+        minutes = max(1, round(seconds / 60))
         unit = "minute" if minutes == 1 else "minutes"
         lines.append(f"  about {minutes} {unit} on this CPU; --freeze takes one or two")
     return "\n".join(lines)
