@@ -271,8 +271,13 @@ class Trainer:
 
     def features(self, split: Split) -> Tensor:
         """Extract the features (N, D) of `split` in evaluation mode."""
-        if isinstance(self.batches, FeatureBatches) and split is self.data.train:
+        if not isinstance(self.batches, FeatureBatches):
+            return self._extract(split)
+        if split is self.data.train:
             return self.batches.source
+        return self.batches.remember(split, self._extract)
+
+    def _extract(self, split: Split) -> Tensor:
         preprocess = self.batches.preprocess
         return extract(self.model, split, preprocess, self.fabric, self.config.machine)
 
