@@ -75,10 +75,11 @@ PHOTOS = ("ant", "bee", "cat")
 """The classes of `photos`."""
 
 
-def photos(folder: Path) -> None:
-    """Noise of three classes, 16x16, as a folder of images."""
+def photos(folder: Path, val: tuple[int, ...] = ()) -> None:
+    """Noise of three classes, 16x16, as a folder of images; `val` counts validation images."""
     random = np.random.RandomState(0)
-    for part, counts in (("train", (8, 4, 2)), ("test", (2, 2, 2))):
+    parts = {"train": (8, 4, 2), "test": (2, 2, 2), **({"val": val} if val else {})}
+    for part, counts in parts.items():
         for name, images in zip(PHOTOS, counts, strict=True):
             (folder / part / name).mkdir(parents=True)
             for i in range(images):

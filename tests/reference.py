@@ -5,6 +5,7 @@ of C floats. docs/equations.md lists the numbers of the equations.
 """
 
 import math
+import statistics
 
 
 def dot(a, b):
@@ -284,6 +285,15 @@ def balanced_softmax(logits, target, counts, strength):
     return total / len(target)
 
 
+def self_prior(rows):
+    """Mean softmax over the training images, from their logits."""
+    means = [0.0] * len(rows[0])
+    for z in rows:
+        for i, p in enumerate(softmax(z)):
+            means[i] += p / len(rows)
+    return means
+
+
 def adjusted(z, counts, tau):
     """Menon et al. 2021: z_i - tau log pi_i."""
     return [z[i] - tau * math.log(counts[i] / sum(counts)) for i in range(len(z))]
@@ -329,3 +339,35 @@ def large_margin(features, target, memory, margin):
         others = [distance(v, memory[i]) for i in range(len(memory)) if i != y]
         total += max(0.0, distance(v, memory[y]) - sum(others) / len(others) + margin)
     return total / len(target)
+
+
+# ---- the statistic of a choice on held-out data: class-balanced likelihood at its best scale
+
+
+def class_losses(logits, labels, scale):
+    """Cross-entropy of each image, listed by class."""
+    losses = {}
+    for row, label in zip(logits, labels, strict=True):
+        scaled = [scale * (value - row[label]) for value in row]
+        largest = max(scaled)
+        total = sum(math.exp(value - largest) for value in scaled)
+        losses.setdefault(label, []).append(largest + math.log(total))
+    return losses
+
+
+def mean_loss(logits, labels, scale):
+    """Mean over the classes that have images of their mean cross-entropy."""
+    losses = class_losses(logits, labels, scale)
+    return statistics.fmean(statistics.fmean(values) for values in losses.values())
+
+
+def best_scale(logits, labels):
+    """Golden-section search on the logarithm of the scale."""
+    low, high, ratio = math.log(2**-10), math.log(2**10), (math.sqrt(5) - 1) / 2
+    for _ in range(100):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        if mean_loss(logits, labels, math.exp(left)) < mean_loss(logits, labels, math.exp(right)):
+            high = right
+        else:
+            low = left
+    return math.exp((low + high) / 2)

@@ -6,12 +6,18 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+import timm
+import torch
+from safetensors.torch import save_file
 
 from benchmarks.command import parse as parse_bench
 from benchmarks.registry import BENCHMARKS, check_options
+from helpers import PHOTOS, photos
 from longtail import methods
-from longtail.cli.parser import COMMANDS, parse
+from longtail.cli.parser import COMMANDS, main, parse
 from longtail.core.errors import UserError
+from longtail.nn import weights
+from longtail.runs import own_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -21,10 +27,39 @@ def blocks(page: Path) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S))
 
 
+@pytest.fixture
+def own_photos(tmp_path, monkeypatch) -> None:
+    """Photographs and weights, as docs/own-photos.md has them; a tiny network takes few steps."""
+    monkeypatch.chdir(tmp_path)
+    photos(tmp_path / "photos", val=(3, 3, 2))
+    torch.manual_seed(0)
+    state = timm.create_model("test_efficientnet").state_dict()
+    save_file(state, "tf_efficientnet_lite0.safetensors")
+    monkeypatch.setattr(weights, "fetch_state", lambda name: state)
+    monkeypatch.setattr(own_recipe, "infer_backbone", lambda path: "test_efficientnet")
+    monkeypatch.setattr(own_recipe, "DEFAULT_NETWORK", "test_efficientnet")
+    monkeypatch.setattr(own_recipe, "CPU_STEPS", 8)
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
-def test_python_blocks_run(page, tmp_path, monkeypatch):
+def test_python_blocks_run(page, tmp_path, monkeypatch, own_photos):
     monkeypatch.chdir(tmp_path)
     exec(compile(blocks(page), str(page), "exec"), {})
+
+
+def test_the_commands_for_own_photographs_run(own_photos, capsys):
+    outputs = {}
+    for words in command_lines(shell_blocks(ROOT / "docs/own-photos.md")):
+        main(words[1:])
+        outputs[" ".join(words)] = capsys.readouterr().out
+    assert len(outputs) == 10
+    trained = [out for command, out in outputs.items() if command.startswith("longtail train")]
+    assert all("rules on held-out data; chosen: " in out for out in trained)
+    rivals = ["balanced-softmax" in out for out in trained]
+    assert rivals == [False, False, True, False]
+    assert "logit-adjustment:0.25" in Path("report.html").read_text()
+    tables = [out for command, out in outputs.items() if "predict" in command]
+    assert all(name in out for name in PHOTOS for out in tables)
 
 
 def anchors(page: Path) -> set[str]:
@@ -82,6 +117,12 @@ def test_a_wrong_file_is_noticed(tmp_path):
         check_files(page)
 
 
+def shell_blocks(page: Path) -> str:
+    """Return what the page shows without a language."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), flags=re.S | re.M)
+    return "".join(text for language, text in fences if not language)
+
+
 def command_lines(shell: str) -> list[list[str]]:
     """The words from each `longtail` or `benchmarks` on, up to a pipe or a redirection."""
     found = []
@@ -125,8 +166,7 @@ def test_command_lines_are_real(page, monkeypatch):
         written: dict = {}
         exec(blocks(page), written)
         monkeypatch.setitem(methods.registry(), "square-root", written["square_root"])
-    fences = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), flags=re.S | re.M)
-    for words in command_lines("".join(text for language, text in fences if not language)):
+    for words in command_lines(shell_blocks(page)):
         check_command(words)
 
 

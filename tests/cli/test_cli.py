@@ -94,7 +94,7 @@ def test_help_all_begins_with_the_main_options_and_shows_every_other(name, capsy
     assert flags_in(first) == flags_in(main) and len(flags_in(main)) in (10, 11)
     assert not flags_in(first) & flags_in(advanced)
     named = re.findall(r"--[a-z-]+", full.partition("Examples:")[2])
-    hidden = {"--data", "--no-data", "--options"}  # shown as DATA; set by the method's own flags
+    hidden = {"--data", "--no-data"}  # shown as DATA
     assert set(list_flags(cli.COMMANDS[name])) - hidden <= set(named)
 
 
@@ -120,6 +120,8 @@ def test_methods_lists_them_with_their_options(capsys, tmp_path):
     assert [row.split()[0] for row in rows[:2]] == ["baseline", "focal"]
     assert len(rows) == len(methods.registry()) >= 22
     assert "--gamma" in longtail(capsys, "methods", "deconfound")
+    options = longtail(capsys, "methods", "auto")
+    assert "--rule" in options and "--thorough" in options
     longtail(capsys, "methods", "--out", str(tmp_path / "methods.md"))
     assert (tmp_path / "methods.md").read_text().startswith("# Methods")
 
@@ -160,7 +162,7 @@ def test_eval_and_sweep_agree(run, capsys):
 def test_eval_says_how_the_tau_of_a_rule_was_chosen(tmp_path, capsys):
     run = lt.fit("digits-lt", "decouple-tau-norm", out=tmp_path / "r", epochs=1, device="cpu")
     last = longtail(capsys, "eval", str(run.folder)).splitlines()[-1]
-    assert last == f"tau {run.result['tau']:g}: held-out"
+    assert last == f"tau {run.result['tau']:g}: held-out likelihood"
 
 
 def test_report_is_one_file_without_network(run, tmp_path, capsys):
@@ -211,7 +213,11 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("train", "digits-lt", "--epoch", "3"), "unknown option '--epoch'. Did you mean"),
         (
             ("train", "digits-lt", "--method", "baseline", "--heads", "2"),
-            "baseline has no --heads; these do: capsule",
+            "baseline has no --heads; these do: auto, capsule",
+        ),
+        (
+            ("train", "photos/", "--alpha", "1"),
+            "auto chooses its own rule; for a fixed alpha pass --method deconfound-tde --alpha 1",
         ),
         (("train", "digits-lt", "--resume", "--overwrite"), "pass one"),
         (("sweep", "nowhere", "--alphas", "0:1e9:0.001"), "more than 1,000 values"),
@@ -258,7 +264,7 @@ def test_method_options_stand_anywhere_and_need_no_data_before_them(tmp_path):
     train = parse_train(["--alpha", "1", "digits-lt", "--no-graph", "--tau=8"])
     assert train.config.data == "digits-lt" and not train.config.machine.graph
     assert train.config.options == {"alpha": "1", "tau": "8"}
-    train = parse_train(["--list", "t.txt", "--alpha", "1"])
+    train = parse_train(["--list", "t.txt", "--heads", "1"])
     assert train.config.data == "" and str(train.config.files.list) == "t.txt"
 
 

@@ -7,34 +7,7 @@ import pytest
 import torch
 
 from longtail.evaluation.likelihood import fit_likelihood
-
-
-def class_losses(logits, labels, scale):
-    """Cross-entropy of each image, listed by class."""
-    losses = {}
-    for row, label in zip(logits, labels, strict=True):
-        scaled = [scale * (value - row[label]) for value in row]
-        largest = max(scaled)
-        total = sum(math.exp(value - largest) for value in scaled)
-        losses.setdefault(label, []).append(largest + math.log(total))
-    return losses
-
-
-def mean_loss(logits, labels, scale):
-    losses = class_losses(logits, labels, scale)
-    return statistics.fmean(statistics.fmean(values) for values in losses.values())
-
-
-def best_scale(logits, labels):
-    """Golden-section search on the logarithm of the scale."""
-    low, high, ratio = math.log(2**-10), math.log(2**10), (math.sqrt(5) - 1) / 2
-    for _ in range(100):
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
-        if mean_loss(logits, labels, math.exp(left)) < mean_loss(logits, labels, math.exp(right)):
-            high = right
-        else:
-            low = left
-    return math.exp((low + high) / 2)
+from reference import best_scale, class_losses, mean_loss
 
 
 def fit(logits, labels):

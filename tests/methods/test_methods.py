@@ -101,13 +101,15 @@ class TestChoices:
         data = replace(tiny_data(), val=tiny_data(seed=0).test)
         config = tiny_config()
         (run,) = fit_all(config, ["decouple-tau-norm"], [0], out=tmp_path, data=data)
-        assert run.result["alpha_rule"] == "held-out" and run.result["tau"] in listing_grid()
+        assert run.result["alpha_rule"] == "held-out likelihood"
+        assert run.result["tau"] in listing_grid()
         assert not (run.folder / "tuning").exists()
         assert lt.evaluate(run, data=data).to_json() == run.result
 
     def test_without_held_out_data_one_tuning_run_chooses(self, tmp_path, caplog):
         (run,) = fit_all(tiny_config(), ["decouple-tau-norm"], [0], out=tmp_path, data=tiny_data())
-        assert run.result["alpha_rule"] == "held-out" and run.result["tau"] in listing_grid()
+        assert run.result["alpha_rule"] == "held-out likelihood"
+        assert run.result["tau"] in listing_grid()
         assert (run.folder / "tuning" / "last.pt").exists()
         assert (
             "tau auto: the data has no validation part besides the evaluated one, so one more run"
@@ -123,7 +125,7 @@ class TestChoices:
     def test_logit_adjustment_takes_auto_too(self, tmp_path):
         config = tiny_config(tau="auto")
         (run,) = fit_all(config, ["logit-adjustment"], [0], out=tmp_path, data=tiny_data())
-        assert 0 <= run.result["tau"] <= 2 and run.result["alpha_rule"] == "held-out"
+        assert 0 <= run.result["tau"] <= 2 and run.result["alpha_rule"] == "held-out likelihood"
 
 
 def listing_grid() -> tuple[float, ...]:

@@ -142,7 +142,7 @@ def test_only_a_fresh_start_reads_the_weights(folder):
         ({"weights": "gone.pth"}, r"--weights gone\.pth does not exist"),
         ({"backbone": "resnet10t"}, "fit 0 % .* suggests --backbone test_efficientnet"),
         (
-            {"image_size": 8},
+            {"image_size": 8, "crop_size": 8},
             "images of 8x8 pixels are smaller than the stride of test_efficientnet, 32",
         ),
         ({"backbone": "conv4", "weights": "pretrained"}, "conv4 has no published weights"),

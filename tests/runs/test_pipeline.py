@@ -55,7 +55,8 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "slider.json",
     }
     result = run.result
-    assert tuple(result) == KEYS
+    chosen = () if method.choice is None else ("candidates",)
+    assert tuple(result) == (*KEYS, *(("rule", *chosen) if name == "auto" else chosen))
     assert result["method"] == name and result["counts"] == [24, 12, 4]
     assert [record["epoch"] for record in run.metrics] == list(range(epochs))
     assert 0 <= result["overall"] <= 100 and result["many"] is None
@@ -236,7 +237,7 @@ class TestAlpha:
         data = replace(data, train=train, val=val)
         run = fit(tmp_path, data=data, alpha="auto")
         assert run.result["alpha"] == lt.evaluate(run, "auto", data=data).alpha
-        assert run.result["alpha_rule"] == "held-out"
+        assert run.result["alpha_rule"] == "held-out likelihood"
         assert run.result["alpha"] in [i * 0.25 for i in range(13)]
         assert run.metrics[0]["val"]["overall"] is not None
         assert not (run.folder / "tuning").exists()
@@ -250,7 +251,7 @@ class TestAlpha:
 
     def test_auto_without_held_out_data_makes_one_tuning_run(self, tmp_path, caplog):
         run = fit(tmp_path, alpha="auto")
-        assert run.result["alpha_rule"] == "held-out"
+        assert run.result["alpha_rule"] == "held-out likelihood"
         assert (run.folder / "tuning" / "last.pt").exists()
         assert "one more run on 80 %" in caplog.text
 

@@ -45,6 +45,8 @@ def list_flags(kind: type) -> list[str]:
     """List every flag of a command, including the --no- form of switches."""
     flags: list[str] = []
     for item in fields(kind):
+        if tyro.conf.Suppress in get_args(item.type):
+            continue
         name = item.name.replace("_", "-")
         if isinstance(item.type, type) and is_dataclass(item.type):
             flags += list_flags(item.type)

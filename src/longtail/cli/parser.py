@@ -241,9 +241,8 @@ def _check_method_options(options: dict[str, str], method: str) -> None:
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         if name not in known:
-            having = [m for m in methods.registry() if name in methods.options_of(m)]
-            if having:
-                raise UserError(f"{method} has no {flag}; these do: {', '.join(having)}")
+            if reason := methods.explain_foreign_option(names, name):
+                raise UserError(reason)
             flags = [*list_flags(Train), *(f"--{option}" for option in sorted(known))]
             raise unknown_error("option", flag, flags, "list them: add --help-all")
         if not value:

@@ -37,9 +37,9 @@ class Train:
     examples = """
       longtail train letters-lt
       longtail train cifar100-lt:100 --root ~/data --method deconfound-tde --alpha 1.5 --seeds 3
-      longtail train photos/ --image-size 96 --backbone resnet18 --val-fraction 0.2 --alpha auto
+      longtail train photos/ --pretrained -o runs/photos
+      longtail train photos/ --weights tf_efficientnet_lite0.bin --freeze --val-fraction 0.2
       longtail train letters-lt --method baseline,deconfound,deconfound-tde --out runs/letters
-      longtail train photos/ --backbone resnet18 --pretrained --image-size 160
       longtail train letters-lt --method all --seeds 3
       longtail train --list train.txt --test-list test.txt --root images/ --image-size 224"""
 

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import math
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -31,6 +31,15 @@ def registry() -> dict[str, Callable[..., Method]]:
 def options_of(name: str) -> dict[str, inspect.Parameter]:
     """Return the options of the method called `name`."""
     return dict(inspect.signature(_find(name)).parameters)
+
+
+def explain_foreign_option(names: Sequence[str], option: str) -> str | None:
+    """Explain that none of the methods called `names` has `option`; None if no method has it."""
+    if option == "alpha" and "auto" in names:
+        return "auto chooses its own rule; for a fixed alpha pass --method deconfound-tde --alpha 1"
+    having = [name for name in registry() if option in options_of(name)]
+    flag = f"--{option.replace('_', '-')}"
+    return f"{','.join(names)} has no {flag}; these do: {', '.join(having)}" if having else None
 
 
 def describe(name: str) -> str:

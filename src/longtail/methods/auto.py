@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from longtail.core.errors import UserError, unknown_error
-from longtail.methods.base import Choice, Method, Rule
+from longtail.methods.base import Choice, Method, Rule, require
 from longtail.methods.deconfound import ALPHAS, deconfound
 from longtail.methods.decouple import use_class_means
 from longtail.methods.logit_adjustment import balanced_softmax, deconfound_balanced, subtract_prior
@@ -24,7 +24,7 @@ CANDIDATES = (
     *("nearest-mean", "as-trained"),
 )
 """Rules that compete, each with its strength; ties go to the earlier."""
-RIVALS = {"deconfound-balanced": deconfound_balanced, "balanced-softmax": balanced_softmax}
+RIVALS = ("deconfound-balanced", "balanced-softmax")
 """Methods with a training of their own that compete too if `thorough`."""
 
 
@@ -37,14 +37,18 @@ def auto(
     thorough: bool = False,
 ) -> Method:
     """De-confounded training; then held-out data chooses the post-hoc rule and its strength."""
-    if rule in RIVALS:
-        return RIVALS[rule]()
+    post_hoc = ("rule", "thorough")
+    if rule == "balanced-softmax":
+        return replace(balanced_softmax(), training=rule, post_hoc=post_hoc)
+    if rule == "deconfound-balanced":
+        rival = deconfound_balanced(heads=heads, tau=tau, gamma=gamma)
+        return replace(rival, training=rule, post_hoc=post_hoc)
     trained = deconfound(heads=heads, tau=tau, gamma=gamma)
-    shared = replace(trained, training="deconfound", post_hoc=("rule", "thorough"))
+    shared = replace(trained, training="deconfound", post_hoc=post_hoc)
     if rule in ("auto", "tde", *RULES):
         names = [name for name in CANDIDATES if rule in ("auto", name.partition(":")[0])]
         default = "self-prior:1" if rule == "auto" else f"{rule}:1"
-        rivals = tuple(RIVALS) if thorough else ()
+        rivals = RIVALS if thorough else ()
         choice = Choice("rule", tuple(names), default=default, least_images=2, rivals=rivals)
         return replace(shared, alpha=None, choice=choice, weighs_counts=True)
     name, _, text = rule.partition(":")
@@ -59,6 +63,7 @@ def auto(
     except ValueError:
         raise UserError(f"--rule {rule} needs a number, as in --rule {name}:1") from None
     if name == "tde":
-        return replace(shared, alpha=strength)
+        return replace(shared, alpha=check_alpha(strength))
+    require(least=0, strength=strength)
     counts = name == "logit-adjustment"
     return replace(shared, rule=RULES[name](strength), weighs_counts=counts)

@@ -172,7 +172,7 @@ class Choice:
 
 
 class Paper(NamedTuple):
-    """The paper that introduced a method."""
+    """The paper that introduced a method, or that a method of our own builds on."""
 
     authors: str
     year: int

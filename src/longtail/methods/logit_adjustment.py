@@ -12,6 +12,7 @@ from longtail.nn.heads import AffineHead, Head
 
 STRENGTHS = tuple(i / 10 for i in range(21))
 """Values that `auto` tries for tau: 0 to 2 in steps of 0.1."""
+MENON = Paper("Menon et al.", 2021, "2007.07314")
 
 
 def balanced_softmax(*, strength: float = 1.0) -> Method:
@@ -30,7 +31,7 @@ def logit_adjustment(*, tau: Auto = 1.0) -> Method:
         choice=Choice("tau", STRENGTHS) if tau == "auto" else None,
         training="baseline",
         post_hoc=("tau",),
-        paper=Paper("Menon et al.", 2021, "2007.07314"),
+        paper=MENON,
         weighs_counts=True,
     )
 

@@ -12,6 +12,7 @@ import torch
 from longtail.methods.base import Auto, Choice, Method, RuleInputs, require
 from longtail.methods.baseline import baseline
 from longtail.methods.deconfound import deconfound
+from longtail.methods.logit_adjustment import MENON
 from longtail.nn.heads import Head, NormalisedHead
 
 STRENGTHS = tuple(i * 0.25 for i in range(9))
@@ -38,6 +39,7 @@ def _add_rule(name: str, trained: Method, strength: Auto) -> Method:
         choice=Choice("strength", STRENGTHS) if strength == "auto" else None,
         training=name,
         post_hoc=("strength",),
+        paper=MENON,
     )
 
 

@@ -13,6 +13,8 @@ INTRODUCTION = """# Methods
 Train with `longtail train DATA --method NAME`, with several methods as `NAME,NAME`, or with `all`.
 This page is generated from the code of the methods; `longtail methods --out FILE` writes it too.
 
+- **paper**: the one that introduced the method. `auto`, `deconfound-balanced` and the methods with
+  `self-prior` are our own; theirs is the paper that they build on.
 - **stages**: epochs of each stage, as fractions of `--epochs`.
 - **needs counts**: whether the loss, the sampler or the rule uses the number of training images of
   each class.

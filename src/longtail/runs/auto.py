@@ -16,6 +16,7 @@ from longtail import methods
 from longtail.data.base import Data
 from longtail.data.prepare import hold_out
 from longtail.evaluation import scoring
+from longtail.evaluation.alpha import log_no_gain
 from longtail.evaluation.scoring import Features, Standing, Value
 from longtail.methods.base import Choice, Method
 from longtail.nn.heads import NormalisedHead
@@ -77,14 +78,17 @@ def decide(
     rivals = {name: _as_rival(job, name) for name in choice.rivals}
     trainers = {}
     for name, rival in rivals.items():
-        trainers[name] = trainer = train(rival, name if own else f"tuning/{name}", tuning)
+        folder = f"rivals/{name}" if own else f"tuning/rivals/{name}"
+        trainers[name] = trainer = train(rival, folder, tuning)
         parts = scoring.extract_parts(tuning, trainer.features)
         standings[name] = scoring.stand(rival.method, trainer.model.head, parts, tuning)
     value = scoring.find_best(standings)
     winner = replica
     if value in rivals:
         name = str(value)
-        winner = trainers[name] if own else train(rivals[name], name, data)
+        winner = trainers[name] if own else train(rivals[name], f"rivals/{name}", data)
+    if choice.option == "alpha" and value == 0 and replica.fabric.global_rank == 0:
+        log_no_gain(images)
     chosen = _describe(choice.option, value, standings)
     return Decision(job.with_choice(value), "held-out likelihood", winner, chosen)
 

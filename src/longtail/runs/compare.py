@@ -66,7 +66,8 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
     for folder in folders:
         below = sorted(path.parent for path in folder.rglob("config.yaml"))
         several = below and folder not in below
-        runs += [path for path in below if path.name != "tuning"] if several else [folder]
+        outermost = [path for path in below if not set(path.parents).intersection(below)]
+        runs += outermost if several else [folder]
     return runs
 
 

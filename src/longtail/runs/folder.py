@@ -31,7 +31,8 @@ FILES = (
     *("model.safetensors", "model.json", "head.safetensors"),
     *("last.pt", "metrics.jsonl", "config.yaml", "env.json"),
 )
-"""Every file that a run writes and that replacing it removes; a tuning run lies in `tuning`.
+"""Every file that a run writes and that replacing it removes; a tuning run lies in `tuning`,
+methods that competed with `auto --thorough` in `rivals`.
 
 They are removed in this order, so that a half removed run counts as unfinished.
 """
@@ -216,8 +217,12 @@ class Folder(ABC, Generic[C]):
     def remove(self) -> None:
         """Delete the files of a run, and nothing else that lies beside them."""
         self._remove_half_written()
-        if (self.folder / "tuning").is_dir():
-            type(self)(self.folder / "tuning").remove()
+        rivals = self.folder / "rivals"
+        for inner in (self.folder / "tuning", *rivals.glob("*")):
+            if inner.is_dir():
+                type(self)(inner).remove()
+        if rivals.is_dir() and not any(rivals.iterdir()):
+            rivals.rmdir()
         for name in FILES:
             (self.folder / name).unlink(missing_ok=True)
         if self.folder.is_dir() and not any(self.folder.iterdir()):

@@ -15,7 +15,9 @@ from longtail.core.config import PRETRAINED, Config
 from longtail.core.errors import UserError
 from longtail.data import load as data_sets
 from longtail.data.base import Data
+from longtail.methods.base import Choice
 from longtail.nn.published import describe_inputs, infer_backbone
+from longtail.runs.auto import TUNING_FRACTION
 from longtail.runs.plan import DataOf, Job, set_interpolation
 from longtail.training.launch import find_accelerator
 from longtail.training.probe import time_step
@@ -72,7 +74,7 @@ def settle_trainings(jobs: Sequence[Job], data_of: DataOf) -> list[Job]:
         recipe = (config.backbone, data.name, *settings)
         if settings and recipe not in shown and not job.run.finished:
             shown.add(recipe)
-            logger.info(_describe_recipe(config, data, settings))
+            logger.info(_describe_recipe(replace(job, config=config), data, settings))
     return settled
 
 
@@ -85,7 +87,8 @@ def _keep_stored(job: Job) -> Job:
     for name in config.adaptive:
         home = next((p for p in (stored.files, stored.train, stored) if hasattr(p, name)), stored)
         values[name] = getattr(home, name)
-    return replace(job, config=replace(config.with_options(**values), adaptive=()))
+    config = set_interpolation(config.with_options(**values))
+    return replace(job, config=replace(config, adaptive=()))
 
 
 def _choose_network(weights: str) -> str:
@@ -103,22 +106,23 @@ def _choose_network(weights: str) -> str:
 def choose_settings(config: Config, data: Data) -> list[Setting]:
     """Choose the recipe for `data`: frozen, fine-tuned from weights, or from scratch."""
     if config.train.freeze:
-        return list(_freeze(config))
+        return list(_freeze(config, data))
     return list(_fine_tune(config, data) if config.weights else _train_from_scratch(config, data))
 
 
-def _freeze(config: Config) -> Iterator[Setting]:
+def _freeze(config: Config, data: Data) -> Iterator[Setting]:
+    if config.weights:
+        yield from _enlarge(data)
     yield Setting("epochs", 60, "features are computed once, so epochs take no time")
     yield Setting("batch_size", BATCH, "the usual one")
-    yield from _use_adamw(5e-3, 5e-3)
+    yield from _use_adamw(5e-3, 5e-3, "only the head is trained")
     yield Setting("drop", 0.2, "features of a frozen network invite overfitting")
     yield Setting("augment", "none", "features are computed once")
 
 
 def _fine_tune(config: Config, data: Data) -> Iterator[Setting]:
-    side, images = data.train.inputs.shape[-1], len(data.train)
-    if side < SMALLEST:
-        yield Setting("crop_size", SMALLEST, f"a network with weights sees little in {side} pixels")
+    yield from _enlarge(data)
+    images = len(data.train)
     batch = config.train.batch_size if _is_given(config, "batch_size") else min(BATCH, images)
     yield Setting("batch_size", batch, "the usual one for fine-tuning")
     per_epoch = max(1, images // batch)
@@ -131,16 +135,22 @@ def _fine_tune(config: Config, data: Data) -> Iterator[Setting]:
     if config.backbone.rpartition("/")[2].startswith(SMALL_STEPS):
         lr /= 5
     lr = config.train.lr if _is_given(config, "lr") else lr
-    yield from _use_adamw(lr, 10 * lr)
+    yield from _use_adamw(lr, 10 * lr, "small steps keep what the weights know")
     yield Setting("drop", 0.4 if steps >= LONG else 0.2, "against overfitting")
     yield Setting("augment", "trivialaugment", "the best of those tried on held-out photographs")
     yield Setting("area", 0.35, "crops keep at least a third of a photograph")
     yield Setting("cutmix", 0.5 if steps >= LONG else 0.0, "pays when there are enough steps")
 
 
-def _use_adamw(lr: float, head_lr: float) -> Iterator[Setting]:
+def _enlarge(data: Data) -> Iterator[Setting]:
+    side = data.train.inputs.shape[-1]
+    if side < SMALLEST:
+        yield Setting("crop_size", SMALLEST, f"a network with weights sees little in {side} pixels")
+
+
+def _use_adamw(lr: float, head_lr: float, reason: str) -> Iterator[Setting]:
     yield Setting("optimizer", "adamw", "tolerates networks of any kind")
-    yield Setting("lr", lr, "small steps keep what the weights know")
+    yield Setting("lr", lr, reason)
     yield Setting("head_lr", head_lr, "the head starts from nothing")
     yield Setting("weight_decay", 0.02, "the usual one of AdamW")
     yield Setting("decay_norms", False, "norms and biases need no decay")
@@ -166,8 +176,9 @@ def _is_given(config: Config, option: str) -> bool:
     return option not in config.adaptive
 
 
-def _describe_recipe(config: Config, data: Data, settings: Sequence[Setting]) -> str:
+def _describe_recipe(job: Job, data: Data, settings: Sequence[Setting]) -> str:
     """Describe the chosen recipe in one block: each choice with its reason, and the time."""
+    config = job.config
     size = "x".join(map(str, data.train.inputs.shape[2:]))
     start = f"from {config.weights}" if config.weights else "from scratch"
     images = f"{len(data.train):,} images of {len(data.classes)} classes at {size} pixels"
@@ -178,7 +189,18 @@ def _describe_recipe(config: Config, data: Data, settings: Sequence[Setting]) ->
         flag = f"--no-{flag}" if value is False else f"--{flag} {shown}"
         lines.append(f"  {flag:<26} {reason}")
     if not config.train.freeze and find_accelerator(config.machine) == "cpu":
-        seconds = time_step(config, data) * config.train.epochs * len(data.train)
+        trainings = _count_trainings(job.method.choice, data)
+        seconds = time_step(config, data) * config.train.epochs * len(data.train) * trainings
         minutes = max(1, round(seconds / 60))
-        lines.append(f"  about {minutes} minutes on this CPU; --freeze takes one or two")
+        unit = "minute" if minutes == 1 else "minutes"
+        lines.append(f"  about {minutes} {unit} on this CPU; --freeze takes one or two")
     return "\n".join(lines)
+
+
+def _count_trainings(choice: Choice | None, data: Data) -> float:
+    """Count the trainings that a run makes; a tuning run sees only a part of the images."""
+    if choice is None:
+        return 1
+    competing = 1 + len(choice.rivals)
+    chooses_on_own = data.val is not None and data.test is not None
+    return competing if chooses_on_own else 1 + (1 - TUNING_FRACTION) * competing

@@ -164,6 +164,8 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
     known = config.flat_names().union(*owned.values())
     for option in config.options:
         if not any(option in own for own in owned.values()):
+            if reason := methods.explain_foreign_option(names, option):
+                raise UserError(reason)
             raise unknown_error("option", option, known, f"options of {names[0]}: longtail methods")
     alone = len(names) == len(seeds) == 1
     jobs = []

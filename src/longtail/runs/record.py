@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
@@ -51,7 +52,8 @@ def evaluate_training(
         evaluation = scoring.score_parts(method, winner.model.head, features, data)
         alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
         cost = results.ClassifierCost(
-            training_id=job.training_id(replica.data),
+            # of a rival, if one has won
+            training_id=replace(job, method=method).training_id(replica.data),
             seconds=training.clock.seconds + (time.perf_counter() - began),
             images=replica.images,
             images_per_second=training.images_per_second,

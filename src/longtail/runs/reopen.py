@@ -178,7 +178,9 @@ def sweep(
 
 def _check_has_alpha(opened: OpenRun) -> None:
     if opened.evaluation.scores.indirect is None:
+        chosen = opened.job.run.result.get("rule")
+        name = opened.job.config.method + (f" with the rule {chosen}" if chosen else "")
         raise UserError(
-            f"{opened.job.config.method} has no alpha: its head has no direction to subtract. "
+            f"{name} has no alpha: its head has no direction to subtract. "
             "Methods that do: cosine, capsule, deconfound, and each with -tde"
         )

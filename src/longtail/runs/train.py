@@ -173,6 +173,6 @@ def _title(jobs: Sequence[Job]) -> str:
     config = jobs[0].config
     names = ", ".join(dict.fromkeys(job.method.training or job.config.method for job in jobs))
     seeds = ", ".join(dict.fromkeys(str(job.config.seed) for job in jobs))
-    tuning = ", tuning run" if jobs[0].run.folder.name == "tuning" else ""
+    tuning = ", tuning run" if "tuning" in jobs[0].run.folder.parts[-3:] else ""
     sets = ", ".join(dict.fromkeys(str(j.config.data or j.config.files.list) for j in jobs))
     return f"{names} on {sets}, {config.backbone}, seed {seeds}{tuning}"

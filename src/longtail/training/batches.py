@@ -7,7 +7,7 @@ Shapes: N training images, B in a batch, stored images (C, H, W).
 """
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -26,7 +26,7 @@ from longtail.data.augment.policy import (
     RandAugment,
     TrivialAugment,
 )
-from longtail.data.base import Data
+from longtail.data.base import Data, Split
 from longtail.data.decoding.host import cores_per_process, count_processes
 from longtail.data.decoding.images import ImageChunk
 from longtail.data.decoding.streamed import StreamedImages
@@ -115,11 +115,15 @@ class FeatureBatches:
     def __init__(self, features: Tensor, data: Data, train: TrainConfig):
         self.augmentation = NoAugmentation()
         self.source = features  # (N, D)
-        self.of_splits = {id(data.train): (data.train, features)}
-        """Features of whole splits, which stay the same while the network is frozen; by identity,
-        with the split, whose identity no other can then have."""
         self.labels = data.train.labels.to(features.device)  # (N,)
         self.preprocess = build_preprocess(data, train).to(features.device)  # for other images
+        self._others: dict[int, tuple[Split, Tensor]] = {}  # by id; the split keeps its id taken
+
+    def remember(self, split: Split, extract: Callable[[Split], Tensor]) -> Tensor:
+        """Return the features of images that are not trained on; `extract` is called once."""
+        if id(split) not in self._others:
+            self._others[id(split)] = split, extract(split)
+        return self._others[id(split)][1]
 
     def begin_epoch(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
         """Do nothing: the features are on the device already."""

@@ -271,12 +271,15 @@ class Trainer:
 
     def features(self, split: Split) -> Tensor:
         """Extract the features (N, D) of `split` in evaluation mode."""
-        known = self.batches.of_splits if isinstance(self.batches, FeatureBatches) else {}
-        if id(split) not in known:
-            preprocess, machine = self.batches.preprocess, self.config.machine
-            found = extract(self.model, split, preprocess, self.fabric, machine)
-            known[id(split)] = split, found
-        return known[id(split)][1]
+        if not isinstance(self.batches, FeatureBatches):
+            return self._extract(split)
+        if split is self.data.train:
+            return self.batches.source
+        return self.batches.remember(split, self._extract)
+
+    def _extract(self, split: Split) -> Tensor:
+        preprocess = self.batches.preprocess
+        return extract(self.model, split, preprocess, self.fabric, self.config.machine)
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that a step changes."""

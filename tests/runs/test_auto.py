@@ -1,0 +1,228 @@
+"""Runs of `auto`: which data chooses, which rule is shipped, and that every door agrees."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import longtail as lt
+from helpers import tiny_config, tiny_data
+from longtail import methods
+from longtail.data.base import Data
+from longtail.evaluation import scoring
+from longtail.methods import auto
+from longtail.runs.compare import find_runs
+from longtail.runs.fit import fit_all
+from longtail.runs.folder import Run
+
+
+def with_validation(**options) -> Data:
+    """Tiny images with a validation part of five a class."""
+    return replace(tiny_data(**options), val=tiny_data(**options).test)
+
+
+def fit(folder, data: Data, *, resume: bool = False, **options) -> Run:
+    config = tiny_config(**options)
+    (run,) = fit_all(config, ["auto"], [0], out=folder, data=data, resume=resume)
+    return run
+
+
+def let_win(monkeypatch, name: str) -> None:
+    """Make the candidate called `name` win every competition."""
+    monkeypatch.setattr(scoring, "find_best", lambda standings: name)
+
+
+def check_doors(run: Run, data: Data) -> None:
+    """The result, its reopened run, the loaded model and the exported one predict alike."""
+    assert lt.evaluate(run, data=data).to_json() == run.result
+    model = lt.load_model(run, device="cpu")
+    logits = model.logits(data.test.inputs)
+    right = (logits.argmax(1) == data.test.labels).double().mean().item()
+    assert run.result["overall"] == pytest.approx(100 * right)
+    file = lt.export(run, "safetensors", out=run.folder.parent / "model.safetensors")
+    shipped = lt.load_model(file, device="cpu")
+    assert torch.allclose(shipped.logits(data.test.inputs), logits, atol=1e-4)
+
+
+class TestWithAValidationPart:
+    def test_it_chooses_without_a_tuning_run(self, tmp_path):
+        data = with_validation()
+        run = fit(tmp_path / "r", data)
+        result = run.result
+        assert result["alpha_rule"] == "held-out likelihood"
+        assert tuple(result["candidates"]) == auto.CANDIDATES
+        nll = {name: row["nll"] for name, row in result["candidates"].items()}
+        assert result["rule"] == min(nll, key=nll.get)
+        assert not (run.folder / "tuning").exists() and not (run.folder / "rivals").exists()
+        check_doors(run, data)
+
+    def test_the_test_part_is_not_read_for_the_choice(self, tmp_path):
+        data = with_validation()
+        order = torch.randperm(len(data.test), generator=torch.Generator().manual_seed(0))
+        shuffled = replace(data, test=replace(data.test, labels=data.test.labels[order]))
+        one, other = (fit(tmp_path / n, d).result for n, d in (("a", data), ("b", shuffled)))
+        assert one["rule"] == other["rule"] and one["candidates"] == other["candidates"]
+        assert one["overall"] != other["overall"]
+
+    def test_some_classes_may_have_no_validation_image(self, tmp_path):
+        data = with_validation(counts=(24, 12, 8))
+        kept = data.val.labels < 2
+        val = replace(data.val, inputs=data.val.inputs[kept], labels=data.val.labels[kept])
+        run = fit(tmp_path / "r", replace(data, val=val))
+        assert run.result["alpha_rule"] == "held-out likelihood"
+        assert all(0 <= row["nll"] < 10 for row in run.result["candidates"].values())
+
+    @pytest.mark.parametrize("rule", ["tde:1.5", "logit-adjustment:1", "nearest-mean"])
+    def test_each_kind_of_rule_is_shipped_as_it_was_evaluated(self, rule, tmp_path, monkeypatch):
+        let_win(monkeypatch, rule)
+        data = with_validation()
+        run = fit(tmp_path / "r", data)
+        assert run.result["rule"] == rule
+        assert run.result["alpha"] == (1.5 if rule == "tde:1.5" else None)
+        check_doors(run, data)
+        pinned = fit(tmp_path / "pinned", data, rule=rule)
+        assert pinned.result["per_class"] == run.result["per_class"]
+        assert "rule" not in pinned.result and pinned.result["options"] == {"rule": rule}
+
+
+class TestWithoutOne:
+    def test_a_tuning_run_chooses_and_everything_is_trained_on(self, tmp_path, caplog):
+        data = tiny_data(counts=(24, 12, 8))
+        run = fit(tmp_path / "r", data)
+        assert (run.folder / "tuning" / "last.pt").exists()
+        assert "one more run on 80 % of each class" in caplog.text
+        assert run.result["held_out"] == 0
+        (plain,) = fit_all(tiny_config(), ["deconfound"], [0], out=tmp_path / "d", data=data)
+        own, other = run.load_model(), plain.load_model()
+        assert all(torch.equal(own[name], other[name]) for name in other if name != "head.alpha")
+        assert run.result["training_id"] == plain.result["training_id"]
+        check_doors(run, data)
+
+    def test_the_test_part_is_not_read_for_the_choice(self, tmp_path):
+        data = tiny_data(counts=(24, 12, 8))
+        reverse = replace(data, test=replace(data.test, labels=data.test.labels.flip(0)))
+        one, other = (fit(tmp_path / n, d).result for n, d in (("a", data), ("b", reverse)))
+        assert one["rule"] == other["rule"] and one["candidates"] == other["candidates"]
+
+    def test_too_few_held_out_images_leave_the_default(self, tmp_path, caplog):
+        data = tiny_data(counts=(8, 4, 3))  # a fifth is 2 + 1 + 1 images
+        run = fit(tmp_path / "r", data, batch_size=5)
+        assert (run.result["rule"], run.result["alpha_rule"]) == ("self-prior:1", "default")
+        assert "candidates" not in run.result and not (run.folder / "tuning").exists()
+        assert "held-out images are too few for 3 classes" in caplog.text
+        assert "self-prior:1 is used without a choice" in caplog.text
+        check_doors(run, data)
+
+
+class TestThorough:
+    @pytest.mark.parametrize("rival", auto.RIVALS)
+    @pytest.mark.parametrize("validation", [True, False])
+    def test_a_rival_that_wins_is_shipped(self, rival, validation, tmp_path, monkeypatch):
+        let_win(monkeypatch, rival)
+        data = with_validation() if validation else tiny_data(counts=(24, 12, 8))
+        options = {"thorough": True, "heads": 4}
+        run = fit(tmp_path / "r", data, **options)
+        assert run.result["rule"] == rival and rival in run.result["candidates"]
+        assert tuple(run.result["candidates"]) == (*auto.CANDIDATES, *auto.RIVALS)
+        own = {k: v for k, v in options.items() if k in methods.options_of(rival)}
+        (alone,) = fit_all(tiny_config(**own), [rival], [0], out=tmp_path / "alone", data=data)
+        one, other = run.load_model(), alone.load_model()
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert run.result["per_class"] == alone.result["per_class"]
+        check_doors(run, data)
+        trained = {p.parent.name for p in run.folder.rglob("rivals/*/last.pt")}
+        assert trained == set(auto.RIVALS)
+        assert (run.folder / "tuning").exists() is not validation
+
+    def test_a_finished_run_whose_rival_won_is_not_taken_for_its_own_training(
+        self, tmp_path, monkeypatch
+    ):
+        let_win(monkeypatch, "deconfound-balanced")
+        data, config = with_validation(), tiny_config(thorough=True)
+        fit_all(config, ["auto"], [0, 1], out=tmp_path, data=data)
+        runs = fit_all(config, ["auto", "deconfound"], [0, 1], out=tmp_path, data=data, resume=True)
+        plain = next(run for run in runs if run.folder.parent.name == "deconfound")
+        (alone,) = fit_all(tiny_config(), ["deconfound"], [0], out=tmp_path / "alone", data=data)
+        assert torch.equal(plain.load_model()["head.weight"], alone.load_model()["head.weight"])
+        assert sorted(find_runs([tmp_path / "auto"])) == sorted(
+            run.folder for run in runs if run.folder.parent.name == "auto"
+        )
+
+    def test_nothing_is_left_when_it_is_replaced(self, tmp_path, monkeypatch):
+        let_win(monkeypatch, "balanced-softmax")
+        data = tiny_data(counts=(24, 12, 8))
+        run = fit(tmp_path / "r", data, thorough=True)
+        assert (run.folder / "tuning/rivals/balanced-softmax/last.pt").exists()
+        run.remove()
+        assert not run.folder.exists()
+
+
+class TestResume:
+    @pytest.mark.parametrize("thorough", [False, True])
+    def test_it_goes_on_where_it_was_stopped(self, thorough, tmp_path):
+        data = tiny_data(counts=(24, 12, 8))
+        whole = fit(tmp_path / "a", data, thorough=thorough).result
+
+        class Stopped(Exception):
+            pass
+
+        class Progress:
+            seen = 0
+
+            def begin(self, *args):
+                pass
+
+            def step(self, *args):
+                pass
+
+            def epoch(self, record):
+                self.seen += 1
+                if self.seen == 5:  # in the middle of the tuning run
+                    raise Stopped
+
+        with pytest.raises(Stopped):
+            fit_all(
+                tiny_config(thorough=thorough),
+                ["auto"],
+                [0],
+                out=tmp_path / "b",
+                data=data,
+                progress=Progress(),
+            )
+        again = fit(tmp_path / "b", data, thorough=thorough, resume=True).result
+        for changing in ("seconds", "images_per_second", "capture_seconds"):
+            del whole[changing], again[changing]
+        assert again == whole
+
+    def test_a_finished_run_stays(self, tmp_path):
+        data = with_validation()
+        run = fit(tmp_path / "r", data)
+        before = run.result
+        assert fit(tmp_path / "r", data, resume=True).result == before
+        (run.folder / "result.json").unlink()
+        again = fit(tmp_path / "r", data, resume=True).result
+        assert again["candidates"] == before["candidates"] and again["rule"] == before["rule"]
+
+
+class TestAlpha:
+    def test_a_choice_of_0_is_logged(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setattr(scoring, "find_best", lambda standings: 0.0)
+        config, data = tiny_config(alpha="auto"), with_validation()
+        (run,) = fit_all(config, ["deconfound-tde"], [0], out=tmp_path, data=data)
+        assert run.result["alpha"] == 0
+        assert "on the 15 held-out images TDE would hurt, or not help" in caplog.text
+
+    def test_a_rule_without_alpha_is_named(self, tmp_path, monkeypatch):
+        let_win(monkeypatch, "self-prior:1")
+        data = with_validation()
+        run = fit(tmp_path / "r", data)
+        with pytest.raises(lt.UserError, match="auto with the rule self-prior:1 has no alpha"):
+            lt.evaluate(run, 1.0, data=data)
+
+    def test_embeddings_compete_too(self, tmp_path):
+        data = replace(tiny_data(images=False), val=tiny_data(images=False, seed=0).test)
+        run = fit(tmp_path / "r", data, backbone="identity", augment="none")
+        assert run.result["rule"] in auto.CANDIDATES
+        assert json.loads((run.folder / "result.json").read_text()) == run.result
