@@ -38,6 +38,12 @@ MIN_FOR_PROCESSES = 4096
 """Images that make the start of processes worthwhile."""
 
 
+class UnreadableError(UserError):
+    """The error for unreadable images; `found` is its message without advice for training."""
+
+    found: str
+
+
 @dataclass(frozen=True)
 class ImageStore:
     """A store of encoded images."""
@@ -129,10 +135,13 @@ class ImageStore:
         """Make the error for unreadable rows; their number and what a skip does are in words."""
         first, *others = map(self.describe, unreadable)
         more = f" Nor can {some(others)}{counted}." if others else ""
-        return UserError(
-            f"{first} cannot be read ({next(iter(unreadable.values()))}).{more} Repair or remove "
-            f"{'them' if others else 'it'}, or pass --corrupt skip {effect}"
+        found = f"{first} cannot be read ({next(iter(unreadable.values()))}).{more}"
+        these = "them" if others else "it"
+        error = UnreadableError(
+            f"{found} Repair or remove {these}, or pass --corrupt skip {effect}"
         )
+        error.found = found
+        return error
 
 
 @dataclass
