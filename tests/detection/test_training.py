@@ -38,7 +38,7 @@ def test_a_run_leaves_its_folder(run, data):
     assert len(result["per_class"]) == len(data[0].categories.ids)
     (record,) = run.metrics
     assert record["loss"] == pytest.approx(sum(record["losses"].values()), rel=1e-4)
-    with pytest.raises(UserError, match="exists, finished"):
+    with pytest.raises(UserError, match="already holds a finished run"):
         fit(run.config, out=run.folder, data=data)
     with pytest.raises(UserError, match="differs in: train.lr"):
         fit(run.config.with_options(lr=0.5), out=run.folder, data=data, resume=True)
@@ -88,7 +88,7 @@ def test_a_run_that_another_process_finished_is_refused(run, data, tmp_path, mon
         return launch(machine)
 
     monkeypatch.setattr(training, "launch", late)
-    with pytest.raises(UserError, match="exists, finished"):
+    with pytest.raises(UserError, match="already holds a finished run"):
         fit(run.config, out=tmp_path / "run", data=data)
 
 

@@ -192,7 +192,7 @@ def test_a_name_that_says_another_format_is_refused(vectors, tmp_path):
 
 def test_the_suffix_sets_the_format(vectors, tmp_path):
     path = lt.export(vectors["deconfound-tde"], out=tmp_path / "m.pt2")
-    assert lt.load_model(path).classes == lt.load_model(vectors["deconfound-tde"]).classes
+    assert torch.export.load(path).graph
 
 
 def test_without_alpha_a_model_is_at_its_own(vectors):
