@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -30,7 +30,7 @@ class Console(AbstractContextManager["Console"]):
         self._epochs, self._epoch, self._began = epochs, done, time.perf_counter()
         self._first, self._last_line = done, self._began
         resumed = f", resumed after epoch {done}" if done else ""
-        self.terminal.print(f"{title}: {epochs} epochs{resumed}")
+        self.terminal.print(f"{title}: {count_noun(epochs, 'epoch')}{resumed}")
         if self.terminal.is_terminal:
             self._live = Live(console=self.terminal, transient=True, auto_refresh=False)
             self._live.start()
@@ -84,6 +84,11 @@ def print_table(results: list[dict[str, Any]]) -> None:
 
     columns = tables.columns(tables.is_uneven(results))
     print_lines([*tables.HEADER, *columns], [row.cells(columns) for row in tables.rows(results)])
+    print_part(results)
+
+
+def print_part(results: Iterable[Mapping[str, Any]]) -> None:
+    """Print that results are of the validation part, if any are."""
     if is_first_process() and any(result["evaluated_on"] == "val" for result in results):
         print("evaluated on the validation part")
 

@@ -177,10 +177,10 @@ def _flag(name: str) -> str:
 
 def _rule(number: float, least: float, below: float) -> str:
     if not math.isfinite(number):
-        return "it must be finite"
+        return "must be finite"
     if below == math.inf:
-        return "it must be above 0" if least == ABOVE_ZERO else f"it must be at least {least}"
-    return f"it must be from {least} to below {below}"
+        return "must be above 0" if least == ABOVE_ZERO else f"must be at least {least}"
+    return f"must be at least {least} and less than {below}"
 
 
 def _names(part: Any) -> set[str]:

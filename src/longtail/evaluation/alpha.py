@@ -19,7 +19,7 @@ RULES = {
     "fixed": "fixed before training",
     "held-out": "chosen on held-out data for the best mean class accuracy",
     "label-free": "set without labels: 1 / mean cos(x, d)",
-    "no direction": "0, because the features have no common direction to remove",
+    "no direction": "because the features have no common direction to remove",
     "least": "the value that changes least, because there was no data to choose it on",
 }
 """Rules that set alpha, or a post-hoc rule's tau: the name in a result, and its meaning."""
