@@ -14,7 +14,7 @@ from longtail.detection.data.dataset import load
 from longtail.detection.data.shapes import generate as shapes
 from longtail.detection.data.shapes.objects import OUTLINES, TEXTURES
 from longtail.detection.data.shapes.scenes import Style
-from longtail.detection.pictures import draw, join_pictures, truth
+from longtail.detection.pictures import convert_target, draw, join_pictures
 
 TINY = shapes.ShapesRecipe(train=24, val=8)
 
@@ -141,7 +141,7 @@ def test_nothing_can_be_written(tmp_path):
 
 def test_the_truth_has_full_average_precision(folder):
     train, val = load(folder)
-    result = measure(val, [truth(val[place][1]) for place in range(len(val))])
+    result = measure(val, [convert_target(val[place][1]) for place in range(len(val))])
     assert result["AP"] == pytest.approx(100)
     assert result["AP_bbox"] == pytest.approx(100)
     assert train.categories == val.categories
@@ -150,7 +150,7 @@ def test_the_truth_has_full_average_precision(folder):
 def test_a_picture_shows_what_is_sure_enough(folder):
     train, _ = load(folder)
     image, target = train[0]
-    found = truth(target)
+    found = convert_target(target)
     plain = draw(image, found, train.categories, least_score=1.1)
     assert plain.size == (640, 640)
     assert np.array_equal(plain, Image.fromarray(image.permute(1, 2, 0).numpy()).resize((640, 640)))
