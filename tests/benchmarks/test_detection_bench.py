@@ -147,7 +147,7 @@ def test_what_is_kept_is_taken_for_done(bench, place, tmp_path, data, monkeypatc
         ("seeds: 0", ": seeds 0: must be at least 1"),
         ("paper: 3", ": paper must be figures, like '{AP: 28.4}', not 3"),
         ("paper: {AP: best}", ": paper: AP takes a number, not 'best'"),
-        ("train: {lr: -1}", ": --lr -1.0: it must be above 0"),
+        ("train: {lr: -1}", ": --lr -1.0: must be above 0"),
     ],
 )
 def test_a_recipe_that_no_training_could_have_is_refused(tmp_path, line, said):

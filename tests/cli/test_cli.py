@@ -16,6 +16,7 @@ from longtail.cli.arguments import parse_alphas
 from longtail.cli.flags import list_flags
 from longtail.core.config import Config
 from longtail.core.errors import UserError
+from longtail.evaluation.alpha import RULES
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -47,6 +48,11 @@ def run(tmp_path_factory) -> Path:
 
 
 SLOW = {"torch", "numpy", "matplotlib", "sklearn", "lightning", "pyarrow", "timm", "PIL"}
+
+
+def test_the_word_help_prints_the_overview_or_the_help_of_a_command(capsys):
+    assert longtail(capsys, "help") == longtail(capsys, "--help")
+    assert help_of(capsys, "help", "sweep") == help_of(capsys, "sweep", "--help")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +125,9 @@ def test_methods_lists_them_with_their_options(capsys, tmp_path):
     assert header.split()[:3] == ["method", "paper", "stages"] and "direct effect" in header
     assert [row.split()[0] for row in rows[:2]] == ["baseline", "focal"]
     assert len(rows) == len(methods.registry()) >= 22
-    assert "--gamma" in longtail(capsys, "methods", "deconfound")
+    *_, gamma, alpha = longtail(capsys, "methods", "deconfound-tde").splitlines()
+    assert gamma.startswith("--gamma  0.03125    added to the norm")
+    assert alpha.startswith("--alpha  1 or auto  how much of the indirect effect")
     options = longtail(capsys, "methods", "auto")
     assert "--rule" in options and "--thorough" in options
     longtail(capsys, "methods", "--out", str(tmp_path / "methods.md"))
@@ -162,7 +170,26 @@ def test_eval_and_sweep_agree(run, capsys):
 def test_eval_says_how_the_tau_of_a_rule_was_chosen(tmp_path, capsys):
     run = lt.fit("digits-lt", "decouple-tau-norm", out=tmp_path / "r", epochs=1, device="cpu")
     last = longtail(capsys, "eval", str(run.folder)).splitlines()[-1]
-    assert last == f"tau {run.result['tau']:g}: held-out likelihood"
+    assert last == f"tau {run.result['tau']:g}, {RULES['held-out likelihood']}"
+
+
+def test_eval_says_that_an_alpha_was_given(run, capsys):
+    last = longtail(capsys, "eval", str(run), "--alpha", "1").splitlines()[-1]
+    assert last == "alpha 1, as given"
+    assert longtail(capsys, "eval", str(run)).splitlines()[-1] == "alpha 0.5, fixed before training"
+
+
+def test_sweep_says_which_part_it_evaluates(tmp_path, capsys):
+    options = {"epochs": 1, "device": "cpu", "val_fraction": 0.2, "evaluate_on": "val"}
+    run = lt.fit("digits-lt", "deconfound-tde", out=tmp_path / "r", **options)
+    table = longtail(capsys, "sweep", str(run.folder), "--alphas", "0,1").splitlines()
+    assert table[-1] == "evaluated on the validation part"
+
+
+def test_the_title_of_several_stages_explains_the_sum(tmp_path, capsys):
+    words = ("--method", "decouple-crt", "--epochs", "4", "--device", "cpu")
+    out = longtail(capsys, "train", "digits-lt", *words, "--out", str(tmp_path / "r"))
+    assert "decouple-crt on digits-lt, conv4, seed 0, stages of 4 + 1 epochs: 5 epochs" in out
 
 
 def test_report_is_one_file_without_network(run, tmp_path, capsys):
@@ -180,7 +207,7 @@ def test_comma_list_trains_what_is_shared_once(tmp_path, capsys):
         *("--out", str(tmp_path / "m"), "--device", "cpu"),
     )
     assert (tmp_path / "m" / "deconfound-tde" / "s1" / "result.json").exists()
-    assert out.count("1 epochs") == 4  # two trainings times two seeds
+    assert out.count(": 1 epoch\n") == 4  # two trainings times two seeds
     assert " ± " in out
 
 
@@ -230,6 +257,14 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("sweep", "nowhere", "--alphas", "0,1:2"), "or numbers as 0,1,1.5, not '0,1:2'"),
         (("methods", "decouple"), "unknown method 'decouple'"),
         (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
+        (("train", "digits-lt", "--help-al"), "Did you mean '--help-all'?"),
+        (("demo", "--hlp"), "Did you mean '--help'?"),
+        (("bench",), "python -m benchmarks"),
+        (("train", "digits-lt", "--epochs", "abc"), "longtail: --epochs takes a whole number, not"),
+        (("train", "digits-lt", "--crop-size", "x"), "--crop-size takes a whole number, not 'x'"),
+        (("train", "digits-lt", "--lr", "x"), "--lr takes a number, not 'x' (see longtail train"),
+        (("train", "digits-lt", "--augment", "x"), "'x' for argument '--augment'. Expected one of"),
+        (("eval",), "longtail: missing RUN: Folder of a finished run."),
         (("train", "digits-lt", "--seeds", "0"), "--seeds 0: must be at least 1"),
         (("train", "digits-lt", "--alpha", "nan"), "--alpha takes float or auto, not 'nan'"),
         (("train", "digits-lt", "--heads", "inf"), "--heads takes int, not 'inf'"),

@@ -145,7 +145,7 @@ class Look:
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [({}, "exists, finished"), ({"resume": True}, "differs in: train.lr")],
+    [({}, "already holds a finished run"), ({"resume": True}, "differs in: train.lr")],
 )
 def test_a_run_that_another_process_finished_meanwhile_is_not_taken_for_ours(
     more, message, tmp_path, monkeypatch

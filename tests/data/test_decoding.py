@@ -75,7 +75,7 @@ def test_processes_and_threads_decode_the_same(photos, started, monkeypatch, cap
             made.append(ask(corrupt="skip"))
         messages.append(caplog.text)
         caplog.clear()
-        with pytest.raises(UserError, match=r"6\.png cannot be read \(no image of a known"):
+        with pytest.raises(UserError, match=r"6\.png cannot be read \(not an image in a known"):
             ask()
     assert started == [2, 2]
     assert torch.equal(made[0].input_tensor, made[1].input_tensor)

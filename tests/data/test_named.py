@@ -120,14 +120,23 @@ def test_unknown_name() -> None:
     with pytest.raises(UserError) as caught:
         load("cifar100:50")
     assert str(caught.value) == (
-        "unknown data 'cifar100'. Did you mean 'cifar100-lt'? (list them: longtail data)"
+        "unknown data 'cifar100'. Did you mean 'cifar100-lt'? (there is no such folder; list the "
+        "names: longtail data)"
     )
 
 
 @pytest.mark.parametrize("path", ["nowhere/at/all", "./here", "points.npz", "nowhere/at/all:50"])
 def test_a_path_that_is_not_there(path: str) -> None:
-    with pytest.raises(UserError, match=r"does not exist: pass a name or a path"):
+    with pytest.raises(UserError, match=r"does not exist.* Pass a name or a path"):
         load(path)
+
+
+def test_a_near_path_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photographs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for wrong in ("photographes", "photographes/", "./photograph:50"):
+        with pytest.raises(UserError, match="Did you mean 'photographs'"):
+            load(wrong)
 
 
 def test_no_name() -> None:

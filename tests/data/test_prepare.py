@@ -55,7 +55,7 @@ def test_fraction_out_of_range(fraction: float) -> None:
     with pytest.raises(UserError, match=r"fraction .* out of range"):
         hold_out(split(4, 4), fraction)
     with pytest.raises(
-        UserError, match=r"--val-fraction .*: it must be (from 0 to below 1|finite)"
+        UserError, match=r"--val-fraction .*: must be (at least 0 and less than 1|finite)"
     ):
         load("digits-lt", val_fraction=fraction)
 
@@ -116,8 +116,8 @@ def test_min_count_leaves_no_test(write_npz: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"min_count": -1}, "--min-count -1: it must be at least 0"),
-        ({"image_size": 0}, "--image-size 0: it must be at least 1"),
+        ({"min_count": -1}, "--min-count -1: must be at least 0"),
+        ({"image_size": 0}, "--image-size 0: must be at least 1"),
         ({"corrupt": "ignore"}, "unknown --corrupt 'ignore'. .one of stop, skip"),
         ({"evaluate_on": "tset"}, "unknown --evaluate-on 'tset'. Did you mean 'test'"),
         ({"config": DataConfig(evaluate_on="tset")}, "unknown --evaluate-on 'tset'"),  # type: ignore[arg-type]

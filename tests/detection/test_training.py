@@ -38,7 +38,7 @@ def test_a_run_leaves_its_folder(run, data):
     assert len(result["per_class"]) == len(data[0].categories.ids)
     (record,) = run.metrics
     assert record["loss"] == pytest.approx(sum(record["losses"].values()), rel=1e-4)
-    with pytest.raises(UserError, match="exists, finished"):
+    with pytest.raises(UserError, match="already holds a finished run"):
         fit(run.config, out=run.folder, data=data)
     with pytest.raises(UserError, match="differs in: train.lr"):
         fit(run.config.with_options(lr=0.5), out=run.folder, data=data, resume=True)
@@ -88,7 +88,7 @@ def test_a_run_that_another_process_finished_is_refused(run, data, tmp_path, mon
         return launch(machine)
 
     monkeypatch.setattr(training, "launch", late)
-    with pytest.raises(UserError, match="exists, finished"):
+    with pytest.raises(UserError, match="already holds a finished run"):
         fit(run.config, out=tmp_path / "run", data=data)
 
 
@@ -134,10 +134,10 @@ def test_repeat_factors_bring_rare_images_more_often(place, data):
         ({"tde": "exempt"}, "unknown --tde 'exempt'"),
         ({"method": "cosine", "tde": "plain"}, "without TDE.*: pass --method cosine-tde"),
         ({"method": "focal", "tde": "plain"}, "without TDE, not --tde plain: leave --tde out"),
-        ({"alpha": -3.0}, "--alpha -3.0: it must be at least 0"),
-        ({"heads": 0}, "--heads 0: it must be at least 1"),
-        ({"rois": 3}, "--rois 3: it must be at least 4"),
-        ({"anchor_scale": 0.2}, "--anchor-scale 0.2: it must be at least 0.25"),
+        ({"alpha": -3.0}, "--alpha -3.0: must be at least 0"),
+        ({"heads": 0}, "--heads 0: must be at least 1"),
+        ({"rois": 3}, "--rois 3: must be at least 4"),
+        ({"anchor_scale": 0.2}, "--anchor-scale 0.2: must be at least 0.25"),
         ({"norm": "frozen"}, "belong together: .* Pass both, or neither"),
         ({"pretrained": True}, "belong together: .* Pass both, or neither"),
         ({"image_size": 64, "max_size": 32}, "--max-size 32 its longer one"),

@@ -309,6 +309,11 @@ class TestTable:
             assert options == list(methods.options_of(name))
         assert "[Tang et al. 2020](https://arxiv.org/abs/2009.12991)" in page
 
+    def test_every_meaning_is_that_of_an_option(self):
+        options = {f"{n} {option}" for n in methods.registry() for option in methods.options_of(n)}
+        known = options | {pair.split()[1] for pair in options}
+        assert set(listing.MEANINGS) <= known
+
     def test_rows_say_what_the_methods_are(self):
         rows = {row[0]: row[1:] for row in map(listing.row, listing.by_year())}
         assert set(rows) == set(methods.registry())

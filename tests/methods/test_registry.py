@@ -60,7 +60,7 @@ assert methods.parse_options("dropped-in", {"strength": "3"}) == {"strength": 3.
 assert methods.build("dropped-rule").changes == ("inference",)
 from longtail.methods.table import by_year, markdown
 assert by_year()[-1] == "dropped-in"
-assert "A method in a file of its own." in markdown() and "- `--strength 2`" in markdown()
+assert "A method in a file of its own." in markdown() and "- `--strength` 2" in markdown()
 """
     run(code, str(tmp_path))
 

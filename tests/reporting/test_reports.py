@@ -248,6 +248,22 @@ class TestInBrowser:
         assert chromium.run(follows) == "checkbox"
         assert chromium.complaints() == []
 
+    def test_long_names_of_few_classes_fit_the_axis_and_the_table(self, chromium, tmp_path, data):
+        names = [f"long class name {c}" for c in "abcdef"]
+        made = make_runs(tmp_path, replace(data, classes=tuple(names)))
+        page = lt.report(made, tmp_path / "r.html")
+        assert "<caption>Percent</caption>" in page.read_text()
+        wide = page.read_text().replace(f'"{names[0]}"', f'"{names[0] * 9}"')
+        size = {"width": 1200, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        chromium.call("Emulation.setDeviceMetricsOverride", **size)
+        chromium.open(page)
+        ticks = "[...$('rank').querySelectorAll('text')].map((text) => text.textContent)"
+        assert set(names) <= set(chromium.run(ticks))
+        page.write_text(wide)
+        chromium.open(page)
+        assert chromium.run("$('classes').offsetWidth <= $('classes').parentNode.clientWidth")
+        chromium.call("Emulation.clearDeviceMetricsOverride")
+
     def test_keys_links_and_the_own_alpha(self, chromium, tmp_path, runs):
         page = lt.report(runs, tmp_path / "r.html")
         for link, shown in (("99", "3.00"), ("much", "chosen by each run")):

@@ -305,9 +305,13 @@ class TestBadInput:
     def test_an_existing_run_is_never_replaced_unasked(self, tmp_path):
         run = fit(tmp_path)
         before = run.folder.joinpath("result.json").read_bytes()
-        with pytest.raises(UserError, match=r"differs in: seed 0 -> 1, train.epochs 3 -> 4\."):
+        with pytest.raises(
+            UserError, match=r"seed 0 -> 1, train.epochs 3 -> 4\.\n  it is finished: "
+        ):
             fit(tmp_path, epochs=4, seed=1)
-        with pytest.raises(UserError, match="exists, finished, with this very configuration"):
+        with pytest.raises(
+            UserError, match="already holds a finished run with the same configuration"
+        ):
             fit(tmp_path)
         assert run.folder.joinpath("result.json").read_bytes() == before
 
@@ -368,11 +372,11 @@ class TestBadInput:
         [
             ({"optimizer": "sdg"}, "unknown --optimizer 'sdg'. Did you mean 'sgd'"),
             ({"augment": "crop-filp"}, "Did you mean 'crop-flip'"),
-            ({"epochs": 0}, "--epochs 0: it must be at least 1"),
-            ({"batch_size": -1}, "--batch-size -1: it must be at least 1"),
-            ({"lr": float("nan")}, "--lr nan: it must be finite"),
-            ({"momentum": 1.5}, "--momentum 1.5: it must be from 0 to below 1"),
-            ({"milestones": (120.0,)}, "--milestones 120.0: it must be from 0 to below 1"),
+            ({"epochs": 0}, "--epochs 0: must be at least 1"),
+            ({"batch_size": -1}, "--batch-size -1: must be at least 1"),
+            ({"lr": float("nan")}, "--lr nan: must be finite"),
+            ({"momentum": 1.5}, "--momentum 1.5: must be at least 0 and less than 1"),
+            ({"milestones": (120.0,)}, "--milestones 120.0: must be at least 0 and less than 1"),
         ],
     )
     def test_values_are_checked_whoever_sets_them(self, options, said, tmp_path):

@@ -149,6 +149,16 @@ def test_every_command_takes_the_place_of_moved_data(project, monkeypatch, capsy
     assert "other images than letters-lt holds now" in said
 
 
+def test_an_image_that_broke_after_training_must_be_restored(project, capsys):
+    cli.main(["train", "photos", *SMALL])
+    broken = next((project / "photos").rglob("*.png"))
+    broken.write_bytes(bytes(broken.stat().st_size))
+    for words in (["eval", "runs/x"], ["eval", "runs/x", "--data", "photos"]):
+        said = refused(capsys, *words)
+        assert "the data of runs/x cannot be loaded" in said and "/".join(broken.parts[-3:]) in said
+        assert "Restore the images that the run was trained on" in said and "--corrupt" not in said
+
+
 def test_the_root_of_lists_may_be_moved(project, capsys):
     cli.main(["train", *lists(project), *SMALL])
     there = (project / "photos").rename(project / "pictures")

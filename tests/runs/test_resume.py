@@ -46,6 +46,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
     cli.main(line)
     assert (tmp_path / "run" / "result.json").exists()
     assert (tmp_path / "run" / "config.yaml").read_text() == before
+    (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(SystemExit):  # named data ask for that training, which is another one
         cli.main(["train", "digits-lt:20", "--resume", *out])
     assert f"unchanged with longtail {' '.join(line)}," in capsys.readouterr().err
@@ -88,7 +89,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, capsys):
     assert not killed.finished and killed.load_checkpoint()["epoch"] == 3
     with pytest.raises(SystemExit):
         cli.main([*TRAIN, *out])
-    assert "exists, unfinished" in capsys.readouterr().err
+    assert "already holds an unfinished run" in capsys.readouterr().err
     cli.main([*TRAIN, *out, "--resume"])
     cli.main([*TRAIN, "--out", str(whole.folder)])
     assert same_tensors(whole, killed)

@@ -185,7 +185,9 @@ def test_a_file_is_compared_with_the_trained_model(to, vectors, tmp_path, monkey
 
 def test_a_name_that_says_another_format_is_refused(vectors, tmp_path):
     with pytest.raises(UserError, match="m.onnx must end in .safetensors to hold safetensors"):
-        lt.export(vectors["deconfound-tde"], out=tmp_path / "m.onnx")
+        lt.export(vectors["deconfound-tde"], "safetensors", tmp_path / "m.onnx")
+    with pytest.raises(UserError, match="m.pth must end in .safetensors to hold safetensors"):
+        lt.export(vectors["deconfound-tde"], out=tmp_path / "m.pth")
     assert not files_in(tmp_path)
 
 
@@ -200,6 +202,11 @@ def test_the_description_decides_on_alpha_and_older_states_have_none(vectors):
         model = ServedModel.load(at_half, weights, "the file")
         assert float(model.head.alpha) == 0.5
         same(model(inputs), expected)
+
+
+def test_the_suffix_sets_the_format(vectors, tmp_path):
+    path = lt.export(vectors["deconfound-tde"], out=tmp_path / "m.pt2")
+    assert torch.export.load(path).graph
 
 
 def test_without_alpha_a_model_is_at_its_own(vectors):

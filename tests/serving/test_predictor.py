@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def test_order_is_kept_over_batches_and_around_what_cannot_be_read(photos, model
     assert len(found) == len(many)
     for file, prediction in zip(many, found, strict=True):
         if file is broken:
-            assert prediction == "no image of a known format"
+            assert prediction == "not an image in a known format"
         else:
             assert prediction.name == alone[file]
     with pytest.raises(UserError, match="input 7 cannot be read"):
@@ -218,7 +219,7 @@ class TestCommand:
             str(test / "leaf" / "1.jpg"),
         ]
         assert shown == expected and code == 0
-        assert err.startswith("9 images, ")
+        assert re.fullmatch(r"9 images in \d+\.\d s\n", err)
 
     def test_csv_and_json_say_the_same(self, photos, run, capsys):
         folder = photos / "test" / "apple"
@@ -244,7 +245,8 @@ class TestCommand:
         out, err, code = predict(capsys, run.folder, good, broken, tmp_path / "gone.png", good)
         assert [line.split()[0] for line in out.splitlines()] == [str(good)] * 2
         assert f"skipped {broken}" in err and "gone.png" in err and code == 1
-        assert "4 images, 2 skipped" in err
+        assert "gone.png: it does not exist\n" in err
+        assert "2 images classified, 2 skipped, in " in err
 
     def test_alpha_turns_the_dial(self, photos, run, capsys):
         file = photos / "test" / "leaf" / "0.png"

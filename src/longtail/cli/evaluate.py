@@ -25,7 +25,7 @@ class Eval:
 
     def run(self) -> None:
         """Print a table or JSON."""
-        from longtail.evaluation.alpha import describe_choice
+        from longtail.evaluation.alpha import RULES, describe_choice
         from longtail.runs.reopen import evaluate
 
         alpha = self.alpha if self.alpha in (None, "auto") else parse_number("--alpha", self.alpha)
@@ -35,4 +35,6 @@ class Eval:
         else:
             print_table([result])
             if result["alpha_rule"]:
-                print("{} {}: {}".format(*describe_choice(result)))
+                option, value, rule = describe_choice(result)
+                how = "as given" if isinstance(alpha, float) else RULES[rule]
+                print(f"{option} {value}, {how}")

@@ -15,8 +15,8 @@ class Export:
 
     folder: RunFolder
     """Folder of a finished run, of longtail retrofit, or of save_pretrained."""
-    to: Literal["safetensors", "onnx", "torch-export"] = "safetensors"
-    """File format. ONNX needs pip install longtail[onnx]."""
+    to: Literal["safetensors", "onnx", "torch-export"] | None = None
+    """File format; that of --out by default. ONNX needs pip install longtail[onnx]."""
     out: OptionalOut = None
     """File to write; METHOD with the format's suffix, in the current folder, by default."""
     alpha: float | None = None
@@ -27,7 +27,7 @@ class Export:
     examples = """
       longtail export runs/demo/deconfound-tde/s0 -o letters.safetensors
       longtail export runs/demo/deconfound-tde/s0 --to onnx --alpha 1.5
-      longtail export runs/demo/deconfound-tde/s0 --to onnx --alpha-input -o dial.onnx"""
+      longtail export runs/demo/deconfound-tde/s0 --alpha-input -o dial.onnx"""
 
     def run(self) -> None:
         """Write the file and print its path."""

@@ -6,10 +6,15 @@ A command with many options lists the most used ones in `main_options`. `--help`
 
 import ast
 import inspect
+import io
+import re
 import textwrap
+from contextlib import redirect_stderr
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal, NoReturn, TypeAlias, get_args, get_origin
 
 import tyro
@@ -29,16 +34,32 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
 
     `program` is the command as the user typed it, for errors.
     """
-    command, extra = tyro.cli(
-        kind, args=words, prog=program, return_unknown_args=True, **SETTINGS, **default
-    )
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            command, extra = tyro.cli(
+                kind, args=words, prog=program, return_unknown_args=True, **SETTINGS, **default
+            )
+    except SystemExit:
+        raise UserError(f"{_take_message(said.getvalue())} (see {program} --help)") from None
     if extra and extra[0].startswith("-"):
         flag = extra[0].partition("=")[0]
         help_flag = "--help-all" if hasattr(kind, "main_options") else "--help"
-        raise unknown_error("option", flag, list_flags(kind), f"list them: add {help_flag}")
+        known = [*list_flags(kind), "--help", help_flag]
+        raise unknown_error("option", flag, known, f"list them: add {help_flag}")
     if extra:
         raise UserError(f"unexpected argument '{extra[0]}' (see longtail --help)")
     return command
+
+
+def _take_message(box: str) -> str:
+    """Return the first paragraph of an error that tyro printed in a box."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    inside = "\n".join(line.strip("│ ") for line in plain.splitlines()[1:])
+    paragraphs = filter(str.strip, re.split(r"(?m)^[─-]*$", inside))
+    message = " ".join(next(paragraphs).split())
+    message = re.sub(r"^Missing from .*?: +(\S+) ", r"missing \1: ", message)
+    return re.sub(r"^Error parsing (\S+): ", r"\1 ", message).removesuffix(" (required)")
 
 
 def list_flags(kind: type) -> list[str]:
@@ -56,21 +77,30 @@ def list_flags(kind: type) -> list[str]:
 
 
 @REGISTRY.primitive_rule
-def _read_optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Show `X | None` as `X` in help, and read the word None as None."""
-    kind, *rest = get_args(info.type) or (None,)
-    choices = get_args(kind) if get_origin(kind) is Literal else None
-    if rest != [type(None)] or not (choices or kind in (Path, str, int, float)):
+def _make_reader(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Read numbers with our own errors, and `X | None` as `X` or the word None."""
+    union = NoneType in get_args(info.type)
+    kind: Any = get_args(info.type)[0] if union else info.type
+    choices = get_args(kind) if union and get_origin(kind) is Literal else None
+    if not (choices or kind in (int, float) or (union and kind in (Path, str))):
         return None
-    make = str if choices else kind
+    make = str if choices else partial(_read_value, kind)
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar=f"{{{','.join(choices)}}}" if choices else kind.__name__.upper(),
-        instance_from_str=lambda words: None if words == ["None"] else make(words[0]),
+        instance_from_str=lambda words: None if union and words == ["None"] else make(words[0]),
         is_instance=lambda v: v is None or (v in choices if choices else isinstance(v, kind)),
         str_from_instance=lambda value: [str(value)],
         choices=choices,
     )
+
+
+def _read_value(kind: Any, word: str) -> Any:
+    try:
+        return kind(word)
+    except ValueError:
+        rule = "a whole number" if kind is int else "a number"
+        raise ValueError(f"takes {rule}, not '{word}'") from None
 
 
 def print_help(program: str, kind: Any, default: Any = None, *, advanced: bool = False) -> NoReturn:

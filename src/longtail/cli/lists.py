@@ -30,9 +30,9 @@ class Methods:
         from longtail.methods import table as listing
 
         if self.name:
-            options = methods.options_of(self.name).values()
             print(methods.describe(self.name))
-            print_lines(["option", "default"], [[f"--{o.name}", str(o.default)] for o in options])
+            if options := listing.describe_options(self.name):
+                print_lines(["option", "default", "meaning"], options)
         elif self.out:
             print(f"written to {listing.write(self.out)}")
         else:

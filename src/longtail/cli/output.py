@@ -1,7 +1,7 @@
 """Output of the commands: tables, on rank 0 only."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -11,6 +11,11 @@ def print_table(results: list[dict[str, Any]]) -> None:
 
     columns = tables.columns(tables.is_uneven(results))
     print_lines([*tables.HEADER, *columns], [row.cells(columns) for row in tables.rows(results)])
+    print_part(results)
+
+
+def print_part(results: Iterable[Mapping[str, Any]]) -> None:
+    """Print that results are of the validation part, if any are."""
     if is_first_process() and any(result["evaluated_on"] == "val" for result in results):
         print("evaluated on the validation part")
 

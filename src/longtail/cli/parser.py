@@ -108,6 +108,8 @@ def _stop(reason: str) -> NoReturn:
 
 def parse(arguments: list[str]) -> Callable[[], None]:
     """Return the command to run, or the function that prints the overview or the version."""
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in HELP_WORDS:
         return partial(print, overview())
     if arguments[0] == "--version":
@@ -148,7 +150,8 @@ def _split_command(words: list[str]) -> tuple[str, list[str]]:
     if family and (len(words) == 1 or words[1] in HELP_WORDS):
         return words[0], []
     name = " ".join(words[:2]) if family else words[0]
-    raise unknown_error("command", name, family or COMMANDS, "list them: longtail --help")
+    more = "see python -m benchmarks" if name.startswith("bench") else "list them: longtail --help"
+    raise unknown_error("command", name, family or COMMANDS, more)
 
 
 def parse_alone(kind: Any, program: str, words: list[str]) -> Any:
@@ -243,7 +246,7 @@ def _check_method_options(options: dict[str, str], method: str) -> None:
         if name not in known:
             if reason := methods.explain_foreign_option(names, name):
                 raise UserError(reason)
-            flags = [*list_flags(Train), *(f"--{option}" for option in sorted(known))]
+            flags = [*list_flags(Train), *HELP_WORDS, *(f"--{name}" for name in sorted(known))]
             raise unknown_error("option", flag, flags, "list them: add --help-all")
         if not value:
             raise UserError(f"{flag} needs a value")

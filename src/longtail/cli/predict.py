@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from longtail.cli.arguments import Images
+from longtail.cli.output import count_noun
 from longtail.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Predict:
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
-    """Folder of a run, of longtail retrofit or of save_pretrained, or a file of longtail export."""
+    """A run folder, a folder written by longtail retrofit or save_pretrained, or an exported
+    file."""
     images: Images
     """Files, folders, quoted globs, or - to read paths from standard input, one per line."""
     alpha: float | None = None
@@ -66,9 +68,10 @@ class Predict:
                 write(name, prediction)
             if done % 64 == 0 and terminal and not sys.stdout.isatty():
                 print(f"\r{done:,} images", end="", file=sys.stderr, flush=True)
-        speed = done / (time.perf_counter() - began)
-        start, also = "\r" if terminal else "", f", {skipped:,} skipped" if skipped else ""
-        print(f"{start}{done:,} images{also}, {speed:,.0f} images/s", file=sys.stderr)
+        seconds, start = time.perf_counter() - began, "\r" if terminal else ""
+        also = f" classified, {skipped:,} skipped," if skipped else ""
+        counted = f"{count_noun(done - skipped, 'image')}{also}"
+        print(f"{start}{counted} in {seconds:.1f} s", file=sys.stderr)
         if skipped:
             sys.exit(1)
 

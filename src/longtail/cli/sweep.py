@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from longtail.cli.arguments import MovedData, RunFolder, parse_alphas
-from longtail.cli.output import print_lines
+from longtail.cli.output import print_lines, print_part
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Sweep:
     def run(self) -> None:
         """Print one line per alpha."""
         from longtail.evaluation import tables
+        from longtail.runs.folder import Run
         from longtail.runs.reopen import sweep
 
         path = sweep(self.folder, parse_alphas(self.alphas), data=self.data)
@@ -31,3 +32,4 @@ class Sweep:
             figures = point.splits() | {tables.CLASS_MEAN: point.class_mean}
             lines.append([f"{alpha:g}", *(figures[name] for name in columns)])
         print_lines(["alpha", *columns], lines)
+        print_part([Run(self.folder).result])

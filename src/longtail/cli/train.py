@@ -14,7 +14,9 @@ from longtail.core.errors import UserError
 class Train:
     """Train one or more methods on a data set and evaluate them.
 
-    Methods have options of their own, such as --alpha and --heads: see longtail methods NAME.
+    Without DATA, the defaults shown are for your own images. Named data sets bring their own
+    recipe: longtail train letters-lt --help shows it. Methods have options of their own, such as
+    --alpha, --heads and --tau: see longtail methods NAME.
     """
 
     config: Config = field(default_factory=Config)

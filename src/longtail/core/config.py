@@ -55,7 +55,7 @@ class TrainConfig:
     """Optimiser, schedule and augmentation. Defaults are the paper's CIFAR recipe."""
 
     epochs: int = 200
-    """Passes over the training set, for a stage whose share is 1."""
+    """Passes over the training set; a stage with share s takes s times as many."""
     batch_size: int = 256
     """Images per step, over all ranks."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"

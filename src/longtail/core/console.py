@@ -30,7 +30,7 @@ class Console(AbstractContextManager["Console"]):
         self._epochs, self._epoch, self._began = epochs, done, time.perf_counter()
         self._first, self._last_line = done, self._began
         resumed = f", resumed after epoch {done}" if done else ""
-        self.terminal.print(f"{title}: {epochs} epochs{resumed}")
+        self.terminal.print(f"{title}: {epochs} {'epoch' if epochs == 1 else 'epochs'}{resumed}")
         if self.terminal.is_terminal:
             self._live = Live(console=self.terminal, transient=True, auto_refresh=False)
             self._live.start()

@@ -20,9 +20,14 @@ def unknown_error(kind: str, name: str, known: Iterable[str], more: str = "") ->
 
     `more`, in brackets at the end, says where to find all valid names.
     """
+    more = f" ({more})" if more else ""
+    return UserError(f"unknown {kind} '{name}'.{suggest(name, known)}{more}")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that suggests the nearest of `known`; empty if none is near."""
     near = get_close_matches(name, list(known), n=1, cutoff=0.6)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    return UserError(f"unknown {kind} '{name}'.{hint}" + (f" ({more})" if more else ""))
+    return f" Did you mean '{near[0]}'?" if near else ""
 
 
 def list_some(names: Sequence[str], most: int = 3) -> str:

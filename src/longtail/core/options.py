@@ -209,13 +209,13 @@ def _flag(name: str) -> str:
 
 def _rule(number: float, least: float, below: float) -> str:
     if not math.isfinite(number):
-        return "it must be finite"
+        return "must be finite"
     if below == math.inf:
-        return "it must be above 0" if least == ABOVE_ZERO else f"it must be at least {least}"
+        return "must be above 0" if least == ABOVE_ZERO else f"must be at least {least}"
     if below == TO_ONE:
-        above = "above 0 and at most" if least == ABOVE_ZERO else f"from {least} to"
-        return f"it must be {above} 1"
-    return f"it must be from {least} to below {below}"
+        above = "above 0" if least == ABOVE_ZERO else f"at least {least}"
+        return f"must be {above} and at most 1"
+    return f"must be at least {least} and less than {below}"
 
 
 def _names(part: Any) -> set[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.core.config import RANGES, DataConfig
-from longtail.core.errors import UserError, unknown_error
+from longtail.core.errors import UserError, suggest, unknown_error
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
@@ -163,9 +163,9 @@ def _open_packed(name: str, config: DataConfig) -> Source:
         missing = f"there is no {name}/train.parquet{unpacked} under {root}"
         where = missing if root else "neither --root nor $LONGTAIL_DATA is set"
         offer = (
-            "pass --root FOLDER, or --root FOLDER --download to download it into there"
+            "Pass --root FOLDER, or --root FOLDER --download to download it there"
             if entry.torchvision
-            else "pass --root FOLDER with the folder that holds it (there is no download for it)"
+            else "Pass --root FOLDER with the folder that holds it (there is no download for it)"
         )
         raise UserError(f"{name} was not found: {where}. {offer}")
     if place is None or place.name == entry.folder:
@@ -196,7 +196,13 @@ def _open_path(name: str, config: DataConfig) -> Source:
             return npz.open_source(path)
         hint = f": pass its folder, {path.parent}" if path.suffix == ".parquet" else ""
         raise UserError(f"{path} is not an .npz file{hint}")
+    if not name:
+        raise UserError("no data was named: pass a name or a path (list the names: longtail data)")
+    near = map(str, path.parent.glob("*"))
     if path.suffix in (".npz", ".parquet") or "/" in name or os.sep in name or name[:1] in "~.":
-        what = f"{path} does not exist" if name else "no data was named"
-        raise UserError(f"{what}: pass a name or a path  (list the names: longtail data)")
-    raise unknown_error("data", name, list_names(), "list them: longtail data")
+        raise UserError(
+            f"{path} does not exist.{suggest(str(path), near)} Pass a name or a path "
+            "(list the names: longtail data)"
+        )
+    more = "there is no such folder; list the names: longtail data"
+    raise unknown_error("data", name, [*list_names(), *near], more)

@@ -63,6 +63,7 @@ def report(
         images=f"{len(shown.val):,}",
         header=("method", "TDE", "alpha", "seeds", *FIGURES),
         rows=make_rows(results),
+        several_seeds=len(set(labels.values())) < len(results),
         unequal=tables.list_differences(results),
         curves=[(name, _plot_loss(run)) for name, run in zip(names, runs, strict=True)],
         box=(WIDTH, HEIGHT),

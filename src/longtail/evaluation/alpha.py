@@ -25,7 +25,7 @@ RULES = {
     "held-out": "chosen on held-out data for the best mean class accuracy",
     "held-out likelihood": "chosen on held-out data for the best class-balanced likelihood",
     "label-free": "set without labels: 1 / mean cos(x, d)",
-    "no direction": "0, because the features have no common direction to remove",
+    "no direction": "because the features have no common direction to remove",
     "least": "the value that changes least, because there was no data to choose it on",
     "default": "the default, because there were too few held-out images to choose by",
 }

@@ -23,6 +23,42 @@ This page is generated from the code of the methods; `longtail methods --out FIL
 - **re-balancing, de-confound, direct effect**: how Table 1 of Tang et al. 2020 classifies the
   method: *do(D)*, *do(X)*, and CDE, NDE or TDE. A dash also stands for methods it does not list.
 """
+MEANINGS = {
+    "alpha": "how much of the indirect effect to remove at test time; 0 removes nothing",
+    "attract": "weight of the large-margin loss",
+    "beta": "a class of n images weighs (1 - beta) / (1 - beta^n)",
+    "concentration": "c of Beta(c, c), from which the weights of the mixture are drawn",
+    "defer": "fraction of the epochs before re-weighting starts",
+    "gamma": "power by which easy images lose weight; 0 weighs all alike",
+    "deconfound gamma": "added to the norm of each class weight",
+    "deconfound-tde gamma": "added to the norm of each class weight",
+    "heads": "number of heads; must divide the size of a feature",
+    "ignore": "probability that a rare class is left out of the loss of another class's image",
+    "margin": "margin of the rarest class, in units of the cosine",
+    "oltr margin": "margin of the large-margin loss",
+    "reach": "length of an embedding at distance 1 from the nearest centroid",
+    "scale": "scale of the logits",
+    "share": "epochs of the second stage, as a fraction of --epochs",
+    "strength": "factor of log n in the loss; 0 is cross-entropy",
+    "tau": "scale of the logits",
+    "decouple-tau-norm tau": "power of the norm that each class weight is divided by",
+    "logit-adjustment tau": "factor of the log prior that is subtracted from the logits",
+    "threshold": "classes with less than this fraction of an equal share of images are rare",
+}
+"""Short meanings of options, or of a method's option where it differs; others have none."""
+
+
+def describe_options(name: str) -> list[tuple[str, str, str]]:
+    """Return flag, default and short meaning of each option of the method called `name`."""
+    rows = []
+    for option in options_of(name).values():
+        value = option.default
+        default = f"{value:.6g}" if isinstance(value, float) else str(value)
+        if "auto" in str(option.annotation):
+            default += " or a number" if value == "auto" else " or auto"
+        meaning = MEANINGS.get(f"{name} {option.name}") or MEANINGS.get(option.name, "")
+        rows.append((f"--{option.name}", default, meaning))
+    return rows
 
 
 def by_year() -> list[str]:
@@ -56,9 +92,9 @@ def markdown() -> str:
             paper = f"[{paper}](https://arxiv.org/abs/{method.paper.arxiv})"
         table.append((f"[{name}](#{name})", paper, *rest))
         sections += ["", f"## {name}", "", describe(name)]
-        if options := options_of(name).values():
-            listed = [f"- `--{o.name} {_format_default(o.default)}`" for o in options]
-            sections += ["", *listed]
+        if options := describe_options(name):
+            listed = [f"- `{flag}` {default}: {meaning}" for flag, default, meaning in options]
+            sections += ["", *(line.removesuffix(": ") for line in listed)]
         if method.backbone:
             sections += ["", f"It requires the backbone `{method.backbone}`."]
     lines = [INTRODUCTION, *(f"| {' | '.join(cells)} |" for cells in table), *sections]
@@ -69,10 +105,6 @@ def write(path: Path) -> Path:
     """Write the page to `path` and return `path`."""
     path.write_text(markdown())
     return path
-
-
-def _format_default(default: object) -> str:
-    return f"{default:.6g}" if isinstance(default, float) else str(default)
 
 
 def _format_flag(yes: bool) -> str:

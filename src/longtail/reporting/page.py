@@ -73,6 +73,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         unequal=tables.list_differences(results),
         rows=[row.cells(columns) for row in tables.rows(results)],
         splits=tables.SPLITS[1:],
+        several_seeds=len(groups) < len(evaluated),
         uneven=uneven,
         last_position=len(POSITIONS) - 1,
         choices=dict.fromkeys(

@@ -23,6 +23,7 @@ from longtail.core.errors import UserError
 from longtail.core.files import read_tensors, replace_atomically, write_tensors
 from longtail.core.options import Settings, differences
 from longtail.data import load as data_sets
+from longtail.data.decoding.image_store import UnreadableError
 from longtail.runs.places import exists, make_absolute, map_paths, paths_of, resolve
 
 CHECKPOINT_FORMAT = 1
@@ -165,8 +166,7 @@ class Folder(ABC, Generic[C]):
             raise UserError("--resume continues a run and --overwrite replaces it: pass one")
         if self.folder.is_file():
             raise UserError(f"{self.folder} is a file: --out is the folder of the run")
-        # a killed start leaves hidden files
-        there = {path.name for path in self.folder.glob("[!.]*")}
+        there = {path.name for path in self.folder.glob("[!.]*")}  # hidden ones are half written
         if {"config.yaml", "env.json"} <= there:
             if not overwrite:
                 self._check_same(config, resume)
@@ -209,9 +209,11 @@ class Folder(ABC, Generic[C]):
         paths = paths_of(self.config, self.is_path).items()
         missing = [path for name, path in paths if name != "weights" and not exists(path)]
         reason = f"{missing[0]} does not exist" if missing else error
+        if isinstance(error, UnreadableError):
+            reason = f"{error.found} Restore the images that the run was trained on"
         return UserError(
-            f"the data of {self.folder} cannot be loaded: {reason}. If it was moved, pass --data "
-            "PATH, or in Python data=load(...)"
+            f"the data of {self.folder} cannot be loaded: {reason}. If the data has moved, pass "
+            "--data PATH, or in Python data=load(...)"
         )
 
     def remove(self) -> None:
@@ -296,15 +298,17 @@ class Folder(ABC, Generic[C]):
         changed = differences(*pair)
         ways = "replace it with --overwrite, or choose another --out"
         if changed:
+            go_on = f"continue it unchanged with {self.resume_line},"
             raise UserError(
                 f"{self.folder} exists and differs in: {', '.join(changed)}.\n  "
-                f"continue it unchanged with {self.resume_line}, {ways}"
+                f"{'it is finished:' if self.finished else go_on} {ways}"
             )
         if not resume:
-            state = "finished" if self.finished else "unfinished"
+            state = "a finished" if self.finished else "an unfinished"
+            use = "Use its result" if self.finished else "Continue it"
             raise UserError(
-                f"{self.folder} exists, {state}, with this very configuration.\n  "
-                f"{'take its result' if self.finished else 'continue it'} with --resume, {ways}"
+                f"{self.folder} already holds {state} run with the same configuration. {use} with "
+                f"--resume, {ways}"
             )
 
 

@@ -12,6 +12,7 @@ from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
+from longtail.data.decoding.image_store import UnreadableError
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation import tables
 from longtail.evaluation.alpha import GRID, choose_alpha
@@ -104,15 +105,16 @@ def own_data(run: Run, data: OwnData = None) -> Data:
         try:
             loaded = data_sets.load(config.data, config.files)
         except UserError as error:
-            raise (run.missing_data(error) if data is None else error) from None
+            own = data is None or isinstance(error, UnreadableError)
+            raise (run.missing_data(error) if own else error) from None
         data = replace(loaded, name=result["data"])
     else:
         name = data.full_name
     if data.subset_sha256 != result["subset_sha256"]:
         raise UserError(
             f"{run.folder} was trained on other images than {name} holds now: subset "
-            f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now. Bring those "
-            "back, or train anew"
+            f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now. Restore "
+            "those images, or train again"
         )
     then, now = (tables.PARTS[part] for part in (result["evaluated_on"], data.evaluated_on))
     if then != now:

@@ -53,7 +53,9 @@ def train_jobs(
     done = _restore(jobs, replicas, fabric, others)
     progress = progress if fabric.global_rank == 0 else None
     if progress:
-        progress.begin(_title(jobs), max(replica.epochs for replica in replicas), done.epoch)
+        progress.begin(
+            _title(jobs, replicas), max(replica.epochs for replica in replicas), done.epoch
+        )
     clock = Stopwatch(done.seconds, done.capture_seconds)
     last_save = done.seconds if done.epoch else -math.inf  # the first epoch is saved at once
     last_epoch = done.epoch
@@ -169,10 +171,13 @@ def _score_held_out(replica: Trainer) -> dict[str, float | None] | None:
     return {"alpha": alpha, **accuracy.splits()}
 
 
-def _title(jobs: Sequence[Job]) -> str:
+def _title(jobs: Sequence[Job], replicas: Sequence[Trainer]) -> str:
     config = jobs[0].config
     names = ", ".join(dict.fromkeys(job.method.training or job.config.method for job in jobs))
     seeds = ", ".join(dict.fromkeys(str(job.config.seed) for job in jobs))
     tuning = ", tuning run" if "tuning" in jobs[0].run.folder.parts[-3:] else ""
     sets = ", ".join(dict.fromkeys(str(j.config.data or j.config.files.list) for j in jobs))
-    return f"{names} on {sets}, {config.backbone}, seed {seeds}{tuning}"
+    lengths = (" + ".join(str(s.stop - s.start) for s in replica.stages) for replica in replicas)
+    stages = " or ".join(dict.fromkeys(lengths))
+    parts = f", stages of {stages} epochs" if "+" in stages else ""
+    return f"{names} on {sets}, {config.backbone}, seed {seeds}{tuning}{parts}"

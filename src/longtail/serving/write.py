@@ -45,7 +45,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 def export(
     run: Run | Path | str,
-    to: str = "safetensors",
+    to: str | None = None,
     out: Path | str | None = None,
     *,
     alpha: float | None = None,
@@ -55,7 +55,7 @@ def export(
 
     Args:
         run: a run or its folder, or a folder of `retrofit` or `save_pretrained`.
-        to: safetensors, onnx or torch-export.
+        to: safetensors, onnx or torch-export; by default by the suffix of `out`, else safetensors.
         out: the file; METHOD with the format's suffix, in the current folder, by default.
         alpha: alpha to fold into the weights; the run's own by default.
         alpha_input: keep alpha as a second input of the graph instead.
@@ -63,6 +63,8 @@ def export(
     Raises:
         UserError: if there is no model to export, or the file would differ from the run's model.
     """
+    formats = {suffix: name for name, (suffix, _) in WRITERS.items()}
+    to = to or formats.get(Path(out or "").suffix, "safetensors")
     if to not in WRITERS:
         raise unknown_error("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
     if alpha_input and alpha is not None:

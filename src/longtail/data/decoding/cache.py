@@ -79,7 +79,7 @@ class CachedStore:
                 part.replace(path)  # only now, so that a file of that name is never partial
                 return torch.from_numpy(np.load(path, mmap_mode="c")), places
             if part and len(places) < len(rows):
-                log.warning("the next start decodes these images again, as some cannot be read")
+                log.warning("Decoded images were not cached because some are unreadable")
         return inputs, places
 
     def bytes_to_write(self, rows: Tensor) -> int:

@@ -39,6 +39,12 @@ MIN_FOR_PROCESSES = 4096
 """Images that make the start of processes worthwhile."""
 
 
+class UnreadableError(UserError):
+    """The error for unreadable images; `found` is its message without advice for training."""
+
+    found: str
+
+
 @dataclass(frozen=True)
 class ImageStore:
     """A store of encoded images."""
@@ -143,10 +149,13 @@ class ImageStore:
         """
         first, *others = map(self.describe, unreadable)
         more = f" Nor can {list_some(others)}{counted}." if others else ""
-        return UserError(
-            f"{first} cannot be read ({next(iter(unreadable.values()))}).{more} Repair or remove "
-            f"{'them' if others else 'it'}, or pass --corrupt skip {effect}"
+        found = f"{first} cannot be read ({next(iter(unreadable.values()))}).{more}"
+        these = "them" if others else "it"
+        error = UnreadableError(
+            f"{found} Repair or remove {these}, or pass --corrupt skip {effect}"
         )
+        error.found = found
+        return error
 
 
 @dataclass

@@ -116,7 +116,9 @@ def try_decode(
     except (MemoryError, ImportError):  # not the image's fault
         raise
     except UnidentifiedImageError:  # its message names an object in memory
-        return "no image of a known format"
+        return "not an image in a known format"
+    except FileNotFoundError:
+        return "it does not exist"
     except Exception as error:  # decoders raise anything at all on broken bytes
         return f"{type(error).__name__}: {error}"
 

@@ -37,7 +37,7 @@ def open_source(entry: PackedSet, root: Path | None, *, download: bool) -> Sourc
                 if download
                 else "is incomplete or damaged: pass --download to download it again"
             )
-            raise UserError(f"{root / entry.folder} {what}  ({error})") from error
+            raise UserError(f"{root / entry.folder} {what} ({error})") from error
         images = torch.from_numpy(stored.data).permute(0, 3, 1, 2).contiguous()  # (N, 3, 32, 32)
         store = MemoryStore(images, f"{part} of {root / entry.folder}")
         parts[part] = Part.whole(store, torch.tensor(stored.targets))

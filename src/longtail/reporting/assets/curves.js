@@ -59,7 +59,9 @@ const middleOf = (bin) => (bin + 0.5) / BINS;
 
 function rankTicks() {
   const every = Math.ceil(BINS / Math.max(4, Math.floor(width / 70)));
-  const text = (bin) => (BIN === 1 && LONGEST <= 8 ? page.names[order[bin]] : bin * BIN + 1);
+  const room = (every * (width - 98)) / BINS; // pixels of a tick
+  const named = BIN === 1 && (LONGEST <= 8 || LONGEST * 7 <= room);
+  const text = (bin) => (named ? page.names[order[bin]] : bin * BIN + 1);
   const all = BINS <= 40 && LONGEST <= 2; // letters and digits
   return [...behind.keys()]
     .filter((bin) => all || bin % every === 0)
