@@ -181,6 +181,7 @@ def test_data_sets_are_listed_with_their_places(cifar: Path) -> None:
         "cifar10-lt",
         "cifar100-lt",
         "tiny-imagenet-lt",
+        "plantdoc-lt",
         "imagenet-lt",
         "places-lt",
         "inaturalist18",

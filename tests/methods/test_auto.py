@@ -68,8 +68,7 @@ def test_a_rival_that_won_is_the_method_of_that_name(rule):
     ("rule", "message"),
     [
         ("self-prio:1", "unknown --rule 'self-prio:1'. Did you mean 'self-prior:1'"),
-        ("self-prior", "--rule self-prior needs a strength, as in --rule self-prior:1"),
-        ("tde:much", "--rule tde:much needs a strength, as in --rule tde:1"),
+        ("tde:much", "--rule tde:much needs a number, as in --rule tde:1"),
         ("tde:-1", "alpha -1 must be a number from 0 up"),
         ("self-prior:nan", "--strength nan must be at least 0"),
         ("logit-adjustment:-2", "--strength -2 must be at least 0"),

@@ -52,9 +52,9 @@ def test_every_method_but_two_takes_mixed_images(tmp_path):
     ("method", "options", "said"),
     [
         ("baseline", {"mixup": 0.7, "cutmix": 0.5}, "0.7 and --cutmix 0.5 .* must be at most 1"),
-        ("baseline", {"mixup": 1.5}, "--mixup 1.5: it must be from 0 to 1"),
-        ("baseline", {"cutmix": -0.1}, "--cutmix -0.1: it must be from 0 to 1"),
-        ("baseline", {"area": 0.0}, "--area 0.0: it must be above 0 and at most 1"),
+        ("baseline", {"mixup": 1.5}, "--mixup 1.5: must be at least 0 and at most 1"),
+        ("baseline", {"cutmix": -0.1}, "--cutmix -0.1: must be at least 0 and at most 1"),
+        ("baseline", {"area": 0.0}, "--area 0.0: must be above 0 and at most 1"),
         ("mixup", {"cutmix": 0.5}, "mixup mixes its images itself: leave --mixup and --cutmix"),
         ("oltr", {"mixup": 0.5}, "oltr needs images of one class each"),
     ],

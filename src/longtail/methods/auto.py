@@ -59,7 +59,7 @@ def auto(
     if name not in ("tde", *RULES):
         raise unknown_error("--rule", rule, [*CANDIDATES, *RIVALS], "as in --rule self-prior:1")
     try:
-        strength = check_alpha(float(text))
+        strength = float(text)
     except ValueError:
         raise UserError(f"--rule {rule} needs a number, as in --rule {name}:1") from None
     if name == "tde":
