@@ -127,7 +127,8 @@ class Trainer:
         draws = self.batches.augmentation.draw(len(order), torch.Generator())
         device = self.fabric.device
         self.orders = [torch.zeros_like(order, device=device) for _ in stage.samplers]
-        self.draws = [torch.zeros_like(draws, device=device) for _ in stage.samplers]
+        # a capture runs on them, and a crop of no pixels would index outside of a table
+        self.draws = [draws.to(device, copy=True) for _ in stage.samplers]
 
     def _start_optimizer(self, *, keep: bool) -> None:
         """Build a new optimiser and weight average.
