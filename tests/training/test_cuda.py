@@ -177,7 +177,7 @@ def test_every_method_is_captured_resumes_and_evaluates_the_same_again(name, tmp
         for first, second in pairs:
             assert first["loss"] == pytest.approx(second["loss"], rel=near)
     assert graph.metrics[0]["loss"] == pytest.approx(eager.metrics[0]["loss"], rel=1e-4)
-    assert tuple(graph.result) == KEYS
+    assert tuple(graph.result)[: len(KEYS)] == KEYS  # a choice adds its own
     again = lt.evaluate(graph, data=data)
     assert again.overall == pytest.approx(graph.result["overall"], abs=100 / 15)
 
