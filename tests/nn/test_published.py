@@ -89,7 +89,9 @@ def test_a_failed_download_leaves_the_settings_of_the_process(no_network):
 
 
 def test_a_network_without_published_weights_names_close_ones_that_have_some():
-    with pytest.raises(UserError, match=r"nobody published weights for efficientnet_b8.*tf_effi"):
+    with pytest.raises(
+        UserError, match=r"no published weights are known for efficientnet_b8.*tf_effi"
+    ):
         fetch_state("efficientnet_b8")
     with pytest.raises(UserError, match="conv4 has no published weights"):
         fetch_state("conv4")

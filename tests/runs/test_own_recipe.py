@@ -12,6 +12,7 @@ from PIL import Image
 
 import longtail as lt
 from helpers import photos, tiny_data
+from longtail import methods
 from longtail.cli import parser as cli
 from longtail.core.config import ADAPTIVE, Config
 from longtail.core.errors import UserError
@@ -36,7 +37,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 @pytest.fixture(autouse=True)
 def no_clock(monkeypatch):
     """A step takes a fixed time, so that the estimate does not depend on the machine."""
-    monkeypatch.setattr(own_recipe, "time_step", lambda config, data: 0.01)
+    monkeypatch.setattr(own_recipe, "time_image", lambda config, data: 0.01)
 
 
 def own_images(images: int, side: int, classes: int = 4) -> Data:
@@ -60,16 +61,28 @@ WEIGHTS = {"backbone": "test_efficientnet", "weights": "test_efficientnet.pth"}
 
 class TestWhatFollowsFromTheData:
     def test_fine_tuning_has_a_budget_of_steps(self):
-        for images, epochs in ((640, 20), (2000, 8), (64, 60), (100_000, 8)):
+        wanted = {20: (8, 100), 64: (8, 25), 640: (64, 20), 2000: (64, 6), 100_000: (64, 1)}
+        for images, pair in wanted.items():
             train = settled(own_images(images, 128), **WEIGHTS).train
-            assert (train.batch_size, train.epochs) == (64, epochs), images
-        assert settled(own_images(20, 128), **WEIGHTS).train.batch_size == 20
+            assert (train.batch_size, train.epochs) == pair, images
+
+    def test_methods_that_mix_or_need_one_class_get_no_cutmix(self, monkeypatch):
+        monkeypatch.setattr(own_recipe, "find_accelerator", lambda machine: "cuda")
+        for options in ({"method": "mixup"}, {"method": "oltr"}, {"mixup": 0.8}):
+            assert settled(own_images(640, 128), **WEIGHTS, **options).train.cutmix == 0
+
+    def test_rates_follow_what_was_given(self):
+        frozen = settled(own_images(640, 128), **WEIGHTS, freeze=True, lr=0.5).train
+        assert frozen.head_lr == 0.5
+        sgd = settled(own_images(640, 128), **WEIGHTS, optimizer="sgd").train
+        assert (sgd.lr, sgd.weight_decay) == (0.01, 5e-4)
+        assert settled(own_images(640, 128), optimizer="adamw").train.lr == 1e-3
 
     def test_an_accelerator_gets_more_steps_and_stronger_regularisation(self, monkeypatch):
         slow = settled(own_images(640, 128), **WEIGHTS).train
         monkeypatch.setattr(own_recipe, "find_accelerator", lambda machine: "cuda")
         fast = settled(own_images(640, 128), **WEIGHTS).train
-        assert (slow.epochs, fast.epochs) == (20, 60)
+        assert (slow.epochs, fast.epochs) == (20, 64)
         assert (slow.lr, fast.lr) == (1e-3, 5e-4) and (slow.drop, fast.drop) == (0.2, 0.4)
         assert (slow.cutmix, fast.cutmix) == (0.0, 0.5)
 
@@ -109,7 +122,8 @@ class TestWhatFollowsFromTheData:
     def test_every_setting_is_an_option_that_may_be_left_open(self):
         data = own_images(640, 32)
         for options in ({}, WEIGHTS, {**WEIGHTS, "freeze": True}):
-            settings = choose_settings(Config.preset("photos").with_options(**options), data)
+            config = Config.preset("photos").with_options(**options)
+            settings = choose_settings(config, methods.build("auto"), data)
             assert {setting.option for setting in settings} <= set(ADAPTIVE)
             assert all(setting.reason for setting in settings)
 
@@ -166,7 +180,7 @@ class TestTheBlock:
         lines = caplog.text.splitlines()
         start = "recipe for 640 images of 4 classes at 128x128 pixels, test_efficientnet from test"
         assert start in caplog.text
-        assert any("--batch-size 64" in line and "usual" in line for line in lines)
+        assert any("--batch-size 64" in line and "eight steps" in line for line in lines)
         assert any("--no-decay-norms" in line for line in lines)
         assert not any("--epochs" in line for line in lines)  # it was given
         # 20 epochs of 640 images, and a tuning run on four fifths of them, at 10 ms

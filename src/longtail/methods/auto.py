@@ -57,7 +57,8 @@ def auto(
     if rule == "nearest-mean":
         return replace(shared, rule=use_class_means)
     if name not in ("tde", *RULES):
-        raise unknown_error("--rule", rule, [*CANDIDATES, *RIVALS], "as in --rule self-prior:1")
+        known = "tde, self-prior or logit-adjustment with a strength, nearest-mean, as-trained"
+        raise unknown_error("--rule", rule, [*CANDIDATES, *RIVALS], f"{known}; as in --rule tde:1")
     try:
         strength = float(text)
     except ValueError:

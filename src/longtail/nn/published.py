@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from urllib.parse import urlparse
 
 from longtail.core.config import PRETRAINED
-from longtail.core.errors import UserError, list_some
+from longtail.core.errors import UserError, list_some, unknown_error
 from longtail.nn.backbones import BUILT_IN
 from longtail.nn.checkpoints import StateDict
 
@@ -48,14 +48,18 @@ def describe_inputs(backbone: str) -> InputConfig | None:
     if not library and name in BUILT_IN:
         return None
     if library == "torchvision":
-        import torchvision
+        from torchvision import models
 
-        found = torchvision.models.get_model_weights(name).DEFAULT.transforms()
+        if name not in (known := models.list_models(module=models)):
+            hint = "any classifier of torchvision"
+            raise unknown_error("backbone", f"torchvision/{name}", known, hint)
+        found = models.get_model_weights(name).DEFAULT.transforms()
         way = found.interpolation.value
         mean, std, size = found.mean, found.std, found.crop_size[0]
     else:
         import timm
 
+        _check_tag(name)
         config = cast(Any, timm.get_pretrained_cfg(name))
         if config is None:
             return None
@@ -73,14 +77,30 @@ def infer_backbone(path: Path) -> str | None:
     from torchvision import models
 
     of_torchvision = models.list_models(module=models)
-    for name in dict.fromkeys((path.stem, HASH.sub("", path.stem))):
+    for name in dict.fromkeys((HASH.sub("", path.stem), path.stem)):
         if name in of_torchvision:
             urls = [entry.url for entry in models.get_model_weights(name)]
             if not timm.is_model(name) or any(url.endswith(f"/{path.name}") for url in urls):
                 return f"torchvision/{name}"
         if timm.is_model(name):
-            return name
+            base, _, tag = name.partition(".")
+            return name if tag in ("", *_list_tags(base)) else base
     return None
+
+
+def _list_tags(name: str) -> list[str]:
+    """List the published weights of timm's network `name`, as in resnet18.a1_in1k."""
+    import timm
+
+    found = timm.list_models(f"{name}.*", pretrained=True)
+    return [full.partition(".")[2] for full in found]
+
+
+def _check_tag(name: str) -> None:
+    """Refuse the name of weights that timm does not know, such as resnet18.typo."""
+    base, _, tag = name.partition(".")
+    if tag and tag not in (known := _list_tags(base)):
+        raise unknown_error("weights", name, [f"{base}.{one}" for one in known])
 
 
 def require_backbone(weights: str) -> str:
@@ -143,8 +163,8 @@ def _unpublished(name: str, published: list[str]) -> UserError:
     near = family or get_close_matches(name, published, n=3, cutoff=0.6)
     close = f" Close to it are {list_some(near)}." if near else ""
     return UserError(
-        f"--pretrained: nobody published weights for {name}.{close} Choose a --backbone that has "
-        "some, or pass your own with --weights FILE"
+        f"--pretrained: no published weights are known for {name}.{close} Choose a --backbone that "
+        "has some, or pass your own with --weights FILE"
     )
 
 

@@ -130,6 +130,7 @@ def run_jobs(
     }
     if fabric.global_rank == 0:
         planning.warn_about_few_steps(jobs, data_of)
+        planning.warn_about_random_features(jobs)
         planning.warn_about_warmup(jobs)
     fabric.barrier()
     replicas = packing.count_replicas(jobs, data_of, probes, fabric)

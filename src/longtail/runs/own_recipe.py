@@ -15,12 +15,12 @@ from longtail.core.config import PRETRAINED, Config
 from longtail.core.errors import UserError
 from longtail.data import load as data_sets
 from longtail.data.base import Data
-from longtail.methods.base import Choice
+from longtail.methods.base import Choice, Method
 from longtail.nn.published import describe_inputs, infer_backbone
 from longtail.runs.auto import TUNING_FRACTION
-from longtail.runs.plan import DataOf, Job, set_interpolation
+from longtail.runs.plan import DataOf, Job, check_mix, set_interpolation
 from longtail.training.launch import find_accelerator
-from longtail.training.probe import time_step
+from longtail.training.probe import time_image
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ def settle_inputs(job: Job, data: Data | None, *, resume: bool) -> Job:
         inputs = describe_inputs(config.backbone) if config.weights else None
         largest = inputs.size if inputs else LARGEST
         size = data_sets.choose_image_size(config.data, config.files, largest)
+        if size is not None and inputs:
+            size = max(size, SMALLEST)
         config = config.with_options(image_size=size)
     return replace(job, config=config)
 
@@ -67,9 +69,10 @@ def settle_trainings(jobs: Sequence[Job], data_of: DataOf) -> list[Job]:
     settled, shown = [], set()
     for job in jobs:
         config, data = job.config, data_of(job)
-        settings = [] if data.embeddings else choose_settings(config, data)
+        settings = [] if data.embeddings else choose_settings(config, job.method, data)
         settings = [setting for setting in settings if setting.option in config.adaptive]
         config = config.with_options(**{setting.option: setting.value for setting in settings})
+        check_mix(config, job.method)
         settled.append(replace(job, config=replace(config, adaptive=())))
         recipe = (config.backbone, data.name, *settings)
         if settings and recipe not in shown and not job.run.finished:
@@ -94,6 +97,10 @@ def _keep_stored(job: Job) -> Job:
 def _choose_network(weights: str) -> str:
     if weights == PRETRAINED:
         return DEFAULT_NETWORK
+    if not Path(weights).is_file():
+        raise UserError(
+            f"--weights {weights} is not a file: pass a file of weights, or --pretrained"
+        )
     name = infer_backbone(Path(weights))
     if name is None:
         raise UserError(
@@ -103,43 +110,58 @@ def _choose_network(weights: str) -> str:
     return name
 
 
-def choose_settings(config: Config, data: Data) -> list[Setting]:
+def choose_settings(config: Config, method: Method, data: Data) -> list[Setting]:
     """Choose the recipe for `data`: frozen, fine-tuned from weights, or from scratch."""
     if config.train.freeze:
         return list(_freeze(config, data))
-    return list(_fine_tune(config, data) if config.weights else _train_from_scratch(config, data))
+    if config.weights:
+        return list(_fine_tune(config, method, data))
+    return list(_train_from_scratch(config, data))
 
 
 def _freeze(config: Config, data: Data) -> Iterator[Setting]:
     if config.weights:
         yield from _enlarge(data)
-    yield Setting("epochs", 60, "features are computed once, so epochs take no time")
-    yield Setting("batch_size", BATCH, "the usual one")
-    yield from _use_adamw(5e-3, 5e-3, "only the head is trained")
-    yield Setting("drop", 0.2, "features of a frozen network invite overfitting")
+    yield Setting("epochs", 60, "features are computed once, so epochs are nearly free")
+    batch = _choose_batch(config, len(data.train))
+    yield Setting("batch_size", batch, f"at least eight steps over {len(data.train):,} images")
+    sgd = _is_given(config, "optimizer") and config.train.optimizer == "sgd"
+    lr = config.train.lr if _is_given(config, "lr") else 0.1 if sgd else 5e-3
+    yield from _optimise(config, lr, lr, "only the head is trained")
+    yield Setting("drop", 0.2, "the head has more weights than there are images")
     yield Setting("augment", "none", "features are computed once")
 
 
-def _fine_tune(config: Config, data: Data) -> Iterator[Setting]:
+def _fine_tune(config: Config, method: Method, data: Data) -> Iterator[Setting]:
     yield from _enlarge(data)
-    images = len(data.train)
-    batch = config.train.batch_size if _is_given(config, "batch_size") else min(BATCH, images)
-    yield Setting("batch_size", batch, "the usual one for fine-tuning")
+    images, batch = len(data.train), _choose_batch(config, len(data.train))
+    yield Setting("batch_size", batch, f"at least eight steps over {images:,} images")
     per_epoch = max(1, images // batch)
     fast = find_accelerator(config.machine) != "cpu"
     budget, where = (STEPS, "") if fast else (CPU_STEPS, " on a CPU; more gain a few points")
-    epochs = min(60, max(8, round(budget / per_epoch)))
+    epochs = min(200, max(8 if fast else 1, round(budget / per_epoch)))
     yield Setting("epochs", epochs, f"{epochs * per_epoch} steps of {batch} images{where}")
     steps = per_epoch * (config.train.epochs if _is_given(config, "epochs") else epochs)
-    lr = 5e-4 if steps >= LONG else 1e-3
+    sgd = _is_given(config, "optimizer") and config.train.optimizer == "sgd"
+    lr = 0.01 if sgd else 5e-4 if steps >= LONG else 1e-3
     if config.backbone.rpartition("/")[2].startswith(SMALL_STEPS):
         lr /= 5
     lr = config.train.lr if _is_given(config, "lr") else lr
-    yield from _use_adamw(lr, 10 * lr, "small steps keep what the weights know")
-    yield Setting("drop", 0.4 if steps >= LONG else 0.2, "against overfitting")
+    yield from _optimise(config, lr, 10 * lr, "small steps keep what the weights know")
+    yield Setting("drop", 0.4 if steps >= LONG else 0.2, f"{steps} steps over {images:,} images")
     yield Setting("augment", "trivialaugment", "the best of those tried on held-out photographs")
     yield Setting("area", 0.35, "crops keep at least a third of a photograph")
-    yield Setting("cutmix", 0.5 if steps >= LONG else 0.0, "pays when there are enough steps")
+    mixes = config.train.mixup or any(s.mix or not s.takes_soft for s in method.stages)
+    share = 0.5 if steps >= LONG and not mixes else 0.0
+    yield Setting("cutmix", share, f"pays from {LONG} steps on, where the method can mix images")
+
+
+def _choose_batch(config: Config, images: int) -> int:
+    """Return the batch that was given, or one with at least eight steps an epoch if possible."""
+    if _is_given(config, "batch_size"):
+        return config.train.batch_size
+    fitting = [size for size in (16, 32, BATCH) if 8 * size <= images]
+    return min(images, max([8, *fitting]))
 
 
 def _enlarge(data: Data) -> Iterator[Setting]:
@@ -148,11 +170,12 @@ def _enlarge(data: Data) -> Iterator[Setting]:
         yield Setting("crop_size", SMALLEST, f"a network with weights sees little in {side} pixels")
 
 
-def _use_adamw(lr: float, head_lr: float, reason: str) -> Iterator[Setting]:
+def _optimise(config: Config, lr: float, head_lr: float, reason: str) -> Iterator[Setting]:
+    sgd = _is_given(config, "optimizer") and config.train.optimizer == "sgd"
     yield Setting("optimizer", "adamw", "tolerates networks of any kind")
     yield Setting("lr", lr, reason)
-    yield Setting("head_lr", head_lr, "the head starts from nothing")
-    yield Setting("weight_decay", 0.02, "the usual one of AdamW")
+    yield Setting("head_lr", head_lr, "the head has no weights yet")
+    yield Setting("weight_decay", 5e-4 if sgd else 0.02, "the usual one of the optimiser")
     yield Setting("decay_norms", False, "norms and biases need no decay")
     yield Setting("schedule", "one-cycle", "warms up for a tenth of the steps, then falls to 0")
 
@@ -164,7 +187,9 @@ def _train_from_scratch(config: Config, data: Data) -> Iterator[Setting]:
     batch = config.train.batch_size if _is_given(config, "batch_size") else min(batch, images)
     epochs = min(200, max(30, round(SCRATCH_STEPS / max(1, images // batch))))
     yield Setting("epochs", epochs, f"about {epochs * max(1, images // batch):,} steps")
-    yield Setting("lr", 0.2 * batch / 256, "the paper's, in proportion to the batch")
+    adam = _is_given(config, "optimizer") and config.train.optimizer != "sgd"
+    lr = 1e-3 if adam else 0.2 * batch / 256
+    yield Setting("lr", lr, "the usual one" if adam else "the paper's, in proportion to the batch")
     yield Setting("schedule", "one-cycle", "warms up for a tenth of the steps, then falls to 0")
     small = side <= 64
     yield Setting("augment", "crop-flip" if small else "resized-crop", f"images of {side} pixels")
@@ -182,7 +207,10 @@ def _describe_recipe(job: Job, data: Data, settings: Sequence[Setting]) -> str:
     size = "x".join(map(str, data.train.inputs.shape[2:]))
     start = f"from {config.weights}" if config.weights else "from scratch"
     images = f"{len(data.train):,} images of {len(data.classes)} classes at {size} pixels"
-    lines = [f"recipe for {images}, {config.backbone} {start}:"]
+    lines = [f"recipe for {images}, {config.backbone} {start}, method {config.method}:"]
+    if inputs := describe_inputs(config.backbone) if config.weights else None:
+        mean, std = (" ".join(f"{v:g}" for v in values) for values in (inputs.mean, inputs.std))
+        lines.append(f"  mean {mean}, std {std}, {inputs.interpolation}: as the weights expect")
     for option, value, reason in settings:
         shown = f"{value:g}" if isinstance(value, float) else str(value)
         flag = option.replace("_", "-")
@@ -190,10 +218,11 @@ def _describe_recipe(job: Job, data: Data, settings: Sequence[Setting]) -> str:
         lines.append(f"  {flag:<26} {reason}")
     if not config.train.freeze and find_accelerator(config.machine) == "cpu":
         trainings = _count_trainings(job.method.choice, data)
-        seconds = time_step(config, data) * config.train.epochs * len(data.train) * trainings
+        seconds = time_image(config, data) * config.train.epochs * len(data.train) * trainings
         minutes = max(1, round(seconds / 60))
         unit = "minute" if minutes == 1 else "minutes"
-        lines.append(f"  about {minutes} {unit} on this CPU; --freeze takes one or two")
+        faster = "; --freeze takes one or two" if minutes > 3 else ""
+        lines.append(f"  about {minutes} {unit} on this CPU{faster}")
     return "\n".join(lines)
 
 

@@ -143,6 +143,11 @@ def check_mix(config: Config, method: Method) -> None:
         )
     if not choose_mix(config.train):
         return
+    if config.train.freeze:
+        raise UserError(
+            "--freeze trains on features, which are not mixed as images are: leave --mixup and "
+            "--cutmix at 0"
+        )
     if any(stage.mix for stage in method.stages):
         raise UserError(
             f"{config.method} mixes its images itself: leave --mixup and --cutmix at 0, or choose "
@@ -201,25 +206,35 @@ def adapt_inputs(jobs: Sequence[Job], data_of: DataOf) -> DataOf:
 def warn_about_few_steps(jobs: Sequence[Job], data_of: DataOf) -> None:
     """Warn once for each data set whose epochs have only a few steps at this batch size."""
     sizes = {
-        (data_of(job).name, job.config.train.batch_size): len(data_of(job).train)
+        (data_of(job).name, job.config.train.batch_size, job.config.train.optimizer): data_of(job)
         for job in jobs
         if not job.run.finished
     }
-    for (data, batch), images in sizes.items():
+    for (data, batch, optimizer), content in sizes.items():
+        images = len(content.train)
         smaller = min(16, max(2, images // FEW_STEPS))
         if images < FEW_STEPS * batch and smaller < batch:
             steps = max(1, images // batch)
             logger.warning(
                 "%s has %d training samples: only %d %s per epoch at --batch-size %d. Try "
-                "--batch-size %d --lr %g",
+                "--batch-size %d%s",
                 data,
                 images,
                 steps,
                 "step" if steps == 1 else "steps",
                 batch,
                 smaller,
-                smaller / 800,
+                f" --lr {smaller / 800:g}" if optimizer == "sgd" else "",
             )
+
+
+def warn_about_random_features(jobs: Sequence[Job]) -> None:
+    """Warn if --freeze trains a head on the features of a network without weights."""
+    if any(j.config.train.freeze and not j.config.weights for j in jobs if not j.run.finished):
+        logger.warning(
+            "--freeze without weights trains a head on the features of a random network: add "
+            "--pretrained or --weights FILE"
+        )
 
 
 def warn_about_warmup(jobs: Sequence[Job]) -> None:

@@ -41,8 +41,9 @@ def _group_parameters(
     if train.head_lr is None and train.decay_norms:
         return list(trained.values())
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
+    exempt = _list_exempt(model)
     for name, parameter in trained.items():
-        small = name.endswith("bias") or parameter.ndim < 2
+        small = name.endswith("bias") or parameter.ndim < 2 or name in exempt
         groups[name.startswith("head."), train.decay_norms or not small].append(parameter)
     return [
         {
@@ -52,3 +53,13 @@ def _group_parameters(
         }
         for (in_head, decays), parameters in groups.items()
     ]
+
+
+def _list_exempt(model: nn.Module) -> set[str]:
+    """List what networks themselves exempt from decay, as transformers do position embeddings."""
+    return {
+        f"{place}.{name}"
+        for place, module in model.named_modules()
+        if hasattr(module, "no_weight_decay")
+        for name in module.no_weight_decay()
+    }

@@ -112,7 +112,7 @@ def _build(backbone: str, shape: torch.Size) -> Backbone:
     return backbones.build(backbone, shape[0], (shape[1], shape[2]) if len(shape) == 3 else None)
 
 
-def time_step(config: Config, data: Data) -> float:
+def time_image(config: Config, data: Data) -> float:
     """Measure the seconds that a training step of the network takes for one image, on the CPU."""
     sample = sample_input(data, config.train)
     images = sample.repeat(TIMED_IMAGES, 1, 1, 1)
