@@ -239,6 +239,10 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("train", "digits-lt", "--backbone", "resnet32dual"), "Did you mean 'resnet32-dual'?"),
         (("train", "digits-lt", "--epoch", "3"), "unknown option '--epoch'. Did you mean"),
         (
+            ("train", "digits-lt", "--freez", "--epochs", "1"),
+            "unknown option '--freez'. Did you mean '--freeze'",
+        ),
+        (
             ("train", "digits-lt", "--method", "baseline", "--heads", "2"),
             "baseline has no --heads; these do: auto, capsule",
         ),

@@ -214,15 +214,18 @@ def _split_method_options(words: list[str]) -> tuple[list[str], dict[str, str]]:
     known = list_flags(Train)
     ours: list[str] = []
     theirs: dict[str, str] = {}
-    pending = iter(words)
-    for word in pending:
+    pending = list(words)
+    while pending:
+        word = pending.pop(0)
         flag, has_value, value = word.partition("=")
         if not flag.startswith("--") or flag in known:
             ours.append(word)
             continue
         name = flag[2:].replace("-", "_")
-        if not has_value:
-            value = "true" if name in _list_switches() else next(pending, "")
+        if name in _list_switches() and not has_value:
+            value = "true"
+        elif not has_value and pending and not pending[0].startswith("--"):
+            value = pending.pop(0)
         theirs[name] = value
     return ours, theirs
 
