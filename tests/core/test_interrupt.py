@@ -9,6 +9,14 @@ import pytest
 from longtail.core.interrupt import defer_interrupt
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A shell starts its background jobs with Ctrl-C ignored: undo that here and in children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 

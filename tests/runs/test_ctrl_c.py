@@ -32,6 +32,14 @@ TRAIN = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A shell starts its background jobs with Ctrl-C ignored: undo that here and in children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def press_during(*words: str) -> str:
     """What a training writes to stderr that gets SIGINT in the middle of its third epoch."""
     command, environment = [sys.executable, "-c", PRESSED, *words], {"OMP_NUM_THREADS": "1"}
