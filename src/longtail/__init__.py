@@ -13,7 +13,7 @@ _MODULES = {
     "CosineHead": "nn.heads",
     "DeconfoundHead": "nn.heads",
     "LinearHead": "nn.heads",
-    "background_exempt": "nn.heads",
+    "background_exempt": "nn.background",
     "ClassCounts": "data.base",
     "Data": "data.base",
     "Split": "data.base",
