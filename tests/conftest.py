@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import float64
+from helpers import float64, photos
 from longtail.core import environment as provenance
 
 torch.set_num_threads(1)
@@ -77,3 +77,14 @@ def pytest_fixture_setup() -> None:
 def pytest_runtest_call() -> None:
     """A test draws the same numbers whatever ran before it."""
     seed()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with photographs and the weights of a small network; it is the current one."""
+    import timm
+
+    monkeypatch.chdir(tmp_path)
+    photos(tmp_path / "photos")
+    torch.save(timm.create_model("test_efficientnet").state_dict(), "test_efficientnet.pth")
+    return tmp_path

@@ -36,7 +36,7 @@ def own_photos(tmp_path, monkeypatch) -> None:
     state = timm.create_model("test_efficientnet").state_dict()
     save_file(state, "tf_efficientnet_lite0.safetensors")
     monkeypatch.setattr(weights, "fetch_state", lambda name: state)
-    monkeypatch.setattr(own_recipe, "infer_backbone", lambda path: "test_efficientnet")
+    monkeypatch.setattr(own_recipe, "require_backbone", lambda path: "test_efficientnet")
     monkeypatch.setattr(own_recipe, "DEFAULT_NETWORK", "test_efficientnet")
     monkeypatch.setattr(own_recipe, "CPU_STEPS", 8)
 

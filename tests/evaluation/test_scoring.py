@@ -10,7 +10,7 @@ import reference
 from helpers import tiny_data
 from longtail import methods
 from longtail.evaluation.likelihood import Fit
-from longtail.evaluation.scoring import Features, Standing, compete, find_best, stand
+from longtail.evaluation.scoring import Features, Standing, compete, find_best, rate_method
 from longtail.methods.base import HeldOut
 from longtail.nn.heads import DeconfoundHead
 
@@ -88,7 +88,7 @@ def test_one_candidate_stands_as_it_does_among_the_others(trained):
     choice = methods.build("auto").choice
     standings = compete(choice, lambda v: methods.build("auto", {"rule": v}), *trained)
     for rule in ("tde:1", "self-prior:0.5", "as-trained"):
-        assert stand(methods.build("auto", {"rule": rule}), *trained) == standings[rule]
+        assert rate_method(methods.build("auto", {"rule": rule}), *trained) == standings[rule]
 
 
 def test_ties_go_to_the_earlier():
@@ -105,7 +105,7 @@ def test_classes_without_held_out_images_do_not_count(trained):
     kept = torch.tensor(LABELS) < 2
     held_out = HeldOut(features.held_out.features[kept], torch.tensor(LABELS)[kept])
     method = methods.build("auto", {"rule": "as-trained"})
-    found = stand(method, head, replace(features, held_out=held_out), data)
+    found = rate_method(method, head, replace(features, held_out=held_out), data)
     logits = logits_of("as-trained", head, features, data)[:5]
     scale = reference.best_scale(logits, LABELS[:5])
     assert found.fit.nll == pytest.approx(reference.mean_loss(logits, LABELS[:5], scale), rel=1e-5)

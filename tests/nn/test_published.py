@@ -30,9 +30,12 @@ def test_the_name_of_a_file_tells_its_network(file, network):
     assert infer_backbone(Path("somewhere") / file) == network
 
 
-def test_a_name_that_does_not_tell_asks_for_the_network():
-    with pytest.raises(UserError, match=r"best\.pth does not tell the network: pass --backbone"):
-        published.require_backbone("some/best.pth")
+def test_a_name_that_does_not_tell_asks_for_the_network(tmp_path):
+    with pytest.raises(UserError, match=r"best\.pth is not a file"):
+        published.require_backbone(str(tmp_path / "best.pth"))
+    (tmp_path / "best.pth").touch()
+    with pytest.raises(UserError, match=r"best\.pth does not say which network to use"):
+        published.require_backbone(str(tmp_path / "best.pth"))
     with pytest.raises(UserError, match="pass --backbone"):
         published.require_backbone("pretrained")
 

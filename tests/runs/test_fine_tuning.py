@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision import models
 
 import longtail as lt
-from helpers import photos, tiny_config, tiny_data
+from helpers import tiny_config, tiny_data
 from longtail import methods
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
@@ -22,15 +22,6 @@ from longtail.serving.embeddings import read_origin
 from longtail.training.model import build_model, use_inputs_of_weights
 
 FEW_STEPS = {"epochs": 2, "batch_size": 7, "lr": 1e-3, "warmup": 0, "device": "cpu"}
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    """A folder with photographs, and with weights of small networks; it is the current one."""
-    monkeypatch.chdir(tmp_path)
-    photos(tmp_path / "photos")
-    torch.save(timm.create_model("test_efficientnet").state_dict(), "test_efficientnet.pth")
-    return tmp_path
 
 
 def fit(out: str, **options) -> Run:

@@ -2,16 +2,14 @@
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
 
 import longtail as lt
-from helpers import photos, tiny_data
+from helpers import tiny_data
 from longtail import methods
 from longtail.cli import parser as cli
 from longtail.core.config import ADAPTIVE, Config
@@ -23,15 +21,6 @@ from longtail.runs.own_recipe import choose_settings, settle_inputs, settle_trai
 from longtail.runs.plan import Job, resolve
 
 QUICK = {"device": "cpu", "epochs": 1, "batch_size": 7}
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    """A folder with photographs and the weights of a small network; it is the current one."""
-    monkeypatch.chdir(tmp_path)
-    photos(tmp_path / "photos")
-    torch.save(timm.create_model("test_efficientnet").state_dict(), "test_efficientnet.pth")
-    return tmp_path
 
 
 @pytest.fixture(autouse=True)
@@ -257,7 +246,7 @@ class TestRuns:
 
     def test_weights_without_a_known_name_ask_for_the_network(self, folder):
         (folder / "test_efficientnet.pth").rename("mine.pth")
-        with pytest.raises(UserError, match="which network its weights belong to: pass --backbone"):
+        with pytest.raises(UserError, match="does not say which network to use: pass --backbone"):
             lt.fit("photos", out="r", weights="mine.pth", device="cpu")
         assert not (folder / "r").exists()
 

@@ -79,7 +79,7 @@ class Console(AbstractContextManager["Console"]):
 
 
 @contextmanager
-def show_if_seen() -> Iterator[Console | None]:
+def show_if_interactive() -> Iterator[Console | None]:
     """Yield a console on stderr if that is a terminal or this is a notebook, else None."""
     terminal = Terminal(stderr=True, highlight=False)
     if terminal.is_jupyter or sys.stderr.isatty():

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longtail.core.errors import UserError
-from longtail.evaluation.accuracy import Accuracy
 from longtail.evaluation.likelihood import fit_likelihood
 from longtail.methods.deconfound import ALPHAS
 from longtail.nn.heads import NormalisedHead
@@ -109,11 +108,6 @@ def _check_held_out(head: NormalisedHead, features: Tensor, labels: Tensor) -> N
         raise UserError(f"label {int(wrong)} is not a class: choose from 0 to {head.classes - 1}")
     if not features.isfinite().all():
         raise UserError("features hold infinite or NaN values: leave such images out")
-
-
-def best(path: Mapping[float, Accuracy]) -> float:
-    """The value with the best mean class accuracy, on ties the smallest."""
-    return max(path, key=lambda value: (path[value].class_mean, -value))
 
 
 def label_free_alpha(mean_cos: float) -> float:

@@ -95,13 +95,13 @@ def compete(
         method = method_at(value)
         if scores is None or method.rule or scores.indirect is None:
             scores = _score_held_out(method, head, features, data)  # another alpha needs no other
-        standings[value] = _stand(scores, method, data)
+        standings[value] = _rate(scores, method, data)
     return standings
 
 
-def stand(method: Method, head: Head, features: Features, data: Data) -> Standing:
+def rate_method(method: Method, head: Head, features: Features, data: Data) -> Standing:
     """Return the standing of one trained method on its held-out data."""
-    return _stand(_score_held_out(method, head, features, data), method, data)
+    return _rate(_score_held_out(method, head, features, data), method, data)
 
 
 def _score_held_out(method: Method, head: Head, features: Features, data: Data) -> Scores:
@@ -109,7 +109,7 @@ def _score_held_out(method: Method, head: Head, features: Features, data: Data) 
     return score(_apply_rule(method, head, features, data), *features.held_out)
 
 
-def _stand(scores: Scores, method: Method, data: Data) -> Standing:
+def _rate(scores: Scores, method: Method, data: Data) -> Standing:
     logits = scores.at(method.alpha or 0.0)
     figures = accuracy(logits, scores.labels, data.counts)
     return Standing(fit_likelihood(logits, scores.labels), figures.class_mean)

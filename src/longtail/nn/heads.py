@@ -94,7 +94,7 @@ class NormalisedHead(Head):
             x: features (..., D).
         """
         features, weights = self._normalise(x)
-        return self.tau / self.heads * product(features.flatten(-2), weights.flatten(-2))
+        return self._compute_logits(features.flatten(-2), weights.flatten(-2))
 
     def indirect(self, x: Tensor) -> Tensor:
         """Return the logits (..., C) of the indirect effect, which alpha multiplies in Eq. 8.
@@ -114,7 +114,7 @@ class NormalisedHead(Head):
     def effects(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return `(total(x), indirect(x))`, normalising features and weights only once."""
         features, weights = self._normalise(x)
-        total = self.tau / self.heads * product(features.flatten(-2), weights.flatten(-2))
+        total = self._compute_logits(features.flatten(-2), weights.flatten(-2))
         return total, self._compute_indirect(features, weights)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,25 +177,18 @@ class NormalisedHead(Head):
         alpha = "unknown" if self.alpha.is_meta else round(self.alpha.item(), 6)
         return f"{super().extra_repr()}, alpha={alpha}"
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Any,
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        *rest: Any,
-    ) -> None:
-        base = super()._load_from_state_dict
-        base(state_dict, prefix, local_metadata, strict, missing_keys, *rest)
-        if f"{prefix}alpha" in missing_keys:  # a state that an older version saved
-            missing_keys.remove(f"{prefix}alpha")
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        state_dict.setdefault(f"{prefix}alpha", self.alpha)  # older states have none
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _compute_indirect(self, features: Tensor, weights: Tensor) -> Tensor:
         d = self.direction
         along = (features * d).sum(-1)  # (..., K): cos(x, d), squashed for capsule
         pull = (weights * d).sum(-1)  # (C, K): the bias of each class toward d
-        return self.tau / self.heads * product(along, pull)
+        return self._compute_logits(along, pull)
+
+    def _compute_logits(self, x: Tensor, v: Tensor) -> Tensor:
+        return self.tau / self.heads * product(x, v)
 
     def _normalise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return x (..., K, D/K) and the weights (C, K, D/K), divided by the two factors of N."""
@@ -316,5 +309,5 @@ def check_alpha(alpha: Any, *, or_auto: bool = False) -> float:
     if number and 0 <= float(alpha) < math.inf:
         return float(alpha)
     shown = f"{float(alpha):g}" if number else repr(alpha)
-    rule = "a number from 0 up or auto" if or_auto else "a number from 0 up"
-    raise UserError(f"alpha {shown} must be {rule}; 0 removes nothing")
+    rule = "a number from 0 up, or auto" if or_auto else "a number from 0 up"
+    raise UserError(f"alpha {shown} must be {rule}; 0 turns TDE off")

@@ -105,11 +105,16 @@ def _check_tag(name: str) -> None:
 
 def require_backbone(weights: str) -> str:
     """Infer the network of `weights`, a file or `pretrained`, or ask for its name."""
+    if weights != PRETRAINED and not Path(weights).is_file():
+        raise UserError(
+            f"--weights {weights} is not a file: pass a file of weights, or --pretrained"
+        )
     if weights != PRETRAINED and (found := infer_backbone(Path(weights))):
         return found
     what = "--pretrained" if weights == PRETRAINED else f"the name of --weights {weights}"
     raise UserError(
-        f"{what} does not tell the network: pass --backbone, a timm name or torchvision/NAME"
+        f"{what} does not say which network to use: pass --backbone, a timm name or "
+        "torchvision/NAME"
     )
 
 

@@ -81,7 +81,7 @@ def decide(
         folder = f"rivals/{name}" if own else f"tuning/rivals/{name}"
         trainers[name] = trainer = train(rival, folder, tuning)
         parts = scoring.extract_parts(tuning, trainer.features)
-        standings[name] = scoring.stand(rival.method, trainer.model.head, parts, tuning)
+        standings[name] = scoring.rate_method(rival.method, trainer.model.head, parts, tuning)
     value = scoring.find_best(standings)
     winner = replica
     if value in rivals:
@@ -124,7 +124,7 @@ def _announce_tuning(choice: Choice, fabric: Fabric) -> None:
         trainings = "one more run" if not choice.rivals else f"{1 + len(choice.rivals)} more runs"
         logger.warning(
             "%s auto: the data has no validation part besides the evaluated one, so %s on %d %% of "
-            "each class chooses it; to avoid that, add one or fix --%s",
+            "each class chooses it. To save that time, add a validation part or set --%s",
             *(choice.option, trainings, round(100 * (1 - TUNING_FRACTION)), choice.option),
         )
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from lightning.fabric import Fabric
 
 from longtail.core.config import Config
-from longtail.core.console import show_if_seen
+from longtail.core.console import show_if_interactive
 from longtail.core.locks import hold_folders
 from longtail.data import load as data_sets
 from longtail.data.base import Data
@@ -69,7 +69,7 @@ def fit(
         config, [config.method], seeds if seeds is not None else [config.seed], Path(out)
     )
     loaded = data if isinstance(data, Data) else None
-    with nullcontext(progress or None) if progress is not None else show_if_seen() as shown:
+    with nullcontext(progress or None) if progress is not None else show_if_interactive() as shown:
         runs = run_jobs(jobs, data=loaded, resume=resume, overwrite=overwrite, progress=shown)
     return runs if seeds is not None else runs[0]
 

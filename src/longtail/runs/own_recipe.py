@@ -8,15 +8,13 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from longtail.core.config import PRETRAINED, Config
-from longtail.core.errors import UserError
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.methods.base import Choice, Method
-from longtail.nn.published import describe_inputs, infer_backbone
+from longtail.nn.published import describe_inputs, require_backbone
 from longtail.runs.auto import TUNING_FRACTION
 from longtail.runs.plan import DataOf, Job, check_mix, set_interpolation
 from longtail.training.launch import find_accelerator
@@ -53,7 +51,7 @@ def settle_inputs(job: Job, data: Data | None, *, resume: bool) -> Job:
     job = _keep_stored(job) if resume else job
     config = job.config
     if "backbone" in config.adaptive and config.weights and not job.method.backbone:
-        config = set_interpolation(config.with_options(backbone=_choose_network(config.weights)))
+        config = set_interpolation(config.with_options(backbone=_find_network(config.weights)))
     if "image_size" in config.adaptive and data is None:
         inputs = describe_inputs(config.backbone) if config.weights else None
         largest = inputs.size if inputs else LARGEST
@@ -94,20 +92,8 @@ def _keep_stored(job: Job) -> Job:
     return replace(job, config=replace(config, adaptive=()))
 
 
-def _choose_network(weights: str) -> str:
-    if weights == PRETRAINED:
-        return DEFAULT_NETWORK
-    if not Path(weights).is_file():
-        raise UserError(
-            f"--weights {weights} is not a file: pass a file of weights, or --pretrained"
-        )
-    name = infer_backbone(Path(weights))
-    if name is None:
-        raise UserError(
-            f"the name of {weights} does not say which network its weights belong to: pass "
-            "--backbone NAME, a timm model or torchvision/NAME"
-        )
-    return name
+def _find_network(weights: str) -> str:
+    return DEFAULT_NETWORK if weights == PRETRAINED else require_backbone(weights)
 
 
 def choose_settings(config: Config, method: Method, data: Data) -> list[Setting]:
@@ -125,8 +111,7 @@ def _freeze(config: Config, data: Data) -> Iterator[Setting]:
     yield Setting("epochs", 60, "features are computed once, so epochs are nearly free")
     batch = _choose_batch(config, len(data.train))
     yield Setting("batch_size", batch, f"at least eight steps over {len(data.train):,} images")
-    sgd = _is_given(config, "optimizer") and config.train.optimizer == "sgd"
-    lr = config.train.lr if _is_given(config, "lr") else 0.1 if sgd else 5e-3
+    lr = config.train.lr if _is_given(config, "lr") else 0.1 if _uses_sgd(config) else 5e-3
     yield from _optimise(config, lr, lr, "only the head is trained")
     yield Setting("drop", 0.2, "the head has more weights than there are images")
     yield Setting("augment", "none", "features are computed once")
@@ -142,8 +127,7 @@ def _fine_tune(config: Config, method: Method, data: Data) -> Iterator[Setting]:
     epochs = min(200, max(8 if fast else 1, round(budget / per_epoch)))
     yield Setting("epochs", epochs, f"{epochs * per_epoch} steps of {batch} images{where}")
     steps = per_epoch * (config.train.epochs if _is_given(config, "epochs") else epochs)
-    sgd = _is_given(config, "optimizer") and config.train.optimizer == "sgd"
-    lr = 0.01 if sgd else 5e-4 if steps >= LONG else 1e-3
+    lr = 0.01 if _uses_sgd(config) else 5e-4 if steps >= LONG else 1e-3
     if config.backbone.rpartition("/")[2].startswith(SMALL_STEPS):
         lr /= 5
     lr = config.train.lr if _is_given(config, "lr") else lr
@@ -171,11 +155,12 @@ def _enlarge(data: Data) -> Iterator[Setting]:
 
 
 def _optimise(config: Config, lr: float, head_lr: float, reason: str) -> Iterator[Setting]:
-    sgd = _is_given(config, "optimizer") and config.train.optimizer == "sgd"
     yield Setting("optimizer", "adamw", "tolerates networks of any kind")
     yield Setting("lr", lr, reason)
     yield Setting("head_lr", head_lr, "the head has no weights yet")
-    yield Setting("weight_decay", 5e-4 if sgd else 0.02, "the usual one of the optimiser")
+    yield Setting(
+        "weight_decay", 5e-4 if _uses_sgd(config) else 0.02, "the usual one of the optimiser"
+    )
     yield Setting("decay_norms", False, "norms and biases need no decay")
     yield Setting("schedule", "one-cycle", "warms up for a tenth of the steps, then falls to 0")
 
@@ -195,6 +180,11 @@ def _train_from_scratch(config: Config, data: Data) -> Iterator[Setting]:
     yield Setting("augment", "crop-flip" if small else "resized-crop", f"images of {side} pixels")
     yield Setting("pad", max(1, side // 8), "an eighth of the side")
     yield Setting("area", 0.25, "crops keep at least a quarter of a photograph")
+
+
+def _uses_sgd(config: Config) -> bool:
+    """Whether the user asked for SGD; fine-tuning uses AdamW otherwise."""
+    return _is_given(config, "optimizer") and config.train.optimizer == "sgd"
 
 
 def _is_given(config: Config, option: str) -> bool:
