@@ -110,7 +110,7 @@ def _freeze(config: Config, data: Data) -> Iterator[Setting]:
         yield from _enlarge(data)
     yield Setting("epochs", 60, "features are computed once, so epochs are nearly free")
     batch = _choose_batch(config, len(data.train))
-    yield Setting("batch_size", batch, f"at least eight steps over {len(data.train):,} images")
+    yield Setting("batch_size", batch, f"several steps an epoch over {len(data.train):,} images")
     lr = config.train.lr if _is_given(config, "lr") else 0.1 if _uses_sgd(config) else 5e-3
     yield from _optimise(config, lr, lr, "only the head is trained")
     yield Setting("drop", 0.2, "the head has more weights than there are images")
@@ -120,7 +120,7 @@ def _freeze(config: Config, data: Data) -> Iterator[Setting]:
 def _fine_tune(config: Config, method: Method, data: Data) -> Iterator[Setting]:
     yield from _enlarge(data)
     images, batch = len(data.train), _choose_batch(config, len(data.train))
-    yield Setting("batch_size", batch, f"at least eight steps over {images:,} images")
+    yield Setting("batch_size", batch, f"several steps an epoch over {images:,} images")
     per_epoch = max(1, images // batch)
     fast = find_accelerator(config.machine) != "cpu"
     budget, where = (STEPS, "") if fast else (CPU_STEPS, " on a CPU; more gain a few points")
@@ -141,11 +141,11 @@ def _fine_tune(config: Config, method: Method, data: Data) -> Iterator[Setting]:
 
 
 def _choose_batch(config: Config, images: int) -> int:
-    """Return the batch that was given, or one with at least eight steps an epoch if possible."""
+    """Return the batch that was given, or one with eight steps an epoch; at the least with four."""
     if _is_given(config, "batch_size"):
         return config.train.batch_size
     fitting = [size for size in (16, 32, BATCH) if 8 * size <= images]
-    return min(images, max([8, *fitting]))
+    return max([min(8, max(2, images // 4)), *fitting])
 
 
 def _enlarge(data: Data) -> Iterator[Setting]:
