@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from makers import Painter
+from PIL import Image
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
@@ -158,3 +159,18 @@ def test_a_container_has_its_own_limit(tmp_path: Path, monkeypatch: pytest.Monke
     assert host._container_memory() is None
     (tmp_path / "memory.max").unlink()
     assert host._container_memory() is None
+
+
+def test_parts_know_the_file_of_each_row(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            pixels = np.full((8, 8, 3), number, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    data = load(tmp_path, val_fraction=0.25)
+    assert data.val is not None
+    names = [*data.train.files.to_pylist(), *data.val.files.to_pylist()]
+    assert sorted(names) == [f"{c}/{n}.png" for c in "ab" for n in range(4)]
+    for split in (data.train, data.val):
+        for file, pixels in zip(split.files.to_pylist(), split.input_tensor, strict=True):
+            assert int(pixels[0, 0, 0]) == int(file[2])

@@ -7,6 +7,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -47,6 +48,8 @@ class Split:
     """Images (N, C, H, W) uint8, in memory or streamed, or embeddings (N, D) float32."""
     labels: Tensor
     """(N,) int64."""
+    files: pa.Array | None = None
+    """(N,) strings: the file of each row, or its place in one; None if unknown."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -67,7 +70,8 @@ class Split:
 
     def take(self, index: Tensor) -> "Split":
         """Return the rows of `index`, in its order."""
-        return Split(self.inputs[index], self.labels[index])
+        files = None if self.files is None else self.files.take(pa.array(index.numpy()))
+        return Split(self.inputs[index], self.labels[index], files)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def _stream_parts(
     if shortage:
         log.warning("images are decoded for each batch (--stream): %s", shortage.partition(":")[0])
     splits = {
-        name: Split(StreamedImages(stores[name], part.rows, size), part.labels)
+        name: Split(StreamedImages(stores[name], part.rows, size), part.labels, part.names())
         for name, part in source.parts.items()
     }
     return source, splits, _hash_parts(source, stores, config)

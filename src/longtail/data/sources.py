@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -25,6 +26,9 @@ class Store(Protocol):
     def describe(self, row: int) -> str:
         """Describe the row so that the user finds it: a file, a line, a row of an array."""
 
+    def name(self, row: int) -> str:
+        """Name the row in tables: the path of its file under the root, else its place."""
+
 
 @dataclass(frozen=True)
 class MemoryStore:
@@ -32,8 +36,10 @@ class MemoryStore:
 
     inputs: Tensor
     """(N, C, H, W) uint8 or (N, D) float32."""
-    name: str
-    """Name in messages, such as "x_train of faces.npz"."""
+    origin: str
+    """Origin in messages, such as "x_train of faces.npz"."""
+    files: pa.Array | None = None
+    """(N,) names of the rows, if they were read from elsewhere."""
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs of `rows`, without a copy if these are all."""
@@ -44,7 +50,10 @@ class MemoryStore:
         return 0
 
     def describe(self, row: int) -> str:
-        return f"row {row} of {self.name}"
+        return f"row {row} of {self.origin}"
+
+    def name(self, row: int) -> str:
+        return self.describe(row) if self.files is None else str(self.files[row])
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,14 @@ class Part:
     def read(self) -> Split:
         """Read the inputs and labels of all readable rows."""
         inputs, places = self.store.read(self.rows)
-        return Split(inputs, self.labels[places])
+        return Split(inputs, self.labels[places], self.names(places))
+
+    def names(self, places: Tensor | None = None) -> pa.Array:
+        """Return the names of all rows, or of those at `places`."""
+        rows = self.rows if places is None else self.rows[places]
+        names = (self.store.name(row) for row in rows.tolist())
+        # a file name need not be text
+        return pa.array([name.encode("utf-8", "replace") for name in names]).cast(pa.string())
 
     def describe(self, place: int) -> str:
         """Describe where the row at `place` comes from."""
@@ -110,5 +126,7 @@ class Source:
         parts = {}
         for name, part in self.parts.items():
             split = part.read()
-            parts[name] = Part.whole(MemoryStore(split.input_tensor, name), split.labels)
+            parts[name] = Part.whole(
+                MemoryStore(split.input_tensor, name, split.files), split.labels
+            )
         return replace(self, parts=parts)

@@ -99,6 +99,9 @@ class CachedStore:
     def describe(self, row: int) -> str:
         return self.store.describe(row)
 
+    def name(self, row: int) -> str:
+        return self.store.name(row)
+
 
 def _load(path: Path) -> Tensor | None:
     """Map the array at `path`, if there is one; writes to the tensor do not reach the file."""

@@ -59,6 +59,10 @@ class ImageStore:
     """Returns the name of a row under the root; None if the images are not files. Only files can
     be read in any order, and so be streamed."""
 
+    def name(self, row: int) -> str:
+        """Return the path of the row's file under the root, or its place."""
+        return self.describe(row) if self.file_name is None else self.file_name(row)
+
     @property
     def image_size(self) -> int | None:
         """Pixels per side of a decoded image; None if images keep their size."""
