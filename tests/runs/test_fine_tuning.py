@@ -160,6 +160,11 @@ def test_small_images_without_weights_are_only_warned_about(folder, caplog):
 # ------------------------------------------------------------------------------ the same words
 
 
+def test_pretrained_and_a_file_are_refused():
+    with pytest.raises(UserError, match="both given"):
+        cli.parse(["train", "photos", "--pretrained", "--weights=a.pth"])
+
+
 def test_pretrained_is_short_for_weights_pretrained():
     train = cli.parse(["train", "photos", "--pretrained", "--backbone", "resnet10t"]).__self__
     assert train.config.weights == "pretrained" and train.config.backbone == "resnet10t"

@@ -119,6 +119,8 @@ def parse(arguments: list[str]) -> Callable[[], None]:
         return partial(print, overview(name))
     kind = COMMANDS[name]
     if "--weights" in list_flags(kind) and "--pretrained" not in list_flags(kind):
+        if "--pretrained" in words and any(word.split("=")[0] == "--weights" for word in words):
+            raise UserError("--pretrained and --weights were both given: pass one of them")
         short = {"--pretrained": ["--weights", PRETRAINED]}
         words = [long for word in words for long in short.get(word, [word])]
     if any(item.name == "config" for item in fields(kind)):
