@@ -16,10 +16,10 @@ from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.images import (
     MAX_DECODERS,
     Allocate,
+    Blob,
     ImageChunk,
     Interpolation,
     PixelsOrReason,
-    StoredImage,
     allocate_in_memory,
     decode,
     decode_in_threads,
@@ -49,7 +49,7 @@ class UnreadableError(UserError):
 class ImageStore:
     """A store of encoded images."""
 
-    blobs: Callable[[Tensor], Iterator[StoredImage]]
+    blobs: Callable[[Tensor], Iterator[Blob]]
     """Yields the encoded images of ascending rows (N,), in their order."""
     describe: Callable[[int], str]
     """Describes a row so that the user finds it."""
@@ -58,10 +58,12 @@ class ImageStore:
     file_name: Callable[[int], str] | None = None
     """Returns the name of a row under the root; None if the images are not files. Only files can
     be read in any order, and so be streamed."""
+    row_name: Callable[[int], str] | None = None
+    """Returns the name of a row that is not a file; its description by default."""
 
     def name(self, row: int) -> str:
         """Return the path of the row's file under the root, or its place."""
-        return self.describe(row) if self.file_name is None else self.file_name(row)
+        return (self.file_name or self.row_name or self.describe)(row)
 
     @property
     def image_size(self) -> int | None:
