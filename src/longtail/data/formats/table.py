@@ -112,10 +112,8 @@ def open_parts(table: Table, config: DataConfig) -> dict[str, LabelledPart]:
     where = f"the column '{label}' of {table.where}"
     repeating = _list_repeating(table) if look_like_ids(labels, config) else ()
     return {
-        part: LabelledPart(
-            open_files(listed, root, looked, config), listed.labels, where, others=repeating
-        )
-        for part, listed in rows.items()
+        part: LabelledPart(store, rows[part].labels, where, others=repeating)
+        for part, store in open_files(rows, root, looked, config).items()
     }
 
 
