@@ -51,6 +51,7 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "model.json",
         "result.json",
         "per_class.csv",
+        "predictions.parquet",
         "sweep.csv",
         "slider.json",
     }
@@ -482,7 +483,7 @@ class TestBadInput:
 def test_result_json_stays_small_for_a_hundred_classes(tmp_path):
     data = tiny_data(counts=(4,) * 8)
     run = fit(tmp_path, data=data)
-    lists = {k: v for k, v in run.result.items() if isinstance(v, list)}
+    lists = {k: v for k, v in run.result.items() if isinstance(v, list) and k != "confusions"}
     a_class = len(json.dumps(lists)) / 8
     the_rest = len(json.dumps(run.result)) - len(json.dumps(lists))
     assert the_rest + 100 * a_class < 20_000
