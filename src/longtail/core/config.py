@@ -202,14 +202,14 @@ class Config(Settings):
     machine: MachineConfig = field(default_factory=MachineConfig)
 
     @classmethod
-    def preset(cls, data: str) -> "Config":
-        """Return the defaults for the data set called `data`."""
+    def preset(cls, data: str, *, embeddings: bool = False) -> "Config":
+        """Return the defaults for the data set called `data`, or for `embeddings`."""
         name = data.split(":")[0]
         if name in ("letters-lt", "digits-lt"):
             # letters may be shifted but not flipped: b is not d
             small = TrainConfig(epochs=30, batch_size=128, lr=0.1, augment="crop", pad=1)
             return Config(data=data, backbone="conv4", train=small)
-        if name.endswith(".npz"):
+        if embeddings or name.endswith(".npz"):
             vectors = TrainConfig(epochs=100, lr=0.1, augment="none")
             return Config(data=data, method="auto", backbone="identity", train=vectors)
         if name in ("cifar10-lt", "cifar100-lt"):

@@ -22,7 +22,7 @@ MOST_DISTINCT = 0.9
 """Share of rows with a label of their own above which labels are taken for ids."""
 
 
-class LabelledPart(NamedTuple):
+class UnnumberedPart(NamedTuple):
     """A part whose labels are as the user gave them."""
 
     store: Store
@@ -36,7 +36,7 @@ class LabelledPart(NamedTuple):
     """Columns that may hold the labels instead."""
 
 
-def join_parts(parts: Mapping[str, LabelledPart], *, config: DataConfig) -> Source:
+def join_parts(parts: Mapping[str, UnnumberedPart], *, config: DataConfig) -> Source:
     """Make a source of parts, whose labels are matched with the training classes by name."""
     train = parts["train"]
     labels = {
@@ -70,7 +70,7 @@ def join_parts(parts: Mapping[str, LabelledPart], *, config: DataConfig) -> Sour
 def look_like_ids(labels: Sequence[Any], config: DataConfig) -> bool:
     """Whether nearly every row has a label of its own; --min-count declares that it may."""
     enough = len(labels) >= FEW_ROWS and not config.min_count
-    return enough and len(set(labels)) > MOST_DISTINCT * len(labels)
+    return enough and len(set(map(str, labels))) > MOST_DISTINCT * len(labels)
 
 
 def simplify(value: Any) -> Any:
@@ -96,7 +96,7 @@ def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(distinct, key=int) if all(map(str.isdecimal, distinct)) else distinct)
 
 
-def _name_labels(part: LabelledPart) -> list[str]:
+def _name_labels(part: UnnumberedPart) -> list[str]:
     """Return the class name of each row, or refuse what cannot be one."""
     labels = [simplify(value) for value in part.labels]
     missing = [row for row, label in enumerate(labels) if label is None]
@@ -110,9 +110,9 @@ def _name_labels(part: LabelledPart) -> list[str]:
     if 0 < len(texts) < len(labels):
         number = next(row for row, label in enumerate(labels) if not isinstance(label, str))
         raise UserError(
-            f"{part.where}: some labels are numbers, such as {labels[number]} "
-            f"({part.store.describe(number)}), and some are text, such as '{labels[texts[0]]}' "
-            f"({part.store.describe(texts[0])}): make all of them text, or all numbers"
+            f"{part.where}: some labels are numbers, such as {labels[number]} in "
+            f"{part.store.describe(number)}, and some are text, such as '{labels[texts[0]]}' in "
+            f"{part.store.describe(texts[0])}: make all of them text, or all numbers"
         )
     fractions = [row for row, label in enumerate(labels) if isinstance(label, float)]
     shown = f"the label {labels[fractions[0]]} is not whole" if fractions else ""
@@ -134,7 +134,7 @@ def _is_number(text: str) -> bool:
     return bool(NUMBER.fullmatch(text)) and not (text.isdecimal() and text != str(int(text)))
 
 
-def _refuse(part: LabelledPart, rows: Sequence[int], problem: str, advice: str) -> None:
+def _refuse(part: UnnumberedPart, rows: Sequence[int], problem: str, advice: str) -> None:
     """Raise an error that counts `rows` and names the first, if there are any."""
     if rows:
         raise UserError(

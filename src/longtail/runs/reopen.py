@@ -100,10 +100,11 @@ def own_data(run: Run, data: OwnData = None) -> Data:
     """Load the data of `run`, or check `data`: the images must be those it was made with."""
     result = run.result
     if not isinstance(data, Data):
-        config = run.with_data(data)
+        named = data is None or data_sets.is_named(data)
+        config = run.with_data(data if named else None)
         name = str(config.data or config.files.list)
         try:
-            loaded = data_sets.load(config.data, config.files)
+            loaded = data_sets.load(config.data if named else data, config.files)
         except UserError as error:
             own = data is None or isinstance(error, UnreadableError)
             raise (run.missing_data(error) if own else error) from None

@@ -26,7 +26,7 @@ from longtail.data.decoding.images import Blob
 from longtail.data.formats.columns import find_image_columns
 from longtail.data.formats.folder import Files
 from longtail.data.formats.npz import to_inputs
-from longtail.data.labels import LabelledPart, simplify
+from longtail.data.labels import UnnumberedPart, simplify
 from longtail.data.sources import MemoryStore
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def is_hugging_face(data: object, kind: str = "Dataset") -> bool:
     return isinstance(found, type) and isinstance(data, found)
 
 
-def open_part(data: Any, *, config: DataConfig, where: str = "the dataset") -> LabelledPart:
+def open_part(data: Any, *, config: DataConfig, where: str = "the dataset") -> UnnumberedPart:
     """Open a data set as one part; `where` names it in messages."""
     if isinstance(data, IterableDataset) or is_hugging_face(data, "IterableDataset"):
         raise UserError(
@@ -66,7 +66,7 @@ def open_part(data: Any, *, config: DataConfig, where: str = "the dataset") -> L
     return _open_items(data, tuple(getattr(base, "classes", ())), config, where)
 
 
-def _open_hugging_face(data: Any, config: DataConfig, where: str) -> LabelledPart:
+def _open_hugging_face(data: Any, config: DataConfig, where: str) -> UnnumberedPart:
     """Open a Hugging Face data set; its images stay encoded until they are decoded once."""
     image, label, classes = find_image_columns(data.features.arrow_schema, where)
     _check_filled(data, where)
@@ -87,7 +87,7 @@ def _open_hugging_face(data: Any, config: DataConfig, where: str) -> LabelledPar
         return paths[row].as_py() or describe(row)
 
     store = ImageStore(blobs, describe, config, row_name=name)
-    return LabelledPart(store, labels, f"the column '{label}' of {where}", classes)
+    return UnnumberedPart(store, labels, f"the column '{label}' of {where}", classes)
 
 
 def _read_paths(data: Any, image: str) -> pa.ChunkedArray:
@@ -104,7 +104,7 @@ def _is_image_folder(data: object) -> bool:
 
 def _open_image_folder(
     data: Any, index: Sequence[int], config: DataConfig, where: str
-) -> LabelledPart:
+) -> UnnumberedPart:
     """Open the files of an ImageFolder, which its transform does not change."""
     _check_filled(index, where)
     if data.transform is not None:
@@ -116,29 +116,29 @@ def _open_image_folder(
     root = Path(data.root).expanduser()
     files = Files(root, (Path(os.path.relpath(path, root)).as_posix() for path, _ in samples))
     labels = [label for _, label in samples]
-    return LabelledPart(files.open_store(config), labels, str(root), tuple(data.classes))
+    return UnnumberedPart(files.open_store(config), labels, str(root), tuple(data.classes))
 
 
 def _open_items(
     data: Any, classes: tuple[str, ...], config: DataConfig, where: str
-) -> LabelledPart:
+) -> UnnumberedPart:
     """Open the items of a data set one by one."""
     _check_filled(data, where)
-    first, _ = _read_item(data, 0, where)
+    first, _ = read_item(data, 0, where)
     labels = _read_labels(data, where)
-    if not isinstance(first, str | bytes | os.PathLike | Image.Image) and np.ndim(first) == 1:
-        rows = [_to_array(_read_item(data, row, where)[0]) for row in range(len(data))]
+    if is_embedding(first):
+        rows = [_to_array(read_item(data, row, where)[0]) for row in range(len(data))]
         if odd := [row for row, values in enumerate(rows) if values.shape != rows[0].shape]:
             raise UserError(
                 f"item {odd[0]} of {where} has the shape {rows[odd[0]].shape} and item 0 "
                 f"{rows[0].shape}: embeddings must have one length"
             )
         inputs = to_inputs(np.stack(rows), where)
-        return LabelledPart(MemoryStore(inputs, where), labels, where, classes)
+        return UnnumberedPart(MemoryStore(inputs, where), labels, where, classes)
 
     def blobs(rows: Tensor) -> Iterator[Blob]:
         for row in rows.tolist():
-            image, label = _read_item(data, row, where)
+            image, label = read_item(data, row, where)
             if simplify(label) != simplify(labels[row]):
                 raise UserError(
                     f"item {row} of {where} has the label {label!r} and its `targets` say "
@@ -147,7 +147,13 @@ def _open_items(
             yield _to_blob(image, f"item {row} of {where}")
 
     store = ImageStore(blobs, lambda row: f"item {row} of {where}", config)
-    return LabelledPart(store, labels, where, classes)
+    return UnnumberedPart(store, labels, where, classes)
+
+
+def is_embedding(value: Any) -> bool:
+    """Whether the first value of an item is a row of numbers, not an image."""
+    kinds = (str, bytes, os.PathLike, Image.Image)
+    return not isinstance(value, kinds) and getattr(value, "ndim", np.ndim(value)) == 1
 
 
 def _check_filled(data: Any, where: str) -> None:
@@ -160,10 +166,10 @@ def _read_labels(data: Any, where: str) -> Sequence[Any]:
     targets = getattr(data, "targets", None)
     if isinstance(targets, Sequence | np.ndarray | Tensor) and len(targets) == len(data):
         return targets if isinstance(targets, Sequence) else list(targets.tolist())
-    return [_read_item(data, row, where)[1] for row in range(len(data))]
+    return [read_item(data, row, where)[1] for row in range(len(data))]
 
 
-def _read_item(data: Any, row: int, where: str) -> tuple[Any, Any]:
+def read_item(data: Any, row: int, where: str) -> tuple[Any, Any]:
     """Read one item, which must be a pair of an image and a label."""
     try:
         item = data[row]

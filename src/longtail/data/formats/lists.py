@@ -18,7 +18,7 @@ from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, list_some
 from longtail.data.checks import number_classes
 from longtail.data.formats.folder import Files
-from longtail.data.labels import LabelledPart, join_parts
+from longtail.data.labels import UnnumberedPart, join_parts
 from longtail.data.sources import Part, Source, Store
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def open_source(
     stores = {part: open_files(rows, root, looked, config) for part, rows in parsed.items()}
     if named:
         parts = {
-            part: LabelledPart(store, parsed[part].labels, str(given[part]))
+            part: UnnumberedPart(store, parsed[part].labels, str(given[part]))
             for part, store in stores.items()
         }
         return join_parts(parts, config=config)

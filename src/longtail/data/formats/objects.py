@@ -17,7 +17,7 @@ from longtail.data.formats import dataset, table
 from longtail.data.formats.columns import find_part
 from longtail.data.formats.folder import PARTS
 from longtail.data.formats.npz import to_inputs
-from longtail.data.labels import LabelledPart, join_parts
+from longtail.data.labels import UnnumberedPart, join_parts
 from longtail.data.sources import MemoryStore, Source
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,19 @@ def name_object(data: Any) -> str:
     return getattr(info, "dataset_name", None) or "dataset"
 
 
-def _open_parts(data: Any, prefix: str, config: DataConfig) -> dict[str, LabelledPart]:
+def holds_embeddings(data: Any) -> bool:
+    """Whether data in memory consists of embeddings, by its first item."""
+    if isinstance(data, Mapping):
+        return any(map(holds_embeddings, data.values()))
+    if _is_frame(data) or dataset.is_hugging_face(data):
+        return False
+    if isinstance(data, tuple):
+        data = list(zip(*data, strict=False))
+    readable = hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data)
+    return bool(readable) and dataset.is_embedding(dataset.read_item(data, 0, "the data")[0])
+
+
+def _open_parts(data: Any, prefix: str, config: DataConfig) -> dict[str, UnnumberedPart]:
     """Open a table in its parts, and anything else as one part; `prefix` names it in messages."""
     if _is_frame(data):
         return table.open_parts(table.read_frame(data, f"{prefix}the table"), config)
@@ -72,7 +84,7 @@ def _is_frame(data: object) -> bool:
     return found is not None and isinstance(data, found)
 
 
-def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> LabelledPart:
+def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> UnnumberedPart:
     """Open images or embeddings, and their labels."""
     if len(data) != 2 or not all(hasattr(values, "__len__") for values in data):
         raise UserError(
@@ -88,6 +100,6 @@ def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> Labelle
         )
     if isinstance(images, np.ndarray | Tensor):
         inputs = to_inputs(images, where)
-        return LabelledPart(MemoryStore(inputs, where), labels, where)
+        return UnnumberedPart(MemoryStore(inputs, where), labels, where)
     pairs = list(zip(images, labels, strict=True))
     return dataset.open_part(pairs, config=config, where=where)
