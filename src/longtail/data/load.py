@@ -29,6 +29,7 @@ from longtail.data.formats import (
     npz,
     parquet,
 )
+from longtail.data.labelled import LabelledPart
 from longtail.data.prepare import prepare
 from longtail.data.sources import Source
 
@@ -78,6 +79,28 @@ def choose_image_size(name: Path | str, config: DataConfig, largest: int) -> int
         return None
     typical = sorted(min(size) for size in sizes)[len(sizes) // 4]
     return max(32, min(typical, largest) // 32 * 32)
+
+
+def open_labelled(data: Data | Path | str, config: DataConfig) -> LabelledPart:
+    """Open the part of `data` that a trained model is evaluated on, without reading an image.
+
+    It is the test part, else the validation part, else all of the data. A folder needs no training
+    part, and its test part may have classes of its own.
+    """
+    if isinstance(data, Data):
+        return LabelledPart.of_data(data)
+    name = os.fspath(data)
+    path = Path(name).expanduser()
+    found = folder.find_evaluated(path) if name and path.is_dir() else None
+    source, base, _ = _open(str(found[1]) if found else name, config)
+    opened = LabelledPart.of_source(source, base)
+    return replace(opened, name=name, evaluated_on=found[0]) if found else opened
+
+
+def count_training_images(name: str, config: DataConfig) -> dict[str, int]:
+    """Count the training images of each class before any cut, without reading one."""
+    source, _, _ = _open(name, config)
+    return dict(zip(source.classes, source.counts().tolist(), strict=True))
 
 
 def _open(name: str, config: DataConfig) -> tuple[Source, str, float | None]:

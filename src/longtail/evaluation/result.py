@@ -143,15 +143,17 @@ class Result(Generic[Details]):
     """A strength or a rule that held-out data chose, and all candidates; empty without a choice."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._title}: {tables.describe_splits(self._splits)})"
+        return f"{type(self).__name__}({self.title}: {tables.describe_splits(self._splits)})"
 
     def _repr_html_(self) -> str:
-        return html_table(list(self._splits), [list(self._splits.values())], self._title)
+        return html_table(list(self._splits), [list(self._splits.values())], self.title)
 
     @property
-    def _title(self) -> str:
-        alpha = "" if self.alpha is None else f", alpha {self.alpha:g}"
-        return f"{self.method} on {self.data}, seed {self.seed}{alpha}"
+    def title(self) -> str:
+        """Method, alpha, data, part and seed in words."""
+        alpha = "" if self.alpha is None else f" at alpha {self.alpha:g}"
+        part = f"the {tables.PARTS[self.provenance.evaluated_on]} part of {self.data}"
+        return f"{self.method}{alpha} on {part}, seed {self.seed}"
 
     @property
     def _splits(self) -> dict[str, float | None]:
@@ -179,7 +181,7 @@ class ClassifierResult(Result[ClassifierDetails]):
     metrics: Metrics
 
     def _repr_html_(self) -> str:
-        return summary.to_html(self.metrics, self._title)
+        return summary.to_html(self.metrics, self.title)
 
 
 KEYS = (

@@ -72,6 +72,16 @@ def _open_part(root: Path, numbers: Mapping[str, int], config: DataConfig) -> Pa
     return Part.whole(files.open_store(config), torch.tensor(labels))
 
 
+def find_evaluated(root: Path) -> tuple[str, Path] | None:
+    """Find the test part under `root`, else the validation part; None if it has neither."""
+    inside = {name.lower(): path for name, path in _subfolders(root).items()}
+    for part in ("test", "val"):
+        for name in PARTS[part]:
+            if name in inside and _subfolders(inside[name]):  # else it may be a class
+                return part, inside[name]
+    return None
+
+
 def list_images(root: Path) -> list[Path]:
     """List all image files below `root`, in alphabetical order."""
     return sorted(path for path in root.rglob("*") if _is_image(path.relative_to(root)))
