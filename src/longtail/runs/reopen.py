@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from lightning.fabric import Fabric
 from torch import Tensor
@@ -105,10 +106,11 @@ def own_data(run: Run, data: OwnData = None) -> Data:
     """Load the data of `run`, or check `data`: the images must be those it was made with."""
     result = run.result
     if not isinstance(data, Data):
-        config = run.with_data(data)
+        named = data is None or data_sets.is_named(data)
+        config = run.with_data(data if named else None)
         name = str(config.data or config.files.list)
         try:
-            loaded = data_sets.load(config.data, config.files)
+            loaded = data_sets.load(config.data if named else data, config.files)
         except UserError as error:
             own = data is None or isinstance(error, UnreadableError)
             raise (run.missing_data(error) if own else error) from None
@@ -135,9 +137,9 @@ def own_data(run: Run, data: OwnData = None) -> Data:
     return data
 
 
-def find_own_data(run: Run, data: Data | Path | str) -> Data | None:
+def find_own_data(run: Run, data: Any) -> Data | None:
     """Load `data` if it is what `run` was trained and evaluated on; None if it is other data."""
-    if not isinstance(data, Data) and not _may_be_own(run, str(data)):
+    if not isinstance(data, Data) and not _may_be_own(run, data):
         return None
     try:
         return own_data(run, data)
@@ -145,13 +147,16 @@ def find_own_data(run: Run, data: Data | Path | str) -> Data | None:
         return None
 
 
-def _may_be_own(run: Run, data: str) -> bool:
+def _may_be_own(run: Run, data: Any) -> bool:
     """Whether `data` has the run's classes and training images by number, before it is read."""
-    config = run.with_data(data)
-    if config.data.partition(":")[0] in BUILT_IN and data_sets.is_path(data):
+    named = data_sets.is_named(data)
+    config = run.with_data(data if named else None)
+    if named and config.data.partition(":")[0] in BUILT_IN and data_sets.is_path(str(data)):
         return False
     try:
-        found = data_sets.count_training_images(config.data, replace(config.files, download=False))
+        found = data_sets.count_training_images(
+            config.data if named else data, replace(config.files, download=False)
+        )
     except UserError:  # evaluating it as other data will report it
         return False
     own = dict(zip(run.classes, run.result["counts"], strict=True))

@@ -18,8 +18,8 @@ from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, list_some, suggest
 from longtail.core.progress import log_progress
 from longtail.data.base import ClassCounts, Data
-from longtail.data.labelled import LabelledPart
-from longtail.data.load import open_labelled
+from longtail.data.evaluated import EvaluatedPart
+from longtail.data.load import open_evaluated
 from longtail.evaluation import summary, tables
 from longtail.evaluation.metrics import Metrics, measure
 from longtail.evaluation.result import ClassifierResult, round_floats, short_name
@@ -146,7 +146,7 @@ def _name_model(model: Run | Predictor | Path | str) -> str:
     return short_name(str(model.folder if isinstance(model, Run) else model))
 
 
-def _open_part(predictor: Predictor, run: Run | None, data: Data | Path | str) -> LabelledPart:
+def _open_part(predictor: Predictor, run: Run | None, data: Data | Path | str) -> EvaluatedPart:
     """Open the part of `data` to evaluate on, for images as the model takes them."""
     blueprint = predictor.about.blueprint
     config = DataConfig(
@@ -154,14 +154,14 @@ def _open_part(predictor: Predictor, run: Run | None, data: Data | Path | str) -
         image_size=None if blueprint.embeddings else max(blueprint.shape[1:]),
         interpolation=blueprint.interpolation,
     )
-    part = open_labelled(data, config)
+    part = open_evaluated(data, config)
     if part.embeddings != blueprint.embeddings:
         kinds = ("embeddings", "images") if part.embeddings else ("images", "embeddings")
         raise UserError(f"{part.name} holds {kinds[0]}, but the model takes {kinds[1]}")
     return part
 
 
-def _evaluate_part(predictor: Predictor, name: str, part: LabelledPart) -> ModelEvaluation:
+def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> ModelEvaluation:
     """Evaluate the model called `name` on the rows of `part` whose class it knows."""
     numbers = {each: number for number, each in enumerate(predictor.classes)}
     names = part.class_names()
@@ -189,7 +189,7 @@ def _evaluate_part(predictor: Predictor, name: str, part: LabelledPart) -> Model
     return evaluation
 
 
-def _compute_logits(predictor: Predictor, part: LabelledPart) -> tuple[Tensor, dict[int, str]]:
+def _compute_logits(predictor: Predictor, part: EvaluatedPart) -> tuple[Tensor, dict[int, str]]:
     """Compute the logits (N, classes) of the readable rows; also return why others are not."""
     unreadable: dict[int, str] = {}
     found: list[Tensor] = []

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.core.errors import UserError, unknown_error
-from longtail.data.decoding.images import Blob, StoredImage, decode_in_threads
+from longtail.data.decoding.images import Blob, decode_in_threads
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
@@ -138,7 +138,7 @@ class Predictor:
             yield from (next(ranked) if reason is None else reason for reason in reasons)
 
     def stream_logits(
-        self, images: Iterable[Picture | StoredImage]
+        self, images: Iterable[Picture | Blob]
     ) -> Iterator[tuple[list[str | None], Tensor]]:
         """Yield batch by batch why each image is unreadable, or None, and the logits of the rest.
 
@@ -159,7 +159,7 @@ class Predictor:
             predictions.append(Prediction(*ranked[0], ranked))
         return predictions
 
-    def _read(self, images: Iterable[Picture | StoredImage]) -> Iterator[NDArray[Any] | str]:
+    def _read(self, images: Iterable[Picture | Blob]) -> Iterator[NDArray[Any] | str]:
         """Yield each input as an array for the model, or the reason why it is unreadable."""
         if self.about.blueprint.embeddings:
             yield from (_to_vector(row, self.about.blueprint.shape[0]) for row in images)
@@ -237,7 +237,7 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
     return Predictor(model.about, TorchNetwork(model, device))
 
 
-def _to_blob(picture: Picture | StoredImage) -> Blob:
+def _to_blob(picture: Picture | Blob) -> Blob:
     if isinstance(picture, Tensor):
         picture = _to_numpy(picture)
     if not isinstance(picture, np.ndarray):
@@ -262,7 +262,7 @@ def _to_numpy(tensor: Tensor) -> NDArray[Any]:
     return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
 
 
-def _to_vector(row: Picture | StoredImage, size: int) -> NDArray[np.float32] | str:
+def _to_vector(row: Picture | Blob, size: int) -> NDArray[np.float32] | str:
     """Convert an embedding to float32, or return the reason why that is impossible."""
     if not isinstance(row, (Tensor, np.ndarray, Sequence)) or isinstance(row, (str, bytes)):
         return "this model takes embeddings, not images"

@@ -13,13 +13,13 @@ from torch import Tensor
 from longtail.data.base import Data, Split
 from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
-from longtail.data.decoding.images import StoredImage
+from longtail.data.decoding.images import Blob
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.sources import MemoryStore, Part, Source
 
 
 @dataclass(frozen=True)
-class LabelledPart:
+class EvaluatedPart:
     """The part of labelled data that a model is evaluated on."""
 
     name: str
@@ -30,19 +30,19 @@ class LabelledPart:
     part: Part
 
     @staticmethod
-    def of_source(source: Source, name: str) -> "LabelledPart":
+    def of_source(source: Source, name: str) -> "EvaluatedPart":
         """Take the test part of `source`, else its validation part, else all of it."""
         chosen = next((p for p in ("test", "val") if p in source.parts), "train")
         part = source.parts[chosen]
-        return LabelledPart(name, _name_part(chosen), source.classes, part)
+        return EvaluatedPart(name, _name_part(chosen), source.classes, part)
 
     @staticmethod
-    def of_data(data: Data) -> "LabelledPart":
+    def of_data(data: Data) -> "EvaluatedPart":
         """Take the same part of data that is loaded."""
         parts = {"test": data.test, "val": data.val, "train": data.train}
         chosen, split = next((name, part) for name, part in parts.items() if part is not None)
         unread = _unread(split, data.full_name)
-        return LabelledPart(data.full_name, _name_part(chosen), data.classes, unread)
+        return EvaluatedPart(data.full_name, _name_part(chosen), data.classes, unread)
 
     def __len__(self) -> int:
         return len(self.part)
@@ -58,11 +58,11 @@ class LabelledPart:
         names = dict(enumerate(self.classes))
         return [names.get(label, str(label)) for label in self.part.labels.tolist()]
 
-    def take(self, index: Tensor) -> "LabelledPart":
+    def take(self, index: Tensor) -> "EvaluatedPart":
         """Return the rows at the ascending `index`."""
         return replace(self, part=self.part.take(index))
 
-    def inputs(self) -> Iterator[StoredImage | NDArray[Any]]:
+    def inputs(self) -> Iterator[Blob | NDArray[Any]]:
         """Yield the rows one by one: encoded images, pixels (C, H, W) or embeddings (D,)."""
         store, rows = self.part.store, self.part.rows
         store = store.store if isinstance(store, CachedStore) else store
