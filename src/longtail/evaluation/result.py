@@ -1,7 +1,5 @@
 """The result of a training: figures, settings, images, code and cost; flat as result.json."""
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -15,7 +13,7 @@ from torch import Tensor
 from longtail.core.config import Config
 from longtail.core.environment import commit, versions
 from longtail.core.notebook import html_table
-from longtail.core.spreadsheets import escape_cell
+from longtail.core.spreadsheets import format_rows
 from longtail.data.base import Data
 from longtail.evaluation import summary, tables
 from longtail.evaluation.accuracy import sweep
@@ -307,8 +305,4 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
     Texts do not run as formulas in a spreadsheet: `spreadsheets.restore_cell` reads them back.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([escape_cell(round_floats(cell)) for cell in row] for row in rows)
-    return text.getvalue()
+    return format_rows([header, *([round_floats(cell) for cell in row] for row in rows)])
