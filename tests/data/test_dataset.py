@@ -242,6 +242,9 @@ def test_arrays() -> None:
     named = load((PIXELS, ["owl", "owl", "ant", "ant", "bee", "owl"]))
     assert named.classes == ("ant", "bee", "owl")
     assert load((np.ones((6, 2)), LABELS)).embeddings
+    pandas = pytest.importorskip("pandas")
+    matrix = pandas.DataFrame(np.arange(12.0).reshape(6, 2))
+    assert load((matrix, pandas.Series(LABELS))).train.inputs.shape == (6, 2)
     parts = load({"train": (PIXELS, LABELS), "test": (PIXELS[:1], [2])})
     assert parts.test is not None and parts.test.labels.tolist() == [2]
 

@@ -22,7 +22,7 @@ MOST_DISTINCT = 0.9
 """Share of rows with a label of their own above which labels are taken for ids."""
 
 
-class UnnumberedPart(NamedTuple):
+class LabelledPart(NamedTuple):
     """A part whose labels are as the user gave them."""
 
     store: Store
@@ -36,7 +36,7 @@ class UnnumberedPart(NamedTuple):
     """Columns that may hold the labels instead."""
 
 
-def join_parts(parts: Mapping[str, UnnumberedPart], *, config: DataConfig) -> Source:
+def join_parts(parts: Mapping[str, LabelledPart], *, config: DataConfig) -> Source:
     """Make a source of parts, whose labels are matched with the training classes by name."""
     train = parts["train"]
     labels = {
@@ -96,7 +96,7 @@ def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(distinct, key=int) if all(map(str.isdecimal, distinct)) else distinct)
 
 
-def _name_labels(part: UnnumberedPart) -> list[str]:
+def _name_labels(part: LabelledPart) -> list[str]:
     """Return the class name of each row, or refuse what cannot be one."""
     labels = [simplify(value) for value in part.labels]
     missing = [row for row, label in enumerate(labels) if label is None]
@@ -134,7 +134,7 @@ def _is_number(text: str) -> bool:
     return bool(NUMBER.fullmatch(text)) and not (text.isdecimal() and text != str(int(text)))
 
 
-def _refuse(part: UnnumberedPart, rows: Sequence[int], problem: str, advice: str) -> None:
+def _refuse(part: LabelledPart, rows: Sequence[int], problem: str, advice: str) -> None:
     """Raise an error that counts `rows` and names the first, if there are any."""
     if rows:
         raise UserError(

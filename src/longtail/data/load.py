@@ -3,6 +3,7 @@
 A name or path may end in `:ratio`, which cuts the training part to that imbalance.
 """
 
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -13,13 +14,14 @@ from typing import Any, TypeGuard
 from PIL.Image import Image
 
 from longtail.core.config import RANGES, DataConfig
-from longtail.core.errors import UserError, suggest, unknown_error
+from longtail.core.errors import Problems, UserError, suggest, unknown_error
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
 from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import read_size
+from longtail.data.evaluated import EvaluatedPart
 from longtail.data.formats import (
     cifar,
     coco_crops,
@@ -37,6 +39,8 @@ from longtail.data.prepare import prepare
 from longtail.data.sources import Source
 
 FILES = (*table.SUFFIXES, ".parquet", ".npz")
+log = logging.getLogger(__name__)
+
 SAMPLE = 200
 """Images whose sizes are looked at to choose one."""
 
@@ -103,6 +107,33 @@ def settle_root(data: Any, config: DataConfig) -> DataConfig:
         return config
     root = table.find_root(table.read_csv(path), config)
     return config if root == path.parent else replace(config, root=root)
+
+
+def open_evaluated(data: Any, config: DataConfig) -> EvaluatedPart:
+    """Open the part of `data` that a trained model is evaluated on, without reading an image.
+
+    It is the test part, else the validation part, else all of the data. A folder or a dict needs no
+    training part, and its test part may have classes of its own.
+    """
+    if isinstance(data, Data):
+        return EvaluatedPart.of_data(data)
+    found: tuple[str, Any] | None = None
+    if isinstance(data, Mapping):
+        found = objects.find_evaluated(data)
+    elif is_named(data) and (path := Path(data).expanduser()).is_dir() and os.fspath(data):
+        found = folder.find_evaluated(path)
+    source, name, _ = _open(found[1] if found else data, config)
+    Problems(source.problems).raise_all()
+    for warning in source.warnings:
+        log.warning("%s", warning)
+    opened = EvaluatedPart.of_source(source, name)
+    return replace(opened, name=name_data(data), evaluated_on=found[0]) if found else opened
+
+
+def count_training_images(data: Any, config: DataConfig) -> dict[str, int]:
+    """Count the training images of each class before any cut, without reading one."""
+    source, _, _ = _open(data, config)
+    return dict(zip(source.classes, source.counts().tolist(), strict=True))
 
 
 def is_named(data: Any) -> TypeGuard[str | os.PathLike[str]]:

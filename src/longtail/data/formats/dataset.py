@@ -26,7 +26,7 @@ from longtail.data.decoding.images import Blob
 from longtail.data.formats.columns import find_image_columns
 from longtail.data.formats.folder import Files
 from longtail.data.formats.npz import to_inputs
-from longtail.data.labels import UnnumberedPart, simplify
+from longtail.data.labels import LabelledPart, simplify
 from longtail.data.sources import MemoryStore
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def is_hugging_face(data: object, kind: str = "Dataset") -> bool:
     return isinstance(found, type) and isinstance(data, found)
 
 
-def open_part(data: Any, *, config: DataConfig, where: str = "the dataset") -> UnnumberedPart:
+def open_part(data: Any, *, config: DataConfig, where: str = "the dataset") -> LabelledPart:
     """Open a data set as one part; `where` names it in messages."""
     if isinstance(data, IterableDataset) or is_hugging_face(data, "IterableDataset"):
         raise UserError(
@@ -66,7 +66,7 @@ def open_part(data: Any, *, config: DataConfig, where: str = "the dataset") -> U
     return _open_items(data, tuple(getattr(base, "classes", ())), config, where)
 
 
-def _open_hugging_face(data: Any, config: DataConfig, where: str) -> UnnumberedPart:
+def _open_hugging_face(data: Any, config: DataConfig, where: str) -> LabelledPart:
     """Open a Hugging Face data set; its images stay encoded until they are decoded once."""
     image, label, classes = find_image_columns(data.features.arrow_schema, where)
     _check_filled(data, where)
@@ -87,7 +87,7 @@ def _open_hugging_face(data: Any, config: DataConfig, where: str) -> UnnumberedP
         return paths[row].as_py() or describe(row)
 
     store = ImageStore(blobs, describe, config, row_name=name)
-    return UnnumberedPart(store, labels, f"the column '{label}' of {where}", classes)
+    return LabelledPart(store, labels, f"the column '{label}' of {where}", classes)
 
 
 def _read_paths(data: Any, image: str) -> pa.ChunkedArray:
@@ -104,7 +104,7 @@ def _is_image_folder(data: object) -> bool:
 
 def _open_image_folder(
     data: Any, index: Sequence[int], config: DataConfig, where: str
-) -> UnnumberedPart:
+) -> LabelledPart:
     """Open the files of an ImageFolder, which its transform does not change."""
     _check_filled(index, where)
     if data.transform is not None:
@@ -116,12 +116,12 @@ def _open_image_folder(
     root = Path(data.root).expanduser()
     files = Files(root, (Path(os.path.relpath(path, root)).as_posix() for path, _ in samples))
     labels = [label for _, label in samples]
-    return UnnumberedPart(files.open_store(config), labels, str(root), tuple(data.classes))
+    return LabelledPart(files.open_store(config), labels, str(root), tuple(data.classes))
 
 
 def _open_items(
     data: Any, classes: tuple[str, ...], config: DataConfig, where: str
-) -> UnnumberedPart:
+) -> LabelledPart:
     """Open the items of a data set one by one."""
     _check_filled(data, where)
     first, _ = read_item(data, 0, where)
@@ -134,7 +134,7 @@ def _open_items(
                 f"{rows[0].shape}: embeddings must have one length"
             )
         inputs = to_inputs(np.stack(rows), where)
-        return UnnumberedPart(MemoryStore(inputs, where), labels, where, classes)
+        return LabelledPart(MemoryStore(inputs, where), labels, where, classes)
 
     def blobs(rows: Tensor) -> Iterator[Blob]:
         for row in rows.tolist():
@@ -147,7 +147,7 @@ def _open_items(
             yield _to_blob(image, f"item {row} of {where}")
 
     store = ImageStore(blobs, lambda row: f"item {row} of {where}", config)
-    return UnnumberedPart(store, labels, where, classes)
+    return LabelledPart(store, labels, where, classes)
 
 
 def is_embedding(value: Any) -> bool:

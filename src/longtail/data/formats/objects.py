@@ -17,7 +17,7 @@ from longtail.data.formats import dataset, table
 from longtail.data.formats.columns import find_part
 from longtail.data.formats.folder import PARTS
 from longtail.data.formats.npz import to_inputs
-from longtail.data.labels import UnnumberedPart, join_parts
+from longtail.data.labels import LabelledPart, join_parts
 from longtail.data.sources import MemoryStore, Source
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,12 @@ def open_source(data: Any, *, config: DataConfig) -> Source:
     return join_parts(ordered, config=config)
 
 
+def find_evaluated(data: Mapping[Any, Any]) -> tuple[str, Any] | None:
+    """Find the test part in a dict of parts, else the validation part; None if it has neither."""
+    parts = {find_part(str(word)): part for word, part in data.items()}
+    return next(((part, parts[part]) for part in ("test", "val") if part in parts), None)
+
+
 def name_object(data: Any) -> str:
     """Name data in memory."""
     if isinstance(data, Mapping):
@@ -65,12 +71,13 @@ def holds_embeddings(data: Any) -> bool:
     if _is_frame(data) or dataset.is_hugging_face(data):
         return False
     if isinstance(data, tuple):
-        data = list(zip(*data, strict=False))
+        images = _split_pair(data)[0]
+        return len(images) > 0 and dataset.is_embedding(next(iter(images)))
     readable = hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data)
-    return bool(readable) and dataset.is_embedding(dataset.read_item(data, 0, "the data")[0])
+    return bool(readable) and dataset.is_embedding(dataset.read_item(data, 0, "the dataset")[0])
 
 
-def _open_parts(data: Any, prefix: str, config: DataConfig) -> dict[str, UnnumberedPart]:
+def _open_parts(data: Any, prefix: str, config: DataConfig) -> dict[str, LabelledPart]:
     """Open a table in its parts, and anything else as one part; `prefix` names it in messages."""
     if _is_frame(data):
         return table.open_parts(table.read_frame(data, f"{prefix}the table"), config)
@@ -84,22 +91,27 @@ def _is_frame(data: object) -> bool:
     return found is not None and isinstance(data, found)
 
 
-def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> UnnumberedPart:
-    """Open images or embeddings, and their labels."""
+def _split_pair(data: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    """Return images or embeddings, and their labels."""
     if len(data) != 2 or not all(hasattr(values, "__len__") for values in data):
         raise UserError(
             f"a tuple of {len(data)} was given: (images, labels), two rows of one length, is "
             "expected, or a path"
         )
-    images, labels = data
-    labels = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    images, labels = (v.to_numpy() if hasattr(v, "to_numpy") else v for v in data)  # of pandas
+    return images, labels.tolist() if hasattr(labels, "tolist") else list(labels)
+
+
+def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> LabelledPart:
+    """Open images or embeddings, and their labels."""
+    images, labels = _split_pair(data)
     if len(images) != len(labels) or not labels:
         raise UserError(
             f"{where} have {len(images):,} images and {len(labels):,} labels: one label for each "
             "image is expected, and at least one"
         )
-    if isinstance(images, np.ndarray | Tensor):
+    if isinstance(images, np.ndarray | Tensor) and images.dtype != object:
         inputs = to_inputs(images, where)
-        return UnnumberedPart(MemoryStore(inputs, where), labels, where)
+        return LabelledPart(MemoryStore(inputs, where), labels, where)
     pairs = list(zip(images, labels, strict=True))
     return dataset.open_part(pairs, config=config, where=where)

@@ -25,7 +25,7 @@ from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import StoredImage
 from longtail.data.formats.columns import ImageColumns, find_image_columns, find_part
 from longtail.data.formats.folder import PARTS
-from longtail.data.labels import UnnumberedPart, join_parts
+from longtail.data.labels import LabelledPart, join_parts
 from longtail.data.sources import Source
 
 SHARD = re.compile(r"(?P<word>[a-z]+)(-\d+-of-(?P<total>\d+)(-\w+)?)?\.parquet", re.IGNORECASE)
@@ -110,7 +110,7 @@ class Shards:
         return self.names[row].as_py() or self.describe(row)
 
 
-def _open_part(paths: Sequence[Path], config: DataConfig) -> UnnumberedPart:
+def _open_part(paths: Sequence[Path], config: DataConfig) -> LabelledPart:
     """Open the files of one part, which must have the same layout and classes."""
     _check_complete(paths)
     shards = [_read_shard(path) for path in paths]
@@ -133,7 +133,7 @@ def _open_part(paths: Sequence[Path], config: DataConfig) -> UnnumberedPart:
         return f"{' '.join(map(hash_file, paths))} {describe_size(config)}"
 
     where = f"the column '{label}' of {paths[0]}"
-    return UnnumberedPart(CachedStore(images, content), labels, where, classes)
+    return LabelledPart(CachedStore(images, content), labels, where, classes)
 
 
 class Shard(NamedTuple):

@@ -12,7 +12,7 @@ from longtail.data.catalogue import data_root
 from longtail.data.formats.columns import find_column, find_part
 from longtail.data.formats.folder import PARTS
 from longtail.data.formats.lists import ImageList, check_repeated, open_files
-from longtail.data.labels import UnnumberedPart, join_parts, look_like_ids, simplify
+from longtail.data.labels import LabelledPart, join_parts, look_like_ids, simplify
 from longtail.data.sources import Source
 
 SUFFIXES = (".csv", ".tsv")
@@ -92,7 +92,7 @@ def open_source(table: Table, *, config: DataConfig) -> Source:
     return join_parts(open_parts(table, config), config=config)
 
 
-def open_parts(table: Table, config: DataConfig) -> dict[str, UnnumberedPart]:
+def open_parts(table: Table, config: DataConfig) -> dict[str, LabelledPart]:
     """Open every part of a table; all rows are for training if there is no column `split`."""
     path = find_column(table.names, "path", PATHS, table.where)
     label = find_column(table.names, "label", LABELS, table.where)
@@ -115,10 +115,8 @@ def open_parts(table: Table, config: DataConfig) -> dict[str, UnnumberedPart]:
     where = f"the column '{label}' of {table.where}"
     repeating = _list_repeating(table) if look_like_ids(labels, config) else ()
     return {
-        part: UnnumberedPart(
-            open_files(listed, root, looked, config), listed.labels, where, others=repeating
-        )
-        for part, listed in rows.items()
+        part: LabelledPart(store, rows[part].labels, where, others=repeating)
+        for part, store in open_files(rows, root, looked, config).items()
     }
 
 
