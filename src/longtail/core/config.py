@@ -24,9 +24,9 @@ class DataConfig:
     """Where the images come from."""
 
     root: Path | None = None
-    """Folder of named data sets, or of a list's images; $LONGTAIL_DATA by default."""
+    """Folder of named data sets, or of the images of a list or table; $LONGTAIL_DATA by default."""
     list: Path | None = None
-    """Training list in the style of ImageNet-LT: one 'path label' per line."""
+    """Training list in the style of ImageNet-LT: one 'path label' per line, numbers or text."""
     val_list: Path | None = None
     """Validation list in the same format."""
     test_list: Path | None = None
@@ -183,7 +183,7 @@ class Config(Settings):
     parts: ClassVar[tuple[str, ...]] = ("files", "train", "machine")
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = RANGES
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
-    """Name, folder or file of the data set; see `longtail data`."""
+    """Name, folder, .csv, .parquet or .npz of the data set; see `longtail data`."""
     method: str = "deconfound-tde"
     """A method from `longtail methods`, several separated by commas, or `all`."""
     options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
