@@ -143,7 +143,8 @@ def _list_places(table: Table, config: DataConfig) -> list[Path]:
     """--root, else the table's folder, the working directory and $LONGTAIL_DATA."""
     root = data_root(config)
     places = [root] if config.root else [table.folder, Path.cwd(), root]
-    return list(dict.fromkeys(place for place in places if place is not None))
+    known = {place.absolute(): place for place in reversed(places) if place is not None}
+    return list(reversed(known.values()))
 
 
 def _read_paths(table: Table, name: str) -> list[str]:
