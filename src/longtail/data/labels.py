@@ -27,7 +27,7 @@ class LabelledPart(NamedTuple):
 
     store: Store
     labels: Sequence[Any]
-    """(N,)"""
+    """(N,) whole numbers, floats or text."""
     where: str
     """Origin of the labels in messages, such as "the column 'class' of photos.csv"."""
     names: tuple[str, ...] = ()
