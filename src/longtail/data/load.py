@@ -3,6 +3,7 @@
 A name or path may end in `:ratio`, which cuts the training part to that imbalance.
 """
 
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -13,13 +14,14 @@ from typing import Any, TypeGuard
 from PIL.Image import Image
 
 from longtail.core.config import RANGES, DataConfig
-from longtail.core.errors import UserError, suggest, unknown_error
+from longtail.core.errors import Problems, UserError, suggest, unknown_error
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
 from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import read_size
+from longtail.data.evaluated import EvaluatedPart
 from longtail.data.formats import (
     cifar,
     coco_crops,
@@ -37,6 +39,8 @@ from longtail.data.prepare import prepare
 from longtail.data.sources import Source
 
 FILES = (*table.SUFFIXES, ".parquet", ".npz")
+log = logging.getLogger(__name__)
+
 SAMPLE = 200
 """Images whose sizes are looked at to choose one."""
 
@@ -68,6 +72,7 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
     config = config or DataConfig()
     config = with_values(config, vars(config) | options)
     check_values(config, RANGES)
+    config = settle_root(data, config)
     source, base, ratio = _open(data, config)
     return prepare(source, name=base, ratio=ratio, config=config)
 
@@ -95,9 +100,50 @@ def choose_image_size(data: Any, config: DataConfig, largest: int) -> int | None
     return max(32, min(typical, largest) // 32 * 32)
 
 
+def settle_root(data: Any, config: DataConfig) -> DataConfig:
+    """Set the root of a table's paths, so that they are found from any working directory."""
+    path = Path(_split_ratio(os.fspath(data))[0]).expanduser() if is_named(data) else Path()
+    if config.root or path.suffix.lower() not in table.SUFFIXES or not path.is_file():
+        return config
+    root = table.find_root(table.read_csv(path), config)
+    return config if root == path.parent else replace(config, root=root)
+
+
+def open_evaluated(data: Any, config: DataConfig) -> EvaluatedPart:
+    """Open the part of `data` that a trained model is evaluated on, without reading an image.
+
+    It is the test part, else the validation part, else all of the data. A folder or a dict needs no
+    training part, and its test part may have classes of its own.
+    """
+    if isinstance(data, Data):
+        return EvaluatedPart.of_data(data)
+    found: tuple[str, Any] | None = None
+    if isinstance(data, Mapping):
+        found = objects.find_evaluated(data)
+    elif is_named(data) and (path := Path(data).expanduser()).is_dir() and os.fspath(data):
+        found = folder.find_evaluated(path)
+    source, name, _ = _open(found[1] if found else data, config)
+    Problems(source.problems).raise_all()
+    for warning in source.warnings:
+        log.warning("%s", warning)
+    opened = EvaluatedPart.of_source(source, name)
+    return replace(opened, name=name_data(data), evaluated_on=found[0]) if found else opened
+
+
+def count_training_images(data: Any, config: DataConfig) -> dict[str, int]:
+    """Count the training images of each class before any cut, without reading one."""
+    source, _, _ = _open(data, config)
+    return dict(zip(source.classes, source.counts().tolist(), strict=True))
+
+
 def is_named(data: Any) -> TypeGuard[str | os.PathLike[str]]:
     """Whether `data` is a name or a path, not data in memory."""
     return isinstance(data, str | os.PathLike)
+
+
+def holds_embeddings(data: Any) -> bool:
+    """Whether data in memory consists of embeddings."""
+    return not is_named(data) and objects.holds_embeddings(data)
 
 
 def name_data(data: Any) -> str:
