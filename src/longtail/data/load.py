@@ -72,6 +72,7 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
     config = config or DataConfig()
     config = with_values(config, vars(config) | options)
     check_values(config, RANGES)
+    config = settle_root(data, config)
     source, base, ratio = _open(data, config)
     return prepare(source, name=base, ratio=ratio, config=config)
 
@@ -97,6 +98,15 @@ def choose_image_size(data: Any, config: DataConfig, largest: int) -> int | None
         return None
     typical = sorted(min(size) for size in sizes)[len(sizes) // 4]
     return max(32, min(typical, largest) // 32 * 32)
+
+
+def settle_root(data: Any, config: DataConfig) -> DataConfig:
+    """Set the root of a table's paths, so that they are found from any working directory."""
+    path = Path(_split_ratio(os.fspath(data))[0]).expanduser() if is_named(data) else Path()
+    if config.root or path.suffix.lower() not in table.SUFFIXES or not path.is_file():
+        return config
+    root = table.find_root(table.read_csv(path), config)
+    return config if root == path.parent else replace(config, root=root)
 
 
 def open_evaluated(data: Any, config: DataConfig) -> EvaluatedPart:
@@ -129,6 +139,11 @@ def count_training_images(data: Any, config: DataConfig) -> dict[str, int]:
 def is_named(data: Any) -> TypeGuard[str | os.PathLike[str]]:
     """Whether `data` is a name or a path, not data in memory."""
     return isinstance(data, str | os.PathLike)
+
+
+def holds_embeddings(data: Any) -> bool:
+    """Whether data in memory consists of embeddings."""
+    return not is_named(data) and objects.holds_embeddings(data)
 
 
 def name_data(data: Any) -> str:
