@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet
 from torch import nn
 
 import longtail as lt
@@ -120,6 +122,25 @@ class TestOtherData:
                 "data": lt.evaluate(run, other).data,
                 "evaluated_on": "test" if isinstance(other, dict) else "all",
             }
+
+    def test_tables_and_shards_without_a_training_part(self, place, run, tmp_path):
+        folder = place / "other" / "test"
+        expected = lt.evaluate(run, place / "other").to_json()
+        rows = [f"{path},{path.parent.name},testing" for path in sorted(folder.rglob("*.png"))]
+        table = tmp_path / "rows.csv"
+        table.write_text("\n".join(["path,label,split", *rows]))
+        assert lt.evaluate(run, table).to_json() == expected | {"data": "rows.csv"}
+        with pytest.raises(UserError, match="has no row with 'train'"):
+            lt.load(table)
+        table.write_text("\n".join(["path,label,split", f"{folder}/bee/0.png,bee,train", *rows]))
+        assert lt.evaluate(run, table).to_json() == expected | {"data": "rows.csv"}
+        files = sorted(folder.rglob("*.png"))
+        images = [{"bytes": path.read_bytes(), "path": None} for path in files]
+        names = [path.parent.name for path in files]
+        (tmp_path / "hub" / "data").mkdir(parents=True)
+        shard = tmp_path / "hub" / "data" / "test-00000-of-00001.parquet"
+        parquet.write_table(pa.table({"image": images, "label": names}), shard)
+        assert lt.evaluate(run, tmp_path / "hub").to_json() == expected | {"data": "hub"}
 
     def test_loaded_data_of_another_size(self, run):
         other = replace(tiny_data(), classes=PHOTOS)  # 8x8, and the run has 16x16

@@ -38,9 +38,9 @@ from longtail.data.formats import (
 from longtail.data.prepare import prepare
 from longtail.data.sources import Source
 
-FILES = (*table.SUFFIXES, ".parquet", ".npz")
 log = logging.getLogger(__name__)
 
+FILES = (*table.SUFFIXES, ".parquet", ".npz")
 SAMPLE = 200
 """Images whose sizes are looked at to choose one."""
 
@@ -112,22 +112,30 @@ def settle_root(data: Any, config: DataConfig) -> DataConfig:
 def open_evaluated(data: Any, config: DataConfig) -> EvaluatedPart:
     """Open the part of `data` that a trained model is evaluated on, without reading an image.
 
-    It is the test part, else the validation part, else all of the data. A folder or a dict needs no
-    training part, and its test part may have classes of its own.
+    It is the test part, else the validation part, else all of the data. No training part is needed,
+    and the classes of a test part need not be those of the training part beside it.
     """
     if isinstance(data, Data):
         return EvaluatedPart.of_data(data)
-    found: tuple[str, Any] | None = None
-    if isinstance(data, Mapping):
-        found = objects.find_evaluated(data)
-    elif is_named(data) and (path := Path(data).expanduser()).is_dir() and os.fspath(data):
-        found = folder.find_evaluated(path)
+    found = _find_evaluated(data)
     source, name, _ = _open(found[1] if found else data, config)
     Problems(source.problems).raise_all()
     for warning in source.warnings:
         log.warning("%s", warning)
     opened = EvaluatedPart.of_source(source, name)
     return replace(opened, name=name_data(data), evaluated_on=found[0]) if found else opened
+
+
+def _find_evaluated(data: Any) -> tuple[str, Any] | None:
+    """Find the part of `data` to evaluate on, if it can be opened alone, and what to open."""
+    if not is_named(data):
+        return objects.find_evaluated(data)
+    path = Path(data).expanduser()
+    if os.fspath(data) and path.is_dir():
+        return parquet.find_evaluated(path) or folder.find_evaluated(path)
+    if path.suffix.lower() in table.SUFFIXES and path.is_file():
+        return table.find_evaluated(table.read_csv(path))
+    return None
 
 
 def count_training_images(data: Any, config: DataConfig) -> dict[str, int]:

@@ -62,16 +62,13 @@ class Folder(ABC, Generic[C]):
         return f"{type(self).__name__}({str(self.folder)!r})"
 
     def _repr_html_(self) -> str:
-        title = repr(self)
-        if not (self.folder / "config.yaml").exists():
-            return html_table(["state"], [["not started"]], title)
         if not self.finished:
-            return html_table(["state"], [[f"unfinished: {self.resume_line}"]], title)
+            return html_table(["state"], [["unfinished"]], repr(self))
         result = self.result
         names = ("method", "data", "seed", "alpha", "overall", "many", "medium", "few")
         alpha = result["alpha"] if result["alpha"] is None else f"{result['alpha']:g}"
         cells = {**result, "alpha": alpha}
-        return html_table(names, [[cells[name] for name in names]], title)
+        return html_table(names, [[cells[name] for name in names]], repr(self))
 
     @staticmethod
     @abstractmethod

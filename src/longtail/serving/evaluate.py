@@ -17,7 +17,7 @@ from torch import Tensor
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, list_some, suggest
 from longtail.core.progress import log_progress
-from longtail.data.base import ClassCounts, Data
+from longtail.data.base import ClassCounts
 from longtail.data.evaluated import EvaluatedPart
 from longtail.data.load import open_evaluated
 from longtail.evaluation import summary, tables
@@ -90,7 +90,7 @@ class ModelEvaluation:
 
 def evaluate(
     model: Run | Predictor | Path | str,
-    data: Data | Path | str | None = None,
+    data: Any = None,
     alpha: Auto | None = None,
 ) -> ClassifierResult | ModelEvaluation:
     """Evaluate a model on labelled data; nothing is written.
@@ -146,7 +146,7 @@ def _name_model(model: Run | Predictor | Path | str) -> str:
     return short_name(str(model.folder if isinstance(model, Run) else model))
 
 
-def _open_part(predictor: Predictor, run: Run | None, data: Data | Path | str) -> EvaluatedPart:
+def _open_part(predictor: Predictor, run: Run | None, data: Any) -> EvaluatedPart:
     """Open the part of `data` to evaluate on, for images as the model takes them."""
     blueprint = predictor.about.blueprint
     config = DataConfig(
