@@ -27,8 +27,9 @@ class ImageFacts:
     """Pillow's name of the colours, such as RGB, L for grey or CMYK."""
     rotated: bool
     """Whether an EXIF tag says that the pixels are not stored upright."""
-    thumbnail: NDArray[np.uint8]
-    """(SIDE, SIDE, 3), upright; the image is squeezed into a square."""
+    thumbnail: NDArray[np.uint8] | None
+    """(SIDE, SIDE, 3), upright; the image is squeezed into a square. None for a crop: crops of one
+    photograph overlap, and are alike without being copies."""
 
 
 def inspect_image(blob: Blob) -> ImageFacts | str:
@@ -39,7 +40,7 @@ def inspect_image(blob: Blob) -> ImageFacts | str:
         with _open(blob) as image:
             size, mode = upright_size(image), image.mode
             rotated = read_orientation(image) != UPRIGHT
-            pixels = decode_small(image, SIDE * OVERSAMPLING)
+            pixels = _decode_small(image, SIDE * OVERSAMPLING)
     except (MemoryError, ImportError):  # not the image's fault
         raise
     except Exception:  # a full decode explains it
@@ -48,7 +49,24 @@ def inspect_image(blob: Blob) -> ImageFacts | str:
     return ImageFacts(size, mode, rotated, _shrink(pixels))
 
 
-def decode_small(image: Image.Image, side: int) -> Image.Image:
+def encode_thumbnail(blob: Blob, side: int) -> bytes | None:
+    """Return a JPEG of the image within `side` x `side` pixels; None if it is unreadable."""
+    try:
+        image = Image.fromarray(decode(blob)) if isinstance(blob, Crop) else _open_small(blob, side)
+        image.thumbnail((side, side))
+        stream = io.BytesIO()
+        image.save(stream, "JPEG", quality=75)
+        return stream.getvalue()
+    except Exception:  # inspect_image has the reason
+        return None
+
+
+def _open_small(blob: Blob, side: int) -> Image.Image:
+    with _open(blob) as image:
+        return _decode_small(image, side)
+
+
+def _decode_small(image: Image.Image, side: int) -> Image.Image:
     """Decode an open image to RGB, upright; a JPEG at the lowest resolution above `side`."""
     if image.format == "JPEG":
         image.draft("RGB", (side, side))
@@ -70,8 +88,7 @@ def _inspect_crop(crop: Crop) -> ImageFacts | str:
     pixels = try_decode(crop, None)
     if isinstance(pixels, str):
         return pixels
-    image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
-    return ImageFacts(image.size, "RGB", False, _shrink(image))
+    return ImageFacts((pixels.shape[2], pixels.shape[1]), "RGB", False, None)
 
 
 def _shrink(image: Image.Image) -> NDArray[np.uint8]:
