@@ -13,6 +13,7 @@ from longtail.data.decoding.thumbnails import encode_thumbnail
 from longtail.data.duplicates import Row
 from longtail.data.findings import Finding
 from longtail.data.inspection import Inspection
+from longtail.evaluation.result import short_name
 from longtail.reporting import audit_text
 from longtail.reporting.outlook import RunOutlook
 from longtail.reporting.tail_picture import COLOURS, draw_tail
@@ -37,7 +38,7 @@ def render_page(
 ) -> str:
     """Render a page that is complete in one file."""
     return template("audit.html.j2").render(
-        title=make_printable(inspection.name),
+        title=make_printable(short_name(inspection.name)),
         body=render_body(inspection, findings, outlook),
         style=source("style.css"),
     )
@@ -52,7 +53,7 @@ def render_body(
     order = sorted(range(len(names)), key=lambda number: (-counts["train"][number], number))
     thumbnails = _make_thumbnails(inspection, findings)
     return template("audit_body.html.j2").render(
-        name=make_printable(inspection.name),
+        name=make_printable(short_name(inspection.name)),
         rows="images" if inspection.facts else "rows",
         parts={part: sum(each) for part, each in counts.items()},
         imbalance=audit_text.describe_imbalance(counts["train"]),

@@ -85,7 +85,7 @@ def draw_bars(names: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
     longest = min(max(len(names[number]) for block in blocks for number in block), NAME_WIDTH)
     largest = max(counts) or 1
     digits = len(f"{largest:,}")
-    room = WIDTH - longest - digits - 3
+    room = WIDTH - longest - digits - 2
     for place, block in enumerate(blocks):
         if place:
             hidden = order.index(block[0]) - order.index(blocks[place - 1][-1]) - 1

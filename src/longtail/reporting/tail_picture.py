@@ -25,13 +25,11 @@ def draw_tail(names: Sequence[str], counts: Sequence[int]) -> str:
     each = -(-len(order) // MOST)  # classes that share a bar
     bars = [order[start : start + each] for start in range(0, len(order), each)]
     split_of = {c: name for name, classes in _splits(counts).items() for c in classes}
-    largest = max(counts, default=0) or 1
-    width = 100 / max(len(bars), 1)
+    largest, width = max(counts) or 1, 100 / len(bars)
     lines = []
     for number, members in enumerate(bars):
-        height = (HEIGHT - TOP - BOTTOM) * counts[members[0]] / largest
-        height = max(height, 1.0)
-        split = split_of[members[0]]
+        count, split = counts[members[0]], split_of[members[0]]
+        height = max((HEIGHT - TOP - BOTTOM) * count / largest, min(count, 1))  # 1 pixel is seen
         lines.append(
             f'<rect x="{number * width:.3f}%" y="{HEIGHT - BOTTOM - height:.1f}" '
             f'width="{width * 0.86:.3f}%" height="{height:.1f}" '
@@ -52,10 +50,10 @@ def draw_tail(names: Sequence[str], counts: Sequence[int]) -> str:
                 f'style="{text}">{shown}, {counts[number]:,}</text>'
             )
     inside = "\n".join(lines)
-    label = f"Training images of {len(counts)} classes, {largest} to {min(counts, default=0)}"
+    label = f"Training images of {len(counts)} classes, {largest} to {min(counts)}"
     return (
         f'<svg class="tail" role="img" aria-label="{label}" width="100%" height="{HEIGHT}" '
-        f'xmlns="http://www.w3.org/2000/svg">\n{inside}\n</svg>'
+        f'style="height: {HEIGHT}px" xmlns="http://www.w3.org/2000/svg">\n{inside}\n</svg>'
     )
 
 
