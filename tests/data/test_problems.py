@@ -133,6 +133,14 @@ def test_a_list_is_compared_by_content(
     assert "1 images have two labels" in caplog.text
 
 
+def test_missing_files_of_all_lists_come_at_once(paint: Painter, tmp_path: Path) -> None:
+    painted(paint, "a.png", "b.png")
+    for name, gone in (("train", "x.png"), ("test", "y.png")):
+        (tmp_path / f"{name}.txt").write_text(f"a.png 0\nb.png 1\n{gone} 1\n")
+    with pytest.raises(SeveralErrors, match=r"(?s)x\.png does not exist.*y\.png does not exist"):
+        load(list=tmp_path / "train.txt", test_list=tmp_path / "test.txt")
+
+
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="there are no symbolic links")
 class TestLinks:
     def test_a_class_that_links_to_another_is_refused(self, paint: Painter, tmp_path: Path) -> None:

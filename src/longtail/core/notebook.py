@@ -1,4 +1,4 @@
-"""Values as HTML, for notebooks that show what a cell returns."""
+"""Tables of values: the text of a cell, and HTML for notebooks."""
 
 from collections.abc import Iterable, Sequence
 from html import escape

@@ -1,7 +1,20 @@
-"""Text cells of CSV files, which must not run as formulas in a spreadsheet."""
+"""CSV files for people: no text in them runs as a formula in a spreadsheet."""
+
+import csv
+import io
+from collections.abc import Iterable
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """Characters that make a spreadsheet read a cell as a formula."""
+
+
+def format_rows(rows: Iterable[Iterable[object]]) -> str:
+    """Format rows as lines of CSV; None is an empty cell."""
+    text = io.StringIO()
+    # with this line end the writer also quotes a cell with a lone carriage return
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerows([escape_cell(cell) for cell in row] for row in rows)
+    return text.getvalue().replace("\r\n", "\n")
 
 
 def escape_cell(cell: object) -> object:

@@ -70,7 +70,7 @@ def join_parts(parts: Mapping[str, LabelledPart], *, config: DataConfig) -> Sour
 def look_like_ids(labels: Sequence[Any], config: DataConfig) -> bool:
     """Whether nearly every row has a label of its own; --min-count declares that it may."""
     enough = len(labels) >= FEW_ROWS and not config.min_count
-    return enough and len(set(labels)) > MOST_DISTINCT * len(labels)
+    return enough and len(set(map(str, labels))) > MOST_DISTINCT * len(labels)
 
 
 def simplify(value: Any) -> Any:
@@ -110,9 +110,9 @@ def _name_labels(part: LabelledPart) -> list[str]:
     if 0 < len(texts) < len(labels):
         number = next(row for row, label in enumerate(labels) if not isinstance(label, str))
         raise UserError(
-            f"{part.where}: some labels are numbers, such as {labels[number]} "
-            f"({part.store.describe(number)}), and some are text, such as '{labels[texts[0]]}' "
-            f"({part.store.describe(texts[0])}): make all of them text, or all numbers"
+            f"{part.where}: some labels are numbers, such as {labels[number]} in "
+            f"{part.store.describe(number)}, and some are text, such as '{labels[texts[0]]}' in "
+            f"{part.store.describe(texts[0])}: make all of them text, or all numbers"
         )
     fractions = [row for row, label in enumerate(labels) if isinstance(label, float)]
     shown = f"the label {labels[fractions[0]]} is not whole" if fractions else ""

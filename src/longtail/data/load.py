@@ -3,6 +3,7 @@
 A name or path may end in `:ratio`, which cuts the training part to that imbalance.
 """
 
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import Any, TypeGuard
 from PIL.Image import Image
 
 from longtail.core.config import RANGES, DataConfig
-from longtail.core.errors import UserError, suggest, unknown_error
+from longtail.core.errors import Problems, UserError, suggest, unknown_error
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
@@ -21,6 +22,7 @@ from longtail.data.cut import cut
 from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import read_size
+from longtail.data.evaluated import EvaluatedPart
 from longtail.data.formats import (
     cifar,
     coco_crops,
@@ -38,6 +40,8 @@ from longtail.data.prepare import prepare
 from longtail.data.sources import Source
 
 FILES = (*table.SUFFIXES, ".parquet", ".npz")
+log = logging.getLogger(__name__)
+
 SAMPLE = 200
 """Images whose sizes are looked at to choose one."""
 
@@ -62,7 +66,7 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
     Raises:
         UserError: if there is no such data, or it cannot be trained on.
     """
-    config = _set_options(config, options)
+    config = _set_options(data, config, options)
     source, base, ratio = _open(data, config)
     return prepare(source, name=base, ratio=ratio, config=config)
 
@@ -72,14 +76,14 @@ def open_unread(data: Any = "", **options: Any) -> tuple[str, Source]:
 
     A cut to a ratio is made, and problems that would prevent training stay in the source.
     """
-    config = _set_options(None, options)
+    config = _set_options(data, None, options)
     config = replace(config, image_size=config.image_size or 64)  # boxes open only with a size
     source, base, ratio = _open(data, config)
     return (base, source) if ratio is None else (f"{base}:{ratio:g}", cut(source, ratio))
 
 
-def _set_options(config: DataConfig | None, options: dict[str, Any]) -> DataConfig:
-    """Return `config` with `options`, all checked."""
+def _set_options(data: Any, config: DataConfig | None, options: dict[str, Any]) -> DataConfig:
+    """Return `config` with `options`, all checked, for reading `data`."""
     known = [field.name for field in fields(DataConfig)]
     for option in options:
         if option not in known:
@@ -87,7 +91,7 @@ def _set_options(config: DataConfig | None, options: dict[str, Any]) -> DataConf
     config = config or DataConfig()
     config = with_values(config, vars(config) | options)
     check_values(config, RANGES)
-    return config
+    return settle_root(data, config)
 
 
 def choose_image_size(data: Any, config: DataConfig, largest: int) -> int | None:
@@ -113,9 +117,50 @@ def choose_image_size(data: Any, config: DataConfig, largest: int) -> int | None
     return max(32, min(typical, largest) // 32 * 32)
 
 
+def settle_root(data: Any, config: DataConfig) -> DataConfig:
+    """Set the root of a table's paths, so that they are found from any working directory."""
+    path = Path(_split_ratio(os.fspath(data))[0]).expanduser() if is_named(data) else Path()
+    if config.root or path.suffix.lower() not in table.SUFFIXES or not path.is_file():
+        return config
+    root = table.find_root(table.read_csv(path), config)
+    return config if root == path.parent else replace(config, root=root)
+
+
+def open_evaluated(data: Any, config: DataConfig) -> EvaluatedPart:
+    """Open the part of `data` that a trained model is evaluated on, without reading an image.
+
+    It is the test part, else the validation part, else all of the data. A folder or a dict needs no
+    training part, and its test part may have classes of its own.
+    """
+    if isinstance(data, Data):
+        return EvaluatedPart.of_data(data)
+    found: tuple[str, Any] | None = None
+    if isinstance(data, Mapping):
+        found = objects.find_evaluated(data)
+    elif is_named(data) and (path := Path(data).expanduser()).is_dir() and os.fspath(data):
+        found = folder.find_evaluated(path)
+    source, name, _ = _open(found[1] if found else data, config)
+    Problems(source.problems).raise_all()
+    for warning in source.warnings:
+        log.warning("%s", warning)
+    opened = EvaluatedPart.of_source(source, name)
+    return replace(opened, name=name_data(data), evaluated_on=found[0]) if found else opened
+
+
+def count_training_images(data: Any, config: DataConfig) -> dict[str, int]:
+    """Count the training images of each class before any cut, without reading one."""
+    source, _, _ = _open(data, config)
+    return dict(zip(source.classes, source.counts().tolist(), strict=True))
+
+
 def is_named(data: Any) -> TypeGuard[str | os.PathLike[str]]:
     """Whether `data` is a name or a path, not data in memory."""
     return isinstance(data, str | os.PathLike)
+
+
+def holds_embeddings(data: Any) -> bool:
+    """Whether data in memory consists of embeddings."""
+    return not is_named(data) and objects.holds_embeddings(data)
 
 
 def name_data(data: Any) -> str:

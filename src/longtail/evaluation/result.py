@@ -1,7 +1,5 @@
 """The result of a training: figures, settings, images, code and cost; flat as result.json."""
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -15,7 +13,7 @@ from torch import Tensor
 from longtail.core.config import Config
 from longtail.core.environment import commit, versions
 from longtail.core.notebook import html_table
-from longtail.core.spreadsheets import escape_cell
+from longtail.core.spreadsheets import format_rows
 from longtail.data.base import Data
 from longtail.evaluation import summary, tables
 from longtail.evaluation.accuracy import sweep
@@ -143,15 +141,17 @@ class Result(Generic[Details]):
     """A strength or a rule that held-out data chose, and all candidates; empty without a choice."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._title}: {tables.describe_splits(self._splits)})"
+        return f"{type(self).__name__}({self.title}: {tables.describe_splits(self._splits)})"
 
     def _repr_html_(self) -> str:
-        return html_table(list(self._splits), [list(self._splits.values())], self._title)
+        return html_table(list(self._splits), [list(self._splits.values())], self.title)
 
     @property
-    def _title(self) -> str:
-        alpha = "" if self.alpha is None else f", alpha {self.alpha:g}"
-        return f"{self.method} on {self.data}, seed {self.seed}{alpha}"
+    def title(self) -> str:
+        """Method, alpha, data, part and seed in words."""
+        alpha = "" if self.alpha is None else f" at alpha {self.alpha:g}"
+        part = f"the {tables.PARTS[self.provenance.evaluated_on]} part of {self.data}"
+        return f"{self.method}{alpha} on {part}, seed {self.seed}"
 
     @property
     def _splits(self) -> dict[str, float | None]:
@@ -179,7 +179,7 @@ class ClassifierResult(Result[ClassifierDetails]):
     metrics: Metrics
 
     def _repr_html_(self) -> str:
-        return summary.to_html(self.metrics, self._title)
+        return summary.to_html(self.metrics, self.title)
 
 
 KEYS = (
@@ -305,8 +305,4 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
     Texts do not run as formulas in a spreadsheet: `spreadsheets.restore_cell` reads them back.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([escape_cell(round_floats(cell)) for cell in row] for row in rows)
-    return text.getvalue()
+    return format_rows([header, *([round_floats(cell) for cell in row] for row in rows)])

@@ -124,10 +124,10 @@ def _open_items(
 ) -> LabelledPart:
     """Open the items of a data set one by one."""
     _check_filled(data, where)
-    first, _ = _read_item(data, 0, where)
+    first, _ = read_item(data, 0, where)
     labels = _read_labels(data, where)
-    if not isinstance(first, str | bytes | os.PathLike | Image.Image) and np.ndim(first) == 1:
-        rows = [_to_array(_read_item(data, row, where)[0]) for row in range(len(data))]
+    if is_embedding(first):
+        rows = [_to_array(read_item(data, row, where)[0]) for row in range(len(data))]
         if odd := [row for row, values in enumerate(rows) if values.shape != rows[0].shape]:
             raise UserError(
                 f"item {odd[0]} of {where} has the shape {rows[odd[0]].shape} and item 0 "
@@ -138,7 +138,7 @@ def _open_items(
 
     def blobs(rows: Tensor) -> Iterator[Blob]:
         for row in rows.tolist():
-            image, label = _read_item(data, row, where)
+            image, label = read_item(data, row, where)
             if simplify(label) != simplify(labels[row]):
                 raise UserError(
                     f"item {row} of {where} has the label {label!r} and its `targets` say "
@@ -148,6 +148,12 @@ def _open_items(
 
     store = ImageStore(blobs, lambda row: f"item {row} of {where}", config)
     return LabelledPart(store, labels, where, classes)
+
+
+def is_embedding(value: Any) -> bool:
+    """Whether the first value of an item is a row of numbers, not an image."""
+    kinds = (str, bytes, os.PathLike, Image.Image)
+    return not isinstance(value, kinds) and getattr(value, "ndim", np.ndim(value)) == 1
 
 
 def _check_filled(data: Any, where: str) -> None:
@@ -160,10 +166,10 @@ def _read_labels(data: Any, where: str) -> Sequence[Any]:
     targets = getattr(data, "targets", None)
     if isinstance(targets, Sequence | np.ndarray | Tensor) and len(targets) == len(data):
         return targets if isinstance(targets, Sequence) else list(targets.tolist())
-    return [_read_item(data, row, where)[1] for row in range(len(data))]
+    return [read_item(data, row, where)[1] for row in range(len(data))]
 
 
-def _read_item(data: Any, row: int, where: str) -> tuple[Any, Any]:
+def read_item(data: Any, row: int, where: str) -> tuple[Any, Any]:
     """Read one item, which must be a pair of an image and a label."""
     try:
         item = data[row]

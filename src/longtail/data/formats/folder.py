@@ -132,6 +132,16 @@ def _open_part(
     return Part.whole(files.open_store(config), torch.tensor(labels))
 
 
+def find_evaluated(root: Path) -> tuple[str, Path] | None:
+    """Find the test part under `root`, else the validation part; None if it has neither."""
+    inside = {name.lower(): path for name, path in _subfolders(root).items()}
+    for part in ("test", "val"):
+        for name in PARTS[part]:
+            if name in inside and _subfolders(inside[name]):  # else it may be a class
+                return part, inside[name]
+    return None
+
+
 def _describe_ignored(root: Path, folders: Mapping[str, Path]) -> str:
     """Describe the folders beside the part folders; empty if there are none."""
     read = [path.name for path in folders.values() if path != root]

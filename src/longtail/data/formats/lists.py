@@ -4,8 +4,6 @@ A tab separates the two if the line has one; otherwise the last word is the labe
 have spaces in it, and a label after a tab too. Labels are all numbers from 0 up, or all text.
 """
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -15,13 +13,11 @@ import torch
 from torch import Tensor
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError, list_some
+from longtail.core.errors import Problems, UserError, list_some
 from longtail.data.checks import number_classes
 from longtail.data.formats.folder import Files
 from longtail.data.labels import LabelledPart, join_parts
 from longtail.data.sources import Part, Source, Store
-
-log = logging.getLogger(__name__)
 
 Check = Callable[[str, list[int]], None]
 """check(part, labels) raises an error for a list that is not expected."""
@@ -59,7 +55,7 @@ def open_source(
             check(part, labels)
     check_repeated(parsed)
     looked = f"paths are relative to --root, now {root}"
-    stores = {part: open_files(rows, root, looked, config) for part, rows in parsed.items()}
+    stores = open_files(parsed, root, looked, config)
     if named:
         parts = {
             part: LabelledPart(store, parsed[part].labels, str(given[part]))
@@ -75,11 +71,26 @@ def open_source(
     )
 
 
-def open_files(rows: ImageList, root: Path, looked: str, config: DataConfig) -> Store:
-    """Make a store of the images of `rows` under `root`; all must exist.
+def open_files(
+    parts: Mapping[str, ImageList], root: Path, looked: str, config: DataConfig
+) -> dict[str, Store]:
+    """Make a store of the images of each part under `root`; all must exist.
 
     `looked` says in the error where they were looked for.
     """
+    problems, stores = Problems(), {}
+    for part, rows in parts.items():
+        with problems.collect():
+            _check_files(rows, root, looked)
+        files = Files(root, rows.images)
+        describe = partial(_describe, files, rows.origin, torch.tensor(rows.lines))
+        stores[part] = files.open_store(config, describe)
+    problems.raise_all()
+    return stores
+
+
+def _check_files(rows: ImageList, root: Path, looked: str) -> None:
+    """Check that all images of `rows` exist."""
     missing = [i for i, image in enumerate(rows.images) if not (root / image).is_file()]
     if missing:
         first = missing[0]
@@ -88,9 +99,6 @@ def open_files(rows: ImageList, root: Path, looked: str, config: DataConfig) -> 
             f"({len(missing):,} of {len(rows.images):,} images are missing: "
             f"{list_some([rows.images[i] for i in missing])}): {looked}"
         )
-    files = Files(root, rows.images)
-    lines = torch.tensor(rows.lines)
-    return files.open_store(config, partial(_describe, files, rows.origin, lines))
 
 
 def _describe(files: Files, origin: str, lines: Tensor, row: int) -> str:  # workers may pickle it
@@ -98,7 +106,7 @@ def _describe(files: Files, origin: str, lines: Tensor, row: int) -> str:  # wor
 
 
 def check_repeated(parts: Mapping[str, ImageList]) -> None:
-    """Refuse an image with two labels; warn about one that occurs twice, or in two parts."""
+    """Refuse an image with two labels."""
     seen: dict[str, tuple[str, str]] = {}
     conflicts = []
     for rows in parts.values():
@@ -109,22 +117,6 @@ def check_repeated(parts: Mapping[str, ImageList]) -> None:
                 conflicts.append(f"{image} is '{first}' ({place}) and '{label}' ({here})")
     if conflicts:
         raise UserError(f"images have two labels: {list_some(conflicts)}. Keep one row of each")
-    for part, rows in parts.items():
-        if repeated := [image for image, times in Counter(rows.images).items() if times > 1]:
-            shown = list_some(repeated)
-            log.warning("%d images are in the %s part twice: %s", len(repeated), part, shown)
-    trained = set(parts["train"].images)
-    for part, rows in parts.items():
-        shared = trained.intersection(rows.images)
-        if part != "train" and shared:
-            log.warning(
-                "%d of the %d %s images are training images too (%s): results on them do not "
-                "carry over to new images",
-                len(shared),
-                len(rows.images),
-                part,
-                list_some(sorted(shared)),
-            )
 
 
 def _parse(path: Path) -> ImageList:

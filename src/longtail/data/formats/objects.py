@@ -46,6 +46,12 @@ def open_source(data: Any, *, config: DataConfig) -> Source:
     return join_parts(ordered, config=config)
 
 
+def find_evaluated(data: Mapping[Any, Any]) -> tuple[str, Any] | None:
+    """Find the test part in a dict of parts, else the validation part; None if it has neither."""
+    parts = {find_part(str(word)): part for word, part in data.items()}
+    return next(((part, parts[part]) for part in ("test", "val") if part in parts), None)
+
+
 def name_object(data: Any) -> str:
     """Name data in memory."""
     if isinstance(data, Mapping):
@@ -56,6 +62,19 @@ def name_object(data: Any) -> str:
         return "arrays"
     info = getattr(data, "info", None) if dataset.is_hugging_face(data) else None
     return getattr(info, "dataset_name", None) or "dataset"
+
+
+def holds_embeddings(data: Any) -> bool:
+    """Whether data in memory consists of embeddings, by its first item."""
+    if isinstance(data, Mapping):
+        return any(map(holds_embeddings, data.values()))
+    if _is_frame(data) or dataset.is_hugging_face(data):
+        return False
+    if isinstance(data, tuple):
+        images = _split_pair(data)[0]
+        return len(images) > 0 and dataset.is_embedding(next(iter(images)))
+    readable = hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data)
+    return bool(readable) and dataset.is_embedding(dataset.read_item(data, 0, "the dataset")[0])
 
 
 def _open_parts(data: Any, prefix: str, config: DataConfig) -> dict[str, LabelledPart]:
@@ -72,21 +91,26 @@ def _is_frame(data: object) -> bool:
     return found is not None and isinstance(data, found)
 
 
-def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> LabelledPart:
-    """Open images or embeddings, and their labels."""
+def _split_pair(data: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    """Return images or embeddings, and their labels."""
     if len(data) != 2 or not all(hasattr(values, "__len__") for values in data):
         raise UserError(
             f"a tuple of {len(data)} was given: (images, labels), two rows of one length, is "
             "expected, or a path"
         )
-    images, labels = data
-    labels = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    images, labels = (v.to_numpy() if hasattr(v, "to_numpy") else v for v in data)  # of pandas
+    return images, labels.tolist() if hasattr(labels, "tolist") else list(labels)
+
+
+def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> LabelledPart:
+    """Open images or embeddings, and their labels."""
+    images, labels = _split_pair(data)
     if len(images) != len(labels) or not labels:
         raise UserError(
             f"{where} have {len(images):,} images and {len(labels):,} labels: one label for each "
             "image is expected, and at least one"
         )
-    if isinstance(images, np.ndarray | Tensor):
+    if isinstance(images, np.ndarray | Tensor) and images.dtype != object:
         inputs = to_inputs(images, where)
         return LabelledPart(MemoryStore(inputs, where), labels, where)
     pairs = list(zip(images, labels, strict=True))

@@ -3,7 +3,6 @@
 import csv
 import io
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from longtail.data.catalogue import data_root
 from longtail.data.formats.columns import find_column, find_part
 from longtail.data.formats.folder import PARTS
 from longtail.data.formats.lists import ImageList, check_repeated, open_files
-from longtail.data.labels import LabelledPart, join_parts, look_like_ids
+from longtail.data.labels import LabelledPart, join_parts, look_like_ids, simplify
 from longtail.data.sources import Source
 
 SUFFIXES = (".csv", ".tsv")
@@ -68,14 +67,16 @@ def read_csv(path: Path) -> Table:
                 lines.append(reader.line_num)
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num} cannot be read as CSV: {error}") from error
-    names = [name.strip() for name in rows[0]] if rows else []
+    if not rows:
+        raise UserError(f"{path} is empty: its first line should name the columns, as path,label")
+    names = [name.strip() for name in rows[0]]
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(names):
             raise UserError(
                 f"{path}:{line} has {len(row)} columns and the first line {len(names)}: put quotes "
                 f"around a value that contains '{separator}'"
             )
-    columns = [list(column) for column in zip(*rows[1:], strict=True)]
+    columns = [[row[place] for row in rows[1:]] for place in range(len(names))]
     return Table(names, columns, lines[1:], str(path), f"{path}:", path.parent)
 
 
@@ -97,7 +98,7 @@ def open_parts(table: Table, config: DataConfig) -> dict[str, LabelledPart]:
     label = find_column(table.names, "label", LABELS, table.where)
     if not table.lines:
         raise UserError(f"{table.where} has no rows: one for each image is expected")
-    images, labels = _read_paths(table, path), table.column(label)
+    images, labels = _read_paths(table, path), list(map(simplify, table.column(label)))
     rows = {
         part: ImageList(
             [images[row] for row in chosen],
@@ -108,14 +109,14 @@ def open_parts(table: Table, config: DataConfig) -> dict[str, LabelledPart]:
         for part, chosen in _split_rows(table).items()
     }
     check_repeated(rows)
-    root, looked = find_root(images, table.folder, config)
+    root = find_root(table, config)
+    places = " and ".join(map(str, _list_places(table, config)))
+    looked = f"longtail looked in {places}; pass the folder as --root"
     where = f"the column '{label}' of {table.where}"
     repeating = _list_repeating(table) if look_like_ids(labels, config) else ()
     return {
-        part: LabelledPart(
-            open_files(listed, root, looked, config), listed.labels, where, others=repeating
-        )
-        for part, listed in rows.items()
+        part: LabelledPart(store, rows[part].labels, where, others=repeating)
+        for part, store in open_files(rows, root, looked, config).items()
     }
 
 
@@ -130,18 +131,19 @@ def _list_repeating(table: Table) -> tuple[str, ...]:
     )
 
 
-def find_root(images: Sequence[str], folder: Path | None, config: DataConfig) -> tuple[Path, str]:
-    """Find the folder that paths are relative to, and say where it was looked for.
+def find_root(table: Table, config: DataConfig) -> Path:
+    """Find the folder that paths are relative to: the place with the most of the first images."""
+    places = _list_places(table, config)
+    images = _read_paths(table, find_column(table.names, "path", PATHS, table.where))[:SAMPLE]
+    found = [sum((place / image).is_file() for image in images) for place in places]
+    return places[found.index(max(found))]
 
-    It is --root, else the table's folder, the working directory or $LONGTAIL_DATA: the first that
-    holds the most of the first images.
-    """
+
+def _list_places(table: Table, config: DataConfig) -> list[Path]:
+    """--root, else the table's folder, the working directory and $LONGTAIL_DATA."""
     root = data_root(config)
-    places = [folder, Path.cwd(), root] if config.root is None else [root]
-    known = list(dict.fromkeys(place for place in places if place is not None))
-    found = [sum((place / image).is_file() for image in images[:SAMPLE]) for place in known]
-    looked = f"longtail looked in {' and '.join(map(str, known))}; pass the folder as --root"
-    return known[found.index(max(found))], looked
+    places = [root] if config.root else [table.folder, Path.cwd(), root]
+    return list(dict.fromkeys(place for place in places if place is not None))
 
 
 def _read_paths(table: Table, name: str) -> list[str]:
