@@ -87,9 +87,9 @@ def describe_duplicates(source: Source) -> list[str]:
         if pairs
     ]
     if two_labels:
-        lines.append(f"{len(two_labels):,} images have two labels: {list_some(two_labels)}")
+        lines.append(f"images have two labels: {list_some(two_labels)}")
     if repeated:
-        lines.append(f"{len(repeated):,} images are stored more than once: {list_some(repeated)}")
+        lines.append(f"images are stored more than once: {list_some(repeated)}")
     return lines
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from longtail.core.config import Config
 from longtail.core.environment import environment
-from longtail.core.errors import UserError
+from longtail.core.errors import SeveralErrors, UserError
 from longtail.core.files import read_tensors, replace_atomically, write_tensors
 from longtail.core.notebook import html_table
 from longtail.core.options import Settings, differences
@@ -224,8 +224,9 @@ class Folder(ABC, Generic[C]):
         paths = paths_of(self.config, self.is_path).items()
         missing = [path for name, path in paths if name != "weights" and not exists(path)]
         reason = f"{missing[0]} does not exist" if missing else error
-        if isinstance(error, UnreadableError):
-            reason = f"{error.found} Restore the images that the run was trained on"
+        errors = error.errors if isinstance(error, SeveralErrors) else [error]
+        if found := [each.found for each in errors if isinstance(each, UnreadableError)]:
+            reason = f"{' '.join(found)} Restore the images that the run was trained on"
         return UserError(
             f"the data of {self.folder} cannot be loaded: {reason}. If the data has moved, pass "
             "--data PATH, or in Python data=load(...)"

@@ -10,7 +10,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from longtail.core.config import MachineConfig
-from longtail.core.errors import UserError
+from longtail.core.errors import SeveralErrors, UserError
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.data.catalogue import BUILT_IN
@@ -112,7 +112,7 @@ def own_data(run: Run, data: OwnData = None) -> Data:
         try:
             loaded = data_sets.load(config.data if named else data, config.files)
         except UserError as error:
-            own = data is None or isinstance(error, UnreadableError)
+            own = data is None or isinstance(error, UnreadableError | SeveralErrors)
             raise (run.missing_data(error) if own else error) from None
         data = replace(loaded, name=result["data"])
     else:
