@@ -53,6 +53,7 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "per_class.csv",
         "sweep.csv",
         "slider.json",
+        "examples.parquet",
     }
     result = run.result
     chosen = () if method.choice is None else ("candidates",)
