@@ -4,6 +4,7 @@ Shapes: N test images, C classes.
 """
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -78,7 +79,9 @@ def choose_examples(logits: Tensor, labels: Tensor) -> list[Example]:
     examples = [Example(*row) for row in rows]
     mistakes = [example for example in examples if example.label != example.prediction]
     chosen = mistakes[:MOST_CONFIDENT]
-    for worst in _find_worst(predictions == labels, labels, logits.shape[1]):
+    right = labels[predictions == labels]
+    hits, seen = (torch.bincount(c, minlength=logits.shape[1]).tolist() for c in (right, labels))
+    for worst in find_worst(hits, seen):
         of_class = [example for example in mistakes if example.label == worst]
         chosen += [example for example in of_class[:PER_CLASS] if example not in chosen]
     wanted = dict.fromkeys(example.prediction for example in chosen)
@@ -89,11 +92,12 @@ def choose_examples(logits: Tensor, labels: Tensor) -> list[Example]:
     return [*chosen, *correct.values()]
 
 
-def _find_worst(right: Tensor, labels: Tensor, classes: int) -> list[int]:
-    """Return classes with mistakes, the lowest accuracy first; on ties the most images first."""
-    seen = torch.bincount(labels, minlength=classes).tolist()
-    hits = torch.bincount(labels[right], minlength=classes).tolist()
-    failed = [c for c in range(classes) if hits[c] < seen[c]]
+def find_worst(hits: Sequence[int], seen: Sequence[int]) -> list[int]:
+    """Return classes with mistakes, the lowest accuracy first; on ties the most images first.
+
+    `hits` are the correct images of each class (C,), `seen` all of its images (C,).
+    """
+    failed = [c for c in range(len(seen)) if hits[c] < seen[c]]
     return sorted(failed, key=lambda c: (hits[c] / seen[c], -seen[c]))[:WORST_CLASSES]
 
 
