@@ -15,10 +15,10 @@ function roundTicks(low, high, count) {
   return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(6)));
 }
 
-/** 1 and the round numbers up to `last`; one close to 1 is left out. */
+/** 1 and the round numbers up to `last`. */
 function countTicks(last, count) {
   const ticks = roundTicks(0, last, count);
-  return [1, ...ticks.filter((tick) => tick > ticks[1] / 2 && tick <= last && Number.isInteger(tick))];
+  return [1, ...ticks.filter((tick) => tick > 1 && tick <= last && Number.isInteger(tick))];
 }
 
 const cut = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}\u2026` : name);
