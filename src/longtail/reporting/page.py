@@ -32,12 +32,15 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     measure, columns = tables.CLASS_MEAN if uneven else "overall", tables.columns(uneven)
     seed_groups = tables.group_seeds(results)
     best = groups[find_best(seed_groups, measure)]
+    averages_header, averages = sections.tabulate_averages(groups, measure)
     page = template("report.html.j2").render(
         **_describe_data(evaluated[0]),
         finding=state_finding(seed_groups, measure),
         uneven=uneven,
         header=(*tables.HEADER, *columns),
         rows=sections.tabulate_splits(results, columns),
+        averages_header=averages_header,
+        averages=averages,
         unequal=tables.list_differences(results),
         several_seeds=len(groups) < len(evaluated),
         splits=tables.SPLITS[1:],

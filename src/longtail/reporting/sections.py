@@ -10,33 +10,64 @@ from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.slider import Confusion, Mistake
 from longtail.reporting.evaluated import EvaluatedRun, Group
+from longtail.reporting.figures.canvas import Spread
 
 LISTED_MISTAKES = 10
 """Pairs of classes in the table of the most frequent confusions."""
 
 
-def tabulate_splits(
-    results: Sequence[Mapping[str, Any]], columns: Sequence[str]
-) -> list[list[tuple[str, bool]]]:
-    """Make the rows of the table of splits: the text of each cell, and whether it is the best."""
+AVERAGES = {"precision": "precision", "recall": "recall", "f1": "F1", "average_precision": "AP"}
+"""Macro averages of a result, and the names of their columns."""
+Cells = list[tuple[str, bool]]
+"""A row of a table: the text of each cell, and whether it is the best of its column."""
+
+
+def tabulate_splits(results: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[Cells]:
+    """Make the rows of the table of splits."""
     rows = tables.rows(results)
-    shown = [[row.figures[name] for row in rows] for name in columns]  # by column
-    best = [max((round(f[0], 1) for f in figures if f), default=None) for figures in shown]
-
-    def is_best(number: int, column: int) -> bool:
-        figure = shown[column][number]
-        return len(rows) > 1 and figure is not None and round(figure[0], 1) == best[column]
-
+    best = _mark_best([[row.figures[name] for name in columns] for row in rows])
     plain = [False] * len(tables.HEADER)
     return [
-        list(
-            zip(
-                row.cells(columns),
-                [*plain, *(is_best(number, column) for column in range(len(columns)))],
-                strict=True,
-            )
+        list(zip(row.cells(columns), [*plain, *marks], strict=True))
+        for row, marks in zip(rows, best, strict=True)
+    ]
+
+
+def tabulate_averages(groups: Sequence[Group], measure: str) -> tuple[list[str], list[Cells]]:
+    """Make header and rows of the macro averages, top-5 and an interval; no rows if unknown."""
+    key = measure.replace(" ", "_")
+    header = ["method", *AVERAGES.values(), "top-5", f"{measure}, 95 % interval"]
+    figures, texts = [], []
+    for group in groups:
+        results = [run.result for run in group]
+        if not all({"macro", "top5", "intervals"} <= result.keys() for result in results):
+            return header, []
+        averages = [tables.spread([r["macro"].get(name) for r in results]) for name in AVERAGES]
+        figures.append([*averages, tables.spread([r["top5"] for r in results])])
+        interval = results[0]["intervals"].get(key)
+        texts.append(f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else "-")
+    return header, [
+        [
+            (group[0].label, False),
+            *zip(map(tables.format_figure, row), marks, strict=True),
+            (interval, False),
+        ]
+        for group, row, marks, interval in zip(
+            groups, figures, _mark_best(figures), texts, strict=True
         )
-        for number, row in enumerate(rows)
+    ]
+
+
+def _mark_best(figures: Sequence[Sequence[Spread]]) -> list[list[bool]]:
+    """Mark the highest figure of each column, as shown; of a single row none is the best."""
+    shown = [[figure and round(figure[0], 1) for figure in row] for row in figures]
+    best = [
+        max((v for v in column if v is not None), default=None)
+        for column in zip(*shown, strict=True)
+    ]
+    return [
+        [len(shown) > 1 and v is not None and v == top for v, top in zip(row, best, strict=True)]
+        for row in shown
     ]
 
 

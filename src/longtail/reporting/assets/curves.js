@@ -96,8 +96,10 @@ let paths = []; // of the groups, by `state.measure`
 
 function measurePaths() {
   const drawn = new Set();
-  paths = page.groups.flatMap((group, g) => {
-    const runs = members[g];
+  const hasAlpha = (g) => members[g].some((run) => run.alpha > 0);
+  const withAlphaFirst = [...page.groups.keys()].sort((a, b) => hasAlpha(b) - hasAlpha(a) || a - b);
+  paths = withAlphaFirst.flatMap((g) => {
+    const [group, runs] = [page.groups[g], members[g]];
     const training = JSON.stringify(runs.map((run) => run.training));
     if (drawn.has(training)) return [];
     drawn.add(training);
