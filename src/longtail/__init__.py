@@ -26,7 +26,7 @@ _MODULES = {
     "DeconfoundTDEClassifier": "estimators.tde",
     "LinearSoftmaxClassifier": "estimators.tde",
     "embed": "serving.embeddings",
-    "evaluate": "runs.reopen",
+    "evaluate": "serving.evaluate",
     "fit": "runs.fit",
     "sweep": "runs.reopen",
     "report": "reporting.page",

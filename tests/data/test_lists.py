@@ -84,12 +84,14 @@ def test_images_in_the_training_and_the_test_list_are_reported(
     assert "training images too" not in caplog.text
     train.write_text("0 of four.png 0\n2 of four.png 1\n")
     load(list=train, test_list=test, root=tmp_path / "images")
-    assert "1 of the 2 test images are training images too (2 of four.png)" in caplog.text
+    assert "1 of the 2 test images are training images too (" in caplog.text
+    assert f"2 of four.png ({test}:2) = " in caplog.text and f"({train}:2))" in caplog.text
 
 
-def test_a_test_label_out_of_range(train: Path, tmp_path: Path) -> None:
+def test_a_test_label_out_of_range(paint: Painter, train: Path, tmp_path: Path) -> None:
     test = tmp_path / "test.txt"
-    test.write_text("1 of four.png 0\n2 of four.png 2\n")
+    paint("images/new.png")
+    test.write_text("1 of four.png 0\nnew.png 2\n")
     with pytest.raises(UserError) as caught:
         load(list=train, test_list=test, root=tmp_path / "images")
     assert f"({test}:2) has the label 2: the 2 classes are 0 to 1" in str(caught.value)

@@ -80,15 +80,19 @@ def test_a_label_beyond_the_names(write_parquet: Writer, tmp_path: Path) -> None
     write_parquet(tmp_path / "train.parquet", [0, 1], names=["a", "b"])
     write_parquet(tmp_path / "test.parquet", [0, -1, -1], names=["a", "b"])
     with pytest.raises(
-        UserError, match=r"row 1 of .*test\.parquet has the label -1: .*\(2 such labels in the test"
+        UserError, match=r"the label -1 in 2 of 3 rows, first in row 1 of .*test\.parquet: the 2 cl"
     ):
         load(str(tmp_path))
 
 
-def test_names_that_differ(write_parquet: Writer, tmp_path: Path) -> None:
+def test_parts_are_matched_by_the_names_of_classes(write_parquet: Writer, tmp_path: Path) -> None:
     write_parquet(tmp_path / "train.parquet", [0, 1], names=["a", "b"])
-    write_parquet(tmp_path / "val.parquet", [0, 1], names=["b", "a"])
-    with pytest.raises(UserError, match=r"val\.parquet and train\.parquet name different classes"):
+    write_parquet(tmp_path / "val.parquet", [0, 1, 1], names=["b", "a"])
+    data = load(str(tmp_path))
+    assert data.classes == ("a", "b")
+    assert data.val is not None and data.val.labels.tolist() == [1, 0, 0]
+    write_parquet(tmp_path / "val.parquet", [0, 1], names=["c", "a"])
+    with pytest.raises(UserError, match=r"the val part has 'c', which the training part does not"):
         load(str(tmp_path))
 
 
@@ -104,7 +108,9 @@ def test_no_parquet_at_all(tmp_path: Path) -> None:
         load(str(tmp_path))
 
 
-@pytest.mark.parametrize(("labels", "what"), [([], "no rows"), ([0, None], "rows without a label")])
+@pytest.mark.parametrize(
+    ("labels", "what"), [([], "no rows"), ([0, None], "no label in 1 of 2 rows")]
+)
 def test_labels_must_be_there(
     write_parquet: Writer, tmp_path: Path, labels: list[int | None], what: str
 ) -> None:

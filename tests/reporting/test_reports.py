@@ -196,7 +196,7 @@ class TestInBrowser:
         for alpha in (None, 0.0, 0.05, 0.15, 0.75, 1.5, 3.0):
             if alpha is not None:
                 chromium.run(move(alpha))
-            at = own if alpha is None else lt.evaluate(runs[1], alpha, data=data)
+            at = own if alpha is None else lt.evaluate(runs[1], data, alpha)
             shown = [[float(value) for value in row] for row in chromium.run(FIGURES)]
             assert chromium.run("$('splits').tHead.innerText").split()[-2:] == ["few", "slider"]
             assert shown[0] == pytest.approx(figures_of(fixed), abs=1e-9)
@@ -226,7 +226,7 @@ class TestInBrowser:
         for alpha in (None, 0.0, 0.15, 0.75, 3.0):
             if alpha is not None:
                 chromium.run(move(alpha))
-            at = lt.evaluate(made[1], alpha, data=skewed)
+            at = lt.evaluate(made[1], skewed, alpha)
             present = [value for value in at.per_class if value is not None]
             mean = sum(present) / len(present)
             assert len(present) == 5
@@ -347,7 +347,7 @@ class TestInBrowser:
         page = lt.report(made, tmp_path / "r.html")
         chromium.open(page)
         chromium.run(move(2.0))
-        at = lt.evaluate(made[1], 2.0, data=data)
+        at = lt.evaluate(made[1], data, 2.0)
         assert chromium.run(PER_CLASS)[1] == list(at.per_class)
         cells = "[...$('splits').tBodies[0].rows[1].cells].slice(3, 7).map(c => c.textContent)"
         wanted = ["-" if value is None else f"{value:.1f}" for value in figures_of(at)]

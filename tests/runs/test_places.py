@@ -146,7 +146,7 @@ def test_every_command_takes_the_place_of_moved_data(project, monkeypatch, capsy
         capsys, "eval", run, "--data", "nowhere/at/all"
     )
     said = refused(capsys, "eval", run, "--data", "letters-lt")
-    assert "other images than letters-lt holds now" in said
+    assert "letters-lt has no class of the model" in said
 
 
 def test_an_image_that_broke_after_training_must_be_restored(project, capsys):

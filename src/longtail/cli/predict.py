@@ -16,6 +16,7 @@ import tyro
 from longtail.cli.arguments import Images
 from longtail.cli.output import count_noun
 from longtail.core.errors import UserError
+from longtail.core.spreadsheets import escape_cell
 
 if TYPE_CHECKING:
     from longtail.serving.predictor import Prediction, Predictor
@@ -125,4 +126,5 @@ def _print_json(image: str, prediction: "Prediction") -> None:
 
 def _print_csv(image: str, prediction: "Prediction") -> None:
     rows = ((image, rank, *pair) for rank, pair in enumerate(prediction.top, start=1))
-    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+    cells = ([escape_cell(cell) for cell in row] for row in rows)
+    csv.writer(sys.stdout, lineterminator="\n").writerows(cells)

@@ -1,8 +1,8 @@
 """The folder of a run: it explains itself, and none of its files is ever half written.
 
 It holds config.yaml, env.json, metrics.jsonl, last.pt, model.safetensors, model.json, result.json,
-per_class.csv, sweep.csv, slider.json, examples.parquet if it was evaluated on images, and
-head.safetensors if a post-hoc rule made a head.
+per_class.csv, predictions.parquet, sweep.csv, slider.json, examples.parquet if it was evaluated on
+images, and head.safetensors if a post-hoc rule made a head.
 """
 
 import csv
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -22,15 +23,18 @@ from longtail.core.config import Config
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors, replace_atomically, write_tensors
+from longtail.core.notebook import html_table
 from longtail.core.options import Settings, differences
+from longtail.core.spreadsheets import restore_cell
 from longtail.data import load as data_sets
 from longtail.data.decoding.image_store import UnreadableError
+from longtail.evaluation.predictions import NAME, read_predictions
 from longtail.runs.places import exists, make_absolute, map_paths, paths_of, resolve
 
 CHECKPOINT_FORMAT = 1
 FILES = (
     *("result.json", "per_class.csv", "sweep.csv", "slider.json", "report.html"),
-    "examples.parquet",
+    *("predictions.parquet", "examples.parquet"),
     *("model.safetensors", "model.json", "head.safetensors"),
     *("last.pt", "metrics.jsonl", "config.yaml", "env.json"),
 )
@@ -56,6 +60,18 @@ class Folder(ABC, Generic[C]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        title = repr(self)
+        if not (self.folder / "config.yaml").exists():
+            return html_table(["state"], [["not started"]], title)
+        if not self.finished:
+            return html_table(["state"], [[f"unfinished: {self.resume_line}"]], title)
+        result = self.result
+        names = ("method", "data", "seed", "alpha", "overall", "many", "medium", "few")
+        alpha = result["alpha"] if result["alpha"] is None else f"{result['alpha']:g}"
+        cells = {**result, "alpha": alpha}
+        return html_table(names, [[cells[name] for name in names]], title)
 
     @staticmethod
     @abstractmethod
@@ -147,7 +163,7 @@ class Folder(ABC, Generic[C]):
         path = self.folder / "per_class.csv"
         try:
             with path.open(newline="") as file:
-                return [row["class"] for row in csv.DictReader(file)]
+                return [restore_cell(row["class"]) for row in csv.DictReader(file)]
         except (FileNotFoundError, KeyError, ValueError):
             raise UserError(
                 f"{path} is {'damaged' if path.exists() else 'missing'}: copy it again, or delete "
@@ -320,3 +336,9 @@ class Run(Folder[Config]):
     kind = Config
     command = "longtail train"
     is_path = staticmethod(data_sets.is_path)
+
+    @property
+    def predictions(self) -> pa.Table:
+        """The content of predictions.parquet: a row for each image of the evaluated part."""
+        again = f"delete {self.folder}/result.json, and {self.resume_line} evaluates the run again"
+        return read_predictions(self.folder / NAME, again)

@@ -17,6 +17,8 @@ from longtail.evaluation import result as results
 from longtail.evaluation import scoring, tables
 from longtail.evaluation.examples import NAME as EXAMPLES
 from longtail.evaluation.examples import make_examples
+from longtail.evaluation.predictions import NAME as PREDICTIONS
+from longtail.evaluation.predictions import make_predictions, write_predictions
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
 from longtail.nn.heads import NormalisedHead
@@ -78,13 +80,16 @@ def evaluate_training(
             blueprint = Blueprint.of(job.config, evaluation.head, data)
             job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
             slider = count_for_slider(evaluation.scores, data.counts, alpha)
-            write_examples(job.run, make_examples(evaluation.scores.at(alpha or 0), data.evaluated))
+            logits = evaluation.scores.at(alpha or 0.0)
+            table = make_predictions(logits, data.evaluated, data.classes)
+            write_predictions(job.run.folder / PREDICTIONS, table)
+            write_examples(job.run, make_examples(logits, data.evaluated))
             write_result(job.run, result, slider, data)
         yield job
 
 
 def write_result(
-    run: Run, result: results.Result[results.ClassifierDetails], slider: SliderCounts, data: Data
+    run: Run, result: results.ClassifierResult, slider: SliderCounts, data: Data
 ) -> None:
     """Write what an evaluation leaves; result.json comes last, since it marks a finished run."""
     absent = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
@@ -97,8 +102,8 @@ def write_result(
             ", ".join(absent[:10]) + (" ..." if len(absent) > 10 else ""),
         )
     run.write(SLIDER, json.dumps(slider.to_json(), separators=(",", ":")) + "\n")
-    rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
-    run.write("per_class.csv", results.csv_text(("class", "train_images", "accuracy"), rows))
+    rows = result.metrics.class_rows()
+    run.write("per_class.csv", results.csv_text(rows[0], (row.values() for row in rows)))
     points = [(alpha, *splits.values()) for alpha, splits in result.details.sweep.items()]
     run.write("sweep.csv", results.csv_text(("alpha", *tables.SPLITS, "class_mean"), points))
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
