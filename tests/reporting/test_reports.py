@@ -307,7 +307,10 @@ class TestInBrowser:
         chromium.open(lt.report(made, tmp_path / "r.html"))
         rows = "[...$('splits').tBodies[0].rows].map((row) => row.innerText)"
         before = chromium.run(rows)
-        static = re.findall(r"<td[^>]*>([^<]* ± [^<]*)</td>", (tmp_path / "r.html").read_text())
+        body = (
+            (tmp_path / "r.html").read_text().partition('id="splits"')[2].partition("</table>")[0]
+        )
+        static = re.findall(r"<td[^>]*>([^<]* ± [^<]*)</td>", body)
         assert len(static) == 8 and all(text in "".join(before) for text in static)
         chromium.run(move(3.0))
         plain, tde = chromium.run(rows)
@@ -421,7 +424,7 @@ class TestCurvesAndConfusions:
             change = f"$('measure').value = '{measure}'; "
             chromium.run(change + "$('measure').dispatchEvent(new Event('change'))")
             middle, low, high = chromium.run("paths[0].figures[15]")
-            evaluated = [lt.evaluate(run, 0.75, data=data) for run in made]
+            evaluated = [lt.evaluate(run, data, alpha=0.75) for run in made]
             mean = sum(getattr(result, measure) for result in evaluated) / 2
             assert middle == pytest.approx(mean, abs=1e-9)
             variance = 0.0
@@ -502,6 +505,26 @@ def test_the_best_of_each_column_is_marked_and_follows_the_slider(tmp_path, runs
         cells = [(float(value), bool(best)) for label, best, value in rows if label == name]
         assert [best for _, best in cells] == [v == max(cells)[0] for v, _ in cells]
     assert 'class="best"' not in lt.report(runs[:1], tmp_path / "r.html").read_text()
+
+
+def test_averages_and_intervals_are_shown_where_results_have_them(tmp_path, runs):
+    folders = [shutil.copytree(run.folder, tmp_path / str(i)) for i, run in enumerate(runs)]
+    macro = {"precision": 50.0, "recall": 40.26, "f1": None, "average_precision": 61.0}
+    for folder, top5 in zip(folders, (90.0, 80.0), strict=True):
+        result = json.loads((folder / "result.json").read_text())
+        result |= {"macro": macro, "top5": top5, "intervals": {"overall": [40.0, 51.25]}}
+        (folder / "result.json").write_text(json.dumps(result))
+    text = lt.report(folders, tmp_path / "r.html").read_text()
+    body = text.partition('id="averages-title"')[2].partition("</table>")[0]
+    cells = re.findall(r"<t[hd][^>]*?(?: class=\"(best)\")?>([^<]*)</t[hd]>", body)
+    assert [text for _, text in cells[7:14]] == [
+        *("baseline", "50.0", "40.3", "-", "61.0", "90.0", "40.0 to 51.2")
+    ]
+    assert [bool(best) for best, _ in cells[7:14]] == [0, 1, 1, 0, 1, 1, 0]
+    assert [bool(best) for best, _ in cells[14:]] == [0, 1, 1, 0, 1, 0, 0]
+    old = {k: v for k, v in result.items() if k not in ("macro", "top5", "intervals")}
+    (folder / "result.json").write_text(json.dumps(old))
+    assert "averages-title" not in lt.report(folders, tmp_path / "r.html").read_text()
 
 
 def test_no_row_comes_twice(tmp_path, data):
