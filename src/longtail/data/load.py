@@ -18,6 +18,7 @@ from longtail.core.errors import Problems, UserError, suggest, unknown_error
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
+from longtail.data.cut import cut
 from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import read_size
@@ -65,6 +66,24 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
     Raises:
         UserError: if there is no such data, or it cannot be trained on.
     """
+    config = _set_options(config, options)
+    source, base, ratio = _open(data, config)
+    return prepare(source, name=base, ratio=ratio, config=config)
+
+
+def open_unread(data: Any = "", **options: Any) -> tuple[str, Source]:
+    """Open a data set as `load` does, but read no image; return its name, and what was found.
+
+    A cut to a ratio is made, and problems that would prevent training stay in the source.
+    """
+    config = _set_options(None, options)
+    config = replace(config, image_size=config.image_size or 64)  # boxes open only with a size
+    source, base, ratio = _open(data, config)
+    return (base, source) if ratio is None else (f"{base}:{ratio:g}", cut(source, ratio))
+
+
+def _set_options(config: DataConfig | None, options: dict[str, Any]) -> DataConfig:
+    """Return `config` with `options`, all checked."""
     known = [field.name for field in fields(DataConfig)]
     for option in options:
         if option not in known:
@@ -72,8 +91,7 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
     config = config or DataConfig()
     config = with_values(config, vars(config) | options)
     check_values(config, RANGES)
-    source, base, ratio = _open(data, config)
-    return prepare(source, name=base, ratio=ratio, config=config)
+    return config
 
 
 def choose_image_size(data: Any, config: DataConfig, largest: int) -> int | None:
