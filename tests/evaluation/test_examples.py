@@ -68,11 +68,12 @@ def test_embeddings_and_inputs_that_are_no_pictures_have_none():
     assert make_examples(torch.eye(2), Split(spectra, labels)) is None
 
 
-@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB")])
-def test_a_thumbnail_keeps_small_images_and_shrinks_large_ones(channels, mode):
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_thumbnail_keeps_small_images_and_shrinks_large_ones(channels):
     image = torch.full((channels, 200, 100), 180, dtype=torch.uint8)
     picture = Image.open(io.BytesIO(draw_thumbnail(image)))
-    assert picture.size == (48, 96) and picture.mode == mode and picture.format == "JPEG"
+    assert picture.size == (48, 96) and picture.format == "JPEG"
+    assert abs(picture.convert("L").getpixel((20, 40)) - 180) < 3
     assert Image.open(io.BytesIO(draw_thumbnail(image[:, :28, :28]))).size == (28, 28)
 
 

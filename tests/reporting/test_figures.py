@@ -272,7 +272,7 @@ class TestDrawn:
                 gaps = [
                     np.hypot(*(drawn.vertices[:, None] - edge).T).min() for edge in edges
                 ]  # pixels between the arrow and each node
-                assert sorted(gaps)[1] < 1.5
+                assert sorted(gaps)[1] < 3  # the width of the line covers it
                 found += 1
         assert found == 5 + 4 + 3
 

@@ -3,7 +3,6 @@
 Shapes: N test images, C classes.
 """
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.data.base import Split
+from longtail.data.decoding.thumbnails import encode_thumbnail
 
 NAME = "examples.parquet"
 WORST_CLASSES = 6
@@ -22,7 +22,6 @@ MOST_CONFIDENT = 12
 """Most confident mistakes of all classes."""
 SIDE = 96
 """Pixels of the longer side of a thumbnail."""
-QUALITY = 75
 SCHEMA = pa.schema(
     {
         "file": pa.string(),
@@ -101,10 +100,7 @@ def find_worst(hits: Sequence[int], seen: Sequence[int]) -> list[int]:
     return sorted(failed, key=lambda c: (hits[c] / seen[c], -seen[c]))[:WORST_CLASSES]
 
 
-def draw_thumbnail(image: Tensor) -> bytes:
+def draw_thumbnail(image: Tensor) -> bytes | None:
     """Encode an image (C, H, W) uint8 of 1 or 3 channels as a JPEG of at most `SIDE` pixels."""
-    picture = Image.fromarray(image.permute(1, 2, 0).squeeze(-1).cpu().numpy())
-    picture.thumbnail((SIDE, SIDE))
-    content = io.BytesIO()
-    picture.save(content, "JPEG", quality=QUALITY)
-    return content.getvalue()
+    pixels = image.permute(1, 2, 0).squeeze(-1).cpu().numpy()
+    return encode_thumbnail(Image.fromarray(pixels), SIDE)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.core.files import replace_atomically
+from longtail.core.names import make_printable
 from longtail.evaluation import tables
 from longtail.evaluation.alpha import RULES, describe_choice
 from longtail.evaluation.slider import POSITIONS
@@ -17,6 +18,7 @@ from longtail.reporting.content import collect_content
 from longtail.reporting.evaluated import EvaluatedRun, group_runs, open_runs
 from longtail.reporting.finding import find_best, state_finding
 from longtail.reporting.photographs import arrange_galleries
+from longtail.reporting.tail_picture import draw_tail
 from longtail.reporting.template import source, template
 from longtail.runs.folder import Run
 
@@ -84,6 +86,7 @@ def _describe_data(run: EvaluatedRun) -> dict[str, Any]:
             f"{min(counts)} per class{kept_back}. Evaluated on the {sum(run.slider.seen):,} images "
             f"of the {part} set after the last epoch."
         ),
+        "tail": draw_tail([make_printable(name) for name in run.names], counts),
         "subset": run.result["subset_sha256"],
         "absent": run.slider.seen.count(0),
         "evaluated_on": part,
