@@ -1,8 +1,8 @@
 """The folder of a run: it explains itself, and none of its files is ever half written.
 
 It holds config.yaml, env.json, metrics.jsonl, last.pt, model.safetensors, model.json, result.json,
-per_class.csv, predictions.parquet, sweep.csv, slider.json, and head.safetensors if a post-hoc rule
-made a head.
+per_class.csv, predictions.parquet, sweep.csv, slider.json, examples.parquet if it was evaluated on
+images, and head.safetensors if a post-hoc rule made a head.
 """
 
 import csv
@@ -34,7 +34,7 @@ from longtail.runs.places import exists, make_absolute, map_paths, paths_of, res
 CHECKPOINT_FORMAT = 1
 FILES = (
     *("result.json", "per_class.csv", "sweep.csv", "slider.json", "report.html"),
-    "predictions.parquet",
+    *("predictions.parquet", "examples.parquet"),
     *("model.safetensors", "model.json", "head.safetensors"),
     *("last.pt", "metrics.jsonl", "config.yaml", "env.json"),
 )
