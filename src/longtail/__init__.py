@@ -29,6 +29,7 @@ _MODULES = {
     "evaluate": "serving.evaluate",
     "fit": "runs.fit",
     "sweep": "runs.reopen",
+    "audit": "reporting.audit",
     "report": "reporting.page",
     "Prediction": "serving.predictor",
     "Predictor": "serving.predictor",

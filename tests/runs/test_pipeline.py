@@ -54,6 +54,7 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "predictions.parquet",
         "sweep.csv",
         "slider.json",
+        "examples.parquet",
     }
     result = run.result
     chosen = () if method.choice is None else ("candidates",)

@@ -83,7 +83,7 @@ def test_runs_and_results_show_themselves_in_a_notebook(run, named, tmp_path):
     for page in (run._repr_html_(), result._repr_html_()):
         assert page.startswith("<table>") and "deconfound-tde" in page
         assert "<b>" not in page
-    assert "not started" in Run(tmp_path)._repr_html_()
+    assert "unfinished" in Run(tmp_path)._repr_html_()
     (run.folder / "result.json").rename(tmp_path / "result.json")
     assert "unfinished" in run._repr_html_()
     (tmp_path / "result.json").rename(run.folder / "result.json")

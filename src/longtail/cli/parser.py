@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import longtail
+from longtail.cli.audit import Audit
 from longtail.cli.demo import Demo
 from longtail.cli.detect import DetectEval, DetectReport, DetectSweep, DetectTrain
 from longtail.cli.detect_predict import DetectPredict
@@ -35,6 +36,7 @@ from longtail.core.errors import UserError, unknown_error
 
 COMMANDS: dict[str, type] = {
     "demo": Demo,
+    "audit": Audit,
     "train": Train,
     "eval": Eval,
     "sweep": Sweep,

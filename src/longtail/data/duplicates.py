@@ -1,4 +1,8 @@
-"""Duplicates: rows of a data set whose stored images are equal."""
+"""Duplicates: rows of a data set whose stored images are equal, or show nearly the same.
+
+Near duplicates are found by thumbnails. Two are compared by the correlation of their grey values,
+which ignores brightness and contrast: first coarsely, all with all, and then in detail.
+"""
 
 import hashlib
 import os
@@ -6,10 +10,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from longtail.core.progress import log_progress
 from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import Blob, Crop
@@ -17,6 +24,16 @@ from longtail.data.sources import MemoryStore, Part
 
 END = 4096
 """Bytes at the end of a file that are compared before all of it is read."""
+LEAST_CONTRAST = 4.0
+"""Standard deviation of the grey levels below which an image is flat, and like all flat images."""
+COARSE, FINE, COLOUR = 0.97, 0.975, 0.9
+"""Least correlation of near duplicates: of 8x8 grey values, of 16x16 grey values and of what these
+have beyond 4x4, and of 16x16 colours. Copies that were resized by 0.5 to 2, saved as JPEG of
+quality 60, or made 15% brighter stay above; docs/audit.md has the figures."""
+CHUNK = 1024
+"""Images that are compared with all others at a time."""
+MOST = 64
+"""Near images that are followed up for each image, so that time and memory stay bounded."""
 
 
 class Row(NamedTuple):
@@ -98,3 +115,79 @@ def _measure_content(blob: Blob) -> Hashable:
     if isinstance(blob, Image.Image):
         blob = f"{blob.mode} {blob.size}".encode() + blob.tobytes()
     return hashlib.sha256(blob).digest() if blob else None
+
+
+def find_near(thumbnails: NDArray[np.uint8]) -> list[tuple[int, ...]]:
+    """Group images that show nearly the same: saved again, resized or a little brighter.
+
+    Mirrored images are not near duplicates, nor are two flat images.
+
+    Args:
+        thumbnails: (N, 16, 16, 3).
+
+    Returns:
+        Groups of ascending rows. If a is near b, and b near c, one group has all three.
+    """
+    grey = torch.from_numpy(thumbnails).float().mean(dim=3)  # (N, 16, 16)
+    coarse = _average(grey, 8).flatten(1)
+    rows = torch.nonzero(coarse.std(dim=1) >= LEAST_CONTRAST).flatten()
+    coarse, pairs = _normalise(coarse[rows]), [torch.empty(0, 2, dtype=torch.int64)]
+    starts = range(0, len(rows), CHUNK)
+    for start in log_progress("compared", starts, len(rows), each=CHUNK):
+        alike = coarse[start : start + CHUNK] @ coarse[start:].T > COARSE  # (CHUNK, N - start)
+        alike = alike.triu(diagonal=1)
+        if alike.count_nonzero() > MOST * CHUNK:  # the images of a large group still form a chain
+            alike &= alike.cumsum(dim=1) <= MOST
+        candidates = rows[start + torch.nonzero(alike)]  # (P, 2)
+        pairs.append(candidates[_are_near(thumbnails, candidates)])
+    return _join(torch.cat(pairs), len(thumbnails))
+
+
+def _are_near(thumbnails: NDArray[np.uint8], pairs: Tensor) -> Tensor:
+    """Whether the thumbnails of each pair (P, 2) agree in detail and colour, (P,) bool."""
+    near = []
+    for some in pairs.split(CHUNK * MOST):
+        colours = [torch.from_numpy(thumbnails[side.numpy()]).float() for side in some.T]
+        grey = [each.mean(dim=3) for each in colours]
+        detail = [each - _repeat(_average(each, 4)) for each in grey]
+        centred = [each - each.mean(dim=(1, 2), keepdim=True) for each in colours]
+        near.append(
+            (_correlate(*grey) >= FINE)
+            & (_correlate(*detail) >= FINE)
+            & (_correlate(*centred) >= COLOUR)
+        )
+    return torch.cat(near)
+
+
+def _join(pairs: Tensor, rows: int) -> list[tuple[int, ...]]:
+    """Group rows that pairs (P, 2) connect."""
+    from scipy.sparse import coo_array  # slow to import, and only needed here
+    from scipy.sparse.csgraph import connected_components
+
+    edges = coo_array((np.ones(len(pairs), dtype=bool), tuple(pairs.T.numpy())), (rows, rows))
+    numbers = connected_components(edges, directed=False)[1]
+    groups: dict[int, list[int]] = {}
+    for row in torch.unique(pairs).tolist():
+        groups.setdefault(int(numbers[row]), []).append(row)
+    return [tuple(group) for group in groups.values()]
+
+
+def _correlate(first: Tensor, second: Tensor) -> Tensor:
+    """Correlation of the rows of two tensors (P, ...), (P,)."""
+    return (_normalise(first.flatten(1)) * _normalise(second.flatten(1))).sum(dim=1)
+
+
+def _normalise(values: Tensor) -> Tensor:
+    """Bring the rows of (N, D) to mean 0 and length 1."""
+    return torch.nn.functional.normalize(values - values.mean(dim=1, keepdim=True), dim=1)
+
+
+def _average(grey: Tensor, side: int) -> Tensor:
+    """Shrink grey images (N, S, S) to (N, side, side)."""
+    width = grey.shape[1] // side
+    return grey.reshape(-1, side, width, side, width).mean(dim=(2, 4))
+
+
+def _repeat(grey: Tensor) -> Tensor:
+    """Enlarge grey images (N, 4, 4) to (N, 16, 16)."""
+    return grey.repeat_interleave(4, dim=1).repeat_interleave(4, dim=2)

@@ -18,6 +18,7 @@ from longtail.core.errors import Problems, UserError, suggest, unknown_error
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
+from longtail.data.cut import cut
 from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import read_size
@@ -38,9 +39,9 @@ from longtail.data.formats import (
 from longtail.data.prepare import prepare
 from longtail.data.sources import Source
 
-FILES = (*table.SUFFIXES, ".parquet", ".npz")
 log = logging.getLogger(__name__)
 
+FILES = (*table.SUFFIXES, ".parquet", ".npz")
 SAMPLE = 200
 """Images whose sizes are looked at to choose one."""
 
@@ -65,6 +66,24 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
     Raises:
         UserError: if there is no such data, or it cannot be trained on.
     """
+    config = _set_options(data, config, options)
+    source, base, ratio = _open(data, config)
+    return prepare(source, name=base, ratio=ratio, config=config)
+
+
+def open_unread(data: Any = "", **options: Any) -> tuple[str, Source]:
+    """Open a data set as `load` does, but read no image; return its name, and what was found.
+
+    A cut to a ratio is made, and problems that would prevent training stay in the source.
+    """
+    config = _set_options(data, None, options)
+    config = replace(config, image_size=config.image_size or 64)  # boxes open only with a size
+    source, base, ratio = _open(data, config)
+    return (base, source) if ratio is None else (f"{base}:{ratio:g}", cut(source, ratio))
+
+
+def _set_options(data: Any, config: DataConfig | None, options: dict[str, Any]) -> DataConfig:
+    """Return `config` with `options`, all checked, for reading `data`."""
     known = [field.name for field in fields(DataConfig)]
     for option in options:
         if option not in known:
@@ -72,9 +91,7 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
     config = config or DataConfig()
     config = with_values(config, vars(config) | options)
     check_values(config, RANGES)
-    config = settle_root(data, config)
-    source, base, ratio = _open(data, config)
-    return prepare(source, name=base, ratio=ratio, config=config)
+    return settle_root(data, config)
 
 
 def choose_image_size(data: Any, config: DataConfig, largest: int) -> int | None:
@@ -112,22 +129,30 @@ def settle_root(data: Any, config: DataConfig) -> DataConfig:
 def open_evaluated(data: Any, config: DataConfig) -> EvaluatedPart:
     """Open the part of `data` that a trained model is evaluated on, without reading an image.
 
-    It is the test part, else the validation part, else all of the data. A folder or a dict needs no
-    training part, and its test part may have classes of its own.
+    It is the test part, else the validation part, else all of the data. No training part is needed,
+    and the classes of a test part need not be those of the training part beside it.
     """
     if isinstance(data, Data):
         return EvaluatedPart.of_data(data)
-    found: tuple[str, Any] | None = None
-    if isinstance(data, Mapping):
-        found = objects.find_evaluated(data)
-    elif is_named(data) and (path := Path(data).expanduser()).is_dir() and os.fspath(data):
-        found = folder.find_evaluated(path)
+    found = _find_evaluated(data)
     source, name, _ = _open(found[1] if found else data, config)
     Problems(source.problems).raise_all()
     for warning in source.warnings:
         log.warning("%s", warning)
     opened = EvaluatedPart.of_source(source, name)
     return replace(opened, name=name_data(data), evaluated_on=found[0]) if found else opened
+
+
+def _find_evaluated(data: Any) -> tuple[str, Any] | None:
+    """Find the part of `data` to evaluate on, if it can be opened alone, and what to open."""
+    if not is_named(data):
+        return objects.find_evaluated(data)
+    path = Path(data).expanduser()
+    if os.fspath(data) and path.is_dir():
+        return parquet.find_evaluated(path) or folder.find_evaluated(path)
+    if path.suffix.lower() in table.SUFFIXES and path.is_file():
+        return table.find_evaluated(table.read_csv(path))
+    return None
 
 
 def count_training_images(data: Any, config: DataConfig) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """The folder of a run: it explains itself, and none of its files is ever half written.
 
 It holds config.yaml, env.json, metrics.jsonl, last.pt, model.safetensors, model.json, result.json,
-per_class.csv, predictions.parquet, sweep.csv, slider.json, and head.safetensors if a post-hoc rule
-made a head.
+per_class.csv, predictions.parquet, sweep.csv, slider.json, examples.parquet if it was evaluated on
+images, and head.safetensors if a post-hoc rule made a head.
 """
 
 import csv
@@ -34,7 +34,7 @@ from longtail.runs.places import exists, make_absolute, map_paths, paths_of, res
 CHECKPOINT_FORMAT = 1
 FILES = (
     *("result.json", "per_class.csv", "sweep.csv", "slider.json", "report.html"),
-    "predictions.parquet",
+    *("predictions.parquet", "examples.parquet"),
     *("model.safetensors", "model.json", "head.safetensors"),
     *("last.pt", "metrics.jsonl", "config.yaml", "env.json"),
 )
@@ -62,16 +62,13 @@ class Folder(ABC, Generic[C]):
         return f"{type(self).__name__}({str(self.folder)!r})"
 
     def _repr_html_(self) -> str:
-        title = repr(self)
-        if not (self.folder / "config.yaml").exists():
-            return html_table(["state"], [["not started"]], title)
         if not self.finished:
-            return html_table(["state"], [[f"unfinished: {self.resume_line}"]], title)
+            return html_table(["state"], [["unfinished"]], repr(self))
         result = self.result
         names = ("method", "data", "seed", "alpha", "overall", "many", "medium", "few")
         alpha = result["alpha"] if result["alpha"] is None else f"{result['alpha']:g}"
         cells = {**result, "alpha": alpha}
-        return html_table(names, [[cells[name] for name in names]], title)
+        return html_table(names, [[cells[name] for name in names]], repr(self))
 
     @staticmethod
     @abstractmethod

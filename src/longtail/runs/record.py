@@ -6,11 +6,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
+from longtail.core.files import replace_atomically
 from longtail.data.base import Data
 from longtail.evaluation import result as results
 from longtail.evaluation import scoring, tables
+from longtail.evaluation.examples import NAME as EXAMPLES
+from longtail.evaluation.examples import make_examples
 from longtail.evaluation.predictions import NAME as PREDICTIONS
 from longtail.evaluation.predictions import make_predictions, write_predictions
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
@@ -74,10 +80,10 @@ def evaluate_training(
             blueprint = Blueprint.of(job.config, evaluation.head, data)
             job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
             slider = count_for_slider(evaluation.scores, data.counts, alpha)
-            table = make_predictions(
-                evaluation.scores.at(alpha or 0.0), data.evaluated, data.classes
-            )
+            logits = evaluation.scores.at(alpha or 0.0)
+            table = make_predictions(logits, data.evaluated, data.classes)
             write_predictions(job.run.folder / PREDICTIONS, table)
+            write_examples(job.run, make_examples(logits, data.evaluated))
             write_result(job.run, result, slider, data)
         yield job
 
@@ -103,18 +109,32 @@ def write_result(
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
 
 
+def write_examples(run: Run, examples: pa.Table | None) -> None:
+    """Write the example photographs of an evaluation, if it has any."""
+    if examples is not None:
+        with replace_atomically(run.folder / EXAMPLES) as path:
+            parquet.write_table(examples, path)
+
+
+def read_examples(run: Run) -> pa.Table | None:
+    """Read the example photographs of `run`; None for embeddings and runs of older versions."""
+    path = run.folder / EXAMPLES
+    try:
+        return parquet.read_table(path) if path.exists() else None
+    except (pa.ArrowInvalid, OSError):
+        raise UserError(
+            f"{path} cannot be read, it was cut short: {_evaluate_again(run)}"
+        ) from None
+
+
 def read_slider(run: Run) -> SliderCounts:
-    """Read the slider counts that the evaluation of `run` wrote."""
-    path = run.folder / SLIDER
-    again = (
-        f"delete {run.folder}/result.json, and the same longtail train command with --resume "
-        "evaluates the run again without training it"
-    )
+    """Read the slider counts that the evaluation of `run` wrote, in format 1 or 2."""
+    path, again = run.folder / SLIDER, _evaluate_again(run)
     try:
         content = json.loads(path.read_text())
-        version = content.pop("format")
-        if version == FORMAT:
-            return SliderCounts(**content)
+        version = content["format"]
+        if version in (1, FORMAT):
+            return SliderCounts.from_json(content)
     except FileNotFoundError:
         raise UserError(
             f"{run.folder} has no {SLIDER}, since an older version evaluated it: {again}"
@@ -122,6 +142,14 @@ def read_slider(run: Run) -> SliderCounts:
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UserError(f"{path} cannot be read, it was cut short: {again}") from None
     raise UserError(
-        f"{path} has format {version}, this version of longtail reads {FORMAT}: make the "
+        f"{path} has format {version}, this version of longtail reads 1 and {FORMAT}: make the "
         f"report with the version in {run.folder}/env.json; or {again}"
+    )
+
+
+def _evaluate_again(run: Run) -> str:
+    """Return the advice for a run with a missing or damaged file of its evaluation."""
+    return (
+        f"delete {run.folder}/result.json, and the same longtail train command with --resume "
+        "evaluates the run again without training it"
     )

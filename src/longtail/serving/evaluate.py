@@ -17,7 +17,7 @@ from torch import Tensor
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, list_some, suggest
 from longtail.core.progress import log_progress
-from longtail.data.base import ClassCounts, Data
+from longtail.data.base import ClassCounts
 from longtail.data.evaluated import EvaluatedPart
 from longtail.data.load import open_evaluated
 from longtail.evaluation import summary, tables
@@ -90,7 +90,7 @@ class ModelEvaluation:
 
 def evaluate(
     model: Run | Predictor | Path | str,
-    data: Data | Path | str | None = None,
+    data: Any = None,
     alpha: Auto | None = None,
 ) -> ClassifierResult | ModelEvaluation:
     """Evaluate a model on labelled data; nothing is written.
@@ -146,7 +146,7 @@ def _name_model(model: Run | Predictor | Path | str) -> str:
     return short_name(str(model.folder if isinstance(model, Run) else model))
 
 
-def _open_part(predictor: Predictor, run: Run | None, data: Data | Path | str) -> EvaluatedPart:
+def _open_part(predictor: Predictor, run: Run | None, data: Any) -> EvaluatedPart:
     """Open the part of `data` to evaluate on, for images as the model takes them."""
     blueprint = predictor.about.blueprint
     config = DataConfig(
@@ -209,18 +209,20 @@ def _compute_logits(predictor: Predictor, part: EvaluatedPart) -> tuple[Tensor, 
 
 def _log_left_out(evaluation: ModelEvaluation) -> None:
     """Warn about the images that were left out, by class or by file."""
-    if unknown := evaluation.unknown:
-        classes = list_some(
-            [
-                f"'{name}' ({images:,}){suggest(name, evaluation.metrics.classes)}"
-                for name, images in unknown.items()
-            ],
-            SHOWN,
-        )
+    unknown, unreadable = evaluation.unknown, evaluation.unreadable
+    if unknown:
+        hints = {name: suggest(name, evaluation.metrics.classes) for name in unknown}
+        shown = [
+            f"'{name}' ({unknown[name]:,}{hint and ';'}{hint})" for name, hint in hints.items()
+        ]
         logger.warning(
-            "left out %d images of %d classes that the model does not know: %s",
-            *(sum(unknown.values()), len(unknown), classes),
+            "left out the images of %d classes that the model does not know: %s",
+            *(len(unknown), list_some(shown, SHOWN)),
         )
-    if unreadable := evaluation.unreadable:
-        files = list_some([f"{file} ({reason})" for file, reason in unreadable.items()], SHOWN)
-        logger.warning("left out %d unreadable images: %s", len(unreadable), files)
+    if unreadable:
+        shown = [f"{file} ({reason})" for file, reason in unreadable.items()]
+        logger.warning(
+            "left out %d of %d images, which are unreadable: %s",
+            *(len(unreadable), len(unreadable) + len(evaluation.metrics.labels)),
+            list_some(shown, SHOWN),
+        )

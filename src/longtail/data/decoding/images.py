@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ PixelsOrReason = NDArray[np.uint8] | str
 Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
 """Returns an array of a shape, in memory or on disk, for a store to decode into."""
 
+T = TypeVar("T")
 Interpolation = Literal["bilinear", "bicubic"]
 """How images are resized."""
 
@@ -204,16 +205,17 @@ def decode_in_threads(
     size: int | tuple[int, int] | None,
     interpolation: Interpolation = "bilinear",
 ) -> Iterator[PixelsOrReason]:
-    """Decode `blobs` in threads (Pillow releases the interpreter lock) and in their order."""
-
-    def decode_batch(batch: list[Blob]) -> list[PixelsOrReason]:
-        return [try_decode(blob, size, interpolation) for blob in batch]
-
+    """Decode `blobs` in threads and in their order."""
     if size is not None:
         import torchvision.transforms.v2  # noqa: F401  threads that import at once see half of it
+    return run_in_threads(lambda blob: try_decode(blob, size, interpolation), blobs)
+
+
+def run_in_threads(function: Callable[[Blob], T], blobs: Iterable[Blob]) -> Iterator[T]:
+    """Yield `function` of each blob in their order; Pillow releases the interpreter lock."""
     stream = iter(blobs)
     with ThreadPoolExecutor(min(MAX_DECODERS, count_cores())) as pool:
         while window := list(islice(stream, WINDOW)):
             batches = [window[i : i + BATCH] for i in range(0, len(window), BATCH)]
-            for results in pool.map(decode_batch, batches):
+            for results in pool.map(lambda batch: [function(blob) for blob in batch], batches):
                 yield from results

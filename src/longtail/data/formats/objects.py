@@ -46,9 +46,13 @@ def open_source(data: Any, *, config: DataConfig) -> Source:
     return join_parts(ordered, config=config)
 
 
-def find_evaluated(data: Mapping[Any, Any]) -> tuple[str, Any] | None:
-    """Find the test part in a dict of parts, else the validation part; None if it has neither."""
-    parts = {find_part(str(word)): part for word, part in data.items()}
+def find_evaluated(data: Any) -> tuple[str, Any] | None:
+    """Find the test part of a dict or table, else the validation part; None if it has neither."""
+    if _is_frame(data):
+        return table.find_evaluated(table.read_frame(data))
+    parts = {}
+    if isinstance(data, Mapping):
+        parts = {find_part(str(word)): part for word, part in data.items()}
     return next(((part, parts[part]) for part in ("test", "val") if part in parts), None)
 
 
@@ -81,6 +85,8 @@ def _open_parts(data: Any, prefix: str, config: DataConfig) -> dict[str, Labelle
     """Open a table in its parts, and anything else as one part; `prefix` names it in messages."""
     if _is_frame(data):
         return table.open_parts(table.read_frame(data, f"{prefix}the table"), config)
+    if isinstance(data, table.Table):
+        return table.open_parts(data, config)
     if isinstance(data, tuple):
         return {"train": _open_pair(data, f"{prefix}the arrays", config)}
     return {"train": dataset.open_part(data, config=config, where=f"{prefix}the dataset")}

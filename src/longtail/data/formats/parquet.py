@@ -42,6 +42,18 @@ def find_folder(root: Path) -> Path | None:
     raise UserError(f"{root} has several sets of parquet files: pass one of {shown}")
 
 
+def find_evaluated(root: Path) -> tuple[str, Path] | None:
+    """Find a file of the test part, else of the validation part, where no training part lies."""
+    if find_folder(root):
+        return None
+    for folder in [root, *sorted(path for path in root.iterdir() if path.is_dir())]:
+        parts = find_parts(folder)
+        for part in ("test", "val"):
+            if part in parts:
+                return part, parts[part][0]
+    return None
+
+
 def find_parts(folder: Path) -> dict[str, list[Path]]:
     """Find the files of each part in `folder`; of two words for a part the first counts."""
     files: dict[str, list[Path]] = {}

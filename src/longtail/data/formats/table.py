@@ -87,6 +87,20 @@ def read_frame(frame: Any, where: str = "the table") -> Table:
     return Table(names, columns, list(range(len(frame))), where, "row ")
 
 
+def find_evaluated(table: Table) -> tuple[str, Table] | None:
+    """Find the rows of the test part, else of the validation part; None if there are neither."""
+    parts = {part: rows for part, rows in _split_rows(table).items() if part != "train"}
+    if not parts:
+        return None
+    part, rows = next((part, parts[part]) for part in ("test", "val") if part in parts)
+    kept = [place for place, name in enumerate(table.names) if name.lower() != "split"]
+    return part, table._replace(
+        names=[table.names[place] for place in kept],
+        columns=[[table.columns[place][row] for row in rows] for place in kept],
+        lines=[table.lines[row] for row in rows],
+    )
+
+
 def open_source(table: Table, *, config: DataConfig) -> Source:
     """Open the images of a table."""
     return join_parts(open_parts(table, config), config=config)
@@ -98,6 +112,9 @@ def open_parts(table: Table, config: DataConfig) -> dict[str, LabelledPart]:
     label = find_column(table.names, "label", LABELS, table.where)
     if not table.lines:
         raise UserError(f"{table.where} has no rows: one for each image is expected")
+    parts = _split_rows(table)
+    if "train" not in parts:
+        raise UserError(f"the column 'split' of {table.where} has no row with 'train'")
     images, labels = _read_paths(table, path), list(map(simplify, table.column(label)))
     rows = {
         part: ImageList(
@@ -106,7 +123,7 @@ def open_parts(table: Table, config: DataConfig) -> dict[str, LabelledPart]:
             [table.lines[row] for row in chosen],
             table.origin,
         )
-        for part, chosen in _split_rows(table).items()
+        for part, chosen in parts.items()
     }
     check_repeated(rows)
     root = find_root(table, config)
@@ -184,6 +201,4 @@ def _split_rows(table: Table) -> dict[str, list[int]]:
             f"the column '{name}' of {table.where} has unknown words: {list_some(shown)}."
             f"{suggest(next(iter(unknown)).lower(), words)} It takes {', '.join(words)}"
         )
-    if not rows["train"]:
-        raise UserError(f"the column '{name}' of {table.where} has no row with 'train'")
     return {part: chosen for part, chosen in rows.items() if chosen}
