@@ -13,6 +13,7 @@ from PIL import Image, ImageEnhance
 import longtail as lt
 from browser import CHROMIUM, browser
 from helpers import smooth_photo
+from longtail.cli.audit import fit_encoding
 from longtail.cli.parser import main
 from longtail.reporting.audit import Audit
 
@@ -203,6 +204,7 @@ def test_the_command_prints_text_json_and_writes_a_page(photos: Folder, tmp_path
     assert json.loads(capsys.readouterr().out) == json.loads(
         json.dumps(lt.audit(photos.root).to_json())
     )
+    assert fit_encoding("█ café", "ascii") == "# caf?" and fit_encoding("█", "utf-8") == "█"
     with pytest.raises(SystemExit) as stopped:
         main(["audit", str(tmp_path / "missing")])
     assert stopped.value.code == 2

@@ -10,6 +10,7 @@ from longtail.data.decoding.thumbnails import encode_thumbnail
 from longtail.data.duplicates import Row
 from longtail.data.findings import Finding
 from longtail.data.inspection import Inspection
+from longtail.data.overview import SPLITS
 from longtail.evaluation.result import short_name
 from longtail.reporting import audit_text
 from longtail.reporting.growth_picture import draw_growth
@@ -56,7 +57,7 @@ def render_body(
         images=audit_text.describe_images(inspection),
         picture=draw_tail(names, counts["train"]),
         splits=[
-            (split, COLOURS[split], audit_text.SPLITS[split], [names[c] for c in members])
+            (split, COLOURS[split], SPLITS[split], [names[c] for c in members])
             for split, members in ClassCounts(counts["train"]).splits.items()
         ],
         classes=[(names[c], [each[c] for each in counts.values()]) for c in order],
