@@ -38,7 +38,8 @@ class BenchCommand:
     """Folder for the runs."""
     machine: MachineConfig = field(default_factory=MachineConfig)
     images: int = 115_846
-    """For images: number of generated images, by default that of ImageNet-LT."""
+    """For images: number of generated images, by default that of ImageNet-LT. For audit: 20,000
+    by default."""
     rows: int = 1_000_000
     """For scale: number of generated rows."""
     dry_run: bool = False

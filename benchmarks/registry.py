@@ -1,5 +1,6 @@
 """Benchmarks other than recipes of classifiers, by the name that users type."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -153,6 +154,15 @@ def _scale(command: "BenchCommand") -> None:
     print(f"written to {scale.bench_scale(command.results, command.rows)}")
 
 
+def _audit(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import audit_speed
+
+    default = type(command).images  # that of ImageNet-LT takes 13 GB of disk
+    images = 20_000 if command.images == default else command.images
+    print(json.dumps(audit_speed.bench_audit(command.runs / "audit", images)))
+
+
 def _refuse_dry_run(command: "BenchCommand") -> None:
     if command.dry_run:
         raise UserError(
@@ -214,6 +224,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "stream": Benchmark(_stream, takes=("seeds",)),
     "cost": Benchmark(_cost),
     "scale": Benchmark(_scale, takes=("rows",)),
+    "audit": Benchmark(_audit, takes=("images",)),
     "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),

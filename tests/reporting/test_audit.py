@@ -13,6 +13,7 @@ from PIL import Image, ImageEnhance
 import longtail as lt
 from browser import CHROMIUM, browser
 from helpers import smooth_photo
+from longtail.cli.audit import fit_encoding
 from longtail.cli.parser import main
 from longtail.reporting.audit import Audit
 
@@ -203,6 +204,7 @@ def test_the_command_prints_text_json_and_writes_a_page(photos: Folder, tmp_path
     assert json.loads(capsys.readouterr().out) == json.loads(
         json.dumps(lt.audit(photos.root).to_json())
     )
+    assert fit_encoding("█ café", "ascii") == "# caf?" and fit_encoding("█", "utf-8") == "█"
     with pytest.raises(SystemExit) as stopped:
         main(["audit", str(tmp_path / "missing")])
     assert stopped.value.code == 2
@@ -227,11 +229,12 @@ def test_names_cannot_steer_the_terminal_or_the_page(photos: Folder) -> None:
 
 def test_arrays_and_embeddings_have_no_images(tmp_path: Path) -> None:
     x = np.random.RandomState(0).randn(12, 5).astype(np.float32)
-    x[7] = x[2]
+    x[7], x[4, 1] = x[2], np.nan
     np.savez(tmp_path / "x.npz", x=x, y=np.arange(12) % 2)
     audit = lt.audit(tmp_path / "x.npz")
     findings = found(audit)
-    assert [finding.kind for finding in audit.findings] == ["label-conflicts", "nothing-held-out"]
+    assert list(findings) == ["not-finite", "label-conflicts", "nothing-held-out"]
+    assert "row 4 of x" in findings["not-finite"][0][0]
     assert len(findings["label-conflicts"][0]) == 2
     assert audit.to_json()["images"] is None and "12 rows of 2 classes" in str(audit)
     assert "--val-fraction" in audit.to_html()
@@ -244,6 +247,14 @@ def test_images_in_memory_are_compared(tmp_path: Path) -> None:
     audit = lt.audit((images, labels))
     assert [finding.kind for finding in audit.findings] == ["near-duplicates", "nothing-held-out"]
     assert "data:image/jpeg" in audit.to_html()
+
+
+def test_loaded_data_is_audited_as_it_is(photos: Folder) -> None:
+    photos.copy("train/a/0.png", "train/a/again.png")
+    data = lt.load(photos.root)
+    assert found(lt.audit(data)) == {"exact-duplicates": [("train/a/0.png", "train/a/again.png")]}
+    with pytest.raises(lt.UserError, match="this data is loaded already"):
+        lt.audit(data, min_count=2)
 
 
 def test_a_long_tail_shows_its_head_middle_and_end(tmp_path: Path) -> None:

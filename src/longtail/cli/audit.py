@@ -52,9 +52,17 @@ class Audit:
         if self.json:
             print(json.dumps(found.to_json()))
         else:
-            encoding = sys.stdout.encoding or "utf-8"  # not every terminal has bars
-            print(str(found).encode(encoding, "replace").decode(encoding))
+            print(fit_encoding(str(found), sys.stdout.encoding or "utf-8"))
         if self.out:
             written = found.write(self.out)
             if not self.json:
                 print(f"\nwritten to {written}")
+
+
+def fit_encoding(text: str, encoding: str) -> str:
+    """Return the text as a terminal of this encoding can show it; not every one has bars."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.replace("█", "#").encode(encoding, "replace").decode(encoding)
+    return text

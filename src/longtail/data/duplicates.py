@@ -26,7 +26,7 @@ END = 4096
 """Bytes at the end of a file that are compared before all of it is read."""
 LEAST_CONTRAST = 4.0
 """Standard deviation of the grey levels below which an image is flat, and like all flat images."""
-COARSE, FINE, COLOUR = 0.97, 0.975, 0.9
+COARSE, FINE, COLOUR = 0.97, 0.975, 0.95
 """Least correlation of near duplicates: of 8x8 grey values, of 16x16 grey values and of what these
 have beyond 4x4, and of 16x16 colours. Copies that were resized by 0.5 to 2, saved as JPEG of
 quality 60, or made 15% brighter stay above; docs/audit.md has the figures."""

@@ -41,7 +41,7 @@ class EvaluatedPart:
         """Take the same part of data that is loaded."""
         parts = {"test": data.test, "val": data.val, "train": data.train}
         chosen, split = next((name, part) for name, part in parts.items() if part is not None)
-        unread = _unread(split, data.full_name)
+        unread = open_split(split, data.full_name)
         return EvaluatedPart(data.full_name, _name_part(chosen), data.classes, unread)
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ def _name_part(chosen: str) -> str:
     return "all" if chosen == "train" else chosen
 
 
-def _unread(split: Split, name: str) -> Part:
+def open_split(split: Split, name: str) -> Part:
     """Return a part that reads what `split` holds."""
     if isinstance(split.inputs, StreamedImages):
         return Part(split.inputs.store, split.inputs.rows, split.labels)

@@ -20,7 +20,7 @@ from longtail.data.checks import check_labels
 from longtail.data.decoding.images import Blob, run_in_threads
 from longtail.data.decoding.thumbnails import SIDE, inspect_image
 from longtail.data.duplicates import Row, find_exact, find_near, read_stored
-from longtail.data.sources import MemoryStore, Part, Source
+from longtail.data.sources import MemoryStore, Part, Source, find_not_finite
 
 LEAST_SIDE = 32
 """Images with a shorter side have too few pixels to tell near duplicates from similar drawings."""
@@ -220,7 +220,6 @@ def _find_duplicates(
 def _find_not_finite(parts: Mapping[str, Part]) -> Iterator[Row]:
     """Yield the embeddings that have NaN or infinite values."""
     for name, part in parts.items():
-        if _is_table(part):
-            inputs = part.store.read(part.rows)[0]
-            for place in torch.nonzero(~inputs.isfinite().all(dim=1)).flatten().tolist():
+        if isinstance(part.store, MemoryStore):
+            for place in find_not_finite(part.store.inputs[part.rows]):
                 yield Row(name, place)

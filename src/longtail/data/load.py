@@ -22,7 +22,7 @@ from longtail.data.cut import cut
 from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import read_size
-from longtail.data.evaluated import EvaluatedPart
+from longtail.data.evaluated import EvaluatedPart, open_split
 from longtail.data.formats import (
     cifar,
     coco_crops,
@@ -72,10 +72,16 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
 
 
 def open_unread(data: Any = "", **options: Any) -> tuple[str, Source]:
-    """Open a data set as `load` does, but read no image; return its name, and what was found.
+    """Open a data set as `load` does, but read no image; return its name and the source.
 
-    A cut to a ratio is made, and problems that would prevent training stay in the source.
+    A cut to a ratio is made, and problems that would prevent training stay in the source. `data`
+    may be loaded already.
     """
+    if isinstance(data, Data):
+        check_loaded(data, options)
+        splits = {"train": data.train, "val": data.val, "test": data.test}
+        parts = {name: open_split(split, name) for name, split in splits.items() if split}
+        return data.full_name, Source(data.classes, parts)
     config = _set_options(data, None, options)
     config = replace(config, image_size=config.image_size or 64)  # boxes open only with a size
     source, base, ratio = _open(data, config)

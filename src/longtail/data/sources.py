@@ -45,6 +45,11 @@ class MemoryStore:
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs of `rows`, without a copy if these are all."""
         inputs = self.inputs if len(rows) == len(self.inputs) else self.inputs[rows]
+        if wrong := find_not_finite(inputs):
+            raise UserError(
+                f"{self.origin} has NaN or infinite values in {len(wrong)} of {len(rows)} rows, "
+                f"first in row {rows[wrong[0]]}: remove or correct them"
+            )
         return inputs, torch.arange(len(rows))
 
     def row_bytes(self) -> int:
@@ -55,6 +60,14 @@ class MemoryStore:
 
     def name(self, row: int) -> str:
         return self.describe(row) if self.files is None else str(self.files[row])
+
+
+def find_not_finite(inputs: Tensor) -> list[int]:
+    """List the rows of embeddings (N, D) that have NaN or infinite values; images have none."""
+    if not inputs.is_floating_point():
+        return []
+    rows: list[int] = torch.nonzero(~inputs.isfinite().all(dim=1)).flatten().tolist()
+    return rows
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,7 @@
 """An audit as HTML: the tail, the findings with thumbnails, and the curve of a run."""
 
-import math
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
-from itertools import pairwise
 from typing import Any
 
 from longtail.core.names import make_printable
@@ -13,8 +10,10 @@ from longtail.data.decoding.thumbnails import encode_thumbnail
 from longtail.data.duplicates import Row
 from longtail.data.findings import Finding
 from longtail.data.inspection import Inspection
+from longtail.data.overview import SPLITS
 from longtail.evaluation.result import short_name
 from longtail.reporting import audit_text
+from longtail.reporting.growth_picture import draw_growth
 from longtail.reporting.outlook import RunOutlook
 from longtail.reporting.tail_picture import COLOURS, draw_tail
 from longtail.reporting.template import source, template
@@ -29,8 +28,6 @@ PICTURED = ("leaks", "label-conflicts", "exact-duplicates", "near-duplicates", "
 """Findings whose images the page shows."""
 THUMBNAIL = 96
 """Pixels of the longer side of a thumbnail."""
-HEIGHT = 260
-"""Pixels of the picture of the curve."""
 
 
 def render_page(
@@ -60,14 +57,14 @@ def render_body(
         images=audit_text.describe_images(inspection),
         picture=draw_tail(names, counts["train"]),
         splits=[
-            (split, COLOURS[split], audit_text.SPLITS[split], [names[c] for c in members])
+            (split, COLOURS[split], SPLITS[split], [names[c] for c in members])
             for split, members in ClassCounts(counts["train"]).splits.items()
         ],
         classes=[(names[c], [each[c] for each in counts.values()]) for c in order],
         findings=[_describe(inspection, finding, thumbnails) for finding in findings],
         outlook=outlook,
         curve=audit_text.describe_curve(outlook) if outlook and outlook.curve else "",
-        plot=draw_curve(outlook) if outlook and outlook.curve else "",
+        plot=draw_growth(outlook.curve, outlook.classes) if outlook and outlook.curve else "",
         printable=make_printable,
         shown=audit_text.MOST_NAMES,
     )
@@ -106,51 +103,3 @@ def _make_thumbnails(inspection: Inspection, findings: Iterable[Finding]) -> dic
         for row, jpeg in encoded.items()
         if jpeg
     }
-
-
-def draw_curve(outlook: RunOutlook) -> str:
-    """Draw accuracy against training images, on a logarithmic axis, as an SVG of any width."""
-    curve = outlook.curve
-    assert curve is not None
-    low, high = (f([each.images for each in outlook.classes]) for f in (min, max))
-    span = math.log(high / low) or 1.0
-
-    def across(images: float) -> float:
-        return 3 + 94 * math.log(images / low) / span
-
-    def down(accuracy: float) -> float:
-        return HEIGHT - 24 - (HEIGHT - 40) * accuracy / 100
-
-    text = "font-size: 12px; fill: var(--soft, currentColor)"
-    line = "stroke: var(--line, #999)"
-    parts = []
-    for percent in (0, 50, 100):
-        y = f"{down(percent):.1f}"
-        parts.append(f'<line x1="0" x2="100%" y1="{y}" y2="{y}" style="{line}"/>')
-        parts.append(f'<text x="0" y="{down(percent) - 3:.1f}" style="{text}">{percent}%</text>')
-    steps = [low * (high / low) ** (step / 48) for step in range(49)]
-    for one, next_one in pairwise(steps):
-        parts.append(
-            f'<line x1="{across(one):.2f}%" x2="{across(next_one):.2f}%" '
-            f'y1="{down(curve.at(one)):.1f}" y2="{down(curve.at(next_one)):.1f}" '
-            'style="stroke: var(--shade, #0072b2); stroke-width: 2"/>'
-        )
-    for each in outlook.classes:
-        title = f"{make_printable(each.name)}: {each.images:,} images, {each.accuracy:.1f}%"
-        parts.append(
-            f'<circle cx="{across(each.images):.2f}%" cy="{down(each.accuracy):.1f}" r="4" '
-            f'style="fill: var(--few, #b5487c); fill-opacity: .8"><title>{escape(title)}'
-            "</title></circle>"
-        )
-    for images, anchor in ((low, "start"), (high, "end")):
-        place = 0 if anchor == "start" else 100
-        parts.append(
-            f'<text x="{place}%" y="{HEIGHT - 6}" text-anchor="{anchor}" style="{text}">'
-            f"{images:,} training images</text>"
-        )
-    inside = "\n".join(parts)
-    return (
-        f'<svg role="img" aria-label="Accuracy against training images" width="100%" '
-        f'height="{HEIGHT}" style="height: {HEIGHT}px" xmlns="http://www.w3.org/2000/svg">'
-        f"\n{inside}\n</svg>"
-    )

@@ -1,13 +1,14 @@
 """An audit as text for a terminal of 80 columns."""
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from textwrap import wrap
 
 from longtail.core.errors import list_some
 from longtail.core.names import make_printable
 from longtail.data.base import ClassCounts
 from longtail.data.findings import Finding, Item
 from longtail.data.inspection import Inspection
+from longtail.data.overview import SPLITS
 from longtail.evaluation.growth import ClassOutlook
 from longtail.reporting.outlook import RunOutlook
 
@@ -19,7 +20,6 @@ SHOWN_BARS = 13
 """Bars of the head, the middle and the end of a longer tail."""
 MOST_ITEMS = 5
 MOST_NAMES = 8
-SPLITS = {"many": "more than 100", "medium": "20 to 100", "few": "fewer than 20"}
 
 
 def describe_data(inspection: Inspection) -> Iterator[str]:
@@ -37,9 +37,9 @@ def describe_data(inspection: Inspection) -> Iterator[str]:
     for split, members in ClassCounts(counts).splits.items():
         names = [make_printable(inspection.source.classes[number]) for number in members]
         listed = f": {list_some(names, MOST_NAMES)}" if names else ""
-        line = f"{split} ({SPLITS[split]} images), {_count(len(names), 'class', 'classes')}{listed}"
-        yield from wrap(line, WIDTH, subsequent_indent="  ")
-    yield from wrap(describe_images(inspection), WIDTH, subsequent_indent="  ")
+        line = f"{SPLITS[split]}, {_count(len(names), 'class', 'classes')}{listed}"
+        yield from _wrap(line, "", "  ")
+    yield from _wrap(describe_images(inspection), "", "  ")
 
 
 def describe_imbalance(counts: Sequence[int]) -> str:
@@ -104,11 +104,10 @@ def describe_findings(inspection: Inspection, findings: Iterable[Finding]) -> It
         yield ""
         yield f"{number}. {finding.summary}"
         for item in finding.items[:MOST_ITEMS]:
-            text = describe_item(inspection, finding, item)
-            yield from wrap(text, WIDTH, initial_indent="   - ", subsequent_indent="     ")
+            yield from _wrap(describe_item(inspection, finding, item), "   - ", "     ")
         if (more := len(finding.items) - MOST_ITEMS) > 0:
             yield f"   ... and {more:,} more (all of them: --json)"
-        yield from wrap(finding.advice, WIDTH, initial_indent="   > ", subsequent_indent="     ")
+        yield from _wrap(finding.advice, "   > ", "     ")
     if not number:
         yield ""
         yield "Nothing is wrong with this data."
@@ -163,6 +162,13 @@ def _list_outlooks(outlooks: Iterable[ClassOutlook]) -> Iterator[str]:
             f"  {name:<{NAME_WIDTH}} {each.images:>7,} {each.accuracy:>9.1f} "
             f"{each.expected:>9.1f} {each.gain:>+6.1f}"
         )
+
+
+def _wrap(text: str, first: str, rest: str) -> list[str]:
+    """Break text into lines that begin with `first` and then `rest`; names keep their hyphens."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
 
 
 def _shorten(name: str, width: int) -> str:

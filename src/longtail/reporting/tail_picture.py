@@ -15,8 +15,10 @@ HEIGHT, TOP, BOTTOM = 240, 16, 24
 """Pixels of the picture, above the bars and below them."""
 MOST = 300
 """Bars that a screen can show; more classes share bars."""
-LONGEST = 24
-"""Letters of a class name on the axis."""
+LONGEST = 18
+"""Letters of a class name on the axis; two of them fit 390 pixels."""
+AXIS = "stroke: var(--line, #999)"
+TEXT = "font-size: 12px; fill: var(--soft, currentColor)"
 
 
 def draw_tail(names: Sequence[str], counts: Sequence[int]) -> str:
@@ -24,31 +26,17 @@ def draw_tail(names: Sequence[str], counts: Sequence[int]) -> str:
     order = sorted(range(len(counts)), key=lambda number: (-counts[number], number))
     each = -(-len(order) // MOST)  # classes that share a bar
     bars = [order[start : start + each] for start in range(0, len(order), each)]
-    split_of = {c: name for name, classes in _splits(counts).items() for c in classes}
-    largest, width = max(counts) or 1, 100 / len(bars)
-    lines = []
-    for number, members in enumerate(bars):
-        count, split = counts[members[0]], split_of[members[0]]
-        height = max((HEIGHT - TOP - BOTTOM) * count / largest, min(count, 1))  # 1 pixel is seen
-        lines.append(
-            f'<rect x="{number * width:.3f}%" y="{HEIGHT - BOTTOM - height:.1f}" '
-            f'width="{width * 0.86:.3f}%" height="{height:.1f}" '
-            f'style="fill: var(--{split}, {COLOURS[split]})">'
-            f"<title>{_describe(members, names, counts)}</title></rect>"
-        )
+    largest = max(counts) or 1
+    lines = [_draw_bar(place, len(bars), bar, names, counts) for place, bar in enumerate(bars)]
     lines += [_draw_boundary(value, largest) for value in (MANY_ABOVE, FEW_BELOW)]
-    axis, text = "stroke: var(--line, #999)", "font-size: 12px; fill: var(--soft, currentColor)"
     base = HEIGHT - BOTTOM
-    ends = ((0, "start", order[:1]), (100, "end", order[-1:] if len(order) > 1 else []))
-    lines.append(f'<line x1="0" x2="100%" y1="{base}" y2="{base}" style="{axis}"/>')
-    lines.append(f'<text x="0" y="12" style="{text}">{largest:,} training images</text>')
-    for place, anchor, members in ends:
-        for number in members:
-            shown = escape(_shorten(names[number]))
-            lines.append(
-                f'<text x="{place}%" y="{HEIGHT - 8}" text-anchor="{anchor}" '
-                f'style="{text}">{shown}, {counts[number]:,}</text>'
-            )
+    lines.append(f'<line x1="0" x2="100%" y1="{base}" y2="{base}" style="{AXIS}"/>')
+    lines.append(f'<text x="0" y="12" style="{TEXT}">{largest:,} training images</text>')
+    for place, anchor, number in ((0, "start", order[0]), (100, "end", order[-1])):
+        lines.append(
+            f'<text x="{place}%" y="{HEIGHT - 8}" text-anchor="{anchor}" '
+            f'style="{TEXT}">{escape(_shorten(names[number]))}, {counts[number]:,}</text>'
+        )
     inside = "\n".join(lines)
     label = f"Training images of {len(counts)} classes, {largest} to {min(counts)}"
     return (
@@ -57,8 +45,21 @@ def draw_tail(names: Sequence[str], counts: Sequence[int]) -> str:
     )
 
 
-def _splits(counts: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    return ClassCounts(tuple(counts)).splits
+def _draw_bar(
+    place: int, bars: int, members: Sequence[int], names: Sequence[str], counts: Sequence[int]
+) -> str:
+    """Draw the bar of some classes, at the height and in the colour of the first."""
+    count, width = counts[members[0]], 100 / bars
+    splits = ClassCounts((count,)).splits
+    split = next(name for name, classes in splits.items() if classes)
+    height = (HEIGHT - TOP - BOTTOM) * count / (max(counts) or 1)
+    height = max(height, min(count, 1))  # a pixel can be seen
+    return (
+        f'<rect x="{place * width:.3f}%" y="{HEIGHT - BOTTOM - height:.1f}" '
+        f'width="{width * 0.86:.3f}%" height="{height:.1f}" '
+        f'style="fill: var(--{split}, {COLOURS[split]})">'
+        f"<title>{_describe(members, names, counts)}</title></rect>"
+    )
 
 
 def _describe(members: Sequence[int], names: Sequence[str], counts: Sequence[int]) -> str:
@@ -72,10 +73,9 @@ def _draw_boundary(value: int, largest: int) -> str:
         return ""
     y = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / largest
     style = "stroke: var(--soft, currentColor); stroke-dasharray: 2 4"
-    text = "font-size: 12px; fill: var(--soft, currentColor)"
     return (
         f'<line x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}" style="{style}"/>'
-        f'<text x="100%" y="{y - 3:.1f}" text-anchor="end" style="{text}">{value}</text>'
+        f'<text x="100%" y="{y - 3:.1f}" text-anchor="end" style="{TEXT}">{value}</text>'
     )
 
 
