@@ -68,7 +68,7 @@ def test_options_that_change_batches_change_what_identifies_them():
     assert keys[0] == keys[1] and len(set(keys)) == len(keys) - 1
     assert identify_batches(tiny_data(seed=1), base) != keys[0]
     embedded = [identify_batches(tiny_data(images=False), t) for t in [base, *others]]
-    assert len(set(embedded)) == 1 and embedded[0][-1] == NoAugmentation()
+    assert len(set(embedded)) == 1 and embedded[0][-1] == (NoAugmentation(),)
 
 
 CHANGED = {"flip": False, "area": 0.5, "jitter": 0.1, "crop_size": 6}

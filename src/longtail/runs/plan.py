@@ -88,6 +88,11 @@ class Job:
                 f"{data.name} has no test and no validation part to evaluate on: add one (with "
                 "lists, --test-list), or hold out training images with --val-fraction 0.2"
             )
+        if data.embeddings and self.method.views:
+            raise UserError(
+                f"{self.config.method} compares views of images, and {data.name} has none: leave "
+                "this method out"
+            )
         if data.embeddings and choose_mix(self.config.train):
             raise UserError(
                 f"--mixup and --cutmix mix images, and {data.name} has none: leave both at 0"
@@ -120,6 +125,11 @@ def resolve(config: Config) -> tuple[Config, Method]:
     config.check()
     options = methods.parse_options(config.method, config.options)
     method = methods.build(config.method, options)
+    if config.train.freeze and method.views:
+        raise UserError(
+            f"{config.method} compares views of images, and --freeze trains on features that are "
+            "computed once: leave out --freeze or this method"
+        )
     check_mix(config, method)
     config = replace(config, options=options, backbone=method.backbone or config.backbone)
     return config if "backbone" in config.adaptive else set_interpolation(config), method

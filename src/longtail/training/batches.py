@@ -1,15 +1,17 @@
 """Where the network inputs of a step come from.
 
 Images that fit the device stay there as uint8; others stream to it from worker processes. Both
-take the same batched functions on the device, with the same result.
+take the same batched functions on the device, with the same result. A stage may ask for further
+views of the images of a batch, each with an augmentation and draws of its own.
 
 Shapes: N training images, B in a batch, stored images (C, H, W).
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -31,7 +33,7 @@ from longtail.data.decoding.host import cores_per_process, count_processes
 from longtail.data.decoding.images import ImageChunk
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import CHUNK, read_chunks
-from longtail.methods.base import Mix
+from longtail.methods.base import Mix, View
 from longtail.nn.losses import State
 from longtail.nn.preprocess import Preprocess, to_channels_last
 
@@ -58,10 +60,21 @@ class ResidentBatches:
     capturable = True
     """Whether a CUDA graph can hold `draw`."""
 
-    def __init__(self, data: Data, train: TrainConfig, device: torch.device):
+    def __init__(
+        self,
+        data: Data,
+        train: TrainConfig,
+        device: torch.device,
+        views: Sequence[View] = (),
+    ):
         self.augmentation = choose_augmentation(data, train)
+        self.views = {name: choose_view(name, data, train) for name in views}
+        images = data.train.input_tensor
+        prepared = self.augmentation.prepare(images)
         # (N, C, H, W) uint8 images, prepared, or (N, D) embeddings
-        self.source = self.augmentation.prepare(data.train.input_tensor).to(device)
+        self.source = prepared.to(device)
+        # (N, C, H, W) images that are not prepared, for further views
+        self.images = images.to(device) if views and prepared is not images else self.source
         self.labels = data.train.labels.to(device)  # (N,)
         self.preprocess = build_preprocess(data, train).to(device)
 
@@ -72,6 +85,16 @@ class ResidentBatches:
         """Network inputs of the rows in `index` (B,), augmented by their `draws` (B, P)."""
         return to_channels_last(self.preprocess(self.augmentation(self.source, index, draws)))
 
+    def draw_views(
+        self, index: Tensor, names: Sequence[View], draws: Sequence[Tensor], sampler: int
+    ) -> Tensor:
+        """Network inputs (V * B, C, H, W) of further views of the rows in `index` (B,).
+
+        The view called names[v] of each row is augmented by draws[v] (B, P).
+        """
+        views = augment_views(self.images, index, self.views, names, draws)
+        return to_channels_last(self.preprocess(views))
+
 
 class StreamedBatches:
     """Batches that worker processes read, for a training set too large for the device."""
@@ -80,13 +103,20 @@ class StreamedBatches:
     """A CUDA graph cannot wait for workers."""
 
     def __init__(
-        self, data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device
+        self,
+        data: Data,
+        train: TrainConfig,
+        machine: MachineConfig,
+        device: torch.device,
+        views: Sequence[View] = (),
     ):
+        self.views = {name: choose_view(name, data, train) for name in views}
         self.inputs, self.machine, self.device = data.train.inputs, machine, device
         self.labels = data.train.labels.to(device)
         self.augmentation = choose_augmentation(data, train)
         self.preprocess = build_preprocess(data, train).to(device)
         self._streams: list[Iterator[Tensor]] = []
+        self._latest: dict[int, Tensor] = {}  # images (B, C, H, W) that each sampler drew last
 
     def begin_epoch(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
         """Start the workers on the rows of each sampler, in batches of `sizes`."""
@@ -98,9 +128,20 @@ class StreamedBatches:
 
     def draw(self, index: Tensor, draws: Tensor, sampler: int) -> Tensor:
         """Network inputs of the sampler's next batch, which holds the rows in `index` (B,)."""
-        source = self.augmentation.prepare(next(self._streams[sampler]))
+        images = next(self._streams[sampler])
+        if self.views:
+            self._latest[sampler] = images
+        source = self.augmentation.prepare(images)
         places = torch.arange(len(index), device=self.device)
         return to_channels_last(self.preprocess(self.augmentation(source, places, draws)))
+
+    def draw_views(
+        self, index: Tensor, names: Sequence[View], draws: Sequence[Tensor], sampler: int
+    ) -> Tensor:
+        """Network inputs (V * B, C, H, W) of further views of the batch that `draw` drew last."""
+        places = torch.arange(len(index), device=self.device)
+        views = augment_views(self._latest.pop(sampler), places, self.views, names, draws)
+        return to_channels_last(self.preprocess(views))
 
 
 class FeatureBatches:
@@ -116,6 +157,7 @@ class FeatureBatches:
         self.augmentation = NoAugmentation()
         self.source = features  # (N, D)
         self.labels = data.train.labels.to(features.device)  # (N,)
+        self.views: dict[View, Augmentation] = {}
         self.preprocess = build_preprocess(data, train).to(features.device)  # for other images
         self._others: dict[int, tuple[Split, Tensor]] = {}  # by id; the split keeps its id taken
 
@@ -132,15 +174,61 @@ class FeatureBatches:
         """Features (B, D) of the rows in `index` (B,)."""
         return self.source[index]
 
+    def draw_views(
+        self, index: Tensor, names: Sequence[View], draws: Sequence[Tensor], sampler: int
+    ) -> Tensor:
+        """Raise: features have no further views, and a plan with them is refused."""
+        raise NotImplementedError
+
 
 Batches = ResidentBatches | StreamedBatches | FeatureBatches
 
 
-def place(data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device) -> Batches:
-    """Put the training set on the device if it fits there, else stream it."""
+def place(
+    data: Data,
+    train: TrainConfig,
+    machine: MachineConfig,
+    device: torch.device,
+    views: Sequence[View] = (),
+) -> Batches:
+    """Put the training set on the device if it fits there, else stream it.
+
+    `views` names the further views that stages will ask for.
+    """
     if must_stream(data, device):
-        return StreamedBatches(data, train, machine, device)
-    return ResidentBatches(data, train, device)
+        return StreamedBatches(data, train, machine, device, views)
+    return ResidentBatches(data, train, device, views)
+
+
+def augment_views(
+    images: Tensor,
+    index: Tensor,
+    views: Mapping[View, Augmentation],
+    names: Sequence[View],
+    draws: Sequence[Tensor],
+) -> Tensor:
+    """Augment `images` at `index` (B,) once for each of `names`: (V * B, C, H, W).
+
+    Neighbours of one name are augmented together, which takes half of the kernels.
+    """
+    made = []
+    pairs = zip(names, draws, strict=True)
+    for name, group in groupby(pairs, key=lambda pair: pair[0]):
+        rows = [row for _, row in group]
+        augment = views[name]
+        made.append(augment(augment.prepare(images), index.repeat(len(rows)), torch.cat(rows)))
+    return torch.cat(made)
+
+
+def choose_view(name: View, data: Data, train: TrainConfig) -> Augmentation:
+    """Choose the augmentation of a further view.
+
+    `simclr` is a resized crop of a fifth of the image or more, mirrored as in the run, with
+    jittered colours, and grey in a fifth of the views (Chen et al. 2020).
+    """
+    assert name == "simclr"
+    stored, seen = stored_size(data), input_size(data, train)
+    return ResizedCrop(stored, seen, jitter=0.4, flip=train.flip, area=0.2, grey=0.2)
 
 
 def choose_augmentation(data: Data, train: TrainConfig) -> Augmentation:
@@ -170,11 +258,11 @@ def choose_augmentation(data: Data, train: TrainConfig) -> Augmentation:
     return CropFlip(stored, seen, train.pad, flip=train.flip and train.augment == "crop-flip")
 
 
-def identify_batches(data: Data, train: TrainConfig) -> Hashable:
+def identify_batches(data: Data, train: TrainConfig, views: Sequence[View] = ()) -> Hashable:
     """Return a value that trainings share if they can share their batches."""
     size = None if data.embeddings else input_size(data, train)
-    augmentation = choose_augmentation(data, train)
-    return data.subset_sha256, data.train.inputs.shape, data.mean, data.std, size, augmentation
+    augmentations = choose_augmentation(data, train), *(choose_view(v, data, train) for v in views)
+    return data.subset_sha256, data.train.inputs.shape, data.mean, data.std, size, augmentations
 
 
 def choose_mix(train: TrainConfig) -> Mix | None:

@@ -17,9 +17,10 @@ from torch.nn.utils import get_total_norm
 
 from longtail.core.config import Config
 from longtail.core.seeding import stream
+from longtail.data.augment.crops import Augmentation
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
-from longtail.methods.base import Batch, Method
+from longtail.methods.base import Batch, Method, Model, ModelWithParts
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
 from longtail.training.average import WeightAverage
@@ -68,7 +69,10 @@ class Trainer:
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
         self.losses = torch.zeros(len(self.step_sizes), device=device)
         self.orders: list[Tensor] = []
-        self.draws: list[Tensor] = []
+        self.draws: list[list[Tensor]] = []
+        """Augmentation parameters (..., P) of each sampler, and of each of its further views."""
+        self.trained: Model = self.model
+        """The model, and the parts of the current stage if it has any."""
         self.wrapped: nn.Module = self.model
         self.optimizer: torch.optim.Optimizer | None = None
         self.average: WeightAverage | None = None
@@ -112,23 +116,51 @@ class Trainer:
     def _begin_stage(self, scheduled: ScheduledStage, *, resumed: bool) -> None:
         """Freeze what the stage does not train, prepare it, and start or keep the optimiser."""
         self.current, stage = scheduled, scheduled.stage
+        keep = resumed or not scheduled.fresh
+        self._start_parts(scheduled, keep=keep)
         trained = {id(p) for p in stage.trains(self.model)}
         if self.config.train.freeze:
             trained &= {id(p) for p in self.model.head.parameters()}
-        for parameter in self.model.parameters():
+        if isinstance(self.trained, ModelWithParts):
+            trained |= {id(p) for p in self.trained.parts.parameters()}
+        for parameter in self.trained.parameters():
             parameter.requires_grad_(id(parameter) in trained)
         if stage.prepare and not resumed:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(stream(self.config.seed, "prepare", scheduled.start))
                 features = self.features(self.data.train)
                 stage.prepare(self.model, features, self.batches.labels, self.data.counts)
-        self._start_optimizer(keep=resumed or not scheduled.fresh)
+        self._start_optimizer(keep=keep)
         order = self._rows_of_rank(torch.arange(len(self.data.train)))
-        draws = self.batches.augmentation.draw(len(order), torch.Generator())
-        device = self.fabric.device
+        generator, device = torch.Generator(), self.fabric.device
+        draws = [each.draw(len(order), generator) for each in self._augmentations]
         self.orders = [torch.zeros_like(order, device=device) for _ in stage.samplers]
         # a capture runs on them, and a crop of no pixels would index outside of a table
-        self.draws = [draws.to(device, copy=True) for _ in stage.samplers]
+        self.draws = [[rows.to(device, copy=True) for rows in draws] for _ in stage.samplers]
+
+    @property
+    def _augmentations(self) -> list[Augmentation]:
+        """The augmentation of the run, and those of the further views of the current stage."""
+        further = self.current.stage.views
+        return [self.batches.augmentation, *(self.batches.views[name] for name in further)]
+
+    def _start_parts(self, scheduled: ScheduledStage, *, keep: bool) -> None:
+        """Build the parts of the stage, if it has any.
+
+        With `keep`, keep the current ones or restore the checkpoint's.
+        """
+        build = scheduled.stage.parts
+        if build is None:
+            self.trained = self.model
+        elif not keep or self.trained is self.model:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(stream(self.config.seed, "parts", scheduled.start))
+                parts = build(self.model.backbone.dim, len(self.data.classes))
+            if self.config.machine.sync_batchnorm and self.fabric.world_size > 1:
+                parts = nn.SyncBatchNorm.convert_sync_batchnorm(parts)
+            self.trained = ModelWithParts(self.model, parts.to(self.fabric.device))
+            if keep and self._saved:
+                parts.load_state_dict(self._saved["parts"])
 
     def _start_optimizer(self, *, keep: bool) -> None:
         """Build a new optimiser and weight average.
@@ -138,9 +170,9 @@ class Trainer:
         if self.optimizer is not None and keep:
             return
         train = self.config.train
-        self.optimizer = build_optimizer(train, self.model, self.state.lr, self.head_lr)
-        self.average = WeightAverage(self.model, train.ema) if train.ema else None
-        self.wrapped = self.fabric.setup_module(self.model)
+        self.optimizer = build_optimizer(train, self.trained, self.state.lr, self.head_lr)
+        self.average = WeightAverage(self.trained, train.ema) if train.ema else None
+        self.wrapped = self.fabric.setup_module(self.trained)
         if self._saved and keep:
             rates = [group["lr"] for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(self._saved["optimizer"])
@@ -165,7 +197,8 @@ class Trainer:
         drawn = [self._draw_epoch(kind, epoch, i) for i, kind in enumerate(samplers)]
         for i, (order, draws) in enumerate(drawn):
             self.orders[i].copy_(order)
-            self.draws[i].copy_(draws)
+            for kept, new in zip(self.draws[i], draws, strict=True):
+                kept.copy_(new)
         sizes = [size // self.parts for size in self.step_sizes for _ in range(self.parts)]
         self.batches.begin_epoch([order for order, _ in drawn], sizes)
         self._set_training_mode()
@@ -179,14 +212,14 @@ class Trainer:
         """
         if self.fabric.world_size > 1:
             averages = self.average.statistics if self.average else []
-            for buffer in [*self.model.buffers(), *averages]:
+            for buffer in [*self.trained.buffers(), *averages]:
                 torch.distributed.broadcast(buffer, 0)
         if self.average and epoch + 1 == self.current.span[1]:
             self.average.replace_weights()
 
     def has_finite_weights(self) -> bool:
         """Whether no weight or statistic is infinite or NaN."""
-        tensors = [*self.model.parameters(), *self.model.buffers()]
+        tensors = [*self.trained.parameters(), *self.trained.buffers()]
         return bool(get_total_norm([t for t in tensors if t.is_floating_point()]).isfinite())
 
     def step(self, size: int) -> None:
@@ -235,15 +268,19 @@ class Trainer:
 
     def _draw_batch(self, sampler: int, index: Tensor) -> Batch:
         """The batch of one sampler at the places `index` (B,) of the epoch."""
-        rows = self.orders[sampler][index]
-        inputs = self.batches.draw(rows, self.draws[sampler][index], sampler)
-        target = self.batches.labels[rows]
-        if mix := self.current.stage.mix or self.mix:
+        stage, rows = self.current.stage, self.orders[sampler][index]
+        first, *further = (draws[index] for draws in self.draws[sampler])
+        inputs = self.batches.draw(rows, first, sampler)
+        labels = target = self.batches.labels[rows]
+        views = None
+        if stage.views:
+            views = self.batches.draw_views(rows, stage.views, further, sampler)
+        if mix := stage.mix or self.mix:
             inputs, target = mix(inputs, target, self.state)
-        return Batch(inputs, target)
+        return Batch(inputs, target, labels, views)
 
-    def _draw_epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, Tensor]:
-        """Draw the epoch of one sampler: this rank's rows, and their augmentation (..., P).
+    def _draw_epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, list[Tensor]]:
+        """Draw the epoch of one sampler: this rank's rows, and the augmentation of each view.
 
         Both are drawn for all ranks together and then split, so global batches are the same,
         image for image and crop for crop, on any number of ranks.
@@ -252,8 +289,8 @@ class Trainer:
         generator.manual_seed(stream(self.config.seed, "order", epoch, position))
         order = epoch_order(kind, labels, self.data.counts, len(labels), generator)
         generator.manual_seed(stream(self.config.seed, "augment", epoch, position))
-        draws = self.batches.augmentation.draw(len(labels), generator)
-        return self._rows_of_rank(order), self._rows_of_rank(draws)
+        draws = [each.draw(len(labels), generator) for each in self._augmentations]
+        return self._rows_of_rank(order), [self._rows_of_rank(rows) for rows in draws]
 
     def _rows_of_rank(self, order: Tensor) -> Tensor:
         """The rows of `order` (N, ...) that this rank takes, step by step."""
@@ -264,8 +301,8 @@ class Trainer:
 
     def _set_training_mode(self) -> None:
         """Set training mode, but keep the batch statistics of frozen layers."""
-        self.model.train()
-        for module in self.model.modules():
+        self.trained.train()
+        for module in self.trained.modules():
             own = list(module.parameters(recurse=False))
             if own and not any(p.requires_grad for p in own):
                 module.training = False  # not its children, which may be training
@@ -285,8 +322,8 @@ class Trainer:
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that a step changes."""
         assert self.optimizer is not None
-        yield from self.model.parameters()
-        yield from self.model.buffers()
+        yield from self.trained.parameters()
+        yield from self.trained.buffers()
         for values in self.optimizer.state.values():
             yield from (value for value in values.values() if isinstance(value, Tensor))
         yield from self.average.tensors() if self.average else ()
@@ -296,11 +333,13 @@ class Trainer:
         """All that a resumed training needs besides its configuration."""
         assert self.optimizer is not None
         average = {"average": self.average.state_dict()} if self.average else {}
-        parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        return {**parts, **average}
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        if isinstance(self.trained, ModelWithParts):
+            state["parts"] = self.trained.parts.state_dict()
+        return {**state, **average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the optimiser's part waits until its stage begins."""
+        """Restore what `state_dict` returned; all but the model waits until its stage begins."""
         load_weights(self.model, state["model"], "the checkpoint")
         self._saved = state
 
