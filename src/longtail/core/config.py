@@ -197,6 +197,8 @@ class Config(Settings):
     """Seed of everything random in training; the data subset does not depend on it."""
     adaptive: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
     """Options that are still to be set from the data; one that is given leaves this list."""
+    recipe_name: Annotated[str, tyro.conf.Suppress] = ""
+    """Name of the recipe that set the defaults; empty without one."""
     files: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     machine: MachineConfig = field(default_factory=MachineConfig)

@@ -136,7 +136,8 @@ class Result(Generic[Details]):
     """What only a classifier, or only a detector, has."""
     cost: Cost
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    """A strength or a rule that held-out data chose, and all candidates; empty without a choice."""
+    """A strength or a rule that held-out data chose, and all candidates; the name of a recipe.
+    Empty without these."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the flat keys of result.json, with floats rounded to six digits."""
@@ -236,7 +237,7 @@ def make_result(
         ),
         details=_classifier_details(data, evaluation, recipe["files"]),
         cost=cost,
-        chosen=chosen,
+        chosen={**chosen, **({"recipe": config.recipe_name} if config.recipe_name else {})},
     )
 
 

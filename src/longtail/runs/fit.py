@@ -27,6 +27,7 @@ from longtail.training.launch import explain_out_of_memory, launch
 from longtail.training.loop import Progress
 from longtail.training.model import fit_weights
 from longtail.training.probe import check_fits
+from longtail.training.recipes import read_recipe
 
 
 def fit(
@@ -35,6 +36,7 @@ def fit(
     *,
     out: Path | str,
     seeds: Sequence[int] | None = None,
+    recipe: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | Literal[False] | None = None,
@@ -48,6 +50,8 @@ def fit(
             `deconfound-tde`.
         out: the run folder; several seeds go to OUT/METHOD/sSEED.
         seeds: train one run for each and return a list.
+        recipe: name of a recipe, such as "frontier", or YAML file; it sets the defaults of all
+            other options.
         resume: continue the run in `out`.
         overwrite: replace the run in `out`.
         progress: called after steps and epochs. By default a terminal or a notebook shows them;
@@ -56,7 +60,8 @@ def fit(
             published weights; and the method's own options.
     """
     name = data.full_name if isinstance(data, Data) else os.fspath(data)
-    config = Config.preset(name).with_options(**options)
+    config = read_recipe(recipe, name) if recipe else Config.preset(name)
+    config = config.with_options(**options)
     config = config.with_options(method=method) if method else config
     if isinstance(data, Data):
         data_sets.check_loaded(data, options)

@@ -51,7 +51,7 @@ class Job:
         del tree["weights"]
         if self.config.weights:
             tree["weights"] = self.weights_id  # wherever the file lies
-        for place in ("machine", "files", "data", "adaptive"):
+        for place in ("machine", "files", "data", "adaptive", "recipe_name"):
             del tree[place]
         text = json.dumps([tree, data.identity], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
