@@ -195,6 +195,9 @@ class Config(Settings):
     --pretrained means too."""
     seed: int = 0
     """Seed of everything random in training; the data subset does not depend on it."""
+    flips: bool = False
+    """Also evaluate with the mean logits of every image and its mirror image; the result has these
+    figures as `flips`, beside the plain ones."""
     adaptive: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
     """Options that are still to be set from the data; one that is given leaves this list."""
     recipe_name: Annotated[str, tyro.conf.Suppress] = ""

@@ -51,7 +51,7 @@ class Job:
         del tree["weights"]
         if self.config.weights:
             tree["weights"] = self.weights_id  # wherever the file lies
-        for place in ("machine", "files", "data", "adaptive", "recipe_name"):
+        for place in ("machine", "files", "data", "adaptive", "recipe_name", "flips"):
             del tree[place]
         text = json.dumps([tree, data.identity], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -93,6 +93,8 @@ class Job:
                 f"{self.config.method} compares views of images, and {data.name} has none: leave "
                 "this method out"
             )
+        if data.embeddings and self.config.flips:
+            raise UserError(f"--flips mirrors images, and {data.name} has none: leave it out")
         if data.embeddings and choose_mix(self.config.train):
             raise UserError(
                 f"--mixup and --cutmix mix images, and {data.name} has none: leave both at 0"

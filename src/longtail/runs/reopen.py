@@ -17,7 +17,13 @@ from longtail.evaluation import accuracy as measures
 from longtail.evaluation import tables
 from longtail.evaluation.alpha import GRID, choose_alpha
 from longtail.evaluation.result import ClassifierCost, ClassifierDetails, Result, make_result
-from longtail.evaluation.scoring import Evaluation, choose_label_free, extract_parts, score_parts
+from longtail.evaluation.scoring import (
+    Evaluation,
+    choose_label_free,
+    extract_parts,
+    score_flips,
+    score_parts,
+)
 from longtail.methods.base import Auto, Method, Model
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.nn.preprocess import Preprocess
@@ -46,7 +52,15 @@ class OpenRun:
 
     def features(self, split: Split) -> Tensor:
         """Extract features (N, D) of images, which are prepared as the training images were."""
-        return extract(self.model, split, self.preprocess, self.fabric, self.job.config.machine)
+        return self._extract(split)
+
+    def mirrored_features(self, split: Split) -> Tensor:
+        """Extract features (N, D) of the mirror images of `split`."""
+        return self._extract(split, mirrored=True)
+
+    def _extract(self, split: Split, *, mirrored: bool = False) -> Tensor:
+        place = self.preprocess, self.fabric, self.job.config.machine
+        return extract(self.model, split, *place, mirrored=mirrored)
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -153,6 +167,9 @@ def evaluate(
     cost = ClassifierCost.from_json(stored)
     kept = ("rule", "strength", "candidates") if alpha is None else ()
     chosen = {key: stored[key] for key in kept if key in stored}
+    if opened.job.config.flips:
+        mirrored = opened.mirrored_features(opened.data.evaluated)
+        chosen["flips"] = score_flips(opened.evaluation, mirrored, choice[0], opened.data.counts)
     return make_result(opened.job.config, opened.data, opened.evaluation, choice, cost, chosen)
 
 

@@ -315,9 +315,13 @@ class Trainer:
             return self.batches.source
         return self.batches.remember(split, self._extract)
 
-    def _extract(self, split: Split) -> Tensor:
-        preprocess = self.batches.preprocess
-        return extract(self.model, split, preprocess, self.fabric, self.config.machine)
+    def mirrored_features(self, split: Split) -> Tensor:
+        """Extract the features (N, D) of the mirror images of `split` in evaluation mode."""
+        return self._extract(split, mirrored=True)
+
+    def _extract(self, split: Split, *, mirrored: bool = False) -> Tensor:
+        place = self.batches.preprocess, self.fabric, self.config.machine
+        return extract(self.model, split, *place, mirrored=mirrored)
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that a step changes."""
