@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longtail.cli.output import is_first_process, print_lines
@@ -21,7 +22,7 @@ class Benchmark:
     """The `OPTIONS` that it reads."""
 
 
-OPTIONS = ("seeds", "only", "images", "rows")
+OPTIONS = ("seeds", "only", "images", "rows", "variants", "shard", "out", "held_out")
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
 """The `OPTIONS` that a folder of recipes reads."""
@@ -32,7 +33,8 @@ def check_options(command: "BenchCommand") -> None:
     takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else RECIPE_OPTIONS
     for option in OPTIONS:
         if option not in takes and getattr(command, option) != getattr(type(command), option):
-            raise UserError(f"{command.name} has no --{option}: leave it out")
+            flag = option.replace("_", "-")
+            raise UserError(f"{command.name} has no --{flag}: leave it out")
     if command.seeds is not None and command.seeds < 1:
         raise UserError(f"--seeds {command.seeds}: must be at least 1")
 
@@ -153,6 +155,35 @@ def _scale(command: "BenchCommand") -> None:
     print(f"written to {scale.bench_scale(command.results, command.rows)}")
 
 
+def _frontier(command: "BenchCommand") -> None:
+    from benchmarks import frontier
+    from longtail.core.console import Console
+
+    units = frontier.read_units(
+        command.variants, seeds=command.seeds, held_out=command.held_out, only=command.only
+    )
+    out = command.out or command.results / "frontier" / f"{Path(command.variants).stem}.jsonl"
+    files = [*sorted((command.results / "frontier").glob("*.jsonl")), out]
+    wanted = frontier.select_missing(units, command.shard, frontier.read_lines(files))
+    for unit in wanted:
+        print(f"{unit.variant}  seed {unit.seed}")
+    if command.dry_run or not wanted:
+        return
+    with Console() as console:
+        lines = list(
+            frontier.bench_frontier(
+                wanted,
+                out,
+                runs=command.runs / "frontier",
+                root=command.root,
+                machine=command.machine,
+                progress=console,
+            )
+        )
+    print_lines(*frontier.table(lines))
+    print(f"written to {out}")
+
+
 def _refuse_dry_run(command: "BenchCommand") -> None:
     if command.dry_run:
         raise UserError(
@@ -214,6 +245,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "stream": Benchmark(_stream, takes=("seeds",)),
     "cost": Benchmark(_cost),
     "scale": Benchmark(_scale, takes=("rows",)),
+    "frontier": Benchmark(
+        _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
+    ),
     "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),
