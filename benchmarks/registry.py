@@ -53,6 +53,19 @@ def _speed(command: "BenchCommand") -> None:
     print_lines(header, rows)
 
 
+def _augmentations(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import augmentations
+    from longtail.data.load import load
+
+    config = Config.preset("cifar100-lt:100").with_options(backbone="resnet32", method="deconfound")
+    config = replace(config, machine=command.machine)
+    data = load("cifar100-lt:100", root=command.root)
+    out = command.results / "speed" / "augmentations.json"
+    found = augmentations.bench_augmentations(config, data, out, command.only)
+    print_lines(*augmentations.table(found))
+
+
 def _prices(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
     from benchmarks import prices
@@ -239,6 +252,7 @@ def _detection_speed(command: "BenchCommand") -> None:
 BENCHMARKS: dict[str, Benchmark] = {
     "speed": Benchmark(_speed),
     "prices": Benchmark(_prices),
+    "augmentations": Benchmark(_augmentations, takes=("only",)),
     "images": Benchmark(_images, takes=("images", "only")),
     "compactness": Benchmark(_compactness, takes=RECIPE_OPTIONS),
     "embeddings": Benchmark(_embeddings, takes=("seeds", "only")),

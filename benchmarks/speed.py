@@ -47,8 +47,8 @@ class Speed:
 
 def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: float) -> Speed:
     """Measure the images per second of the engine's step over about `seconds`."""
-    resident = ResidentBatches(data, config.train, fabric.device)
     config, method = resolve(config)
+    resident = ResidentBatches(data, config.train, fabric.device, method.views)
     trained = [
         Trainer(replace(config, seed=seed), method, data, resident, fabric)
         for seed in range(replicas)

@@ -112,12 +112,18 @@ class TrainConfig:
     crop_size: int | None = None
     """Pixels per side of the network's input; the whole image by default. Evaluation uses the
     centre crop; smaller images are enlarged."""
+    cutout: float = 0.0
+    """Side of a black square in every training image, as a fraction of the shorter side; 0.5 is
+    usual (DeVries and Taylor 2017), and 0 leaves it out."""
     jitter: float = 0.4
     """Largest relative change of brightness, contrast and saturation with `resized-crop`."""
     mixup: float = 0.0
     """Share of the batches in which each image is blended with another (Zhang et al. 2018)."""
     cutmix: float = 0.0
     """Share of the batches in which each image gets a box from another (Yun et al. 2019)."""
+    donors: Literal["instance", "class"] = "instance"
+    """Where the other image of `mixup` and `cutmix` comes from: the same batch, or a second one in
+    which all classes are equally frequent, which needs the class counts."""
     keep_short_batch: bool = False
     """Also train on the short last batch of an epoch, which is dropped by default."""
 
@@ -162,7 +168,7 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("accumulate", "image_size", "crop_size"), (1, math.inf)),
     **dict.fromkeys(("min_count", "workers", "weight_decay", "warmup", "pad"), (0, math.inf)),
     **dict.fromkeys(("save_seconds", "decay", "jitter"), (0, math.inf)),
-    **dict.fromkeys(("momentum", "milestones", "val_fraction", "drop", "ema"), (0, 1)),
+    **dict.fromkeys(("momentum", "milestones", "val_fraction", "drop", "ema", "cutout"), (0, 1)),
     **dict.fromkeys(("lr", "head_lr"), (ABOVE_ZERO, math.inf)),
     **dict.fromkeys(("mixup", "cutmix"), (0, TO_ONE)),
     "area": (ABOVE_ZERO, TO_ONE),

@@ -10,8 +10,8 @@ from functools import partial
 from torch import Tensor, nn
 
 from longtail.methods.base import Auto, Batch, Loss, Method, Paper, Stage, require
-from longtail.methods.deconfound import add_tde, cosine, deconfound
-from longtail.methods.self_prior import add_self_prior
+from longtail.methods.deconfound import cosine, deconfound, deconfound_tde
+from longtail.methods.self_prior import deconfound_self_prior
 from longtail.nn import losses
 from longtail.nn.contrast import Projection, balanced_contrast
 from longtail.nn.losses import State
@@ -59,15 +59,8 @@ def deconfound_contrastive_tde(
     alpha: Auto = 1.0,
 ) -> Method:
     """Training of `deconfound-contrastive`, then the total direct effect, Eq. 8."""
-    trained = deconfound_contrastive(
-        heads=heads,
-        tau=tau,
-        gamma=gamma,
-        classify=classify,
-        contrast=contrast,
-        temperature=temperature,
-    )
-    return add_tde("deconfound-contrastive", trained, alpha)
+    ruled = deconfound_tde(heads=heads, tau=tau, gamma=gamma, alpha=alpha)
+    return _share_training(_add_contrast(ruled, classify, contrast, temperature))
 
 
 def deconfound_contrastive_self_prior(
@@ -81,15 +74,12 @@ def deconfound_contrastive_self_prior(
     strength: Auto = 1.0,
 ) -> Method:
     """Training of `deconfound-contrastive`, then z - strength * log of its own mean softmax."""
-    trained = deconfound_contrastive(
-        heads=heads,
-        tau=tau,
-        gamma=gamma,
-        classify=classify,
-        contrast=contrast,
-        temperature=temperature,
-    )
-    return add_self_prior("deconfound-contrastive", trained, strength)
+    ruled = deconfound_self_prior(heads=heads, tau=tau, gamma=gamma, strength=strength)
+    return _share_training(_add_contrast(ruled, classify, contrast, temperature))
+
+
+def _share_training(ruled: Method) -> Method:
+    return replace(ruled, training="deconfound-contrastive")
 
 
 def _add_contrast(trained: Method, classify: float, contrast: float, temperature: float) -> Method:

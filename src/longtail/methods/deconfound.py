@@ -37,19 +37,19 @@ def deconfound(*, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32) -> M
 
 def cosine_tde(*, heads: int = 1, tau: float = 16.0, alpha: Auto = 1.0) -> Method:
     """Cosine classifier, then the total direct effect at test time (Tang et al. 2020)."""
-    return add_tde("cosine", cosine(heads=heads, tau=tau), alpha)
+    return _add_tde("cosine", cosine(heads=heads, tau=tau), alpha)
 
 
 def capsule_tde(*, heads: int = 1, tau: float = 16.0, alpha: Auto = 1.0) -> Method:
     """Capsule classifier, then the total direct effect at test time (Tang et al. 2020)."""
-    return add_tde("capsule", capsule(heads=heads, tau=tau), alpha)
+    return _add_tde("capsule", capsule(heads=heads, tau=tau), alpha)
 
 
 def deconfound_tde(
     *, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32, alpha: Auto = 1.0
 ) -> Method:
     """De-confounded training, then the total direct effect, Eq. 8 (Tang et al. 2020)."""
-    return add_tde("deconfound", deconfound(heads=heads, tau=tau, gamma=gamma), alpha)
+    return _add_tde("deconfound", deconfound(heads=heads, tau=tau, gamma=gamma), alpha)
 
 
 def _build_method(
@@ -60,7 +60,7 @@ def _build_method(
     return Method(head=partial(head, alpha=0.0, **options), alpha=0.0, paper=paper, reading=reading)
 
 
-def add_tde(name: str, trained: Method, alpha: Auto) -> Method:
+def _add_tde(name: str, trained: Method, alpha: Auto) -> Method:
     """Remove the indirect effect from the method `trained`, whose name is `name`."""
     return replace(
         trained,

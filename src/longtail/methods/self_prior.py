@@ -21,18 +21,17 @@ STRENGTHS = tuple(i * 0.25 for i in range(9))
 
 def baseline_self_prior(*, strength: Auto = 1.0) -> Method:
     """Baseline, then z - strength * log of its own mean softmax on the training images."""
-    return add_self_prior("baseline", baseline(), strength)
+    return _add_rule("baseline", baseline(), strength)
 
 
 def deconfound_self_prior(
     *, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32, strength: Auto = 1.0
 ) -> Method:
     """De-confounded training, then z - strength * log of its own mean softmax."""
-    return add_self_prior("deconfound", deconfound(heads=heads, tau=tau, gamma=gamma), strength)
+    return _add_rule("deconfound", deconfound(heads=heads, tau=tau, gamma=gamma), strength)
 
 
-def add_self_prior(name: str, trained: Method, strength: Auto) -> Method:
-    """Remove from the method `trained`, whose name is `name`, the prior that it shows by itself."""
+def _add_rule(name: str, trained: Method, strength: Auto) -> Method:
     require(least=0, strength=strength)
     return replace(
         trained,

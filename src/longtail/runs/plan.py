@@ -154,6 +154,11 @@ def check_mix(config: Config, method: Method) -> None:
             "must be at most 1"
         )
     if not choose_mix(config.train):
+        if config.train.donors != "instance" and "cutmix" not in config.adaptive:
+            raise UserError(
+                f"--donors {config.train.donors} names images to mix in, and nothing is mixed: add "
+                "--cutmix 0.5 or --mixup 0.5"
+            )
         return
     if config.train.freeze:
         raise UserError(

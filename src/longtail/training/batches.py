@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import groupby
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from torch import Tensor
 from longtail.core.config import MachineConfig, TrainConfig
 from longtail.core.errors import UserError
 from longtail.data.augment.crops import Augmentation, CropFlip, NoAugmentation
+from longtail.data.augment.cutout import Cutout
 from longtail.data.augment.mix import mix_share
 from longtail.data.augment.photo import ResizedCrop
 from longtail.data.augment.policy import (
@@ -33,7 +35,7 @@ from longtail.data.decoding.host import cores_per_process, count_processes
 from longtail.data.decoding.images import ImageChunk
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import CHUNK, read_chunks
-from longtail.methods.base import Mix, View
+from longtail.methods.base import View
 from longtail.nn.losses import State
 from longtail.nn.preprocess import Preprocess, to_channels_last
 
@@ -233,9 +235,11 @@ def choose_view(name: View, data: Data, train: TrainConfig) -> Augmentation:
 
 def choose_augmentation(data: Data, train: TrainConfig) -> Augmentation:
     """Choose the augmentation that `train` asks for, sized for the images of `data`."""
-    if data.embeddings or train.augment == "none":
+    if data.embeddings or (train.augment == "none" and not train.cutout):
         return NoAugmentation()
     stored, seen = stored_size(data), input_size(data, train)
+    if train.cutout:
+        return Cutout(choose_augmentation(data, replace(train, cutout=0.0)), seen, train.cutout)
     small = max(seen) <= SMALL
     policies: dict[str, Policy] = {
         "trivialaugment": TrivialAugment(),
@@ -265,14 +269,32 @@ def identify_batches(data: Data, train: TrainConfig, views: Sequence[View] = ())
     return data.subset_sha256, data.train.inputs.shape, data.mean, data.std, size, augmentations
 
 
-def choose_mix(train: TrainConfig) -> Mix | None:
+class DonorMix(Protocol):
+    """A mix of a batch with itself or with a batch of donors."""
+
+    def __call__(
+        self,
+        inputs: Tensor,
+        target: Tensor,
+        state: State,
+        donors: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return mixed inputs (B, C, H, W) and soft targets (B, K)."""
+
+
+def choose_mix(train: TrainConfig) -> DonorMix | None:
     """Choose how `train` mixes the images of a batch; None if it does not."""
     if not train.mixup and not train.cutmix:
         return None
 
-    def mix(inputs: Tensor, target: Tensor, state: State) -> tuple[Tensor, Tensor]:
+    def mix(
+        inputs: Tensor,
+        target: Tensor,
+        state: State,
+        donors: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
         classes, shares = len(state.counts), {"mixup": train.mixup, "cutmix": train.cutmix}
-        return mix_share(inputs, target, classes, state.generator, **shares)
+        return mix_share(inputs, target, classes, state.generator, **shares, donors=donors)
 
     return mix
 

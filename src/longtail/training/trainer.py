@@ -20,7 +20,7 @@ from longtail.core.seeding import stream
 from longtail.data.augment.crops import Augmentation
 from longtail.data.base import Data, Split
 from longtail.data.samplers import epoch_order, rank_order
-from longtail.methods.base import Batch, Method, Model, ModelWithParts
+from longtail.methods.base import Batch, Method, Model, ModelWithParts, Sampler
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
 from longtail.training.average import WeightAverage
@@ -134,9 +134,17 @@ class Trainer:
         order = self._rows_of_rank(torch.arange(len(self.data.train)))
         generator, device = torch.Generator(), self.fabric.device
         draws = [each.draw(len(order), generator) for each in self._augmentations]
-        self.orders = [torch.zeros_like(order, device=device) for _ in stage.samplers]
+        self.orders = [torch.zeros_like(order, device=device) for _ in self._samplers]
         # a capture runs on them, and a crop of no pixels would index outside of a table
-        self.draws = [[rows.to(device, copy=True) for rows in draws] for _ in stage.samplers]
+        self.draws = [[rows.to(device, copy=True) for rows in draws] for _ in self._samplers]
+
+    @property
+    def _samplers(self) -> tuple[Sampler, ...]:
+        """The samplers of the current stage, and last that of donors to mix in, if it has one."""
+        stage = self.current.stage
+        mixes = self.mix is not None and stage.mix is None
+        has_donors = mixes and self.config.train.donors == "class"
+        return (*stage.samplers, "class") if has_donors else stage.samplers
 
     @property
     def _augmentations(self) -> list[Augmentation]:
@@ -193,8 +201,7 @@ class Trainer:
         self._set_rates()
         rank = self.fabric.global_rank
         self.state.generator.manual_seed(stream(self.config.seed, "step", epoch, rank))
-        samplers = self.current.stage.samplers
-        drawn = [self._draw_epoch(kind, epoch, i) for i, kind in enumerate(samplers)]
+        drawn = [self._draw_epoch(kind, epoch, i) for i, kind in enumerate(self._samplers)]
         for i, (order, draws) in enumerate(drawn):
             self.orders[i].copy_(order)
             for kept, new in zip(self.draws[i], draws, strict=True):
@@ -249,8 +256,9 @@ class Trainer:
         """Add the gradients of images `start` to `stop` of the step; return their loss."""
         places = torch.arange(start, stop, device=self.cursor.device)
         index = self.cursor * self.full_batch + places  # (B,)
-        batches = [self._draw_batch(i, index) for i in range(len(self.orders))]
         stage = self.current.stage
+        donors = self._draw_donors(index)
+        batches = [self._draw_batch(i, index, donors) for i in range(len(stage.samplers))]
         loss = stage.step(self.wrapped, stage.loss, batches, self.state)
         loss = loss / self.parts if self.parts > 1 else loss
         self.fabric.backward(loss)
@@ -266,7 +274,18 @@ class Trainer:
                     total += self._add_gradients(part * size, (part + 1) * size)
         return total
 
-    def _draw_batch(self, sampler: int, index: Tensor) -> Batch:
+    def _draw_donors(self, index: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Inputs and classes of the donors at the places `index` (B,); None if it has none."""
+        last = len(self.current.stage.samplers)
+        if last == len(self.orders):
+            return None
+        rows = self.orders[last][index]
+        inputs = self.batches.draw(rows, self.draws[last][0][index], last)
+        return inputs, self.batches.labels[rows]
+
+    def _draw_batch(
+        self, sampler: int, index: Tensor, donors: tuple[Tensor, Tensor] | None = None
+    ) -> Batch:
         """The batch of one sampler at the places `index` (B,) of the epoch."""
         stage, rows = self.current.stage, self.orders[sampler][index]
         first, *further = (draws[index] for draws in self.draws[sampler])
@@ -275,8 +294,10 @@ class Trainer:
         views = None
         if stage.views:
             views = self.batches.draw_views(rows, stage.views, further, sampler)
-        if mix := stage.mix or self.mix:
-            inputs, target = mix(inputs, target, self.state)
+        if stage.mix:
+            inputs, target = stage.mix(inputs, target, self.state)
+        elif self.mix:
+            inputs, target = self.mix(inputs, target, self.state, donors)
         return Batch(inputs, target, labels, views)
 
     def _draw_epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, list[Tensor]]:
