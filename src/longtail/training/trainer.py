@@ -23,7 +23,7 @@ from longtail.data.samplers import epoch_order, rank_order
 from longtail.methods.base import Batch, Method, Model, ModelWithParts, Sampler
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
-from longtail.training.average import WeightAverage
+from longtail.training.average import WeightAverage, recompute_statistics
 from longtail.training.batches import Batches, FeatureBatches, choose_mix
 from longtail.training.features import extract
 from longtail.training.model import build_model, load_weights
@@ -215,14 +215,29 @@ class Trainer:
     def end_epoch(self, epoch: int) -> None:
         """Copy rank 0's batch statistics to every rank, so that all evaluate one model.
 
-        At the end of a schedule the averaged weights, if any, become the model.
+        At the end of a schedule the averaged weights, if any, become the model, and an epoch of
+        forward passes computes its batch statistics and its mean feature anew.
         """
+        if self.average and epoch + 1 == self.current.span[1]:
+            self.average.replace_weights()
+            if isinstance(self.model.head, NormalisedHead):
+                self.model.head.mean_feature.zero_()
+            self.begin_epoch(epoch)
+            recompute_statistics(self.trained, self._pass_forward())
         if self.fabric.world_size > 1:
             averages = self.average.statistics if self.average else []
             for buffer in [*self.trained.buffers(), *averages]:
                 torch.distributed.broadcast(buffer, 0)
-        if self.average and epoch + 1 == self.current.span[1]:
-            self.average.replace_weights()
+
+    def _pass_forward(self) -> Iterator[None]:
+        """Send the batches of an epoch through the model, one at each step of the iterator."""
+        for size in self.step_sizes:
+            part = size // self.parts
+            with self.model.head.accumulate_statistics():
+                for first in range(0, size, part):
+                    self._compute_loss(first, first + part)
+                    yield
+            self.cursor += 1
 
     def has_finite_weights(self) -> bool:
         """Whether no weight or statistic is infinite or NaN."""
@@ -254,15 +269,19 @@ class Trainer:
 
     def _add_gradients(self, start: int, stop: int) -> Tensor:
         """Add the gradients of images `start` to `stop` of the step; return their loss."""
+        loss = self._compute_loss(start, stop)
+        loss = loss / self.parts if self.parts > 1 else loss
+        self.fabric.backward(loss)
+        return loss.detach()
+
+    def _compute_loss(self, start: int, stop: int) -> Tensor:
+        """Return the loss of images `start` to `stop` of the step."""
         places = torch.arange(start, stop, device=self.cursor.device)
         index = self.cursor * self.full_batch + places  # (B,)
         stage = self.current.stage
         donors = self._draw_donors(index)
         batches = [self._draw_batch(i, index, donors) for i in range(len(stage.samplers))]
-        loss = stage.step(self.wrapped, stage.loss, batches, self.state)
-        loss = loss / self.parts if self.parts > 1 else loss
-        self.fabric.backward(loss)
-        return loss.detach()
+        return stage.step(self.wrapped, stage.loss, batches, self.state)
 
     def _add_gradients_in_parts(self, size: int) -> Tensor:
         """Add the gradients of `size` images part by part; ranks exchange them at the end."""
