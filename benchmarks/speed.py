@@ -19,8 +19,9 @@ from longtail.core.config import Config, MachineConfig
 from longtail.core.environment import environment
 from longtail.data.base import Data
 from longtail.runs.plan import resolve
-from longtail.training.batches import ResidentBatches, sample_input
+from longtail.training.batches import ResidentBatches
 from longtail.training.cuda_graph import build_step
+from longtail.training.inputs import sample_input
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 

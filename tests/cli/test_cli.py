@@ -244,7 +244,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         ),
         (
             ("train", "digits-lt", "--method", "baseline", "--heads", "2"),
-            "baseline has no --heads; these do: auto, capsule",
+            "baseline has no --heads; these do: auto, deconfound-contrastive",
         ),
         (
             ("train", "photos/", "--alpha", "1"),

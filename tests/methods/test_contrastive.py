@@ -90,13 +90,13 @@ def test_views_differ_and_are_not_mixed():
     index = torch.arange(8)
     batch = trainer._draw_batch(0, index)
     assert batch.target.shape == (8, 3) and batch.views.shape == (16, 3, 8, 8)
-    assert torch.equal(batch.labels, trainer.data.train.labels[trainer.orders[0][:8]])
+    assert torch.equal(batch.labels, trainer.data.train.labels[trainer.draws.orders[0][:8]])
     first, second = batch.views.chunk(2)
     assert not torch.equal(first, second)
-    draws = [rows[:8] for rows in trainer.draws[0][1:]]
+    draws = [rows[:8] for rows in trainer.draws.parameters[0][1:]]
     augment = trainer.batches.views["simclr"]
     for view, rows in zip((first, second), draws, strict=True):
-        images = augment(trainer.data.train.inputs, trainer.orders[0][:8], rows)
+        images = augment(trainer.data.train.inputs, trainer.draws.orders[0][:8], rows)
         torch.testing.assert_close(view, trainer.batches.preprocess(images))
 
 
@@ -116,8 +116,8 @@ def test_parts_are_trained_and_never_shipped(tmp_path):
 def test_a_training_of_plain_methods_draws_as_before():
     """Further views come after the first in the stream of draws."""
     plain, viewed = start("deconfound"), start()
-    assert torch.equal(plain.orders[0], viewed.orders[0])
-    assert torch.equal(plain.draws[0][0], viewed.draws[0][0])
+    assert torch.equal(plain.draws.orders[0], viewed.draws.orders[0])
+    assert torch.equal(plain.draws.parameters[0][0], viewed.draws.parameters[0][0])
 
 
 def test_images_without_views_are_refused(tmp_path):
@@ -135,7 +135,7 @@ def first_batch() -> tuple[torch.Tensor, torch.Tensor, int]:
     trainer = start()
     index = torch.arange(trainer.full_batch)
     views = trainer._draw_batch(0, index).views.chunk(2)
-    return trainer.orders[0][index], torch.stack(views, dim=1), trainer.fabric.global_rank
+    return trainer.draws.orders[0][index], torch.stack(views, dim=1), trainer.fabric.global_rank
 
 
 def save_first_batch(folder: Path) -> None:

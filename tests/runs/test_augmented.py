@@ -87,12 +87,12 @@ def test_class_donors_are_as_often_of_every_class():
     trainer.enter(0, resumed=False)
     trainer.begin_epoch(0)
     assert trainer.images_in(0, 1) == 40  # donors do not count
-    labels = batches.labels[trainer.orders[1]]
+    labels = batches.labels[trainer.draws.orders[1]]
     assert all(13 <= number <= 14 for number in torch.bincount(labels).tolist())
     index = torch.arange(8)
     donors = trainer._draw_donors(index)
     assert donors is not None and torch.equal(donors[1], labels[:8])
-    plain = batches.draw(trainer.orders[0][index], trainer.draws[0][0][index], 0)
+    plain = batches.draw(trainer.draws.orders[0][index], trainer.draws.parameters[0][0][index], 0)
     batch = trainer._draw_batch(0, index, donors)
     pasted = batch.inputs != plain
     assert pasted.any() and torch.equal(batch.inputs[pasted], donors[0][pasted])

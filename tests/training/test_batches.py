@@ -17,7 +17,8 @@ from longtail.data.augment.policy import (
     RandAugment,
     TrivialAugment,
 )
-from longtail.training.batches import ResidentBatches, choose_augmentation, identify_batches
+from longtail.training.batches import ResidentBatches, identify_batches
+from longtail.training.inputs import choose_augmentation
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
@@ -83,7 +84,7 @@ def first_batch() -> tuple[torch.Tensor, torch.Tensor, int]:
     it.enter(0, resumed=False)
     it.begin_epoch(0)
     index = torch.arange(it.full_batch)
-    return it.orders[0][index], it._draw_batch(0, index).inputs, fabric.global_rank
+    return it.draws.orders[0][index], it._draw_batch(0, index).inputs, fabric.global_rank
 
 
 def save_first_batch(folder: Path) -> None:

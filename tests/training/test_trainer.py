@@ -91,7 +91,7 @@ def test_one_cycle_equals_a_loop_that_sets_the_rates_by_hand(optimizer):
         steps = 0
         for epoch in range(4):
             trainer.begin_epoch(epoch)
-            order, total = trainer.orders[0].clone(), 4 * trainer.steps
+            order, total = trainer.draws.orders[0].clone(), 4 * trainer.steps
             for step in range(trainer.steps):
                 trainer.step(trainer.full_batch)
                 warmup = total // 10
@@ -118,6 +118,19 @@ def test_a_schedule_that_only_rises_is_warned_about(tmp_path, caplog):
     (message,) = [r.message for r in caplog.records if "--warmup" in r.message]
     assert message.startswith("--warmup 2: this training has 2 epochs, so its learning rate only")
     assert "--schedule one-cycle" in message
+
+
+def test_an_epoch_that_was_drawn_ahead_is_the_same():
+    options = {"method": "deconfound-contrastive", "cutmix": 0.5, "donors": "class", "epochs": 3}
+    plain, ahead = start(tiny_config(**options)), start(tiny_config(**options))
+    ahead.draws.ahead = True
+    for epoch in (0, 1, 2, 1):  # also one that was not drawn
+        for trainer in (plain, ahead):
+            trainer.begin_epoch(epoch)
+        assert (ahead.draws._coming is None) == (epoch == 2)
+        assert all(map(torch.equal, plain.draws.orders, ahead.draws.orders))
+        for first, second in zip(plain.draws.parameters, ahead.draws.parameters, strict=True):
+            assert all(map(torch.equal, first, second))
 
 
 # ---- dropout
@@ -236,7 +249,7 @@ def test_a_frozen_training_equals_a_head_trained_on_features_by_hand(name):
         features = copy.deepcopy(trainer.model.backbone).eval()(images)
     plain = torch.optim.SGD(head.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     for step in range(trainer.steps):
-        rows = trainer.orders[0][step * 8 : (step + 1) * 8]
+        rows = trainer.draws.orders[0][step * 8 : (step + 1) * 8]
         plain.zero_grad()
         loss = F.cross_entropy(head(features[rows]), data.train.labels[rows])
         loss.backward()

@@ -18,7 +18,7 @@ from longtail.methods.base import Method
 from longtail.nn.published import describe_inputs
 from longtail.nn.weights import identify
 from longtail.runs.folder import Run
-from longtail.training.batches import choose_mix
+from longtail.training.inputs import choose_mix
 from longtail.training.model import use_inputs_of_weights
 from longtail.training.schedule import ends_in_warmup, schedule_stages
 

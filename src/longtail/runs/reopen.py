@@ -29,8 +29,8 @@ from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.nn.preprocess import Preprocess
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job, resolve
-from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
+from longtail.training.inputs import build_preprocess
 from longtail.training.launch import launch
 from longtail.training.model import build_model, load_weights, use_inputs_of_weights
 

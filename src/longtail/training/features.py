@@ -12,7 +12,8 @@ from longtail.data.base import Data, Split
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.methods.base import Method, Model
 from longtail.nn.preprocess import Preprocess, to_channels_last
-from longtail.training.batches import FeatureBatches, build_preprocess, stream_batches
+from longtail.training.batches import FeatureBatches, stream_batches
+from longtail.training.inputs import build_preprocess
 from longtail.training.model import build_model
 
 EVALUATION_BATCH = 1000

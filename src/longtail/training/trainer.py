@@ -17,15 +17,16 @@ from torch.nn.utils import get_total_norm
 
 from longtail.core.config import Config
 from longtail.core.seeding import stream
-from longtail.data.augment.crops import Augmentation
 from longtail.data.base import Data, Split
-from longtail.data.samplers import epoch_order, rank_order
+from longtail.data.samplers import rank_order
 from longtail.methods.base import Batch, Method, Model, ModelWithParts, Sampler
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
 from longtail.training.average import WeightAverage, recompute_statistics
-from longtail.training.batches import Batches, FeatureBatches, choose_mix
+from longtail.training.batches import Batches, FeatureBatches
+from longtail.training.draws import EpochDraws
 from longtail.training.features import extract
+from longtail.training.inputs import choose_mix
 from longtail.training.model import build_model, load_weights
 from longtail.training.optimizer import build_optimizer
 from longtail.training.probe import batch_per_rank, short_batch
@@ -68,9 +69,8 @@ class Trainer:
         """Learning rate, that of the head, and mu, for each step of the epoch."""
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
         self.losses = torch.zeros(len(self.step_sizes), device=device)
-        self.orders: list[Tensor] = []
-        self.draws: list[list[Tensor]] = []
-        """Augmentation parameters (..., P) of each sampler, and of each of its further views."""
+        self.draws: EpochDraws
+        """Rows and augmentation parameters of the current epoch."""
         self.trained: Model = self.model
         """The model, and the parts of the current stage if it has any."""
         self.wrapped: nn.Module = self.model
@@ -131,12 +131,17 @@ class Trainer:
                 features = self.features(self.data.train)
                 stage.prepare(self.model, features, self.batches.labels, self.data.counts)
         self._start_optimizer(keep=keep)
-        order = self._rows_of_rank(torch.arange(len(self.data.train)))
-        generator, device = torch.Generator(), self.fabric.device
-        draws = [each.draw(len(order), generator) for each in self._augmentations]
-        self.orders = [torch.zeros_like(order, device=device) for _ in self._samplers]
-        # a capture runs on them, and a crop of no pixels would index outside of a table
-        self.draws = [[rows.to(device, copy=True) for rows in draws] for _ in self._samplers]
+        further = [self.batches.views[name] for name in stage.views]
+        self.draws = EpochDraws(
+            self.data,
+            self.config.seed,
+            self._samplers,
+            [self.batches.augmentation, *further],
+            self._rows_of_rank,
+            stop=scheduled.stop,
+            device=self.fabric.device,
+            ahead=self.fabric.device.type == "cuda" and self.batches.capturable,
+        )
 
     @property
     def _samplers(self) -> tuple[Sampler, ...]:
@@ -145,12 +150,6 @@ class Trainer:
         mixes = self.mix is not None and stage.mix is None
         has_donors = mixes and self.config.train.donors == "class"
         return (*stage.samplers, "class") if has_donors else stage.samplers
-
-    @property
-    def _augmentations(self) -> list[Augmentation]:
-        """The augmentation of the run, and those of the further views of the current stage."""
-        further = self.current.stage.views
-        return [self.batches.augmentation, *(self.batches.views[name] for name in further)]
 
     def _start_parts(self, scheduled: ScheduledStage, *, keep: bool) -> None:
         """Build the parts of the stage, if it has any.
@@ -201,13 +200,9 @@ class Trainer:
         self._set_rates()
         rank = self.fabric.global_rank
         self.state.generator.manual_seed(stream(self.config.seed, "step", epoch, rank))
-        drawn = [self._draw_epoch(kind, epoch, i) for i, kind in enumerate(self._samplers)]
-        for i, (order, draws) in enumerate(drawn):
-            self.orders[i].copy_(order)
-            for kept, new in zip(self.draws[i], draws, strict=True):
-                kept.copy_(new)
+        orders = self.draws.fill(epoch)
         sizes = [size // self.parts for size in self.step_sizes for _ in range(self.parts)]
-        self.batches.begin_epoch([order for order, _ in drawn], sizes)
+        self.batches.begin_epoch(orders, sizes)
         self._set_training_mode()
         # layers with randomness of their own, such as dropout, draw from the global generators
         torch.manual_seed(stream(self.config.seed, "layers", epoch, rank))
@@ -296,18 +291,18 @@ class Trainer:
     def _draw_donors(self, index: Tensor) -> tuple[Tensor, Tensor] | None:
         """Inputs and classes of the donors at the places `index` (B,); None if it has none."""
         last = len(self.current.stage.samplers)
-        if last == len(self.orders):
+        if last == len(self.draws.orders):
             return None
-        rows = self.orders[last][index]
-        inputs = self.batches.draw(rows, self.draws[last][0][index], last)
+        rows = self.draws.orders[last][index]
+        inputs = self.batches.draw(rows, self.draws.parameters[last][0][index], last)
         return inputs, self.batches.labels[rows]
 
     def _draw_batch(
         self, sampler: int, index: Tensor, donors: tuple[Tensor, Tensor] | None = None
     ) -> Batch:
         """The batch of one sampler at the places `index` (B,) of the epoch."""
-        stage, rows = self.current.stage, self.orders[sampler][index]
-        first, *further = (draws[index] for draws in self.draws[sampler])
+        stage, rows = self.current.stage, self.draws.orders[sampler][index]
+        first, *further = (rows[index] for rows in self.draws.parameters[sampler])
         inputs = self.batches.draw(rows, first, sampler)
         labels = target = self.batches.labels[rows]
         views = None
@@ -318,19 +313,6 @@ class Trainer:
         elif self.mix:
             inputs, target = self.mix(inputs, target, self.state, donors)
         return Batch(inputs, target, labels, views)
-
-    def _draw_epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, list[Tensor]]:
-        """Draw the epoch of one sampler: this rank's rows, and the augmentation of each view.
-
-        Both are drawn for all ranks together and then split, so global batches are the same,
-        image for image and crop for crop, on any number of ranks.
-        """
-        labels, generator = self.data.train.labels, torch.Generator()
-        generator.manual_seed(stream(self.config.seed, "order", epoch, position))
-        order = epoch_order(kind, labels, self.data.counts, len(labels), generator)
-        generator.manual_seed(stream(self.config.seed, "augment", epoch, position))
-        draws = [each.draw(len(labels), generator) for each in self._augmentations]
-        return self._rows_of_rank(order), [self._rows_of_rank(rows) for rows in draws]
 
     def _rows_of_rank(self, order: Tensor) -> Tensor:
         """The rows of `order` (N, ...) that this rank takes, step by step."""
