@@ -10,7 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs Chromium: apt-get install chromium (make test tries to)"
+)
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -86,11 +91,29 @@ class Browser:
         kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
         return [event for event in self.events if event.get("method") in kinds]
 
+    def show_at(self, width: int, scheme: str = "light") -> None:
+        """Show pages as wide as `width` pixels, a phone below 500, in a light or dark scheme."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
+
+    def overflows(self) -> list[str]:
+        """What is wider than its place: the page, or what an element of it would have to scroll."""
+        return self.run(OVERFLOWS)
+
     def requests(self) -> list[str]:
         """Addresses that the page requested."""
         sent = [e for e in self.events if e.get("method") == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
 
+
+OVERFLOWS = """(() => {
+    for (const details of document.querySelectorAll("details")) details.open = true;
+    const parts = document.querySelectorAll("html, .wide, table, th, td, pre, h2, h3, p");
+    return [...parts].filter((e) => e.scrollWidth > e.clientWidth + 1 && e.clientWidth)
+        .map((e) => `${e.tagName} ${e.id} ${e.className}: ${e.scrollWidth} in ${e.clientWidth}`);
+})()"""
 
 KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35}
 

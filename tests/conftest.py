@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from browser import browser
 from helpers import float64, photos
 from longtail.core import environment as provenance
 
@@ -88,3 +89,10 @@ def folder(tmp_path, monkeypatch):
     photos(tmp_path / "photos")
     torch.save(timm.create_model("test_efficientnet").state_dict(), "test_efficientnet.pth")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    """A browser that the tests of a module share."""
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened

@@ -182,3 +182,9 @@ def in_little_shared_memory(kilobytes: int, script: str, *words: str) -> str:
     run = [*alone, f'{mount} && exec "$0" "$@"', sys.executable, "-c", script, *words]
     done = subprocess.run(run, capture_output=True, text=True, timeout=HANGS)
     return done.stderr.strip().splitlines()[-1]
+
+
+def smooth_photo(seed: int, size: tuple[int, int] = (96, 80)) -> Image.Image:
+    """Paint a smooth random picture, as different from that of another seed as photographs are."""
+    coarse = np.random.RandomState(seed).randint(0, 256, (6, 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)

@@ -181,3 +181,18 @@ def test_the_first_command_comes_early():
     lines = (ROOT / "README.md").read_text().splitlines()
     assert "make demo" in lines[:15]
     assert "make test" in (ROOT / "README.md").read_text()
+
+
+def test_every_kind_of_input_has_its_line_its_command_and_its_test(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    rows = re.findall(
+        r"^\| .* \| `(lt\.load.*?)` \| (.*?) \| `(.*?)::(.*?)` \|$",
+        (ROOT / "docs/data.md").read_text(),
+        flags=re.M,
+    )
+    assert len(rows) == 15
+    for line, command, file, test in rows:
+        compile(line, "docs/data.md", "eval")
+        if command != "Python only":
+            check_command(shlex.split(command.strip("`")))
+        assert f"\ndef {test}(" in (ROOT / "tests" / "data" / file).read_text(), test

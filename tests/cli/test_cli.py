@@ -268,7 +268,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("train", "digits-lt", "--crop-size", "x"), "--crop-size takes a whole number, not 'x'"),
         (("train", "digits-lt", "--lr", "x"), "--lr takes a number, not 'x' (see longtail train"),
         (("train", "digits-lt", "--augment", "x"), "'x' for argument '--augment'. Expected one of"),
-        (("eval",), "longtail: missing RUN: Folder of a finished run."),
+        (("eval",), "longtail: missing RUN_OR_MODEL: Folder of a finished run, a folder written"),
         (("train", "digits-lt", "--seeds", "0"), "--seeds 0: must be at least 1"),
         (("train", "digits-lt", "--alpha", "nan"), "--alpha takes float or auto, not 'nan'"),
         (("train", "digits-lt", "--heads", "inf"), "--heads takes int, not 'inf'"),

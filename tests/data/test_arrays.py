@@ -80,7 +80,11 @@ BAD = {
         r"x_train has shape \(5, 2\) and y_train \(2,\): one label",
     ),
     "dims": ({"x_test": np.ones((2, 3))}, r"a row of x_test is \(3,\), one of x_train \(2,\)"),
-    "kind": ({"x_train": np.ones((5, 2, 2))}, r"x_train of .* float64 of shape \(5, 2, 2\)"),
+    "kind": ({"x_train": np.ones((5, 2, 2), int)}, r"x_train of .* int64 of shape \(5, 2, 2\)"),
+    "normalised": (
+        {"x_train": np.linspace(-2, 2, 20).reshape(5, 2, 2)},
+        r"x_train of .* has floats from -2 to 2: images are uint8, or floats from 0 to 1",
+    ),
     "no labels": ({"y_test": None}, r"lacks y_test: x_train y_train"),
     "no inputs": ({"x_train": None}, r"lacks x: x_train y_train"),
     "negative": ({"y_train": np.array([0, 0, -1, 1, 1])}, r"row 2 of x_train .* has the label -1"),

@@ -51,16 +51,6 @@ def test_a_png_named_jpg_is_read_by_what_it_is(listed, tmp_path: Path):
     assert (read_odd(listed("odd.jpg")) == pixels).all()
 
 
-def test_exif_rotation_is_not_applied(listed, tmp_path: Path):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turn by a quarter
-    pixels = np.zeros((8, 8, 3), np.uint8)
-    pixels[:4] = 255
-    Image.fromarray(pixels).save(tmp_path / "turned.jpg", quality=100, exif=exif)
-    top, bottom = read_odd(listed("turned.jpg"))[[1, 6]]
-    assert top.min() > 200 and bottom.max() < 50
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_windows_line_ends_and_spaces_in_names(listed, tmp_path: Path, end: str):
     Image.fromarray(noise()).save(tmp_path / "two  words and (1).png")

@@ -61,7 +61,7 @@ def started(monkeypatch) -> list[int]:
 
 def loaded(photos: Path, cache: str, monkeypatch, **options) -> Split:
     monkeypatch.setenv("LONGTAIL_CACHE", str(photos.parent / cache))
-    return load(**{"name": str(photos), "image_size": 10, **options}).train
+    return load(**{"data": str(photos), "image_size": 10, **options}).train
 
 
 @pytest.mark.parametrize("ratio", ["", ":4"])
@@ -71,7 +71,7 @@ def test_processes_and_threads_decode_the_same(photos, started, monkeypatch, cap
     for many in (10, 100):
         monkeypatch.setattr(image_store, "MIN_FOR_PROCESSES", many)
         with caplog.at_level(logging.WARNING):
-            ask = partial(loaded, photos, f"{many}", monkeypatch, name=f"{photos}{ratio}")
+            ask = partial(loaded, photos, f"{many}", monkeypatch, data=f"{photos}{ratio}")
             made.append(ask(corrupt="skip"))
         messages.append(caplog.text)
         caplog.clear()

@@ -80,6 +80,59 @@ def test_train_may_be_a_class(paint: Painter, tmp_path: Path) -> None:
     assert load(str(tmp_path)).classes == ("bus", "train")
 
 
+@pytest.mark.parametrize("parts", [("train", "val", "test"), ("train",), ("train", "test", "old")])
+def test_a_loose_image_does_not_turn_parts_into_classes(
+    parts: tuple[str, ...], paint: Painter, tmp_path: Path, caplog
+) -> None:
+    for part in parts:
+        animals(paint, part)
+    for name in ("b.png", "a.png", "c.png", "d.png"):
+        paint(f"train/{name}", grey=77)
+    data = load(str(tmp_path))
+    assert data.classes == ("cat", "lynx") and data.counts.images == (3, 1)
+    assert (data.test is not None) == ("test" in parts)
+    assert (
+        f"{tmp_path}/train: reads only the folders in it, and ignores the images a.png, b.png, "
+        in (caplog.text)
+    )
+
+
+def test_loose_images_of_any_part_and_beside_the_classes_are_named(
+    paint: Painter, tmp_path: Path, caplog
+) -> None:
+    for part in ("train", "test"):
+        animals(paint, part)
+    paint("test/x.png", grey=77)
+    paint("y.png", grey=78)
+    paint("train/cat/.hidden.png", grey=79)
+    assert len(load(str(tmp_path)).train) == 4
+    assert f"{tmp_path}/test: reads only the folders in it, and ignores the images x.png" in (
+        caplog.text
+    )
+    assert f"{tmp_path}: reads only the folders in it, and ignores the images y.png" in caplog.text
+
+
+def test_a_class_called_train_may_have_folders_inside(paint: Painter, tmp_path: Path) -> None:
+    for grey, name in enumerate(("train/1.png", "train/steam/2.png", "bus/1.png", "car/1.png")):
+        paint(name, grey=grey)
+    data = load(str(tmp_path))
+    assert data.classes == ("bus", "car", "train") and data.counts.images == (1, 1, 2)
+
+
+def test_parts_without_class_folders_are_not_classes(paint: Painter, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        paint(f"{part}/1.png")
+    with pytest.raises(UserError, match=r"train has images but no class folders: put each image"):
+        load(str(tmp_path))
+
+
+def test_a_test_part_without_class_folders(paint: Painter, tmp_path: Path) -> None:
+    animals(paint, "train")
+    paint("test/1.png", grey=77)
+    with pytest.raises(UserError, match=r"test has images but no class folders: put each image"):
+        load(str(tmp_path))
+
+
 def test_an_empty_class(paint: Painter, tmp_path: Path) -> None:
     for part in ("train", "test"):
         animals(paint, part)

@@ -53,6 +53,32 @@ def test_malformed_line(train: Path, tmp_path: Path, line: str) -> None:
     assert f"got '{line}'" in str(caught.value)
 
 
+def test_text_labels_are_class_names(train: Path, tmp_path: Path) -> None:
+    train.write_text("0 of four.png owl\n3 of four.png ant\n2 of four.png owl\n")
+    test = tmp_path / "test.txt"
+    test.write_text("1 of four.png\tant\n")
+    data = load(list=train, test_list=test, root=tmp_path / "images")
+    assert data.classes == ("ant", "owl") and data.train.labels.tolist() == [1, 0, 1]
+    assert data.train.files is not None and data.train.files[1].as_py() == "3 of four.png"
+    assert data.test is not None and data.test.labels.tolist() == [0]
+    test.write_text("1 of four.png bee\n")
+    with pytest.raises(UserError, match="the test part has 'bee', which the training part"):
+        load(list=train, test_list=test, root=tmp_path / "images")
+
+
+def test_a_tab_separates_where_there_is_one(train: Path, tmp_path: Path) -> None:
+    train.write_text("0 of four.png\tgrey owl\n3 of four.png\tant\n2 of four.png\tgrey owl\n")
+    data = load(list=train, root=tmp_path / "images")
+    assert data.classes == ("ant", "grey owl") and data.train.labels.tolist() == [1, 0, 1]
+
+
+def test_one_image_with_two_labels(train: Path, tmp_path: Path) -> None:
+    train.write_text("0 of four.png owl\n3 of four.png ant\n0 of four.png ant\n")
+    with pytest.raises(UserError) as caught:
+        load(list=train, root=tmp_path / "images")
+    assert f"0 of four.png is 'owl' ({train}:1) and 'ant' ({train}:3)" in str(caught.value)
+
+
 def test_missing_image(train: Path, tmp_path: Path) -> None:
     train.write_text("0 of four.png 1\n\n9.png 0\n8.png 0\n")
     with pytest.raises(UserError) as caught:
@@ -84,12 +110,14 @@ def test_images_in_the_training_and_the_test_list_are_reported(
     assert "training images too" not in caplog.text
     train.write_text("0 of four.png 0\n2 of four.png 1\n")
     load(list=train, test_list=test, root=tmp_path / "images")
-    assert "1 of the 2 test images are training images too (2 of four.png)" in caplog.text
+    assert "1 of the 2 test images are training images too (" in caplog.text
+    assert f"2 of four.png ({test}:2) = " in caplog.text and f"({train}:2))" in caplog.text
 
 
-def test_a_test_label_out_of_range(train: Path, tmp_path: Path) -> None:
+def test_a_test_label_out_of_range(paint: Painter, train: Path, tmp_path: Path) -> None:
     test = tmp_path / "test.txt"
-    test.write_text("1 of four.png 0\n2 of four.png 2\n")
+    paint("images/new.png")
+    test.write_text("1 of four.png 0\nnew.png 2\n")
     with pytest.raises(UserError) as caught:
         load(list=train, test_list=test, root=tmp_path / "images")
     assert f"({test}:2) has the label 2: the 2 classes are 0 to 1" in str(caught.value)

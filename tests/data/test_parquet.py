@@ -80,15 +80,19 @@ def test_a_label_beyond_the_names(write_parquet: Writer, tmp_path: Path) -> None
     write_parquet(tmp_path / "train.parquet", [0, 1], names=["a", "b"])
     write_parquet(tmp_path / "test.parquet", [0, -1, -1], names=["a", "b"])
     with pytest.raises(
-        UserError, match=r"row 1 of .*test\.parquet has the label -1: .*\(2 such labels in the test"
+        UserError, match=r"the label -1 in 2 of 3 rows, first in row 1 of .*test\.parquet: the 2 cl"
     ):
         load(str(tmp_path))
 
 
-def test_names_that_differ(write_parquet: Writer, tmp_path: Path) -> None:
+def test_parts_are_matched_by_the_names_of_classes(write_parquet: Writer, tmp_path: Path) -> None:
     write_parquet(tmp_path / "train.parquet", [0, 1], names=["a", "b"])
-    write_parquet(tmp_path / "val.parquet", [0, 1], names=["b", "a"])
-    with pytest.raises(UserError, match=r"val\.parquet and train\.parquet name different classes"):
+    write_parquet(tmp_path / "val.parquet", [0, 1, 1], names=["b", "a"])
+    data = load(str(tmp_path))
+    assert data.classes == ("a", "b")
+    assert data.val is not None and data.val.labels.tolist() == [1, 0, 0]
+    write_parquet(tmp_path / "val.parquet", [0, 1], names=["c", "a"])
+    with pytest.raises(UserError, match=r"the val part has 'c', which the training part does not"):
         load(str(tmp_path))
 
 
@@ -104,7 +108,9 @@ def test_no_parquet_at_all(tmp_path: Path) -> None:
         load(str(tmp_path))
 
 
-@pytest.mark.parametrize(("labels", "what"), [([], "no rows"), ([0, None], "rows without a label")])
+@pytest.mark.parametrize(
+    ("labels", "what"), [([], "no rows"), ([0, None], "no label in 1 of 2 rows")]
+)
 def test_labels_must_be_there(
     write_parquet: Writer, tmp_path: Path, labels: list[int | None], what: str
 ) -> None:
@@ -138,3 +144,93 @@ def test_statistics(write_parquet: Writer, tmp_path: Path) -> None:
     spread = values.std(dim=(0, 2, 3), correction=0)
     assert torch.allclose(torch.tensor(data.std).double(), spread.clamp(min=1 / 255))
     assert data.std[1] == pytest.approx(1 / 255)  # green never changes
+
+
+@pytest.fixture
+def hub(write_parquet: Writer, tmp_path: Path) -> Path:
+    """A repository of the Hub: two training shards, a validation and a test file."""
+    names = ["owl", "ant"]
+    root = tmp_path / "repository"
+    images = [encoded(i) for i in range(9)]
+    places = {
+        "train-00000-of-00002": (0, 3),
+        "train-00001-of-00002": (3, 5),
+        "validation-00000-of-00001": (5, 6),
+        "test-00000-of-00001": (6, 9),
+    }
+    for stem, (start, stop) in places.items():
+        labels = [i % 2 for i in range(start, stop)]
+        path = root / "data" / f"{stem}.parquet"
+        write_parquet(path, labels, names=names, images=images[start:stop], group=2)
+    (root / "README.md").write_text("---\n---\n")
+    return root
+
+
+@pytest.mark.parametrize("place", ["", "data", "data/train-00001-of-00002.parquet"])
+def test_the_layout_of_the_hub(hub: Path, place: str) -> None:
+    data = load(hub / place)
+    assert data.classes == ("owl", "ant")
+    assert data.train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
+    assert data.train.labels.tolist() == [0, 1, 0, 1, 0]
+    assert data.val is not None and data.val.inputs[:, 0, 0, 0].tolist() == [5]
+    assert data.test is not None and data.test.inputs[:, 0, 0, 0].tolist() == [6, 7, 8]
+    assert data.train.files is not None and data.train.files[3].as_py() == "0.png"
+    assert load(f"{hub / place}:1.5").train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_rows_of_shards_are_named_by_their_file(hub: Path, write_parquet: Writer) -> None:
+    shard = hub / "data" / "train-00001-of-00002.parquet"
+    write_parquet(shard, [1, 0], names=["owl", "ant"], images=[encoded(3), b"broken"])
+    with pytest.raises(UserError, match=r"row 1 of .*train-00001-of-00002\.parquet cannot be read"):
+        load(hub)
+
+
+def test_a_missing_shard(hub: Path) -> None:
+    (hub / "data" / "train-00001-of-00002.parquet").unlink()
+    with pytest.raises(UserError, match="has 1 files of this part, .* is one of 2 by its name"):
+        load(hub)
+
+
+def test_shards_with_other_classes(hub: Path, write_parquet: Writer) -> None:
+    shard = hub / "data" / "train-00001-of-00002.parquet"
+    write_parquet(shard, [1, 0], names=["ant", "owl"])
+    with pytest.raises(UserError, match="differ in their columns or in the classes"):
+        load(hub)
+
+
+def test_one_file(write_parquet: Writer, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "photos.parquet", [0, 1, 1])
+    write_parquet(tmp_path / "test.parquet", [0, 1])
+    data = load(tmp_path / "photos.parquet")
+    assert len(data.train) == 3 and data.test is None
+    assert len(load(tmp_path / "test.parquet").train) == 2
+    write_parquet(tmp_path / "train.parquet", [0, 1, 0, 1])
+    data = load(tmp_path / "train.parquet")
+    assert len(data.train) == 4 and data.test is not None and len(data.test) == 2
+
+
+def test_several_sets_in_one_repository(hub: Path, write_parquet: Writer) -> None:
+    write_parquet(hub / "other" / "train-00000-of-00001.parquet", [0, 1])
+    with pytest.raises(UserError, match=r"several sets of parquet files: pass one of .*data"):
+        load(hub)
+
+
+def write_columns(path: Path, **labels: list[object]) -> None:
+    cells = [{"bytes": encoded(i), "path": None} for i in range(3)]
+    pq.write_table(pa.table({"img": pa.array(cells), **labels}), path)
+
+
+def test_labels_in_other_columns(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    write_columns(path, fine_label=["owl", "ant", "owl"], size=[1, 2, 3])
+    data = load(path)
+    assert data.classes == ("ant", "owl") and data.train.labels.tolist() == [1, 0, 1]
+    assert data.train.files is not None and data.train.files[2].as_py() == f"row 2 of {path}"
+    write_columns(path, fine_label=[1, 0, 1], label=[0.0, 1.0, 1.0])
+    assert load(path).train.labels.tolist() == [0, 1, 1]
+    write_columns(path, labels=[1, 0, 1], target=[0, 1, 1])
+    with pytest.raises(UserError, match="several columns that may be the label: labels, target"):
+        load(path)
+    write_columns(path, species=[1, 0, 1])
+    with pytest.raises(UserError, match=r"columns \(img: struct.*, species: int64\) and needs"):
+        load(path)

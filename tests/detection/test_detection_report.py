@@ -3,6 +3,9 @@
 import json
 import shutil
 
+import pytest
+
+from browser import needs_chromium
 from longtail.core.config import MachineConfig
 from longtail.detection import report as page
 
@@ -43,3 +46,15 @@ def test_a_report_has_each_run_once(run, data, tmp_path):
     folders, out = [run.folder, again], tmp_path / "page.html"
     text = page.report(folders, out, data=data, machine=CPU, images=1).read_text()
     assert text.count("<svg") == 1 and "± 0.0" not in text
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [390, 1300, 1920])
+def test_nothing_of_a_report_is_cut_off(run, data, tmp_path, chromium, width):
+    out = page.report([run.folder], tmp_path / "page.html", data=data, machine=CPU, images=1)
+    chromium.show_at(width)
+    chromium.open(out)
+    assert chromium.overflows() == [] and chromium.complaints() == []
+    labels = "[...document.querySelectorAll('td')].map((cell) => cell.dataset.label)"
+    heads = "[...document.querySelectorAll('thead th')].slice(1).map((cell) => cell.textContent)"
+    assert chromium.run(labels) == chromium.run(heads)

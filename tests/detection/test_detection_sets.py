@@ -43,7 +43,7 @@ def test_an_image_of_another_size_or_none(content, write):
     content["images"][0]["width"] = 21
     (folder / "instances_train.json").write_text(json.dumps(content))
     data = read(folder / "instances_train.json", folder / "images")
-    with pytest.raises(UserError, match=r"a.png is 20x10 and its annotations say 21x10"):
+    with pytest.raises(UserError, match=r"it is 20x10 and its annotations say 21x10"):
         data[0]
     (folder / "images" / "a.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"a.png cannot be read"):
@@ -56,7 +56,7 @@ def test_masks_are_not_decoded_at_a_size_that_is_not_the_images(content, write, 
     (folder / "instances_train.json").write_text(json.dumps(content))
     data = read(folder / "instances_train.json", folder / "images")
     monkeypatch.setattr("longtail.detection.data.masks.decode", lambda *_: pytest.fail("decoded"))
-    with pytest.raises(UserError, match=r"a.png is 20x10 and its annotations say 60000x60000"):
+    with pytest.raises(UserError, match=r"a.png cannot be read .it is 20x10 and its"):
         data[0]
 
 
@@ -150,3 +150,33 @@ def test_masks_are_encoded_as_the_library_encodes_them():
     assert all(list(each["size"]) == [37, 53] for each in found)
     back = decode([each["counts"] for each in found], 37, 53)
     assert torch.equal(back, masks.byte()) and encode(masks[:0]) == []
+
+
+@pytest.mark.parametrize("annotated_upright", [True, False])
+def test_exif_rotation_follows_the_annotations(content, write, annotated_upright):
+    folder = write(content)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter clockwise
+    pixels = np.zeros((10, 20, 3), np.uint8)
+    pixels[:, 10:] = 255  # white on the right as stored, at the bottom upright
+    Image.fromarray(pixels).save(folder / "images" / "a.png", exif=exif)
+    if annotated_upright:
+        content["images"][0].update(height=20, width=10)
+        (folder / "instances_train.json").write_text(json.dumps(content))
+    image, target = read(folder / "instances_train.json", folder / "images")[0]
+    assert image.shape[1:] == target["masks"].shape[1:]
+    white = image[0, 10:] if annotated_upright else image[0, :, 10:]
+    assert white.numel() == 100 and (white == 255).all() and image[0].sum() == 100 * 255
+
+
+def test_images_without_annotations_are_upright(content, write):
+    from longtail.detection.reopen import open_files
+
+    folder = write(content)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stored = Image.open(folder / "images" / "a.png")
+    stored.save(folder / "images" / "turned.jpg", exif=exif)
+    files = open_files([folder / "images" / "turned.jpg"], Categories((1,), ("a",), (1,), (1,)))
+    assert (files.pictures[0].height, files.pictures[0].width) == (20, 10)
+    assert files[0][0].shape == (3, 20, 10)

@@ -209,7 +209,8 @@ def test_only_the_images_that_are_asked_for_are_read(run, data, monkeypatch):
         config = finished.config
         whole = list(finished.predict(config, val))
         monkeypatch.setattr(
-            "longtail.detection.data.dataset.decode", lambda path: read.append(path) or decode(path)
+            "longtail.detection.data.dataset.decode",
+            lambda crop: read.append(crop.path) or decode(crop),
         )
         found = list(finished.predict(config, val, chosen))
         assert sorted(read) == sorted(paths)

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import colormaps
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.path import Path as MatplotlibPath
 
 import reference
 from helpers import numbers_in, tiny_config, tiny_data
@@ -242,6 +244,42 @@ class TestDrawn:
         assert "lr 0.2 fixed" in text and "lr / (1 - mu) = 2 fixed" in text
         assert f"few: {values(committed('baseline')[0], 'few'):.1f} %" in text
 
+    def test_ranks_have_round_ticks_from_1(self):
+        for classes_, wanted in (
+            (100, [1, 20, 40, 60, 80, 100]),
+            (6, [1, 2, 3, 4, 5, 6]),
+            (1, [1]),
+        ):
+            (axes,) = canvas.panels(1).axes
+            canvas.set_rank_axis(axes, classes_, "rank")
+            assert axes.get_xticks().tolist() == wanted
+        (axes, _) = figures.draw_class_rank(committed("baseline")).axes
+        assert axes.get_xticks().tolist() == [1, 20, 40, 60, 80, 100]
+
+    def test_arrows_of_the_causal_graph_meet_their_nodes(self):
+        figure = figures.draw_causal_graph()
+        FigureCanvasAgg(figure).draw()
+        found = 0
+        for axes in figure.axes:
+            nodes = [text.get_bbox_patch() for text in axes.texts if text.get_bbox_patch()]
+            outlines = [
+                node.get_transform().transform_path(node.get_path()).to_polygons()[0]
+                for node in nodes
+            ]
+            edges = [MatplotlibPath(outline).interpolated(20).vertices for outline in outlines]
+            for arrow in (text.arrow_patch for text in axes.texts if hasattr(text, "arrow_patch")):
+                drawn = arrow.get_transform().transform_path(arrow.get_path())
+                gaps = [
+                    np.hypot(*(drawn.vertices[:, None] - edge).T).min() for edge in edges
+                ]  # pixels between the arrow and each node
+                assert sorted(gaps)[1] < 3  # the width of the line covers it
+                found += 1
+        assert found == 5 + 4 + 3
+
+    def test_the_one_dimensional_example_says_correct(self, tmp_path):
+        text = self.drawn(tmp_path, "decision-1d", [])
+        assert text.count("correct: head") == 4 and "right" not in text
+
     @pytest.mark.parametrize("name", figures.SIMULATED)
     def test_without_runs(self, tmp_path, name):
         assert self.drawn(tmp_path, name, []).startswith("<?xml")
@@ -252,6 +290,22 @@ class TestDrawn:
         three = [runs[i].folder for i in (0, 1, 2)]
         text = self.drawn(tmp_path, "gradcam", three, images=[0, 7], data=data)
         assert "alpha 1<" in text and text.count("<image") == 2 * (1 + 3)
+
+    def test_maps_that_look_the_same_share_a_row(self, tmp_path, data):
+        made = make_runs(tmp_path / "runs", data, ["deconfound"], seeds=(0,))
+        copy = shutil.copytree(made[0].folder, tmp_path / "copy")
+        text = self.drawn(tmp_path, "gradcam", [*made, copy], images=[0, 7], data=data)
+        assert text.count("<image") == 2 * (1 + 1)
+        assert ">deconfound,<" in text and ">deconfound<" in text
+        maps, views = torch.rand(2, 3, 3), torch.zeros(2, 3, 8, 8)
+        rows = [
+            features.MapRow(name, view, values)
+            for name, view, values in (
+                *(("a", views, maps), ("b", views, 2 * maps), ("c", views, maps.flip(0))),
+                *(("d", views + 1, maps), ("e", views, torch.rand(2, 4, 4))),
+            )
+        ]
+        assert [row.name for row in features.merge_rows(rows)] == ["a,\nb", "c", "d", "e"]
 
     def test_gradcam_reads_the_data_of_its_runs_once(self, tmp_path, data, runs, monkeypatch):
         from longtail.runs import reopen as finished

@@ -219,7 +219,7 @@ class TestAlpha:
         data = with_validation()
         run = fit(tmp_path / "r", data)
         with pytest.raises(lt.UserError, match="auto with the rule self-prior:1 has no alpha"):
-            lt.evaluate(run, 1.0, data=data)
+            lt.evaluate(run, data, 1.0)
 
     def test_embeddings_compete_too(self, tmp_path):
         data = replace(tiny_data(images=False), val=tiny_data(images=False, seed=0).test)

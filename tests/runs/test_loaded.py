@@ -58,7 +58,7 @@ class TestLoadedBeforehand:
     def test_alpha_is_not_chosen_on_rows_it_was_trained_on(self, tmp_path):
         loaded = lt.load(write(tmp_path / "e.npz"))
         run = lt.fit(loaded, "deconfound-tde", alpha=1.0, out=tmp_path / "a", **QUICK)
-        assert lt.evaluate(run, "auto").alpha_rule == "label-free"
+        assert lt.evaluate(run, alpha="auto").alpha_rule == "label-free"
 
     @pytest.mark.parametrize(
         "option", [{"val_fraction": 0.2}, {"evaluate_on": "val"}, {"min_count": 5}]

@@ -146,13 +146,17 @@ def test_every_command_takes_the_place_of_moved_data(project, monkeypatch, capsy
         capsys, "eval", run, "--data", "nowhere/at/all"
     )
     said = refused(capsys, "eval", run, "--data", "letters-lt")
-    assert "other images than letters-lt holds now" in said
+    assert "letters-lt has no class of the model" in said
 
 
-def test_an_image_that_broke_after_training_must_be_restored(project, capsys):
+@pytest.mark.parametrize("both_parts", [False, True])
+def test_an_image_that_broke_after_training_must_be_restored(project, capsys, both_parts):
     cli.main(["train", "photos", *SMALL])
     broken = next((project / "photos").rglob("*.png"))
     broken.write_bytes(bytes(broken.stat().st_size))
+    if both_parts:
+        for path in (project / "photos").rglob("*.png"):
+            path.write_bytes(bytes(path.stat().st_size))
     for words in (["eval", "runs/x"], ["eval", "runs/x", "--data", "photos"]):
         said = refused(capsys, *words)
         assert "the data of runs/x cannot be loaded" in said and "/".join(broken.parts[-3:]) in said

@@ -101,6 +101,20 @@ def test_a_file_its_bytes_its_image_and_its_pixels_are_the_same(photos, model):
     assert all(alike(prediction, found[0]) for prediction in found)
 
 
+def test_photographs_are_turned_upright_as_their_exif_tag_says(photos, model, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    upright = np.zeros((12, 12, 3), np.uint8)
+    upright[:6] = (250, 30, 10)
+    stored = Image.fromarray(upright).transpose(Image.Transpose.ROTATE_270)
+    stored.save(tmp_path / "turned.png", exif=exif)
+    blob = (tmp_path / "turned.png").read_bytes()
+    expected = model.predict(upright)[0]
+    with Image.open(tmp_path / "turned.png") as image:
+        for picture in (tmp_path / "turned.png", blob, image):
+            assert model.predict(picture)[0] == expected
+
+
 def test_one_array_is_one_image_and_four_dimensions_are_a_batch(photos, model):
     pixels = np.asarray(Image.open(photos / "test" / "leaf" / "2.png"))
     (alone,) = model.predict([pixels])

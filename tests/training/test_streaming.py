@@ -24,7 +24,7 @@ from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import prefetch_depth
 from longtail.data.load import load
 from longtail.runs.fit import fit_all
-from longtail.runs.reopen import evaluate
+from longtail.serving.evaluate import evaluate
 from longtail.training import batches
 from longtail.training.batches import count_workers, stream_batches
 

@@ -54,4 +54,8 @@ class DataSets:
         from longtail.data.load import list_data_sets
 
         print_lines(["data", "what", "found"], list_data_sets(self.root))
+        print(
+            "or a path: class folders, .csv, .tsv, .parquet, .npz, a folder of parquet files or of "
+            "COCO boxes; or --list"
+        )
         print("for detection data sets see longtail detect train --help")

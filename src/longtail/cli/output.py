@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from longtail.core.notebook import Cell, format_cell
+
 
 def print_table(results: list[dict[str, Any]]) -> None:
     """Print mean and deviation of each method over its seeds."""
@@ -32,18 +34,14 @@ def print_candidates(results: list[dict[str, Any]]) -> None:
         print_lines(tables.CANDIDATE_HEADER, tables.candidate_rows(best))
 
 
-def print_lines(header: Sequence[str], lines: Iterable[Sequence[str | float | None]]) -> None:
+def print_lines(header: Sequence[str], lines: Iterable[Sequence[Cell]]) -> None:
     """Print a plain table with aligned columns, on rank 0 only; None as a dash."""
     if not is_first_process():
         return
-    rows = [header, *([_format_cell(cell) for cell in line] for line in lines)]
+    rows = [header, *([format_cell(cell) for cell in line] for line in lines)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(map(str.ljust, row, widths)).rstrip())
-
-
-def _format_cell(cell: str | float | None) -> str:
-    return "-" if cell is None else cell if isinstance(cell, str) else f"{cell:.1f}"
 
 
 def count_noun(number: int, noun: str) -> str:

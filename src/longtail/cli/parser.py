@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import longtail
+from longtail.cli.audit import Audit
 from longtail.cli.demo import Demo
 from longtail.cli.detect import DetectEval, DetectReport, DetectSweep, DetectTrain
 from longtail.cli.detect_predict import DetectPredict
@@ -36,6 +37,7 @@ from longtail.training.recipes import read_recipe
 
 COMMANDS: dict[str, type] = {
     "demo": Demo,
+    "audit": Audit,
     "train": Train,
     "eval": Eval,
     "sweep": Sweep,

@@ -1,6 +1,5 @@
 """`longtail predict`: classify images."""
 
-import csv
 import glob
 import json
 import sys
@@ -16,6 +15,7 @@ import tyro
 from longtail.cli.arguments import Images
 from longtail.cli.output import count_noun
 from longtail.core.errors import UserError
+from longtail.core.spreadsheets import format_rows
 
 if TYPE_CHECKING:
     from longtail.serving.predictor import Prediction, Predictor
@@ -125,4 +125,4 @@ def _print_json(image: str, prediction: "Prediction") -> None:
 
 def _print_csv(image: str, prediction: "Prediction") -> None:
     rows = ((image, rank, *pair) for rank, pair in enumerate(prediction.top, start=1))
-    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+    print(format_rows(rows), end="")

@@ -41,6 +41,7 @@ class Train:
       longtail train cifar100-lt:100 --root ~/data --method deconfound-tde --alpha 1.5 --seeds 3
       longtail train cifar100-lt:100 --root ~/data --recipe frontier
       longtail train photos/ --pretrained -o runs/photos
+      longtail train labels.csv --pretrained --val-fraction 0.2
       longtail train photos/ --weights tf_efficientnet_lite0.bin --freeze --val-fraction 0.2
       longtail train letters-lt --method baseline,deconfound,deconfound-tde --out runs/letters
       longtail train letters-lt --method all --seeds 3
@@ -59,7 +60,7 @@ class Train:
         from longtail.runs.fit import fit_all
 
         if not self.config.data and not self.config.files.list:
-            raise UserError("which data? Give a name, a folder or --list (see longtail data)")
+            raise UserError("which data? Give a name, a path or --list (see longtail data)")
         method = self.config.method
         names = list(methods.registry()) if method == "all" else method.split(",")
         source = Path(self.config.data or str(self.config.files.list)).name.replace(":", "-")

@@ -24,9 +24,9 @@ class DataConfig:
     """Where the images come from."""
 
     root: Path | None = None
-    """Folder of named data sets, or of a list's images; $LONGTAIL_DATA by default."""
+    """Folder of named data sets, or of the images of a list or table; $LONGTAIL_DATA by default."""
     list: Path | None = None
-    """Training list in the style of ImageNet-LT: one 'path label' per line."""
+    """Training list in the style of ImageNet-LT: one 'path label' per line, numbers or text."""
     val_list: Path | None = None
     """Validation list in the same format."""
     test_list: Path | None = None
@@ -189,7 +189,7 @@ class Config(Settings):
     parts: ClassVar[tuple[str, ...]] = ("files", "train", "machine")
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = RANGES
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = ""
-    """Name, folder or file of the data set; see `longtail data`."""
+    """Name, folder, .csv, .parquet or .npz of the data set; see `longtail data`."""
     method: str = "deconfound-tde"
     """A method from `longtail methods`, several separated by commas, or `all`."""
     options: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
@@ -213,14 +213,14 @@ class Config(Settings):
     machine: MachineConfig = field(default_factory=MachineConfig)
 
     @classmethod
-    def preset(cls, data: str) -> "Config":
-        """Return the defaults for the data set called `data`."""
+    def preset(cls, data: str, *, embeddings: bool = False) -> "Config":
+        """Return the defaults for the data set called `data`, or for `embeddings`."""
         name = data.split(":")[0]
         if name in ("letters-lt", "digits-lt"):
             # letters may be shifted but not flipped: b is not d
             small = TrainConfig(epochs=30, batch_size=128, lr=0.1, augment="crop", pad=1)
             return Config(data=data, backbone="conv4", train=small)
-        if name.endswith(".npz"):
+        if embeddings or name.endswith(".npz"):
             vectors = TrainConfig(epochs=100, lr=0.1, augment="none")
             return Config(data=data, method="auto", backbone="identity", train=vectors)
         if name in ("cifar10-lt", "cifar100-lt"):

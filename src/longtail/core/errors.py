@@ -4,7 +4,8 @@ A `UserError` names the value, the rule and the way out. The command line prints
 code 2; every other exception is our bug and keeps its traceback.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -13,6 +14,38 @@ class UserError(ValueError):
 
     It is a `ValueError`, which scikit-learn expects from an estimator that rejects its input.
     """
+
+
+class SeveralErrors(UserError):
+    """Several mistakes, one on each line of the message."""
+
+    def __init__(self, errors: Sequence[UserError]):
+        super().__init__("\n- ".join([f"{len(errors)} problems:", *map(str, errors)]))
+        self.errors = errors
+
+
+class Problems:
+    """User errors that are collected, so that the user sees all of them at once."""
+
+    def __init__(self, errors: Iterable[UserError] = ()):
+        self.errors = list(errors)
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep a user error of the block instead of raising it."""
+        try:
+            yield
+        except SeveralErrors as several:
+            self.errors += several.errors
+        except UserError as error:
+            self.errors.append(error)
+
+    def raise_all(self) -> None:
+        """Raise all errors as one, if there are any."""
+        if len(self.errors) > 1:
+            raise SeveralErrors(self.errors)
+        if self.errors:
+            raise self.errors[0]
 
 
 def unknown_error(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.data.decoding.streamed import StreamedImages
+from longtail.data.overview import describe_as_html, describe_data, describe_inputs
 
 MANY_ABOVE = 100
 FEW_BELOW = 20
@@ -50,6 +51,9 @@ class Split:
     """(N,) int64."""
     files: pa.Array | None = None
     """(N,) strings: the file of each row, or its place in one; None if unknown."""
+
+    def __repr__(self) -> str:
+        return f"Split({describe_inputs(self.inputs.shape)})"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -97,6 +101,12 @@ class Data:
     """Hash of the part that results are reported on; empty if unknown."""
     files: DataConfig = field(default_factory=DataConfig)
     """Options that the data was loaded with; they decide which parts there are."""
+
+    def __repr__(self) -> str:
+        return f"Data({describe_data(self)})"
+
+    def _repr_html_(self) -> str:
+        return describe_as_html(self)
 
     @property
     def identity(self) -> list[Any]:

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from longtail.core.errors import UserError, list_some
-from longtail.data.sources import Source
+from longtail.data.decoding.cache import CachedStore
+from longtail.data.decoding.image_store import ImageStore
+from longtail.data.duplicates import find_exact
+from longtail.data.sources import Part, Source
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +52,45 @@ def check_categories(
             f"{path} has other categories than the training file, such as {different[0][0]} "
             f"'{different[0][1]}' ({len(different)} differ): both must list the same"
         )
+
+
+def file_store(part: Part) -> ImageStore | None:
+    """The store of the part if its images are files."""
+    store = part.store.store if isinstance(part.store, CachedStore) else part.store
+    return store if isinstance(store, ImageStore) and store.file_name is not None else None
+
+
+def describe_duplicates(source: Source) -> list[str]:
+    """Describe equal image files: leaks from the training part, two labels, repeated images.
+
+    Published data is taken as it is. Only files are compared: reading parquet files takes longer.
+    """
+    parts = {name: part for name, part in source.parts.items() if file_store(part)}
+    leaks: dict[str, list[str]] = {name: [] for name in parts}
+    two_labels, repeated = [], []
+    for group in [] if source.published else find_exact(parts):
+        places = [parts[row.part].describe(row.place) for row in group]
+        labels = [int(parts[row.part].labels[row.place]) for row in group]
+        for row, place in zip(group, places, strict=True):
+            if group[0].part == "train" and row.part != "train":
+                leaks[row.part].append(f"{place} = {places[0]}")
+        if len(set(labels)) > 1:
+            pairs = zip(places, labels, strict=True)
+            other = next(place for place, label in pairs if label != labels[0])
+            two_labels.append(f"{places[0]} = {other}")
+        elif len({row.part for row in group}) < len(group):
+            repeated.append(f"{places[0]} = {places[1]}")
+    lines = [
+        f"{len(pairs):,} of the {len(parts[name]):,} {name} images are training images too "
+        f"({list_some(pairs)}): results on them do not carry over to new images"
+        for name, pairs in leaks.items()
+        if pairs
+    ]
+    if two_labels:
+        lines.append(f"images have two labels: {list_some(two_labels)}")
+    if repeated:
+        lines.append(f"images are stored more than once: {list_some(repeated)}")
+    return lines
 
 
 def drop_small_classes(source: Source, min_count: int) -> Source:

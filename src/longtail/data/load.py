@@ -1,23 +1,28 @@
-"""The one door to every kind of data: `load` takes a name, a path or lists, and returns `Data`.
+"""The one door to every kind of data: `load` takes a name, a path or data in memory.
 
 A name or path may end in `:ratio`, which cuts the training part to that imbalance.
 """
 
+import logging
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
+
+from PIL.Image import Image
 
 from longtail.core.config import RANGES, DataConfig
-from longtail.core.errors import UserError, suggest, unknown_error
+from longtail.core.errors import Problems, UserError, suggest, unknown_error
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
 from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
+from longtail.data.cut import cut
 from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import read_size
+from longtail.data.evaluated import EvaluatedPart
 from longtail.data.formats import (
     cifar,
     coco_crops,
@@ -27,29 +32,58 @@ from longtail.data.formats import (
     letters,
     lists,
     npz,
+    objects,
     parquet,
+    table,
 )
 from longtail.data.prepare import prepare
 from longtail.data.sources import Source
 
+log = logging.getLogger(__name__)
+
+FILES = (*table.SUFFIXES, ".parquet", ".npz")
 SAMPLE = 200
 """Images whose sizes are looked at to choose one."""
 
 
-def load(name: Path | str = "", config: DataConfig | None = None, **options: Any) -> Data:
+def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Data:
     """Load a data set.
 
     Args:
-        name: `letters-lt`, `digits-lt[:ratio]`, `cifar10-lt[:ratio]`, `cifar100-lt[:ratio]`,
-            `tiny-imagenet-lt`, `imagenet-lt`, `places-lt`, `inaturalist18`, or the path of class
-            folders, of a folder with `train.parquet` or `instances_train.json`, or of an `.npz`;
-            empty with `list`. A path may end in `:ratio` too.
+        data: one of these, or empty with `list`; `docs/data.md` has an example of each.
+
+            - A name: `letters-lt`, `digits-lt[:ratio]`, `cifar10-lt[:ratio]`,
+              `cifar100-lt[:ratio]`, `tiny-imagenet-lt`, `plantdoc-lt`, `imagenet-lt`, `places-lt`,
+              `inaturalist18`.
+            - A path, which may end in `:ratio` too: class folders, a `.csv` or `.tsv` table, a
+              `.parquet` file or the folder of a Hugging Face repository, an `.npz`, or a folder
+              with `instances_train.json`.
+            - Data in memory: a pandas DataFrame, a torch `Dataset`, an `ImageFolder`, a Hugging
+              Face `Dataset` or `DatasetDict`, `(images, labels)`, or a dict of such parts.
         config: where the images come from; the default is `DataConfig()`.
         options: fields of `DataConfig` that replace those of `config`.
 
     Raises:
         UserError: if there is no such data, or it cannot be trained on.
     """
+    config = _set_options(data, config, options)
+    source, base, ratio = _open(data, config)
+    return prepare(source, name=base, ratio=ratio, config=config)
+
+
+def open_unread(data: Any = "", **options: Any) -> tuple[str, Source]:
+    """Open a data set as `load` does, but read no image; return its name, and what was found.
+
+    A cut to a ratio is made, and problems that would prevent training stay in the source.
+    """
+    config = _set_options(data, None, options)
+    config = replace(config, image_size=config.image_size or 64)  # boxes open only with a size
+    source, base, ratio = _open(data, config)
+    return (base, source) if ratio is None else (f"{base}:{ratio:g}", cut(source, ratio))
+
+
+def _set_options(data: Any, config: DataConfig | None, options: dict[str, Any]) -> DataConfig:
+    """Return `config` with `options`, all checked, for reading `data`."""
     known = [field.name for field in fields(DataConfig)]
     for option in options:
         if option not in known:
@@ -57,32 +91,98 @@ def load(name: Path | str = "", config: DataConfig | None = None, **options: Any
     config = config or DataConfig()
     config = with_values(config, vars(config) | options)
     check_values(config, RANGES)
-    source, base, ratio = _open(os.fspath(name), config)
-    return prepare(source, name=base, ratio=ratio, config=config)
+    return settle_root(data, config)
 
 
-def choose_image_size(name: Path | str, config: DataConfig, largest: int) -> int | None:
-    """Choose the side to which the images of `name` are resized, at most `largest` pixels.
+def choose_image_size(data: Any, config: DataConfig, largest: int) -> int | None:
+    """Choose the side to which the images of `data` are resized, at most `largest` pixels.
 
     It is a multiple of 32 that three quarters of the images need not be enlarged for. None keeps
     small images that already have one square size, and data that is not made of image files.
     """
-    source, _, _ = _open(os.fspath(name), config)
+    source, _, _ = _open(data, config)
     store = source.train.store
     store = store.store if isinstance(store, CachedStore) else store
     if not isinstance(store, ImageStore):
         return None
     rows = source.train.rows[:: max(1, len(source.train) // SAMPLE)]
-    sizes = [size for blob in store.blobs(rows) if (size := read_size(blob))]
+    sizes = [
+        size
+        for blob in store.blobs(rows)
+        if (size := blob.size if isinstance(blob, Image) else read_size(blob))
+    ]
     if not sizes or (len(set(sizes)) == 1 and sizes[0][0] == sizes[0][1] <= largest):
         return None
     typical = sorted(min(size) for size in sizes)[len(sizes) // 4]
     return max(32, min(typical, largest) // 32 * 32)
 
 
-def _open(name: str, config: DataConfig) -> tuple[Source, str, float | None]:
-    """Open the data called `name`: the unread source, its name without the ratio, and the ratio."""
-    base, ratio = _split_ratio(name)
+def settle_root(data: Any, config: DataConfig) -> DataConfig:
+    """Set the root of a table's paths, so that they are found from any working directory."""
+    path = Path(_split_ratio(os.fspath(data))[0]).expanduser() if is_named(data) else Path()
+    if config.root or path.suffix.lower() not in table.SUFFIXES or not path.is_file():
+        return config
+    root = table.find_root(table.read_csv(path), config)
+    return config if root == path.parent else replace(config, root=root)
+
+
+def open_evaluated(data: Any, config: DataConfig) -> EvaluatedPart:
+    """Open the part of `data` that a trained model is evaluated on, without reading an image.
+
+    It is the test part, else the validation part, else all of the data. No training part is needed,
+    and the classes of a test part need not be those of the training part beside it.
+    """
+    if isinstance(data, Data):
+        return EvaluatedPart.of_data(data)
+    found = _find_evaluated(data)
+    source, name, _ = _open(found[1] if found else data, config)
+    Problems(source.problems).raise_all()
+    for warning in source.warnings:
+        log.warning("%s", warning)
+    opened = EvaluatedPart.of_source(source, name)
+    return replace(opened, name=name_data(data), evaluated_on=found[0]) if found else opened
+
+
+def _find_evaluated(data: Any) -> tuple[str, Any] | None:
+    """Find the part of `data` to evaluate on, if it can be opened alone, and what to open."""
+    if not is_named(data):
+        return objects.find_evaluated(data)
+    path = Path(data).expanduser()
+    if os.fspath(data) and path.is_dir():
+        return parquet.find_evaluated(path) or folder.find_evaluated(path)
+    if path.suffix.lower() in table.SUFFIXES and path.is_file():
+        return table.find_evaluated(table.read_csv(path))
+    return None
+
+
+def count_training_images(data: Any, config: DataConfig) -> dict[str, int]:
+    """Count the training images of each class before any cut, without reading one."""
+    source, _, _ = _open(data, config)
+    return dict(zip(source.classes, source.counts().tolist(), strict=True))
+
+
+def is_named(data: Any) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether `data` is a name or a path, not data in memory."""
+    return isinstance(data, str | os.PathLike)
+
+
+def holds_embeddings(data: Any) -> bool:
+    """Whether data in memory consists of embeddings."""
+    return not is_named(data) and objects.holds_embeddings(data)
+
+
+def name_data(data: Any) -> str:
+    """Return the name or path of `data`, or a name for data in memory."""
+    return os.fspath(data) if is_named(data) else objects.name_object(data)
+
+
+def _open(data: Any, config: DataConfig) -> tuple[Source, str, float | None]:
+    """Open `data`: the unread source, its name without the ratio, and the ratio."""
+    if not is_named(data):
+        if config.list is not None:
+            raise UserError(f"both data and --list {config.list} were given: pass one of them")
+        return objects.open_source(data, config=config), objects.name_object(data), None
+    base, ratio = _split_ratio(os.fspath(data))
     if base in LISTED:
         source = imagenet_lt.open_source(base, root=data_root(config), config=config)
     elif config.list is not None:
@@ -171,7 +271,7 @@ def _open_packed(name: str, config: DataConfig) -> Source:
     if place is None or place.name == entry.folder:
         source = cifar.open_source(entry, root, download=config.download)
     else:
-        source = parquet.open_source(place, config=config)
+        source = parquet.open_source(parquet.find_parts(place), config=config)
         if len(source.classes) != entry.classes:
             raise UserError(
                 f"{place} has {len(source.classes)} classes and {name} has {entry.classes}: "
@@ -186,20 +286,27 @@ def _open_path(name: str, config: DataConfig) -> Source:
     """Open the data at a path, whose kind follows from the files there."""
     path = Path(name).expanduser()
     if name and path.is_dir():
-        if (path / "train.parquet").is_file():
-            return parquet.open_source(path, config=config)
+        if place := parquet.find_folder(path):
+            return parquet.open_source(parquet.find_parts(place), config=config)
         if (path / coco_crops.TRAIN).is_file():
             return coco_crops.open_source(path, config=config)
         return folder.open_source(path, config=config)
     if path.is_file():
-        if path.suffix == ".npz":
+        kind = path.suffix.lower()
+        if kind in table.SUFFIXES:
+            return table.open_source(table.read_csv(path), config=config)
+        if kind == ".parquet":
+            return parquet.open_file(path, config=config)
+        if kind == ".npz":
             return npz.open_source(path)
-        hint = f": pass its folder, {path.parent}" if path.suffix == ".parquet" else ""
-        raise UserError(f"{path} is not an .npz file{hint}")
+        raise UserError(
+            f"{path} is not a .csv, .tsv, .parquet or .npz file; a list of 'path label' lines is "
+            "passed with --list"
+        )
     if not name:
         raise UserError("no data was named: pass a name or a path (list the names: longtail data)")
     near = map(str, path.parent.glob("*"))
-    if path.suffix in (".npz", ".parquet") or "/" in name or os.sep in name or name[:1] in "~.":
+    if path.suffix in FILES or "/" in name or os.sep in name or name[:1] in "~.":
         raise UserError(
             f"{path} does not exist.{suggest(str(path), near)} Pass a name or a path "
             "(list the names: longtail data)"

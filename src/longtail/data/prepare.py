@@ -1,6 +1,7 @@
 """Make training data of an unread source: check, cut, read and hold out."""
 
 import hashlib
+import logging
 import math
 from dataclasses import replace
 
@@ -8,13 +9,15 @@ import numpy as np
 import torch
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError
+from longtail.core.errors import Problems, UserError
 from longtail.data.base import Data, Split, count
-from longtail.data.checks import check_labels, drop_small_classes
+from longtail.data.checks import check_labels, describe_duplicates, drop_small_classes
 from longtail.data.cut import cut
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.reader import read_parts
 from longtail.data.sources import MemoryStore, Source
+
+log = logging.getLogger(__name__)
 
 LEAST_STD = 1 / 255
 """One grey level, so that a constant channel is not divided by zero."""
@@ -36,13 +39,18 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
         raise UserError(
             f"--image-size is for folders, lists and parquet files: {name} has its own size"
         )
-    check_labels(source)
-    source = drop_small_classes(source, config.min_count)
+    problems = Problems(source.problems)
+    with problems.collect():
+        check_labels(source)
+        source = drop_small_classes(source, config.min_count)
     if ratio is not None:
+        problems.raise_all()  # a cut needs images of every class
         source = drop_small_classes(cut(source, ratio), config.min_count)
+    if warnings := [*source.warnings, *describe_duplicates(source)]:
+        log.warning("\n".join(warnings))
+    source = replace(source, problems=tuple(problems.errors))  # reading adds its own
     holds_out = config.val_fraction > 0 and "val" not in source.parts
     source, splits, sha256 = read_parts(source, config, copies=2 if holds_out else 1)
-    _check_shapes(splits)
     train, val = splits["train"], splits.get("val")
     known = (source.mean, source.std) if source.mean and source.std else None
     mean, std = known or _channel_statistics(train)
@@ -87,17 +95,6 @@ def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Sp
         chosen = min(math.floor(fraction * len(places) + 0.5), max(len(places) - 1, 0))
         held[places[order[:chosen]]] = True
     return split.take(torch.nonzero(~held).flatten()), split.take(torch.nonzero(held).flatten())
-
-
-def _check_shapes(splits: dict[str, Split]) -> None:
-    """Check that the images of all parts have one size."""
-    shape = tuple(splits["train"].inputs.shape[1:])
-    for name, split in splits.items():
-        if (other := tuple(split.inputs.shape[1:])) != shape:
-            raise UserError(
-                f"the {name} images are {other} and the training images {shape} (channels, "
-                "height, width): pass --image-size to bring them to one size"
-            )
 
 
 def _channel_statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -7,14 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError
+from longtail.core.errors import Problems, UserError
 from longtail.data.base import Split, digest
-from longtail.data.checks import drop_small_classes
+from longtail.data.checks import drop_small_classes, file_store
 from longtail.data.decoding.cache import CachedStore, describe_size, free_disk_space, probe_file
 from longtail.data.decoding.host import free_memory
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.streamed import StreamedImages
-from longtail.data.sources import Part, Source
+from longtail.data.sources import Source
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +28,11 @@ the hash of each part: of its files, or of its pixels if it has no files or some
 def read_parts(source: Source, config: DataConfig, *, copies: int) -> LoadedParts:
     """Read every part of `source`, or stream it if memory is too small.
 
-    The training part is `copies` times in memory at the worst moment.
+    The training part is `copies` times in memory at the worst moment. Raises all problems of the
+    source as one error.
     """
     shortage = "" if config.stream else _explain_shortage(source, copies)
-    stores = {name: store for name, part in source.parts.items() if (store := _file_store(part))}
+    stores = {name: store for name, part in source.parts.items() if (store := file_store(part))}
     if config.stream or shortage:
         return _stream_parts(source, stores, config, shortage)
     sha256 = _hash_parts(source, stores, config)
@@ -87,6 +88,7 @@ def _stream_parts(
             or "--stream is for images of folders and lists, and needs --image-size, as in "
             "--image-size 256"
         )
+    Problems(source.problems).raise_all()
     if shortage:
         log.warning("images are decoded for each batch (--stream): %s", shortage.partition(":")[0])
     splits = {
@@ -94,12 +96,6 @@ def _stream_parts(
         for name, part in source.parts.items()
     }
     return source, splits, _hash_parts(source, stores, config)
-
-
-def _file_store(part: Part) -> ImageStore | None:
-    """The store of the part if its images are files."""
-    store = part.store.store if isinstance(part.store, CachedStore) else part.store
-    return store if isinstance(store, ImageStore) and store.file_name is not None else None
 
 
 def _hash_parts(

@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from longtail.core.errors import Problems, UserError
 from longtail.data.base import Split
 
 
@@ -111,6 +112,10 @@ class Source:
     std: tuple[float, ...] | None = None
     published: bool = False
     """A published list names the images, so the hash of the names identifies the data."""
+    problems: tuple[UserError, ...] = ()
+    """What prevents training, found so far; rows that it concerns are left out of the parts."""
+    warnings: tuple[str, ...] = ()
+    """What the user should know, and what does not prevent training."""
 
     @property
     def train(self) -> Part:
@@ -122,11 +127,30 @@ class Source:
         return torch.bincount(self.train.labels, minlength=len(self.classes))
 
     def read_all(self) -> "Source":
-        """Return the same source in memory, without its unreadable rows."""
-        parts = {}
+        """Return the same source in memory, without its unreadable rows.
+
+        Raises the problems of the source and those of reading as one error.
+        """
+        problems, splits = Problems(self.problems), {}
         for name, part in self.parts.items():
-            split = part.read()
-            parts[name] = Part.whole(
-                MemoryStore(split.input_tensor, name, split.files), split.labels
-            )
+            with problems.collect():
+                splits[name] = part.read()
+        with problems.collect():
+            _check_shapes(splits)
+        problems.raise_all()
+        parts = {
+            name: Part.whole(MemoryStore(split.input_tensor, name, split.files), split.labels)
+            for name, split in splits.items()
+        }
         return replace(self, parts=parts)
+
+
+def _check_shapes(splits: Mapping[str, Split]) -> None:
+    """Check that the images of all parts have the size of the training images, if it is known."""
+    shapes = {name: tuple(split.inputs.shape[1:]) for name, split in splits.items()}
+    for name, shape in shapes.items():
+        if shape != (expected := shapes.get("train", shape)):
+            raise UserError(
+                f"the {name} images are {shape} and the training images {expected} (channels, "
+                "height, width): pass --image-size to bring them to one size"
+            )

@@ -12,6 +12,7 @@ from PIL import Image
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.core.progress import log_progress
+from longtail.data.decoding.orientation import upright_size
 from longtail.detection import pictures
 from longtail.detection.average_precision import Detections
 from longtail.detection.config import DetectionConfig, Tde
@@ -206,7 +207,7 @@ def open_files(paths: Iterable[Path], categories: Categories) -> DetectionSet:
     for number, path in enumerate(paths, start=1):
         try:
             with Image.open(path) as image:
-                width, height = image.size
+                width, height = upright_size(image)
         except (OSError, Image.DecompressionBombError) as error:
             message = f"{path} is not a readable image ({error}): repair or remove it"
             raise UserError(message) from error

@@ -1,11 +1,9 @@
 """The result of a training: figures, settings, images, code and cost; flat as result.json."""
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -14,9 +12,13 @@ from torch import Tensor
 
 from longtail.core.config import Config
 from longtail.core.environment import commit, versions
+from longtail.core.notebook import html_table
+from longtail.core.spreadsheets import format_rows
 from longtail.data.base import Data
-from longtail.evaluation.accuracy import accuracy, sweep
+from longtail.evaluation import summary, tables
+from longtail.evaluation.accuracy import sweep
 from longtail.evaluation.alpha import cosines
+from longtail.evaluation.metrics import Metrics, measure
 from longtail.evaluation.scoring import Evaluation
 from longtail.nn.heads import Head, NormalisedHead
 
@@ -111,7 +113,7 @@ class ClassifierDetails:
 Details = TypeVar("Details")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result(Generic[Details]):
     """One method, one data set, one seed, one alpha."""
 
@@ -139,13 +141,46 @@ class Result(Generic[Details]):
     """A strength or a rule that held-out data chose, and all candidates; the name of a recipe.
     Empty without these."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.title}: {tables.describe_splits(self._splits)})"
+
+    def _repr_html_(self) -> str:
+        return html_table(list(self._splits), [list(self._splits.values())], self.title)
+
+    @property
+    def title(self) -> str:
+        """Method, alpha, data, part and seed in words."""
+        alpha = "" if self.alpha is None else f" at alpha {self.alpha:g}"
+        part = f"the {tables.PARTS[self.provenance.evaluated_on]} part of {self.data}"
+        return f"{self.method}{alpha} on {part}, seed {self.seed}"
+
+    @property
+    def _splits(self) -> dict[str, float | None]:
+        return {name: getattr(self, name) for name in tables.SPLITS}
+
     def to_json(self) -> dict[str, Any]:
         """Return the flat keys of result.json, with floats rounded to six digits."""
         flat: dict[str, Any] = {}
-        for name, value in asdict(self).items():
-            flat |= value if isinstance(value, dict) else {name: value}
+        for name in (item.name for item in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, Metrics):
+                flat |= value.to_json()
+            elif is_dataclass(value) and not isinstance(value, type):
+                flat |= asdict(value)
+            else:
+                flat |= value if isinstance(value, Mapping) else {name: value}
         order = [*(name for name in KEYS if name in flat), *(n for n in flat if n not in KEYS)]
         return {name: round_floats(flat[name]) for name in order}
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ClassifierResult(Result[ClassifierDetails]):
+    """The result of a classifier, with every figure of its evaluation."""
+
+    metrics: Metrics
+
+    def _repr_html_(self) -> str:
+        return summary.to_html(self.metrics, self.title)
 
 
 KEYS = (
@@ -154,7 +189,8 @@ KEYS = (
     *("evaluated_on", "evaluated_sha256", "held_out", "overall", "many", "medium", "few", "counts"),
     *("per_class", "sweep", "mean_cos", "class_cos", "feature_norm", "weight_norm", "seconds"),
     *("capture_seconds", "replicas", "images", "images_per_second", "device", "options", "files"),
-    *("train", "versions", "git"),
+    *("train", "versions", "git", "class_mean", "macro", "weighted", "top5", "intervals"),
+    *("split_sizes", "confusions"),
 )
 """The keys of a classifier's result.json, in order; a detector's has some, followed by its own."""
 
@@ -211,12 +247,13 @@ def make_result(
     alpha: tuple[float | None, str],
     cost: ClassifierCost,
     chosen: Mapping[str, Any],
-) -> Result[ClassifierDetails]:
+) -> ClassifierResult:
     """Make the result of one method at one alpha, which comes with the rule that chose it."""
     head, scores = evaluation.head, evaluation.scores
-    figures = accuracy(scores.at(alpha[0] or 0.0), scores.labels, data.counts)
+    metrics = measure(scores.at(alpha[0] or 0.0), scores.labels, data.counts, data.classes)
+    figures = metrics.accuracy
     recipe = recipe_fields(config)
-    return Result(
+    return ClassifierResult(
         method=config.method,
         data=short_name(data.name),
         backbone=config.backbone,
@@ -238,6 +275,7 @@ def make_result(
         details=_classifier_details(data, evaluation, recipe["files"]),
         cost=cost,
         chosen={**chosen, **({"recipe": config.recipe_name} if config.recipe_name else {})},
+        metrics=metrics,
     )
 
 
@@ -263,10 +301,9 @@ def _classifier_details(
     )
 
 
-def csv_text(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
-    """Format rows under a header as CSV, numbers rounded as in a result, None as an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(tuple(round_floats(v) for v in row) for row in rows)
-    return text.getvalue()
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Format rows under a header as CSV, numbers rounded as in a result, None as an empty cell.
+
+    Texts do not run as formulas in a spreadsheet: `spreadsheets.restore_cell` reads them back.
+    """
+    return format_rows([header, *([round_floats(cell) for cell in row] for row in rows)])

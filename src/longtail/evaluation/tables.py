@@ -174,6 +174,11 @@ def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:
     return (statistics.fmean(present), deviation) if present else None
 
 
+def describe_splits(figures: Mapping[str, float | None]) -> str:
+    """Describe accuracies in a line, as in 'overall 71.9, many 80.0, few 60.2'."""
+    return ", ".join(f"{name} {value:.1f}" for name, value in figures.items() if value is not None)
+
+
 def format_figure(figure: tuple[float, float | None] | None, digits: int = 1) -> str:
     """Format mean and deviation, as in 71.9 ± 0.3; a dash for None."""
     if figure is None:

@@ -3,7 +3,6 @@
 `fit` is the public call; `longtail train` takes the same options.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -31,7 +30,7 @@ from longtail.training.recipes import read_recipe
 
 
 def fit(
-    data: Path | str | Data,
+    data: Any,
     method: str | None = None,
     *,
     out: Path | str,
@@ -45,7 +44,8 @@ def fit(
     """Train `method` on `data` and evaluate it at its last epoch.
 
     Args:
-        data: a name, folder or file as `longtail data` lists them, or what `load` returned.
+        data: anything that `load` takes, such as a name, a path or a DataFrame; or what `load`
+            returned.
         method: a name of `longtail methods`; `auto` for own data by default, else
             `deconfound-tde`.
         out: the run folder; several seeds go to OUT/METHOD/sSEED.
@@ -59,23 +59,26 @@ def fit(
         options: any field of `Config`, such as `weights`, a file or "pretrained" for the network's
             published weights; and the method's own options.
     """
-    name = data.full_name if isinstance(data, Data) else os.fspath(data)
-    config = read_recipe(recipe, name) if recipe else Config.preset(name)
+    loaded = data if isinstance(data, Data) else None
+    name = loaded.full_name if loaded else data_sets.name_data(data)
+    vectors = loaded.embeddings if loaded else data_sets.holds_embeddings(data)
+    preset = Config.preset(name, embeddings=vectors)
+    config = read_recipe(recipe, name) if recipe else preset
     config = config.with_options(**options)
     config = config.with_options(method=method) if method else config
-    if isinstance(data, Data):
-        data_sets.check_loaded(data, options)
-        root = config.files.root or data.files.root
-        config = replace(config, files=replace(data.files, root=root))
+    if loaded:
+        data_sets.check_loaded(loaded, options)
+        root = config.files.root or loaded.files.root
+        config = replace(config, files=replace(loaded.files, root=root))
         if config.weights:  # they cannot choose how images are resized that are loaded already
-            way = data.files.interpolation or "bilinear"
+            way = loaded.files.interpolation or "bilinear"
             config = config.with_options(interpolation=way)
     jobs = planning.plan(
         config, [config.method], seeds if seeds is not None else [config.seed], Path(out)
     )
-    loaded = data if isinstance(data, Data) else None
+    given = None if data_sets.is_named(data) else data
     with nullcontext(progress or None) if progress is not None else show_if_interactive() as shown:
-        runs = run_jobs(jobs, data=loaded, resume=resume, overwrite=overwrite, progress=shown)
+        runs = run_jobs(jobs, data=given, resume=resume, overwrite=overwrite, progress=shown)
     return runs if seeds is not None else runs[0]
 
 
@@ -98,7 +101,7 @@ def fit_all(
 def run_jobs(
     jobs: Sequence[Job],
     *,
-    data: Data | None = None,
+    data: Any = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -108,9 +111,9 @@ def run_jobs(
 ) -> list[Run]:
     """Train and evaluate `jobs`, which share a machine.
 
-    Without `data`, each job's configuration names its own. `on_data` is called with each job and
-    its data before anything is trained, and may raise; `on_result` with each job once its result
-    is written. Finished runs of `others` need not be trained again.
+    `data` is loaded or in memory; without it, each job's configuration names its own. `on_data` is
+    called with each job and its data before anything is trained, and may raise; `on_result` with
+    each job once its result is written. Finished runs of `others` need not be trained again.
     """
 
     def check_folders() -> None:
@@ -121,7 +124,7 @@ def run_jobs(
     jobs = [own_recipe.settle_inputs(job, data, resume=resume) for job in jobs]
     if not any(job.config.adaptive for job in jobs):
         check_folders()
-    loaded = planning.load_data(jobs) if data is None else lambda job: data
+    loaded = (lambda job: data) if isinstance(data, Data) else planning.load_data(jobs, data)
     jobs = own_recipe.settle_trainings(jobs, loaded)
     check_folders()
     data_of = planning.adapt_inputs(jobs, loaded)

@@ -1,7 +1,8 @@
 """The folder of a run: it explains itself, and none of its files is ever half written.
 
 It holds config.yaml, env.json, metrics.jsonl, last.pt, model.safetensors, model.json, result.json,
-per_class.csv, sweep.csv, slider.json, and head.safetensors if a post-hoc rule made a head.
+per_class.csv, predictions.parquet, sweep.csv, slider.json, examples.parquet if it was evaluated on
+images, and head.safetensors if a post-hoc rule made a head.
 """
 
 import csv
@@ -14,21 +15,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from longtail.core.config import Config
 from longtail.core.environment import environment
-from longtail.core.errors import UserError
+from longtail.core.errors import SeveralErrors, UserError
 from longtail.core.files import read_tensors, replace_atomically, write_tensors
+from longtail.core.notebook import html_table
 from longtail.core.options import Settings, differences
+from longtail.core.spreadsheets import restore_cell
 from longtail.data import load as data_sets
 from longtail.data.decoding.image_store import UnreadableError
+from longtail.evaluation.predictions import NAME, read_predictions
 from longtail.runs.places import exists, make_absolute, map_paths, paths_of, resolve
 
 CHECKPOINT_FORMAT = 1
 FILES = (
     *("result.json", "per_class.csv", "sweep.csv", "slider.json", "report.html"),
+    *("predictions.parquet", "examples.parquet"),
     *("model.safetensors", "model.json", "head.safetensors"),
     *("last.pt", "metrics.jsonl", "config.yaml", "env.json"),
 )
@@ -54,6 +60,15 @@ class Folder(ABC, Generic[C]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        if not self.finished:
+            return html_table(["state"], [["unfinished"]], repr(self))
+        result = self.result
+        names = ("method", "data", "seed", "alpha", "overall", "many", "medium", "few")
+        alpha = result["alpha"] if result["alpha"] is None else f"{result['alpha']:g}"
+        cells = {**result, "alpha": alpha}
+        return html_table(names, [[cells[name] for name in names]], repr(self))
 
     @staticmethod
     @abstractmethod
@@ -145,7 +160,7 @@ class Folder(ABC, Generic[C]):
         path = self.folder / "per_class.csv"
         try:
             with path.open(newline="") as file:
-                return [row["class"] for row in csv.DictReader(file)]
+                return [restore_cell(row["class"]) for row in csv.DictReader(file)]
         except (FileNotFoundError, KeyError, ValueError):
             raise UserError(
                 f"{path} is {'damaged' if path.exists() else 'missing'}: copy it again, or delete "
@@ -209,8 +224,9 @@ class Folder(ABC, Generic[C]):
         paths = paths_of(self.config, self.is_path).items()
         missing = [path for name, path in paths if name != "weights" and not exists(path)]
         reason = f"{missing[0]} does not exist" if missing else error
-        if isinstance(error, UnreadableError):
-            reason = f"{error.found} Restore the images that the run was trained on"
+        errors = error.errors if isinstance(error, SeveralErrors) else [error]
+        if found := [each.found for each in errors if isinstance(each, UnreadableError)]:
+            reason = f"{' '.join(found)} Restore the images that the run was trained on"
         return UserError(
             f"the data of {self.folder} cannot be loaded: {reason}. If the data has moved, pass "
             "--data PATH, or in Python data=load(...)"
@@ -318,3 +334,9 @@ class Run(Folder[Config]):
     kind = Config
     command = "longtail train"
     is_path = staticmethod(data_sets.is_path)
+
+    @property
+    def predictions(self) -> pa.Table:
+        """The content of predictions.parquet: a row for each image of the evaluated part."""
+        again = f"delete {self.folder}/result.json, and {self.resume_line} evaluates the run again"
+        return read_predictions(self.folder / NAME, again)

@@ -46,16 +46,23 @@ class Setting(NamedTuple):
     reason: str
 
 
-def settle_inputs(job: Job, data: Data | None, *, resume: bool) -> Job:
-    """Set the network and the image size of `job`, before its images are read."""
+def settle_inputs(job: Job, data: Any, *, resume: bool) -> Job:
+    """Set the network, the root and the image size of `job`, before its images are read.
+
+    `data` is loaded or in memory; None if the configuration of `job` names it.
+    """
     job = _keep_stored(job) if resume else job
     config = job.config
+    data = config.data if data is None else data
     if "backbone" in config.adaptive and config.weights and not job.method.backbone:
         config = set_interpolation(config.with_options(backbone=_find_network(config.weights)))
-    if "image_size" in config.adaptive and data is None:
+    if isinstance(data, Data):
+        return replace(job, config=config)
+    config = replace(config, files=data_sets.settle_root(data, config.files))
+    if "image_size" in config.adaptive:
         inputs = describe_inputs(config.backbone) if config.weights else None
         largest = inputs.size if inputs else LARGEST
-        size = data_sets.choose_image_size(config.data, config.files, largest)
+        size = data_sets.choose_image_size(data, config.files, largest)
         if size is not None and inputs:
             size = max(size, SMALLEST)
         config = config.with_options(image_size=size)

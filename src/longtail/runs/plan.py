@@ -199,10 +199,13 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
     return jobs
 
 
-def load_data(jobs: Sequence[Job]) -> DataOf:
-    """Load every data set that `jobs` name, each once."""
+def load_data(jobs: Sequence[Job], data: Any = None) -> DataOf:
+    """Load every data set that `jobs` name, each once, or `data` in memory with their options."""
     sources = dict.fromkeys((job.config.data, job.config.files) for job in jobs)
-    sets = {source: data_sets.load(*source) for source in sources}
+    sets = {
+        (name, files): data_sets.load(name if data is None else data, files)
+        for name, files in sources
+    }
     return lambda job: sets[job.config.data, job.config.files]
 
 

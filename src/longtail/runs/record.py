@@ -6,11 +6,19 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
+from longtail.core.files import replace_atomically
 from longtail.data.base import Data
 from longtail.evaluation import result as results
 from longtail.evaluation import scoring, tables
+from longtail.evaluation.examples import NAME as EXAMPLES
+from longtail.evaluation.examples import make_examples
+from longtail.evaluation.predictions import NAME as PREDICTIONS
+from longtail.evaluation.predictions import make_predictions, write_predictions
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
 from longtail.nn.heads import NormalisedHead
@@ -76,12 +84,16 @@ def evaluate_training(
             blueprint = Blueprint.of(job.config, evaluation.head, data)
             job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
             slider = count_for_slider(evaluation.scores, data.counts, alpha)
+            logits = evaluation.scores.at(alpha or 0.0)
+            table = make_predictions(logits, data.evaluated, data.classes)
+            write_predictions(job.run.folder / PREDICTIONS, table)
+            write_examples(job.run, make_examples(logits, data.evaluated))
             write_result(job.run, result, slider, data)
         yield job
 
 
 def write_result(
-    run: Run, result: results.Result[results.ClassifierDetails], slider: SliderCounts, data: Data
+    run: Run, result: results.ClassifierResult, slider: SliderCounts, data: Data
 ) -> None:
     """Write what an evaluation leaves; result.json comes last, since it marks a finished run."""
     absent = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
@@ -94,25 +106,39 @@ def write_result(
             ", ".join(absent[:10]) + (" ..." if len(absent) > 10 else ""),
         )
     run.write(SLIDER, json.dumps(slider.to_json(), separators=(",", ":")) + "\n")
-    rows = zip(data.classes, data.counts.images, result.per_class, strict=True)
-    run.write("per_class.csv", results.csv_text(("class", "train_images", "accuracy"), rows))
+    rows = result.metrics.class_rows()
+    run.write("per_class.csv", results.csv_text(rows[0], (row.values() for row in rows)))
     points = [(alpha, *splits.values()) for alpha, splits in result.details.sweep.items()]
     run.write("sweep.csv", results.csv_text(("alpha", *tables.SPLITS, "class_mean"), points))
     run.write("result.json", json.dumps(result.to_json(), indent=None) + "\n")
 
 
+def write_examples(run: Run, examples: pa.Table | None) -> None:
+    """Write the example photographs of an evaluation, if it has any."""
+    if examples is not None:
+        with replace_atomically(run.folder / EXAMPLES) as path:
+            parquet.write_table(examples, path)
+
+
+def read_examples(run: Run) -> pa.Table | None:
+    """Read the example photographs of `run`; None for embeddings and runs of older versions."""
+    path = run.folder / EXAMPLES
+    try:
+        return parquet.read_table(path) if path.exists() else None
+    except (pa.ArrowInvalid, OSError):
+        raise UserError(
+            f"{path} cannot be read, it was cut short: {_evaluate_again(run)}"
+        ) from None
+
+
 def read_slider(run: Run) -> SliderCounts:
-    """Read the slider counts that the evaluation of `run` wrote."""
-    path = run.folder / SLIDER
-    again = (
-        f"delete {run.folder}/result.json, and the same longtail train command with --resume "
-        "evaluates the run again without training it"
-    )
+    """Read the slider counts that the evaluation of `run` wrote, in format 1 or 2."""
+    path, again = run.folder / SLIDER, _evaluate_again(run)
     try:
         content = json.loads(path.read_text())
-        version = content.pop("format")
-        if version == FORMAT:
-            return SliderCounts(**content)
+        version = content["format"]
+        if version in (1, FORMAT):
+            return SliderCounts.from_json(content)
     except FileNotFoundError:
         raise UserError(
             f"{run.folder} has no {SLIDER}, since an older version evaluated it: {again}"
@@ -120,6 +146,14 @@ def read_slider(run: Run) -> SliderCounts:
     except (ValueError, KeyError, AttributeError, TypeError):
         raise UserError(f"{path} cannot be read, it was cut short: {again}") from None
     raise UserError(
-        f"{path} has format {version}, this version of longtail reads {FORMAT}: make the "
+        f"{path} has format {version}, this version of longtail reads 1 and {FORMAT}: make the "
         f"report with the version in {run.folder}/env.json; or {again}"
+    )
+
+
+def _evaluate_again(run: Run) -> str:
+    """Return the advice for a run with a missing or damaged file of its evaluation."""
+    return (
+        f"delete {run.folder}/result.json, and the same longtail train command with --resume "
+        "evaluates the run again without training it"
     )

@@ -4,19 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from lightning.fabric import Fabric
 from torch import Tensor
 
 from longtail.core.config import MachineConfig
-from longtail.core.errors import UserError
+from longtail.core.errors import SeveralErrors, UserError
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
+from longtail.data.catalogue import BUILT_IN
 from longtail.data.decoding.image_store import UnreadableError
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation import tables
 from longtail.evaluation.alpha import GRID, choose_alpha
-from longtail.evaluation.result import ClassifierCost, ClassifierDetails, Result, make_result
+from longtail.evaluation.result import ClassifierCost, ClassifierResult, make_result
 from longtail.evaluation.scoring import (
     Evaluation,
     choose_label_free,
@@ -36,6 +38,10 @@ from longtail.training.model import build_model, load_weights, use_inputs_of_wei
 
 OwnData = Data | Path | str | None
 """A run's own data: loaded already, or its place if it was moved; None where it lay."""
+
+
+class OtherDataError(UserError):
+    """The error for data that is not what a run was trained and evaluated on."""
 
 
 @dataclass(frozen=True)
@@ -114,40 +120,69 @@ def own_data(run: Run, data: OwnData = None) -> Data:
     """Load the data of `run`, or check `data`: the images must be those it was made with."""
     result = run.result
     if not isinstance(data, Data):
-        config = run.with_data(data)
+        named = data is None or data_sets.is_named(data)
+        config = run.with_data(data if named else None)
         name = str(config.data or config.files.list)
         try:
-            loaded = data_sets.load(config.data, config.files)
+            loaded = data_sets.load(config.data if named else data, config.files)
         except UserError as error:
-            own = data is None or isinstance(error, UnreadableError)
+            own = data is None or isinstance(error, UnreadableError | SeveralErrors)
             raise (run.missing_data(error) if own else error) from None
         data = replace(loaded, name=result["data"])
     else:
         name = data.full_name
     if data.subset_sha256 != result["subset_sha256"]:
-        raise UserError(
+        raise OtherDataError(
             f"{run.folder} was trained on other images than {name} holds now: subset "
             f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now. Restore "
             "those images, or train again"
         )
     then, now = (tables.PARTS[part] for part in (result["evaluated_on"], data.evaluated_on))
     if then != now:
-        raise UserError(
+        raise OtherDataError(
             f"{run.folder} was evaluated on its {then} part, and {name} would be evaluated on its "
             f"{now} part: pass the data that it was trained on"
         )
     if not data.is_evaluated_on(result["evaluated_sha256"]):
-        raise UserError(
+        raise OtherDataError(
             f"{run.folder} was evaluated on other images than the {now} part of {name} holds "
             f"now: {result['evaluated_sha256'][:12]} then, {data.evaluated_sha256[:12]} now"
         )
     return data
 
 
-def evaluate(
+def find_own_data(run: Run, data: Any) -> Data | None:
+    """Load `data` if it is what `run` was trained and evaluated on; None if it is other data."""
+    if not isinstance(data, Data) and not _may_be_own(run, data):
+        return None
+    try:
+        return own_data(run, data)
+    except OtherDataError:
+        return None
+
+
+def _may_be_own(run: Run, data: Any) -> bool:
+    """Whether `data` has the run's classes and training images by number, before it is read."""
+    named = data_sets.is_named(data)
+    config = run.with_data(data if named else None)
+    if named and config.data.partition(":")[0] in BUILT_IN and data_sets.is_path(str(data)):
+        return False
+    try:
+        found = data_sets.count_training_images(
+            config.data if named else data, replace(config.files, download=False)
+        )
+    except UserError:  # evaluating it as other data will report it
+        return False
+    own = dict(zip(run.classes, run.result["counts"], strict=True))
+    if run.result["ratio"] or config.files.min_count or config.files.corrupt == "skip":
+        return all(found.get(name, 0) >= images for name, images in own.items())
+    return found == own
+
+
+def evaluate_own(
     run: Run | Path | str, alpha: Auto | None = None, *, data: OwnData = None
-) -> Result[ClassifierDetails]:
-    """Evaluate a finished run at `alpha`; nothing is written.
+) -> ClassifierResult:
+    """Evaluate a finished run on its own data at `alpha`; nothing is written.
 
     Args:
         run: the run or its folder.
@@ -155,8 +190,6 @@ def evaluate(
             by the label-free rule without any; None for the run's own.
         data: its data, if you made that yourself, or the place that it was moved to.
     """
-    if alpha is not None and alpha != "auto":
-        alpha = check_alpha(alpha)
     opened = reopen(run, data)
     stored = opened.job.run.result
     if alpha is None:

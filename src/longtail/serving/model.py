@@ -53,8 +53,8 @@ class ModelDescription:
         channels, height, width = self.blueprint.shape
         colours, way = "RGB" if channels == 3 else "grey", self.blueprint.interpolation
         return (
-            f"decode to {colours}, resize ({way}) until the image just covers {width}x{height} "
-            "pixels, cut out the middle, pass uint8 "
+            f"decode to {colours}, turn upright (EXIF), resize ({way}) until the image just covers "
+            f"{width}x{height} pixels, cut out the middle, pass uint8 "
             f"(batch, {channels}, {height}, {width}); the model itself "
             + ("" if self.blueprint.seen == (height, width) else "cuts out what it sees and ")
             + "normalises"

@@ -133,11 +133,23 @@ class Predictor:
         """Yield a prediction for each image, in order, or the reason why it is unreadable."""
         if top < 1:
             raise UserError(f"top {top}: must be at least 1")
+        for reasons, logits in self.stream_logits(images):
+            ranked = iter(self._rank(logits, top))
+            yield from (next(ranked) if reason is None else reason for reason in reasons)
+
+    def stream_logits(
+        self, images: Iterable[Picture | Blob]
+    ) -> Iterator[tuple[list[str | None], Tensor]]:
+        """Yield batch by batch why each image is unreadable, or None, and the logits of the rest.
+
+        Logits are (B, classes), in the order of the B readable images of the batch.
+        """
         rows = self._read(images)
         while batch := list(islice(rows, BATCH)):
             readable = [row for row in batch if not isinstance(row, str)]
-            ranked = iter(self._rank(self.logits(np.stack(readable)), top) if readable else [])
-            yield from (row if isinstance(row, str) else next(ranked) for row in batch)
+            empty = torch.empty(0, len(self.classes))
+            logits = self.logits(np.stack(readable)) if readable else empty
+            yield [row if isinstance(row, str) else None for row in batch], logits
 
     def _rank(self, logits: Tensor, top: int) -> list[Prediction]:
         best = logits.softmax(1).topk(min(top, len(self.classes)))
@@ -147,7 +159,7 @@ class Predictor:
             predictions.append(Prediction(*ranked[0], ranked))
         return predictions
 
-    def _read(self, images: Iterable[Picture]) -> Iterator[NDArray[Any] | str]:
+    def _read(self, images: Iterable[Picture | Blob]) -> Iterator[NDArray[Any] | str]:
         """Yield each input as an array for the model, or the reason why it is unreadable."""
         if self.about.blueprint.embeddings:
             yield from (_to_vector(row, self.about.blueprint.shape[0]) for row in images)
@@ -225,7 +237,7 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
     return Predictor(model.about, TorchNetwork(model, device))
 
 
-def _to_blob(picture: Picture) -> Blob:
+def _to_blob(picture: Picture | Blob) -> Blob:
     if isinstance(picture, Tensor):
         picture = _to_numpy(picture)
     if not isinstance(picture, np.ndarray):
@@ -250,7 +262,7 @@ def _to_numpy(tensor: Tensor) -> NDArray[Any]:
     return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
 
 
-def _to_vector(row: Picture, size: int) -> NDArray[np.float32] | str:
+def _to_vector(row: Picture | Blob, size: int) -> NDArray[np.float32] | str:
     """Convert an embedding to float32, or return the reason why that is impossible."""
     if not isinstance(row, (Tensor, np.ndarray, Sequence)) or isinstance(row, (str, bytes)):
         return "this model takes embeddings, not images"

@@ -29,7 +29,7 @@ from longtail.data.decoding.images import allocate_in_memory
 
 log = logging.getLogger(__name__)
 
-DECODER = 2
+DECODER = 3
 """Version of `images.decode`; it counts up whenever the pixels change."""
 PROBED_FILES = 256
 """Files of a set whose content is hashed."""

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError, list_some
+from longtail.core.errors import Problems, UserError, list_some
 from longtail.core.progress import log_progress
 from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.images import (
     MAX_DECODERS,
     Allocate,
+    Blob,
     ImageChunk,
     Interpolation,
     PixelsOrReason,
-    StoredImage,
     allocate_in_memory,
     decode,
     decode_in_threads,
@@ -49,7 +49,7 @@ class UnreadableError(UserError):
 class ImageStore:
     """A store of encoded images."""
 
-    blobs: Callable[[Tensor], Iterator[StoredImage]]
+    blobs: Callable[[Tensor], Iterator[Blob]]
     """Yields the encoded images of ascending rows (N,), in their order."""
     describe: Callable[[int], str]
     """Describes a row so that the user finds it."""
@@ -58,10 +58,12 @@ class ImageStore:
     file_name: Callable[[int], str] | None = None
     """Returns the name of a row under the root; None if the images are not files. Only files can
     be read in any order, and so be streamed."""
+    row_name: Callable[[int], str] | None = None
+    """Returns the name of a row that is not a file; its description by default."""
 
     def name(self, row: int) -> str:
         """Return the path of the row's file under the root, or its place."""
-        return self.describe(row) if self.file_name is None else self.file_name(row)
+        return (self.file_name or self.row_name or self.describe)(row)
 
     @property
     def image_size(self) -> int | None:
@@ -85,17 +87,27 @@ class ImageStore:
     def read(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> tuple[Tensor, Tensor]:
         """Decode `rows` to (M, 3, H, W) uint8; also return their places (M,) in `rows`.
 
-        An unreadable image is an error, or is left out if `corrupt` is "skip".
+        Images of different sizes are an error. So is an unreadable image, or it is left out if
+        `corrupt` is "skip". All images are looked at before either error is raised.
         """
-        buffer = self.decode_rows(rows, allocate)
-        if unreadable := buffer.unreadable:
-            if self.config.corrupt == "stop":
-                counted = f": {len(unreadable):,} of {len(rows):,} images"
-                raise self.unreadable_error(unreadable, counted, "to leave such images out")
-            for row, reason in unreadable.items():
-                log.warning("left out %s: it cannot be read (%s)", self.describe(row), reason)
-            log.warning("left out %d of %d images", len(unreadable), len(rows))
+        buffer, problems = self.decode_rows(rows, allocate), Problems()
+        with problems.collect():
+            self._report_unreadable(buffer.unreadable, len(rows))
+        with problems.collect():
+            buffer.check_sizes()
+        problems.raise_all()
         return buffer.images(), torch.tensor(buffer.places)
+
+    def _report_unreadable(self, unreadable: Mapping[int, str], images: int) -> None:
+        """Raise an error for unreadable rows among `images`, or log that they are left out."""
+        if not unreadable:
+            return
+        if self.config.corrupt == "stop":
+            counted = f": {len(unreadable):,} of {images:,} images"
+            raise self.unreadable_error(unreadable, counted, "to leave such images out")
+        for row, reason in unreadable.items():
+            log.warning("left out %s: it cannot be read (%s)", self.describe(row), reason)
+        log.warning("left out %d of %d images", len(unreadable), images)
 
     def decode_rows(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> "ImageBuffer":
         """Decode `rows` without reporting the unreadable ones."""
@@ -177,11 +189,13 @@ class ImageBuffer:
     """Places of the readable images among the rows."""
     unreadable: dict[int, str] = field(default_factory=dict)
     """Unreadable rows, and the reasons."""
+    other_sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Places of images that differ in shape from the first one, and their shapes."""
 
     @property
     def count(self) -> int:
         """Images added so far."""
-        return len(self.places) + len(self.unreadable)
+        return len(self.places) + len(self.unreadable) + len(self.other_sizes)
 
     def add(self, image: PixelsOrReason) -> None:
         """Add the next image; it counts only once it is complete."""
@@ -191,17 +205,26 @@ class ImageBuffer:
         if self.pixels is None:
             self.pixels = self.allocate((len(self.rows), *image.shape))
         if image.shape != self.pixels.shape[1:]:
-            sizes = {self.places[0]: self.pixels[0].shape, self.count: image.shape}
-            described = (
-                f"{self.describe(int(self.rows[place]))} is {width}x{height}"
-                for place, (_, height, width) in sizes.items()
-            )
-            raise UserError(
-                f"images differ in size ({', '.join(described)}): "
-                "pass --image-size, as in --image-size 64, to bring them to one"
-            )
+            self.other_sizes[self.count] = image.shape
+            return
         self.pixels[len(self.places)] = image
         self.places.append(self.count)
+
+    def check_sizes(self) -> None:
+        """Raise an error if images differ in size."""
+        if self.pixels is None or not self.other_sizes:
+            return
+        shapes = [(self.places[0], self.pixels.shape[1:]), next(iter(self.other_sizes.items()))]
+        described = ", ".join(
+            f"{self.describe(int(self.rows[place]))} is {width}x{height}"
+            for place, (_, height, width) in shapes
+        )
+        others = len(self.other_sizes) - 1
+        more = f", {others:,} more differ" if others else ""
+        raise UserError(
+            f"images differ in size ({described}{more}): "
+            "pass --image-size, as in --image-size 64, to bring them to one"
+        )
 
     def images(self) -> Tensor:
         """Return the readable images."""

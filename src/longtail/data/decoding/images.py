@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,13 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from longtail.data.decoding.host import count_cores
+from longtail.data.decoding.orientation import (
+    UPRIGHT,
+    is_sideways,
+    read_orientation,
+    turn,
+    upright_size,
+)
 
 
 class Crop(NamedTuple):
@@ -23,7 +30,7 @@ class Crop(NamedTuple):
     box: tuple[int, int, int, int]
     """Left, top, right, bottom, in pixels."""
     size: tuple[int, int]
-    """Width and height that the whole image must have for `box` to be valid."""
+    """Width and height of the whole image as it was annotated: upright, else as stored."""
 
 
 class ImageChunk(NamedTuple):
@@ -44,6 +51,7 @@ PixelsOrReason = NDArray[np.uint8] | str
 Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
 """Returns an array of a shape, in memory or on disk, for a store to decode into."""
 
+T = TypeVar("T")
 Interpolation = Literal["bilinear", "bicubic"]
 """How images are resized."""
 
@@ -68,40 +76,44 @@ def decode(
 ) -> NDArray[np.uint8]:
     """Decode one image to RGB pixels (H, W, 3); grey images too.
 
-    A rotation in the EXIF data is not applied: the published figures were made without it. With
-    `size`, (height, width) or the side of a square, the image is resized until it just covers that
-    size, and its centre is cropped. The pixels equal torchvision's, a JPEG's within one grey level.
+    Photographs are turned upright as their EXIF tag says; of an animation the first frame counts.
+    With `size`, (height, width) or the side of a square, the image is resized until it just covers
+    that size, and its centre is cropped. The pixels equal torchvision's, a JPEG's within one grey
+    level.
     """
     if blob is None:
         raise ValueError("no image is stored")
     height, width = size if isinstance(size, tuple) else (size, size)
     if isinstance(blob, Image.Image):
-        pixels = _to_rgb(blob)
+        pixels = turn(_to_rgb(blob), read_orientation(blob))
     elif isinstance(blob, Crop):
         with Image.open(blob.path) as image:
-            if image.size != blob.size:
-                annotated = f"its annotations say {blob.size[0]}x{blob.size[1]}"
-                raise ValueError(f"it is {image.width}x{image.height} and {annotated}")
-            pixels = _to_rgb(image.crop(blob.box))
+            pixels = _to_rgb(_orient_as_annotated(image, blob.size).crop(blob.box))
     else:
         encoded = blob if isinstance(blob, bytes) else blob.read_bytes()
+        if not encoded:
+            raise ValueError("it has no bytes")
         with Image.open(io.BytesIO(encoded)) as image:
+            orientation = read_orientation(image)
             if width and height and image.format == "JPEG" and image.mode == "RGB":
-                return _decode_jpeg(encoded, width, height, interpolation)
-            pixels = _to_rgb(image)
+                return _decode_jpeg(encoded, orientation, width, height, interpolation)
+            pixels = turn(_to_rgb(image), orientation)
     if width and height and pixels.size != (width, height):
         pixels = _resize_and_crop(pixels, width, height, interpolation)
     return np.asarray(pixels, dtype=np.uint8)
 
 
 def read_size(blob: StoredImage) -> tuple[int, int] | None:
-    """Return (width, height) of an encoded image without decoding it; None if it is unreadable."""
+    """Return (width, height) of an encoded image, turned upright; None if it is unreadable.
+
+    Only the header is read, unless that of a PNG leaves the orientation open.
+    """
     if isinstance(blob, Crop):
         left, top, right, bottom = blob.box
         return round(right - left), round(bottom - top)
     try:
         with Image.open(io.BytesIO(blob) if isinstance(blob, bytes) else blob) as image:  # type: ignore[arg-type]
-            return image.size
+            return upright_size(image)
     except Exception:  # decoding will report it
         return None
 
@@ -119,23 +131,44 @@ def try_decode(
         return "not an image in a known format"
     except FileNotFoundError:
         return "it does not exist"
+    except Image.DecompressionBombError as error:
+        return f"it is too large: {error}"
     except Exception as error:  # decoders raise anything at all on broken bytes
         return f"{type(error).__name__}: {error}"
 
 
 def _decode_jpeg(
-    encoded: bytes, width: int, height: int, interpolation: Interpolation
+    encoded: bytes, orientation: int, width: int, height: int, interpolation: Interpolation
 ) -> NDArray[np.uint8]:
-    """Decode an RGB JPEG with torchvision: Pillow's pixels in little over half the time."""
+    """Decode an RGB JPEG with torchvision: Pillow's pixels in little over half the time.
+
+    A stored `orientation` is undone after the resize, when there are few pixels left to move.
+    """
     from torchvision.io import ImageReadMode, decode_jpeg  # slow to import, and only needed here
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
     stored = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
     image = decode_jpeg(stored, mode=ImageReadMode.RGB)
-    across, down = _covering_size(image.shape[2], image.shape[1], width, height)
+    covered = (height, width) if is_sideways(orientation) else (width, height)
+    across, down = _covering_size(image.shape[2], image.shape[1], *covered)
     image = F.resize(image, [down, across], InterpolationMode(interpolation), antialias=True)
+    if orientation != UPRIGHT:
+        image = F.pil_to_tensor(turn(F.to_pil_image(image), orientation))
     return np.asarray(F.center_crop(image, [height, width]).permute(1, 2, 0), dtype=np.uint8)
+
+
+def _orient_as_annotated(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Turn the image upright if its annotations refer to that: `size` is (width, height) there.
+
+    Some tools annotate the pixels as they are stored, which swaps width and height.
+    """
+    upright = upright_size(image)
+    if upright == size:
+        return turn(image, read_orientation(image))
+    if image.size == size:
+        return image
+    raise ValueError(f"it is {upright[0]}x{upright[1]} and its annotations say {size[0]}x{size[1]}")
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -172,16 +205,17 @@ def decode_in_threads(
     size: int | tuple[int, int] | None,
     interpolation: Interpolation = "bilinear",
 ) -> Iterator[PixelsOrReason]:
-    """Decode `blobs` in threads (Pillow releases the interpreter lock) and in their order."""
-
-    def decode_batch(batch: list[Blob]) -> list[PixelsOrReason]:
-        return [try_decode(blob, size, interpolation) for blob in batch]
-
+    """Decode `blobs` in threads and in their order."""
     if size is not None:
         import torchvision.transforms.v2  # noqa: F401  threads that import at once see half of it
+    return run_in_threads(lambda blob: try_decode(blob, size, interpolation), blobs)
+
+
+def run_in_threads(function: Callable[[Blob], T], blobs: Iterable[Blob]) -> Iterator[T]:
+    """Yield `function` of each blob in their order; Pillow releases the interpreter lock."""
     stream = iter(blobs)
     with ThreadPoolExecutor(min(MAX_DECODERS, count_cores())) as pool:
         while window := list(islice(stream, WINDOW)):
             batches = [window[i : i + BATCH] for i in range(0, len(window), BATCH)]
-            for results in pool.map(decode_batch, batches):
+            for results in pool.map(lambda batch: [function(blob) for blob in batch], batches):
                 yield from results

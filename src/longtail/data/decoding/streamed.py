@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import ImageChunk
+from longtail.data.overview import describe_inputs
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,9 @@ class StreamedImages:
     def shape(self) -> torch.Size:
         """The shape of the tensor it stands in for."""
         return torch.Size((len(self.rows), 3, self.size, self.size))
+
+    def __repr__(self) -> str:
+        return f"StreamedImages({describe_inputs(self.shape)})"
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -1,7 +1,6 @@
 """Class folders of images, or train, val and test folders with class folders in each."""
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError
+from longtail.core.errors import Problems, UserError, list_some
 from longtail.data.decoding.cache import CachedStore, describe_size, hash_files
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import StoredImage
@@ -24,52 +23,140 @@ PARTS = {
 }
 """Names that the folder of a part may have, in any case; the earliest wins."""
 
-log = logging.getLogger(__name__)
-
 
 def open_source(root: Path, *, config: DataConfig) -> Source:
     """Open the data set under `root`; its classes are its folders, in alphabetical order."""
-    inside = {name.lower(): path for name, path in sorted(_subfolders(root).items())}
-    matches = {part: [name for name in names if name in inside] for part, names in PARTS.items()}
-    folders = {part: inside[names[0]] for part, names in matches.items() if names}
-    if "train" not in folders or _has_images(folders["train"]):  # "train" may be a vehicle class
-        other = next(iter(folders.values()), None)
-        if other and "train" not in folders and not _has_images(other):
-            raise UserError(f"{root} has {other.name}/ and no train/ beside it")
-        folders = {"train": root}
-    else:
-        read = [path.name for path in folders.values()]
-        if others := sorted(set(_subfolders(root)) - set(read)):
-            ignored = ", ".join(others)
-            log.warning("%s: reads only %s, and ignores %s", root, ", ".join(read), ignored)
-    classes = tuple(sorted(_subfolders(folders["train"])))
-    if not classes:
+    folders, problems = _find_parts(root), Problems()
+    inside = {part: _list_classes(path, problems) for part, path in folders.items()}
+    if not inside["train"]:
         raise UserError(
             f"{folders['train']} has no class folders: {root}/CLASS/image.jpg or "
             f"{root}/train/CLASS/image.jpg is expected"
         )
-    numbers = {name: number for number, name in enumerate(classes)}
-    parts = {name: _open_part(path, numbers, config) for name, path in folders.items()}
-    return Source(classes, parts, unit="folder")
+    classes = tuple(sorted(inside["train"]))
+    parts = {}
+    for part, path in folders.items():
+        with problems.collect():
+            _check_classes(inside[part], inside["train"])
+        with problems.collect():
+            parts[part] = _open_part(path, inside[part], classes, config)
+    if "train" not in parts:
+        problems.raise_all()
+    warnings = (_describe_ignored(root, folders), *map(_describe_loose, (root, *folders.values())))
+    return Source(
+        classes,
+        parts,
+        unit="folder",
+        problems=tuple(problems.errors),
+        warnings=tuple(dict.fromkeys(filter(None, warnings))),  # root may be the training part
+    )
 
 
-def _open_part(root: Path, numbers: Mapping[str, int], config: DataConfig) -> Part:
-    """Open all images below the class folders of `root`."""
+def _find_parts(root: Path) -> dict[str, Path]:
+    """Find the folder of each part; without part folders, `root` is the training part.
+
+    A folder called `train` may be a class of vehicles. With images of its own it is a part only if
+    it has class folders too, and either another part or no other folder beside it.
+    """
+    inside = {name.lower(): path for name, path in sorted(_subfolders(root).items())}
+    matches = {part: [name for name in names if name in inside] for part, names in PARTS.items()}
+    folders = {part: inside[names[0]] for part, names in matches.items() if names}
+    only_parts = len(inside) == sum(map(len, matches.values()))
+
+    def is_part(folder: Path) -> bool:
+        beside = only_parts or len(folders) > 1
+        return not _list_loose(folder) or (beside and bool(_subfolders(folder)))
+
+    if "train" in folders and is_part(folders["train"]):
+        return folders
+    other = next(filter(is_part, folders.values()), None)
+    if other and "train" not in folders:
+        raise UserError(f"{root} has {other.name}/ and no train/ beside it")
+    if only_parts and len(folders) > 1:
+        raise _flat_error(next(iter(folders.values())))
+    return {"train": root}
+
+
+def _flat_error(folder: Path) -> UserError:
+    return UserError(
+        f"{folder} has images but no class folders: put each image into the folder of its class, "
+        f"as in {folder}/CLASS/image.jpg"
+    )
+
+
+def _list_classes(root: Path, problems: Problems) -> dict[str, Path]:
+    """Return the class folders of `root` by name, without links to images of another one."""
+    classes: dict[str, Path] = {}
+    own: dict[Path, Path] = {}  # real folder -> class folder
+    above: dict[Path, Path] = {}  # real folder -> class folder somewhere below it
+    links_last = sorted(_subfolders(root).items(), key=lambda item: (item[1].is_symlink(), item[0]))
+    for name, path in links_last:
+        place = path.resolve()
+        containing = (own[folder] for folder in (place, *place.parents) if folder in own)
+        other = above.get(place) or next(containing, None)
+        if other and path.is_symlink():
+            message = f"{path} is a link to images of {other}, which would have two labels"
+            problems.errors.append(UserError(f"{message}: remove the link"))
+            continue
+        classes[name] = own[place] = path
+        above |= dict.fromkeys(place.parents, path)
+    return classes
+
+
+def _check_classes(classes: Mapping[str, Path], training: Collection[str]) -> None:
+    """Check that training has all of these classes."""
+    unknown = [str(path) for name, path in sorted(classes.items()) if name not in training]
+    if unknown:
+        one = len(unknown) == 1
+        raise UserError(
+            f"{list_some(unknown)} {'is a class' if one else 'are classes'} that the training "
+            f"folder does not have: remove {'it' if one else 'them'}, or add training images"
+        )
+
+
+def _open_part(
+    root: Path, folders: Mapping[str, Path], classes: Sequence[str], config: DataConfig
+) -> Part:
+    """Open all images below those `folders` of `root` that are `classes`."""
     paths: list[Path] = []
     labels: list[int] = []
-    for name, path in sorted(_subfolders(root).items()):
-        if name not in numbers:
-            raise UserError(
-                f"{path} is a class that the training folder does not have: remove it, or add its "
-                "training images"
-            )
-        images = list_images(path)
+    for label, name in enumerate(classes):
+        images = list_images(folders[name]) if name in folders else []
         paths += images
-        labels += [numbers[name]] * len(images)
+        labels += [label] * len(images)
     if not paths:
+        if _list_loose(root):
+            raise _flat_error(root)
         raise UserError(f"no image under {root}: image files end in {', '.join(SUFFIXES)}")
     files = Files(root, (path.relative_to(root).as_posix() for path in paths))
     return Part.whole(files.open_store(config), torch.tensor(labels))
+
+
+def find_evaluated(root: Path) -> tuple[str, Path] | None:
+    """Find the test part under `root`, else the validation part; None if it has neither."""
+    inside = {name.lower(): path for name, path in _subfolders(root).items()}
+    for part in ("test", "val"):
+        for name in PARTS[part]:
+            if name in inside and _subfolders(inside[name]):  # else it may be a class
+                return part, inside[name]
+    return None
+
+
+def _describe_ignored(root: Path, folders: Mapping[str, Path]) -> str:
+    """Describe the folders beside the part folders; empty if there are none."""
+    read = [path.name for path in folders.values() if path != root]
+    ignored = sorted(set(_subfolders(root)) - set(read)) if read else []
+    if not ignored:
+        return ""
+    return f"{root}: reads only {', '.join(read)}, and ignores {', '.join(ignored)}"
+
+
+def _describe_loose(folder: Path) -> str:
+    """Describe the images beside the class or part folders of `folder`; empty if there are none."""
+    loose = sorted(_list_loose(folder))
+    if not loose or not _subfolders(folder):
+        return ""
+    return f"{folder}: reads only the folders in it, and ignores the images {list_some(loose)}"
 
 
 def list_images(root: Path) -> list[Path]:
@@ -120,8 +207,9 @@ def _subfolders(root: Path) -> dict[str, Path]:
     return {p.name: p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")}
 
 
-def _has_images(root: Path) -> bool:
-    return any(_is_image(path.relative_to(root)) for path in root.iterdir())
+def _list_loose(root: Path) -> list[str]:
+    """List the names of the images that are directly in `root`."""
+    return [path.name for path in root.iterdir() if _is_image(path.relative_to(root))]
 
 
 def _is_image(path: Path) -> bool:

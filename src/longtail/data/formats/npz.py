@@ -1,6 +1,7 @@
 """Arrays in an `.npz`: `x_train y_train [x_val y_val] x_test y_test`, or `x y` alone.
 
-x is embeddings (N, D), or uint8 images (N, H, W), (N, H, W, C) or (N, C, H, W) with C 1 or 3.
+x is embeddings (N, D), or images (N, H, W), (N, H, W, C) or (N, C, H, W) with C 1 or 3, which are
+uint8, or floats from 0 to 1.
 y is class numbers or class names (N,). `classes`, optional, names the classes in their order.
 """
 
@@ -43,7 +44,7 @@ def open_source(path: Path) -> Source:
                 f"{path} has ({', '.join(stored)}) and lacks {x if x not in stored else y}: "
                 "x_train y_train [x_val y_val] x_test y_test, or x y, are expected"
             )
-        inputs[part], labels[part] = _to_inputs(stored[x], f"{x} of {path}"), stored[y]
+        inputs[part], labels[part] = to_inputs(stored[x], f"{x} of {path}"), stored[y]
         _check_pair(stored[x], stored[y], names=(x, y), path=path)
         if inputs[part].shape[1:] != inputs["train"].shape[1:]:
             shapes = [tuple(inputs[name].shape[1:]) for name in (part, "train")]
@@ -56,8 +57,11 @@ def open_source(path: Path) -> Source:
     return Source(classes, parts, unit="gap in the labels")
 
 
-def _to_inputs(x: Array, name: str) -> Tensor:
+def to_inputs(x: Array | Tensor, name: str) -> Tensor:
     """Convert embeddings to float32 (N, D), or images to uint8 (N, C, H, W)."""
+    x = x.numpy(force=True) if isinstance(x, Tensor) else x
+    if x.dtype.kind == "f" and x.ndim in (3, 4):
+        x = _scale_to_bytes(x, name)
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         images = torch.from_numpy(x)
         if x.ndim == 3:
@@ -68,8 +72,8 @@ def _to_inputs(x: Array, name: str) -> Tensor:
             return images.contiguous()
     if x.ndim != 2 or x.dtype.kind not in "fiub":
         raise UserError(
-            f"{name} is {x.dtype} of shape {x.shape}: embeddings (N, D), or uint8 images "
-            "(N, H, W), (N, H, W, C) or (N, C, H, W) with C 1 or 3, are expected"
+            f"{name} is {x.dtype} of shape {x.shape}: embeddings (N, D), or images (N, H, W), "
+            "(N, H, W, C) or (N, C, H, W) with C 1 or 3, are expected"
         )
     with np.errstate(over="ignore"):  # an overflow becomes inf, which is refused below
         embeddings = torch.from_numpy(x.astype(np.float32))
@@ -80,6 +84,17 @@ def _to_inputs(x: Array, name: str) -> Tensor:
             f"{wrong[0]}: remove or correct them"
         )
     return embeddings
+
+
+def _scale_to_bytes(x: Array, name: str) -> Array:
+    """Convert images from 0 to 1, as torchvision's `ToTensor` makes them, to 0 to 255."""
+    values = x.astype(np.float32)
+    if not (values.min(initial=0) >= 0 and values.max(initial=0) <= 1):  # NaN fails too
+        raise UserError(
+            f"{name} has floats from {values.min():g} to {values.max():g}: images are uint8, or "
+            "floats from 0 to 1. Leave out their normalisation, which longtail does itself"
+        )
+    return (255 * values).round().astype(np.uint8)
 
 
 def _check_pair(x: Array, y: Array, *, names: tuple[str, str], path: Path) -> None:

@@ -1,103 +1,185 @@
-"""A folder of `train.parquet`, `val.parquet`, `test.parquet` in Hugging Face's image layout.
+"""Parquet files in Hugging Face's image layout, whole or in shards.
 
-Columns: `image`, a struct with the encoded `bytes`; `label`, whole numbers. Class names come from
-the schema's metadata under `huggingface`, where Hugging Face's own writer puts them.
+A part is `train.parquet`, or shards as the Hub names them, `train-00000-of-00002.parquet`. The
+columns are an image, a struct with the encoded `bytes`, and a label. Class names come from the
+schema's metadata under `huggingface`, where Hugging Face's own writer puts them.
 """
 
-import json
-from collections.abc import Iterator
-from functools import partial
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
-from longtail.data.checks import number_classes
 from longtail.data.decoding.cache import CachedStore, describe_size, hash_file
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import StoredImage
-from longtail.data.sources import Part, Source
+from longtail.data.formats.columns import ImageColumns, find_image_columns, find_part
+from longtail.data.formats.folder import PARTS
+from longtail.data.labels import LabelledPart, join_parts
+from longtail.data.sources import Source
+
+SHARD = re.compile(r"(?P<word>[a-z]+)(-\d+-of-(?P<total>\d+)(-\w+)?)?\.parquet", re.IGNORECASE)
+"""Name of a file of a part; a hash may follow the number of shards."""
 
 
-def open_source(folder: Path, *, config: DataConfig) -> Source:
-    """Open the data set of `folder`; validation and test are optional.
+def find_folder(root: Path) -> Path | None:
+    """Return the folder with the training part: `root`, or one below it, such as `data`."""
+    folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
+    holding = [folder for folder in folders if "train" in find_parts(folder)]
+    if root in holding or len(holding) < 2:
+        return holding[0] if holding else None
+    shown = ", ".join(str(folder) for folder in holding)
+    raise UserError(f"{root} has several sets of parquet files: pass one of {shown}")
+
+
+def find_evaluated(root: Path) -> tuple[str, Path] | None:
+    """Find a file of the test part, else of the validation part, where no training part lies."""
+    if find_folder(root):
+        return None
+    for folder in [root, *sorted(path for path in root.iterdir() if path.is_dir())]:
+        parts = find_parts(folder)
+        for part in ("test", "val"):
+            if part in parts:
+                return part, parts[part][0]
+    return None
+
+
+def find_parts(folder: Path) -> dict[str, list[Path]]:
+    """Find the files of each part in `folder`; of two words for a part the first counts."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*.parquet")):
+        if match := SHARD.fullmatch(path.name):
+            files.setdefault(match["word"].lower(), []).append(path)
+    found = {part: [word for word in words if word in files] for part, words in PARTS.items()}
+    return {part: files[words[0]] for part, words in found.items() if words}
+
+
+def open_file(path: Path, *, config: DataConfig) -> Source:
+    """Open one file with its shards as the training part; a training file with the other parts."""
+    match = SHARD.fullmatch(path.name)
+    part = find_part(match["word"]) if match else None
+    beside = find_parts(path.parent) if part else {}
+    if part == "train" and path in beside["train"]:
+        return open_source(beside, config=config)
+    shards = beside[part] if part and path in beside[part] else [path]
+    return open_source({"train": shards}, config=config)
+
+
+def open_source(files: Mapping[str, Sequence[Path]], *, config: DataConfig) -> Source:
+    """Open the data set of the files of each part.
 
     A cut keeps the first rows of each class: such files are written shuffled, and every smaller
     subset is then part of a larger one.
     """
-    parts, names = {}, {}
-    for name in ("train", "val", "test"):
-        path = folder / f"{name}.parquet"
-        if name == "train" or path.is_file():
-            parts[name], names[name] = _open_part(path, config)
-    for name, classes in names.items():
-        if classes and names["train"] and classes != names["train"]:
+    parts = {part: _open_part(paths, config) for part, paths in files.items()}
+    return replace(join_parts(parts, config=config), shuffled=True)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The rows of one or more files, one file after the other."""
+
+    paths: tuple[Path, ...]
+    starts: tuple[int, ...]
+    """First row of each file."""
+    image: str
+    """Column of the images."""
+    names: pa.Array
+    """(N,) path of each image in its struct, or null."""
+
+    def blobs(self, rows: Tensor) -> Iterator[StoredImage]:
+        """Yield the encoded images of ascending `rows`, with one row group in memory at a time."""
+        for path, first in zip(self.paths, self.starts, strict=True):
+            start = first
+            with pq.ParquetFile(path) as file:
+                for group in range(file.num_row_groups):
+                    stop = start + file.metadata.row_group(group).num_rows
+                    inside = rows[(rows >= start) & (rows < stop)] - start
+                    if len(inside):
+                        read = file.read_row_group(group, columns=[f"{self.image}.bytes"])
+                        for cell in read.column(self.image).take(pa.array(inside.numpy())):
+                            image = cell.as_py()
+                            yield None if image is None else image["bytes"]
+                    start = stop
+
+    def describe(self, row: int) -> str:
+        """Describe a row by its file and its place there."""
+        shard = bisect_right(self.starts, row) - 1
+        return f"row {row - self.starts[shard]} of {self.paths[shard]}"
+
+    def name(self, row: int) -> str:
+        """Return the path in the image's struct, else the place of the row."""
+        return self.names[row].as_py() or self.describe(row)
+
+
+def _open_part(paths: Sequence[Path], config: DataConfig) -> LabelledPart:
+    """Open the files of one part, which must have the same layout and classes."""
+    _check_complete(paths)
+    shards = [_read_shard(path) for path in paths]
+    for path, shard in zip(paths, shards, strict=True):
+        if shard.columns != shards[0].columns:
             raise UserError(
-                f"{folder}: {name}.parquet and train.parquet name different classes in their "
-                "metadata, so their labels do not mean the same"
+                f"{path} and {paths[0].name} differ in their columns or in the classes that their "
+                "metadata name, so they are not shards of one part"
             )
-    classes = names["train"] or number_classes(parts["train"].labels, f"{folder}/train.parquet")
-    return Source(classes, parts, shuffled=True, unit="class from the metadata")
+    labels = [label for shard in shards for label in shard.labels]
+    if not labels:
+        raise UserError(f"{paths[0]} has no rows: one for each image is expected")
+    image, label, classes = shards[0].columns
+    lengths = [len(shard.labels) for shard in shards]
+    starts = tuple(accumulate(lengths[:-1], initial=0))
+    rows = Shards(tuple(paths), starts, image, pa.concat_arrays([s.names for s in shards]))
+    images = ImageStore(rows.blobs, rows.describe, config, row_name=rows.name)
+
+    def content() -> str:
+        return f"{' '.join(map(hash_file, paths))} {describe_size(config)}"
+
+    where = f"the column '{label}' of {paths[0]}"
+    return LabelledPart(CachedStore(images, content), labels, where, classes)
 
 
-def _open_part(path: Path, config: DataConfig) -> tuple[Part, tuple[str, ...]]:
-    """Open one file; also return the class names in it."""
+class Shard(NamedTuple):
+    """All of a file but its images."""
+
+    columns: ImageColumns
+    labels: list[Any]
+    names: pa.Array
+    """(N,) path of each image in its struct, or null."""
+
+
+def _read_shard(path: Path) -> Shard:
+    """Read the labels and the names of the images of a file."""
     try:
         with pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            _check_layout(path, schema)
-            labels = file.read(columns=["label"]).column("label")
+            columns = find_image_columns(file.schema_arrow, str(path))
+            labels = file.read(columns=[columns.label]).column(0).to_pylist()
+            names = pa.nulls(len(labels), pa.string())
+            if file.schema_arrow.field(columns.image).type.get_field_index("path") >= 0:
+                stored = file.read(columns=[f"{columns.image}.path"]).column(0)
+                names = pc.struct_field(stored, "path").combine_chunks().cast(pa.string())
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read as parquet: {error}") from error
-    if len(labels) == 0 or labels.null_count:
-        what = "rows without a label" if labels.null_count else "no rows"
-        raise UserError(f"{path} has {what}: every image needs a label")
-    blobs = partial(_read_blobs, path)
-    images = ImageStore(blobs, lambda row: f"row {row} of {path}", config)
-    store = CachedStore(images, lambda: f"{hash_file(path)} {describe_size(config)}")
-    return Part.whole(store, torch.tensor(labels.to_numpy()).long()), _class_names(path, schema)
+    return Shard(columns, labels, names)
 
 
-def _check_layout(path: Path, schema: Any) -> None:
-    """Refuse a file of another layout, and name its columns."""
-    fields = {field.name: field.type for field in schema}
-    image, label = fields.get("image", pa.null()), fields.get("label", pa.null())
-    encoded = pa.types.is_struct(image) and image.get_field_index("bytes") >= 0
-    if not encoded or not pa.types.is_integer(label):
-        columns = ", ".join(f"{name}: {kind}" for name, kind in fields.items())
+def _check_complete(paths: Sequence[Path]) -> None:
+    """Check that no shard is missing: the name of each ends in their number."""
+    totals = {match["total"] for path in paths if (match := SHARD.fullmatch(path.name))}
+    total = totals.pop() if len(totals) == 1 else None
+    expected = int(total or 1)
+    if totals or len(paths) != expected:
         raise UserError(
-            f"{path} has the columns ({columns}) and needs image: struct<bytes: binary, "
-            "path: string>, label: int64 (Hugging Face's image layout)"
+            f"{paths[0].parent} has {len(paths)} files of this part, and {paths[0].name} is one of "
+            f"{expected} by its name: download those that are missing, or remove those that do not "
+            "belong to it"
         )
-
-
-def _class_names(path: Path, schema: Any) -> tuple[str, ...]:
-    """Read the class names in the schema's metadata; empty if there are none."""
-    stored = (schema.metadata or {}).get(b"huggingface")
-    if stored is None:
-        return ()
-    try:
-        label = json.loads(stored)["info"]["features"]["label"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: its metadata under 'huggingface' is damaged") from error
-    return tuple(label.get("names", ()))
-
-
-def _read_blobs(path: Path, rows: Tensor) -> Iterator[StoredImage]:
-    """Yield the encoded images of ascending `rows`, with one row group in memory at a time."""
-    start = 0
-    with pq.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
-            stop = start + file.metadata.row_group(group).num_rows
-            inside = rows[(rows >= start) & (rows < stop)] - start
-            if len(inside):
-                column = file.read_row_group(group, columns=["image.bytes"]).column("image")
-                for cell in column.take(pa.array(inside.numpy())):
-                    image = cell.as_py()
-                    yield None if image is None else image["bytes"]
-            start = stop

@@ -21,7 +21,7 @@ from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, unknown_error
 from longtail.data.catalogue import data_root
 from longtail.data.checks import check_categories
-from longtail.data.decoding.images import decode
+from longtail.data.decoding.images import Crop, decode
 from longtail.detection.data import masks
 from longtail.detection.data.annotations import Annotations, Picture, parse
 from longtail.detection.data.shapes import generate as shapes
@@ -204,16 +204,12 @@ def _count_classes(content: Annotations) -> Categories:
 
 
 def _read_pixels(picture: Picture) -> Tensor:
-    """Read the image (3, H, W) uint8, and check its size against its annotations."""
+    """Read the image (3, H, W) uint8 in the orientation that its annotations refer to."""
+    size = (picture.width, picture.height)
     try:
-        pixels = decode(picture.path)
+        pixels = decode(Crop(picture.path, (0, 0, *size), size))
     except Exception as error:  # decoders raise all kinds of errors on broken files
         raise UserError(f"{picture.path} cannot be read ({error}): repair or replace it") from error
-    if pixels.shape[:2] != (picture.height, picture.width):
-        raise UserError(
-            f"{picture.path} is {pixels.shape[1]}x{pixels.shape[0]} and its annotations say "
-            f"{picture.width}x{picture.height}: use the version of the image that was annotated"
-        )
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 

@@ -1,9 +1,13 @@
 // ---- two runs, class by class
 
+/** Whether a run on the page already stays at alpha 0 with this run's weights. */
+const isShownAtZero = (run) => page.runs.some((other) =>
+  other.training === run.training && other.alpha === 0 && !other.follows);
+
 /** Choices to compare: every run, and again at alpha 0 if it has an alpha. */
 const choices = page.runs.flatMap((run) => [
   { run, fixed: null, name: run.name },
-  ...(run.live ? [{ run, fixed: 0, name: `${run.name}, at alpha 0` }] : []),
+  ...(run.live && !isShownAtZero(run) ? [{ run, fixed: 0, name: `${run.name}, at alpha 0` }] : []),
 ]);
 
 const choiceName = ({ run, fixed, name }) =>
@@ -11,11 +15,9 @@ const choiceName = ({ run, fixed, name }) =>
 const picked = (id) => choices[$(id).selectedIndex];
 const perClassOf = ({ run, fixed }) => (fixed === null ? run.perClass : run.atZero);
 
-const COLUMNS = [
-  ["rank", "rank"], ["name", "class"], ["split", "split"], ["train", "training images"],
-  ["test", "evaluated images"], ["first", "first (%)"], ["second", "second (%)"],
-  ["change", "second \u2212 first"],
-];
+const HEADS = [...$("classes").tHead.rows[0].cells];
+const COLUMNS = HEADS.map((head) => [head.dataset.key, head.textContent]);
+const PAIR = COLUMNS.length > 6; // the page compares two runs
 
 function classRows() {
   const [first, second] = [perClassOf(picked("first")), perClassOf(picked("second"))];
@@ -44,23 +46,25 @@ function drawClasses() {
   const visible = state.all ? rows : rows.slice(0, SHOWN);
   const body = document.createDocumentFragment();
   for (const row of visible) {
+    const better = (one, other) => ({ className: PAIR && one > other ? "best" : "" });
     body.append(element("tr", {},
       element("td", {}, String(row.rank)),
       element("th", { scope: "row" }, row.name),
       element("td", { className: "text" }, row.split),
       element("td", {}, String(row.train)),
       element("td", {}, String(row.test)),
-      element("td", {}, shown(row.first)),
-      element("td", {}, shown(row.second)),
-      element("td", {}, shown(row.change))));
+      ...(PAIR ? [element("td", better(row.first, row.second), shown(row.first))] : []),
+      element("td", better(row.second, row.first), shown(row.second)),
+      ...(PAIR ? [element("td", {}, shown(row.change))] : [])));
   }
   $("classes").tBodies[0].replaceChildren(body);
   const [first, second] = [choiceName(picked("first")), choiceName(picked("second"))];
   const part = visible.length < rows.length ? `, the first ${visible.length} of ${rows.length}` : "";
-  $("classes-caption").textContent = `First: ${first}. Second: ${second}. ${rows.length} classes${part}.`;
+  const compared = PAIR ? `First: ${first}. Second: ${second}` : second;
+  $("classes-caption").textContent = `${compared}. ${rows.length} classes${part}.`;
   $("more").hidden = rows.length <= SHOWN;
   $("more").textContent = state.all ? `Show the first ${SHOWN}` : `Show all ${rows.length}`;
-  for (const head of $("classes").tHead.rows[0].cells) {
+  for (const head of HEADS) {
     const sorted = head.dataset.key === state.sort;
     head.setAttribute("aria-sort", sorted ? (state.down ? "descending" : "ascending") : "none");
   }
@@ -71,10 +75,12 @@ function drawExtremes() {
   const changed = rows.filter((row) => row.change !== 0).sort((a, b) => b.change - a.change);
   const up = (row) => `${row.name} (${row.split}): ${shown(row.first)} \u2192 ${shown(row.second)}`;
   const lists = [
-    ["Worst classes of the second", [...rows].sort((a, b) => a.second - b.second || b.rank - a.rank),
+    [PAIR ? "Worst classes of the second" : "Worst classes", [...rows].sort((a, b) => a.second - b.second || b.rank - a.rank),
       (row) => `${row.name} (${row.split}): ${shown(row.second)}`],
-    ["Most improved", changed.filter((row) => row.change > 0), up],
-    ["Most lost", changed.filter((row) => row.change < 0).reverse(), up],
+    ...(PAIR ? [
+      ["Most improved", changed.filter((row) => row.change > 0), up],
+      ["Most lost", changed.filter((row) => row.change < 0).reverse(), up],
+    ] : []),
   ];
   $("extremes").replaceChildren(...lists.map(([title, found, text]) =>
     element("div", {}, element("h3", {}, title), found.length
@@ -82,18 +88,16 @@ function drawExtremes() {
       : element("p", { className: "note" }, "none"))));
 }
 
-function addColumns() {
-  for (const [key, title] of COLUMNS) {
-    const button = element("button", { type: "button" }, title);
+function addSorting() {
+  for (const head of HEADS) {
+    const { key } = head.dataset;
+    const button = element("button", { type: "button" }, head.textContent);
     button.addEventListener("click", () => {
       state.down = state.sort === key ? !state.down : ["change", "train", "test"].includes(key);
       state.sort = key;
       drawClasses();
     });
-    const head = element("th", { scope: "col" }, button);
-    head.dataset.key = key;
-    if (["name", "split"].includes(key)) head.className = "text";
-    $("classes").tHead.rows[0].append(head);
+    head.replaceChildren(button);
   }
 }
 

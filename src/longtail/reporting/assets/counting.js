@@ -9,7 +9,9 @@ const order = [...page.counts.keys()].sort((a, b) => page.counts[b] - page.count
 const rankOf = [];
 order.forEach((c, rank) => { rankOf[c] = rank + 1; });
 const $ = (id) => document.getElementById(id);
-const state = { position: null, sort: "rank", down: false, search: "", all: false };
+const state = {
+  position: null, sort: "rank", down: false, search: "", all: false, measure: page.measure, chosen: [],
+};
 const SHOWN = 50; // rows of the class table until the button shows all
 
 for (const run of page.runs) run.live = run.hits.length > 1; // its head has an alpha
@@ -85,6 +87,16 @@ function shape(parent, name, attributes, text) {
 const FIGURES = [...$("splits").tHead.rows[0].cells].slice(3, -1).map((cell) => cell.textContent);
 const members = page.groups.map((_, g) => page.runs.filter((run) => run.group === g));
 
+/** Marks the cells with the highest value of their column, as shown; of one row none is best. */
+function markBest(rows, column) {
+  const values = rows.map((row) => row.cells[column].dataset.value);
+  const tenths = values.map((value) => (value === "" ? -1 : Number(shown(Number(value)))));
+  const best = Math.max(...tenths);
+  rows.forEach((row, g) => {
+    row.cells[column].classList.toggle("best", rows.length > 1 && best >= 0 && tenths[g] === best);
+  });
+}
+
 function drawSplits() {
   const summary = [];
   [...$("splits").tBodies[0].rows].forEach((row, g) => {
@@ -96,11 +108,12 @@ function drawSplits() {
       const spread = deviation(values);
       const cell = row.cells[3 + i];
       cell.textContent = shown(mean(values)) + (spread === null ? "" : ` ± ${shown(spread)}`);
-      cell.dataset.value = mean(values);
+      cell.dataset.value = mean(values) ?? "";
     });
     const [overall, , , few] = [3, 4, 5, 6].map((i) => row.cells[i].textContent);
     summary.push(`${page.groups[g].label}, alpha ${alphas}: overall ${overall}, few ${few}`);
   });
+  FIGURES.forEach((_, i) => markBest([...$("splits").tBodies[0].rows], 3 + i));
   return summary.join(". ");
 }
 

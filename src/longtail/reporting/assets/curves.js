@@ -1,71 +1,55 @@
-// ---- curves: accuracy by rank, and the training loss
-
-let width = 800; // of a curve in pixels; measured only on resize, because it costs a layout
-const measure = () => { width = $("rank").clientWidth || 800; };
-
-/** Draws lines over x = 0..1 and y = 0..top, and grey bars behind them on a scale of their own. */
-function chart(svg, { lines, top, xTicks, xName, yName, behind, behindName }) {
-  const height = 300;
-  const box = { left: 46, right: width - (behind ? 52 : 12), top: 12, bottom: height - 44 };
-  const x = (part) => box.left + part * (box.right - box.left);
-  const y = (value) => box.bottom - (value / top) * (box.bottom - box.top);
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.replaceChildren();
-  if (behind) {
-    const most = Math.max(...behind, 1);
-    const step = 1 / behind.length;
-    const path = behind.map((v, i) => `L${x(i * step)} ${y((top * v) / most)}H${x((i + 1) * step)}`);
-    const [start, end] = [`M${x(0)} ${box.bottom}`, `V${box.bottom}Z`];
-    shape(svg, "path", { class: "bars", d: start + path.join("") + end });
-    for (const part of [0, 0.5, 1]) {
-      const at = { x: box.right + 6, y: y(part * top) + 4 };
-      shape(svg, "text", at, String(Math.round(part * most)));
-    }
-    const turned = `rotate(90 ${width - 12} ${(box.top + box.bottom) / 2})`;
-    const at = { x: width - 12, y: (box.top + box.bottom) / 2, "text-anchor": "middle" };
-    shape(svg, "text", { ...at, transform: turned }, behindName);
-  }
-  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
-    const level = y(part * top);
-    shape(svg, "line", { class: "axis", x1: box.left, x2: box.right, y1: level, y2: level });
-    const text = top >= 10 ? String(Math.round(part * top)) : (part * top).toPrecision(2);
-    shape(svg, "text", { x: box.left - 6, y: level + 4, "text-anchor": "end" }, text);
-  }
-  const middle = (box.top + box.bottom) / 2;
-  const turned = { transform: `rotate(-90 12 ${middle})`, "text-anchor": "middle" };
-  shape(svg, "text", { x: 12, y: middle, ...turned }, yName);
-  for (const [part, text] of xTicks) {
-    shape(svg, "text", { x: x(part), y: box.bottom + 16, "text-anchor": "middle" }, text);
-  }
-  const below = { x: (box.left + box.right) / 2, y: height - 8, "text-anchor": "middle" };
-  shape(svg, "text", below, xName);
-  for (const { points, colour, dash } of lines) {
-    const text = points.filter(([, v]) => v !== null).map(([p, v]) => `${x(p)},${y(v)}`).join(" ");
-    shape(svg, "polyline", { points: text, style: `--stroke: ${colour}`, "stroke-dasharray": dash });
-  }
-}
+// ---- curves: accuracy by rank, accuracy against alpha, and the training loss
 
 const BIN = Math.ceil(classes / 60); // classes per point, so that 1,000 classes stay readable
 const BINS = Math.ceil(classes / BIN);
+const classesOf = (bin) => order.slice(bin * BIN, (bin + 1) * BIN);
 
 function binned(perClass) {
-  return Array.from({ length: BINS }, (_, b) =>
-    mean(order.slice(b * BIN, (b + 1) * BIN).map((c) => perClass[c]).filter((v) => v !== null)));
+  return Array.from({ length: BINS }, (_, bin) =>
+    mean(classesOf(bin).map((c) => perClass[c]).filter((v) => v !== null)));
 }
 
 const behind = binned(page.counts);
-const LONGEST = Math.max(...page.names.map((name) => name.length));
 const middleOf = (bin) => (bin + 0.5) / BINS;
+const PERCENT = [0, 20, 40, 60, 80, 100];
 
+/** Names of the classes as far as they fit, straight or slanted; round ranks for binned classes. */
 function rankTicks() {
-  const every = Math.ceil(BINS / Math.max(4, Math.floor(width / 70)));
-  const room = (every * (width - 98)) / BINS; // pixels of a tick
-  const named = BIN === 1 && (LONGEST <= 8 || LONGEST * 7 <= room);
-  const text = (bin) => (named ? page.names[order[bin]] : bin * BIN + 1);
-  const all = BINS <= 40 && LONGEST <= 2; // letters and digits
-  return [...behind.keys()]
-    .filter((bin) => all || bin % every === 0)
-    .map((bin) => [middleOf(bin), text(bin)]);
+  const each = (width - 108) / BINS; // pixels of a class
+  if (BIN > 1) {
+    const ticks = countTicks(classes, Math.max(3, Math.floor(width / 90)));
+    return { xTicks: ticks.map((rank) => [(rank - 0.5) / classes, rank]), slanted: false };
+  }
+  const names = order.map((c) => cut(page.names[c], width < 600 ? 16 : 26));
+  const slanted = Math.max(...names.map((name) => name.length)) * 7 > Math.max(each, 11);
+  const every = Math.ceil((slanted ? 15 : 11) / each);
+  const xTicks = names.map((name, bin) => [middleOf(bin), name]).filter((_, bin) => bin % every === 0);
+  return { xTicks, slanted };
+}
+
+/** Where the splits begin, as parts of the axis. */
+function splitBounds() {
+  const found = [];
+  let begin = 0;
+  SPLITS.forEach((name, number) => {
+    const room = page.splits.filter((split) => split === number).length / classes;
+    if (room) found.push({ at: begin, name, middle: begin + room / 2, room });
+    begin += room;
+  });
+  return found;
+}
+
+function describeBin(bin, lines) {
+  const inside = classesOf(bin);
+  const [first, last] = [inside[0], inside.at(-1)];
+  const number = (kind) => inside.reduce((sum, c) => sum + page[kind][c], 0);
+  const names = inside.slice(0, 3).map((c) => cut(page.names[c], 24)).join(", ");
+  const title = inside.length > 1
+    ? `${rankOf[first]}\u2013${rankOf[last]}: ${names}${inside.length > 3 ? ", \u2026" : ""}` : page.names[first];
+  return [
+    [title], [`${SPLITS[page.splits[first]]}: ${number("counts")} training, ${number("seen")} evaluated images`],
+    ...lines.map(({ label, colour, points }) => [`${label}: ${shown(points[bin][1])}`, colour]),
+  ];
 }
 
 function drawRank() {
@@ -75,10 +59,94 @@ function drawRank() {
     return { ...group, points: values.map((v, bin) => [middleOf(bin), v]) };
   });
   chart($("rank"), {
-    lines, behind, top: 100, xTicks: rankTicks(), behindName: "training images",
+    ...rankTicks(), lines, behind, yTicks: PERCENT, behindName: "training images", bounds: splitBounds(),
     xName: "class, most to fewest training images", yName: "accuracy (%)",
+    hover: { parts: [...behind.keys()].map(middleOf), text: (bin) => describeBin(bin, lines) },
   });
 }
+
+// ---- accuracy against alpha
+
+const LAST = Math.max(...page.runs.map((run) => run.hits.length)) - 1;
+const partOf = (alpha) => (alpha * page.perUnit) / LAST;
+
+/** Variance of the mean accuracy of the `chosen` classes: binomial in each (Agresti and Coull). */
+function varianceOf(hits, chosen, weigh) {
+  const total = chosen.reduce((sum, c) => sum + (weigh ? page.seen[c] : 1), 0);
+  return chosen.reduce((sum, c) => {
+    const images = page.seen[c] + 4;
+    const ratio = (hits[c] + 2) / images;
+    const weight = (weigh ? page.seen[c] : 1) / total;
+    return sum + (weight ** 2 * ratio * (1 - ratio)) / images;
+  }, 0);
+}
+
+/** Mean and 95 % interval over a group's seeds of the chosen figure; null without test images. */
+function figureWithInterval(hitsOfSeeds) {
+  const split = SPLITS.indexOf(state.measure);
+  const chosen = order.filter((c) => page.seen[c] && (split < 0 || page.splits[c] === split));
+  if (!chosen.length) return null;
+  const middle = mean(hitsOfSeeds.map((hits) => splitsOf(hits)[state.measure]));
+  const variances = hitsOfSeeds.map((hits) => varianceOf(hits, chosen, state.measure === "overall"));
+  const half = 196 * Math.sqrt(mean(variances)); // in percent; seeds share their test images
+  return [middle, Math.max(0, middle - half), Math.min(100, middle + half)];
+}
+
+let paths = []; // of the groups, by `state.measure`
+
+function measurePaths() {
+  const drawn = new Set();
+  const hasAlpha = (g) => members[g].some((run) => run.alpha > 0);
+  const withAlphaFirst = [...page.groups.keys()].sort((a, b) => hasAlpha(b) - hasAlpha(a) || a - b);
+  paths = withAlphaFirst.flatMap((g) => {
+    const [group, runs] = [page.groups[g], members[g]];
+    const training = JSON.stringify(runs.map((run) => run.training));
+    if (drawn.has(training)) return [];
+    drawn.add(training);
+    const positions = runs[0].live ? [...runs[0].hits.keys()] : [0, LAST];
+    const figures = positions.map((p) => figureWithInterval(runs.map((run) => hitsAt(run, p))));
+    if (figures.includes(null)) return [];
+    return [{
+      ...group, positions, figures, live: runs[0].live,
+      points: positions.map((p, i) => [p / LAST, figures[i][0]]), band: figures.map(([, ...band]) => band),
+    }];
+  });
+}
+
+function drawPath() {
+  const values = paths.flatMap(({ band }) => band.flat());
+  const yTicks = roundTicks(Math.min(...values), Math.max(...values), 5);
+  const dots = page.groups.flatMap((group, g) => {
+    const figure = members[g][0].live && figureWithInterval(members[g].map((run) => run.ownHits));
+    const alpha = Math.min(mean(members[g].map((run) => run.alpha)), alphaAt(LAST));
+    return figure ? [[partOf(alpha), figure[0], group.colour]] : [];
+  });
+  const text = (position) => [
+    [`alpha ${alphaText(alphaAt(position))}`],
+    ...paths.map(({ label, colour, figures, live }) => {
+      const [middle, low, high] = figures[live ? position : 0];
+      return [`${label}: ${shown(middle)} (${shown(low)} to ${shown(high)})`, colour];
+    }),
+  ];
+  chart($("path"), {
+    lines: paths, yTicks: values.length ? yTicks : PERCENT, dots,
+    xTicks: roundTicks(0, alphaAt(LAST), width < 500 ? 3 : 6).map((alpha) => [partOf(alpha), String(alpha)]),
+    xName: "alpha", yName: `${state.measure === "overall" ? "overall accuracy" : state.measure} (%)`,
+    mark: state.position === null ? null : state.position / LAST,
+    hover: { parts: Array.from({ length: LAST + 1 }, (_, p) => p / LAST), text },
+  });
+}
+
+function addMeasures() {
+  $("measure").append(...FIGURES.map((name) => element("option", { selected: name === state.measure }, name)));
+  $("measure").addEventListener("change", () => {
+    state.measure = $("measure").value;
+    measurePaths();
+    drawPath();
+  });
+}
+
+// ---- the training loss
 
 function drawLoss() {
   const trainings = new Map(page.runs.map((run) => [JSON.stringify(run.loss), run]));
@@ -86,12 +154,18 @@ function drawLoss() {
   const last = Math.max(1, ...drawn.map((run) => run.loss.at(-1)[0]));
   const top = Math.max(1e-9, ...drawn.flatMap((run) => run.loss.map(([, loss]) => loss)));
   const part = (epoch) => (last > 1 ? (epoch - 1) / (last - 1) : 0.5);
-  const ticks = [...new Set([0, 0.25, 0.5, 0.75, 1].map((p) => Math.round(1 + p * (last - 1))))];
+  const ticks = countTicks(last, width < 500 ? 4 : 8);
+  const text = (i) => [[`epoch ${i + 1}`], ...drawn.flatMap((run) => {
+    const found = run.loss.find(([epoch]) => epoch === i + 1);
+    return found ? [[`${run.name}: ${found[1].toPrecision(3)}`, page.groups[run.group].colour]] : [];
+  })];
   chart($("loss"), {
     lines: drawn.map((run) => ({
       ...page.groups[run.group], points: run.loss.map(([epoch, loss]) => [part(epoch), loss]),
     })),
-    top, xTicks: ticks.map((epoch) => [part(epoch), String(epoch)]), xName: "epoch", yName: "loss",
+    yTicks: roundTicks(0, top, 5), xTicks: ticks.map((epoch) => [part(epoch), String(epoch)]),
+    xName: "epoch", yName: "loss",
+    hover: { parts: Array.from({ length: last }, (_, i) => part(i + 1)), text },
   });
 }
 

@@ -3,16 +3,22 @@
 const live = page.runs.filter((run) => run.live);
 
 function addMarks() {
-  const at = (alpha) => `calc(8px + (100% - 16px) * ${(alpha * page.perUnit) / $("alpha").max})`;
+  const part = (alpha) => Math.min(1, (alpha * page.perUnit) / $("alpha").max);
+  const at = (alpha) => `calc(8px + (100% - 16px) * ${part(alpha)})`;
   const place = (alpha, text, name) => {
     const mark = element("span", { className: name }, text);
     mark.style.left = at(alpha);
     $("marks").append(mark);
   };
-  const own = new Set(live.map((run) => run.alpha).filter((alpha) => alpha > 0));
-  const clear = (alpha) => [...own].every((other) => Math.abs(other - alpha) > 0.3);
+  const own = [...new Set(live.map((run) => run.alpha).filter((alpha) => alpha > 0))].sort((a, b) => a - b);
+  const clusters = []; // own alphas that are too close for a mark each share one
+  for (const alpha of own) {
+    if (clusters.length && alpha - clusters.at(-1).at(-1) < 0.4) clusters.at(-1).push(alpha);
+    else clusters.push([alpha]);
+  }
+  const clear = (alpha) => own.every((other) => Math.abs(other - alpha) > 0.4);
   for (const alpha of [0, 1, 2, 3].filter(clear)) place(alpha, String(alpha), "");
-  for (const alpha of own) place(alpha, `\u25b2 ${alphaText(alpha)}`, "chosen");
+  for (const alphas of clusters) place(mean(alphas), `\u25b2 ${alphas.map(alphaText).join(", ")}`, "chosen");
 }
 
 function update() {
@@ -28,8 +34,10 @@ function update() {
   $("own").disabled = own;
   const summary = drawSplits();
   drawRank();
+  if (live.length) drawPath();
   drawExtremes();
   drawClasses();
+  drawConfusions();
   return summary;
 }
 
@@ -74,7 +82,7 @@ function begin() {
   [$("first").selectedIndex, $("second").selectedIndex] = [first, second];
   const chosen = best.alpha > 0 ? best.alpha : 0;
   $("alpha").value = Math.round(chosen * page.perUnit);
-  document.querySelector(".slider").hidden = !live.length;
+  document.querySelector(".slider").hidden = $("alpha-section").hidden = !live.length;
   $("alpha").addEventListener("input", () => moveTo(Number($("alpha").value)));
   $("alpha").addEventListener("change", writeLink);
   $("own").addEventListener("click", () => { moveTo(null); writeLink(); });
@@ -84,17 +92,21 @@ function begin() {
   window.addEventListener("hashchange", followLink);
   window.addEventListener("resize", () => {
     const before = width;
-    measure();
+    measureWidth();
     if (width === before) return; // scrolling on a phone changes only the height
     drawRank();
+    if (live.length) drawPath();
     drawLoss();
   });
-  measure();
+  measureWidth();
+  if (live.length) measurePaths();
   if (BIN > 1) $("rank-bins").textContent = `Each point is the mean of ${BIN} classes.`;
   addMarks();
   addFollowers();
   addLegends();
-  addColumns();
+  addMeasures();
+  addSorting();
+  addChosen();
   if (!followLink()) update();
   drawLoss();
 }

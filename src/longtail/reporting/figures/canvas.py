@@ -42,6 +42,8 @@ METADATA: dict[str, dict[str, str | None]] = {
 """Metadata without dates for each kind of file."""
 MARKS = rb'(<g[^>]*)>((?:\s*<use [^>]*?( style="[^"]*")/>)(?:\s*<use [^>]*?\3/>)+\s*)</g>'
 """A group of marks with one style; matches the group's tag, its content and the style."""
+RANK = "class, by rank (1 has the most training images)"
+"""Label of an axis of ranks."""
 Spread = tuple[float, float | None] | None
 """Mean and deviation over seeds; None if there is no value."""
 
@@ -114,3 +116,13 @@ def line(
     if spreads.any():
         low, high = means - spreads, means + spreads
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def set_rank_axis(axes: "Axes", classes: int, label: str) -> None:
+    """Let the x axis run over the ranks 1 to `classes`, with ticks at 1 and at round ranks."""
+    from matplotlib.ticker import MaxNLocator
+
+    ranks = MaxNLocator(nbins=6, integer=True).tick_values(0, classes)
+    axes.set_xticks([1, *(rank for rank in ranks if 1 < rank <= classes)])
+    axes.set_xlim(0.5, classes + 0.5)
+    axes.set_xlabel(label)

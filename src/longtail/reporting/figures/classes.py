@@ -12,15 +12,13 @@ from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.reporting.figures import canvas
-from longtail.reporting.figures.canvas import Spread
+from longtail.reporting.figures.canvas import RANK, Spread
 from longtail.reporting.figures.groups import Group, group_results, rank_classes, read_same_data
 from longtail.runs.compare import Source, StoredResult, check_equal, read_all
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-RANK = "class, by rank (1 has the most training images)"
 
 
 @canvas.apply_style
@@ -38,7 +36,8 @@ def draw_class_rank(sources: Sequence[Source]) -> "Figure":
         axes.plot(ranks, means, ".", color=group.look[0], alpha=0.45, ms=4, markeredgewidth=0)
         canvas.line(axes, ranks, smooth(group, order, width), group.look, _add_seeds(group))
     around = f"; line: mean of {width} neighbours" if width > 1 else ""
-    axes.set(xlabel=f"{RANK}{around}", ylabel="accuracy (%)", ylim=(0, 100))
+    canvas.set_rank_axis(axes, len(counts), f"{RANK}{around}")
+    axes.set(ylabel="accuracy (%)", ylim=(0, 100))
     _mark_splits(axes, counts)
     axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.94))
     behind = axes.twinx()
@@ -84,7 +83,8 @@ def draw_cosine_by_class(sources: Sequence[Source]) -> "Figure":
                 label += f", correlation with {first} {same:.2f}"
             canvas.line(axes, range(1, len(counts) + 1), figures, group.look, label)
         axes.set_title(f"trained on {name}", pad=14)
-        axes.set(xlabel=f"class, by its rank in {first}", ylim=(0, 1))
+        canvas.set_rank_axis(axes, len(counts), f"class, by its rank in {first}")
+        axes.set_ylim(0, 1)
         axes.set_ylabel("mean cos(x, d) of test images (0 to 1)")
         _mark_splits(axes, counts)
         axes.legend(loc="lower left", title=f"over classes: mean of {splits}, deviation")
@@ -156,7 +156,8 @@ def _draw_by_rank(sources: Sequence[Source], field: str, ylabel: str) -> "Figure
         values = group.by_class(field, rank_classes(counts))
         label = _add_means(group, field, counts)
         canvas.line(axes, range(1, len(counts) + 1), values, group.look, label)
-    axes.set(xlabel=RANK, ylabel=ylabel)
+    canvas.set_rank_axis(axes, len(counts), RANK)
+    axes.set_ylabel(ylabel)
     axes.set_ylim(bottom=0)
     _mark_splits(axes, counts)
     axes.legend(title=f"method: mean of {' / '.join(average_splits(groups[0], field, counts))}")

@@ -4,6 +4,7 @@ Shapes: N test images, D features, K heads.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longtail.core.errors import UserError
+from longtail.data.base import Data
 from longtail.evaluation.result import class_means
 from longtail.nn.heads import NormalisedHead
 from longtail.reporting.figures import canvas, style
@@ -95,7 +97,8 @@ def _draw_shares(axes: "Axes", shares: Tensor, opened: OpenRun) -> None:
     values = [means[c] if c in seen else float("nan") for c in rank_classes(counts)]
     colour = style.styles([opened.job.config.method])[0][0]
     axes.plot(range(1, len(counts) + 1), values, color=colour)
-    axes.set(xlabel="class, by rank (1 has the most training images)", ylim=(0, 100))
+    canvas.set_rank_axis(axes, len(counts), canvas.RANK)
+    axes.set_ylim(0, 100)
     axes.set_ylabel("mean |d|² / |x|² of test images (%)")
 
 
@@ -106,7 +109,8 @@ def draw_gradcam(
     """fig:5: Grad-CAM of the true class for several runs, for TDE of the TDE logit.
 
     `images` are rows of the test set; by default the first image of classes spread over the ranks,
-    so that nobody picks them by their looks. The number below a map is its compactness.
+    so that nobody picks them by their looks. The number below a map is its compactness. Runs with
+    the same maps up to their scale share a row.
     """
     found = read_same_data(sources)
     if not found:
@@ -121,20 +125,66 @@ def draw_gradcam(
             f"from 0 to {len(test) - 1}"
         )
     shown = test.take(rows)
-    maps = [compute_maps(run, shown, layer) for run in opened]  # (B, h, w) each
-    views = [run.preprocess.crop(shown.load_inputs()) for run in opened]  # (B, C, H, W) each
-    figure = canvas.panels(len(rows), 1 + len(opened), size=(1.05, 1.2))
-    axes = np.array(figure.axes).reshape(1 + len(opened), len(rows))
-    for column, label in enumerate(shown.labels.tolist()):
-        name, count = opened[0].data.classes[label], opened[0].data.counts.images[label]
-        _draw_image(axes[0, column], views[0][column])
-        axes[0, column].set_title(f"{name}\n{count} images", fontsize=7)
-        for row, (values, view) in enumerate(zip(maps, views, strict=True), start=1):
-            _draw_image(axes[row, column], view[column], values[column])
-    axes[0, 0].set_ylabel("image", fontsize=7)
-    for row, item in enumerate(found, start=1):
-        alpha = f"\nalpha {item.result['alpha']:g}" if item.result["alpha"] else ""
-        axes[row, 0].set_ylabel(item.result["method"] + alpha, fontsize=7)
+    mapped = [
+        MapRow(
+            name=item.result["method"] + _name_alpha(item.result["alpha"]),
+            views=run.preprocess.crop(shown.load_inputs()),
+            maps=compute_maps(run, shown, layer),
+        )
+        for item, run in zip(found, opened, strict=True)
+    ]
+    return _draw_maps(opened[0].data, shown.labels.tolist(), merge_rows(mapped))
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """A row of `gradcam`: B images as a run sees them, and its maps."""
+
+    name: str
+    views: Tensor
+    """(B, C, H, W)."""
+    maps: Tensor
+    """(B, h, w)."""
+
+    @property
+    def scaled(self) -> Tensor:
+        """The maps, each divided by its largest value, as they are drawn."""
+        return self.maps / self.maps.amax((1, 2), keepdim=True).clamp(min=1e-12)
+
+    def looks_like(self, other: "MapRow") -> bool:
+        """Whether both rows would look the same."""
+        same_shape = self.maps.shape == other.maps.shape and self.views.equal(other.views)
+        return same_shape and torch.allclose(self.scaled, other.scaled, atol=1e-3)
+
+
+def merge_rows(rows: Sequence[MapRow]) -> list[MapRow]:
+    """Merge rows that look the same, such as a baseline and one with other lengths of weights."""
+    merged: list[MapRow] = []
+    for row in rows:
+        same = [i for i, other in enumerate(merged) if row.looks_like(other)]
+        if same:
+            merged[same[0]] = replace(merged[same[0]], name=f"{merged[same[0]].name},\n{row.name}")
+        else:
+            merged.append(row)
+    return merged
+
+
+def _name_alpha(alpha: float | None) -> str:
+    return f"\nalpha {alpha:g}" if alpha else ""
+
+
+def _draw_maps(data: Data, labels: Sequence[int], rows: Sequence[MapRow]) -> "Figure":
+    """Draw the images above one row of maps for each of `rows`."""
+    figure = canvas.panels(len(labels), 1 + len(rows), size=(1.05, 1.2))
+    axes = np.array(figure.axes).reshape(1 + len(rows), len(labels))
+    for column, label in enumerate(labels):
+        _draw_image(axes[0, column], rows[0].views[column])
+        title = f"{data.classes[label]}\n{data.counts.images[label]} images"
+        axes[0, column].set_title(title, fontsize=7)
+        for place, row in enumerate(rows, start=1):
+            _draw_image(axes[place, column], row.views[column], row.maps[column])
+    for place, name in enumerate(["image", *(row.name for row in rows)]):
+        axes[place, 0].set_ylabel(name, fontsize=7)
     return figure
 
 

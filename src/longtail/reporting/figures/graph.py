@@ -35,16 +35,20 @@ def draw_causal_graph(sources: Sequence[Source] = ()) -> "Figure":
 
 def _draw(axes: "Axes", title: str, links: Sequence[tuple[str, str]], **set_to: str) -> None:
     """Draw the nodes and `links`; nodes `set_to` a value are filled squares."""
-    arrow = {"arrowstyle": "-|>", "color": "black", "lw": 1.2, "shrinkA": 11, "shrinkB": 11}
-    for start, end in links:
-        axes.annotate("", xy=PLACES[end], xytext=PLACES[start], arrowprops=arrow)
+    boxes = {}
     for node, place in PLACES.items():
         value = set_to.get(node)
         box = {"boxstyle": "circle,pad=0.3", "ec": "black", "fc": "white"}
         if value:
             box |= {"boxstyle": "square,pad=0.3", "fc": "#f3d9c4"}
-        text = f"{node} = {value}" if value else node
-        axes.text(*place, text, ha="center", va="center", bbox=box)
+        text = axes.text(
+            *place, f"{node} = {value}" if value else node, ha="center", va="center", bbox=box
+        )
+        boxes[node] = text.get_bbox_patch()
+    arrow = {"arrowstyle": "-|>", "color": "black", "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
+    for start, end in links:  # after the nodes: only then is the place of their boxes known
+        ends = {"patchA": boxes[start], "patchB": boxes[end]}
+        axes.annotate("", xy=PLACES[end], xytext=PLACES[start], arrowprops=arrow | ends)
     axes.set_title(title)
     axes.set(xlim=(-0.15, 1.15), ylim=(-0.2, 1.1))
     axes.set_axis_off()

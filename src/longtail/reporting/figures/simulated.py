@@ -155,7 +155,8 @@ def draw_gradients_2d(sources: Sequence[Source] = ()) -> "Figure":
         axes.set_title(f"{found.images[0]} of A, {found.images[1]} of B: mean ({shown})")
         axes.set(xlabel="first component (no unit)", ylabel="second component (no unit)")
         axes.set(xlim=(-1.7, 1.7), ylim=(-0.2, 1.7), aspect="equal")
-    figure.axes[0].legend(loc="lower left", handletextpad=0.1, borderpad=0)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, handletextpad=0.1)
     return figure
 
 

@@ -1,0 +1,108 @@
+"""Find the columns of a table that hold the images, the labels and the parts."""
+
+import json
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from longtail.core.errors import UserError
+from longtail.data.formats.folder import PARTS
+
+LABELS = ("labels", "fine_label", "class", "target")
+"""Names that the column `label` beside encoded images may have instead."""
+LAYOUT = "Hugging Face's image layout: image: struct<bytes: binary, path: string>, label: int64"
+
+
+class ImageColumns(NamedTuple):
+    """The columns of a table of encoded images."""
+
+    image: str
+    label: str
+    classes: tuple[str, ...]
+    """Class names in the metadata; empty if there are none."""
+
+
+def find_column(
+    columns: Sequence[str],
+    wanted: str,
+    synonyms: Sequence[str],
+    where: str,
+    *,
+    sure: Sequence[str] = (),
+    shown: str = "",
+    layout: str = "",
+) -> str:
+    """Return the column called `wanted` in any case, else the only one of `sure` or `synonyms`.
+
+    Args:
+        columns: those that may hold what is wanted.
+        wanted: the name that the column should have.
+        synonyms: names that it may have instead, in lower case.
+        where: name of the table in messages.
+        sure: columns that the table itself declares to be what is wanted.
+        shown: all columns of the table, for messages; `columns` by default.
+        layout: the layout that is expected, for messages.
+    """
+    named = [[c for c in columns if c.strip().lower() in names] for names in ((wanted,), synonyms)]
+    for found in (named[0], sure, named[1]):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UserError(
+                f"{where} has several columns that may be the {wanted}: {', '.join(found)}. Rename "
+                f"the one you mean to '{wanted}'"
+            )
+    known = [wanted, *synonyms]
+    near = [c for c in columns if get_close_matches(c.strip().lower(), known, n=1, cutoff=0.6)]
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    expected = f" ({layout})" if layout else ""
+    raise UserError(
+        f"{where} has the columns ({shown or ', '.join(columns)}) and needs '{wanted}'{expected}."
+        f"{hint} Rename the column to '{wanted}'"
+    )
+
+
+def find_image_columns(schema: Any, where: str) -> ImageColumns:
+    """Find the columns of encoded images and of their labels in an Arrow schema.
+
+    The label is the column `label`, else the only one whose metadata name classes, else the only
+    one with a customary name.
+    """
+    features = _read_features(schema, where)
+    shown = ", ".join(f"{field.name}: {field.type}" for field in schema)
+    images = [field.name for field in schema if _holds_images(field.type)]
+    image = find_column(images, "image", (), where, sure=images, shown=shown, layout=LAYOUT)
+    labels = [field.name for field in schema if _holds_labels(field.type)]
+    named = [name for name in labels if features.get(name, {}).get("_type") == "ClassLabel"]
+    label = find_column(labels, "label", LABELS, where, sure=named, shown=shown, layout=LAYOUT)
+    return ImageColumns(image, label, tuple(features.get(label, {}).get("names", ())))
+
+
+def find_part(word: str) -> str | None:
+    """Return the part that a word such as "validation" stands for, in any case."""
+    lower = word.strip().lower()
+    return next((part for part, words in PARTS.items() if lower in words), None)
+
+
+def _read_features(schema: Any, where: str) -> dict[str, dict[str, Any]]:
+    """Read what Hugging Face's metadata say of each column; empty if there are none."""
+    stored = (schema.metadata or {}).get(b"huggingface")
+    if stored is None:
+        return {}
+    try:
+        features = json.loads(stored)["info"]["features"]
+        return {name: about for name, about in features.items() if isinstance(about, dict)}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{where}: its metadata under 'huggingface' is damaged") from error
+
+
+def _holds_images(kind: Any) -> bool:
+    return bool(pa.types.is_struct(kind)) and bool(kind.get_field_index("bytes") >= 0)
+
+
+def _holds_labels(kind: Any) -> bool:
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(number or text or pa.types.is_dictionary(kind))

@@ -1,0 +1,123 @@
+"""Data in memory: a DataFrame, a data set of another library, `(images, labels)`, or a dict.
+
+A dict has the parts as its keys, as Hugging Face's `DatasetDict` does.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from longtail.core.config import DataConfig
+from longtail.core.errors import UserError
+from longtail.data.formats import dataset, table
+from longtail.data.formats.columns import find_part
+from longtail.data.formats.folder import PARTS
+from longtail.data.formats.npz import to_inputs
+from longtail.data.labels import LabelledPart, join_parts
+from longtail.data.sources import MemoryStore, Source
+
+log = logging.getLogger(__name__)
+
+
+def open_source(data: Any, *, config: DataConfig) -> Source:
+    """Open data in memory, whose kind follows from its type."""
+    if not isinstance(data, Mapping):
+        return join_parts(_open_parts(data, "", config), config=config)
+    words = {word: find_part(str(word)) for word in data}
+    if others := [str(word) for word, part in words.items() if part is None]:
+        log.warning("the parts are train, val and test: ignores %s", ", ".join(others))
+    parts = {}
+    for word, part in words.items():
+        if part is None:
+            continue
+        if part in parts:
+            raise UserError(f"there are several {part} parts: {', '.join(map(str, data))}")
+        opened = _open_parts(data[word], f"{word} of ", config)
+        if list(opened) != ["train"]:
+            raise UserError(f"the table '{word}' has parts of its own: pass it without a dict")
+        parts[part] = opened["train"]
+    if "train" not in parts:
+        raise UserError(f"the parts are {', '.join(map(str, data))}, and none is called train")
+    ordered = {part: parts[part] for part in PARTS if part in parts}
+    return join_parts(ordered, config=config)
+
+
+def find_evaluated(data: Any) -> tuple[str, Any] | None:
+    """Find the test part of a dict or table, else the validation part; None if it has neither."""
+    if _is_frame(data):
+        return table.find_evaluated(table.read_frame(data))
+    parts = {}
+    if isinstance(data, Mapping):
+        parts = {find_part(str(word)): part for word, part in data.items()}
+    return next(((part, parts[part]) for part in ("test", "val") if part in parts), None)
+
+
+def name_object(data: Any) -> str:
+    """Name data in memory."""
+    if isinstance(data, Mapping):
+        return name_object(next(iter(data.values()))) if data else "dataset"
+    if _is_frame(data):
+        return "table"
+    if isinstance(data, tuple):
+        return "arrays"
+    info = getattr(data, "info", None) if dataset.is_hugging_face(data) else None
+    return getattr(info, "dataset_name", None) or "dataset"
+
+
+def holds_embeddings(data: Any) -> bool:
+    """Whether data in memory consists of embeddings, by its first item."""
+    if isinstance(data, Mapping):
+        return any(map(holds_embeddings, data.values()))
+    if _is_frame(data) or dataset.is_hugging_face(data):
+        return False
+    if isinstance(data, tuple):
+        images = _split_pair(data)[0]
+        return len(images) > 0 and dataset.is_embedding(next(iter(images)))
+    readable = hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data)
+    return bool(readable) and dataset.is_embedding(dataset.read_item(data, 0, "the dataset")[0])
+
+
+def _open_parts(data: Any, prefix: str, config: DataConfig) -> dict[str, LabelledPart]:
+    """Open a table in its parts, and anything else as one part; `prefix` names it in messages."""
+    if _is_frame(data):
+        return table.open_parts(table.read_frame(data, f"{prefix}the table"), config)
+    if isinstance(data, table.Table):
+        return table.open_parts(data, config)
+    if isinstance(data, tuple):
+        return {"train": _open_pair(data, f"{prefix}the arrays", config)}
+    return {"train": dataset.open_part(data, config=config, where=f"{prefix}the dataset")}
+
+
+def _is_frame(data: object) -> bool:
+    found = getattr(sys.modules.get("pandas"), "DataFrame", None)
+    return found is not None and isinstance(data, found)
+
+
+def _split_pair(data: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    """Return images or embeddings, and their labels."""
+    if len(data) != 2 or not all(hasattr(values, "__len__") for values in data):
+        raise UserError(
+            f"a tuple of {len(data)} was given: (images, labels), two rows of one length, is "
+            "expected, or a path"
+        )
+    images, labels = (v.to_numpy() if hasattr(v, "to_numpy") else v for v in data)  # of pandas
+    return images, labels.tolist() if hasattr(labels, "tolist") else list(labels)
+
+
+def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> LabelledPart:
+    """Open images or embeddings, and their labels."""
+    images, labels = _split_pair(data)
+    if len(images) != len(labels) or not labels:
+        raise UserError(
+            f"{where} have {len(images):,} images and {len(labels):,} labels: one label for each "
+            "image is expected, and at least one"
+        )
+    if isinstance(images, np.ndarray | Tensor) and images.dtype != object:
+        inputs = to_inputs(images, where)
+        return LabelledPart(MemoryStore(inputs, where), labels, where)
+    pairs = list(zip(images, labels, strict=True))
+    return dataset.open_part(pairs, config=config, where=where)

@@ -1,0 +1,203 @@
+"""Tables of images: a CSV file or a pandas DataFrame with `path`, `label` and perhaps `split`."""
+
+import csv
+import io
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from longtail.core.config import DataConfig
+from longtail.core.errors import UserError, list_some, suggest
+from longtail.data.catalogue import data_root
+from longtail.data.formats.columns import find_column, find_part
+from longtail.data.formats.folder import PARTS
+from longtail.data.formats.lists import ImageList, check_repeated, open_files
+from longtail.data.labels import LabelledPart, join_parts, look_like_ids, simplify
+from longtail.data.sources import Source
+
+SUFFIXES = (".csv", ".tsv")
+PATHS = ("file", "filename", "file_name", "image", "image_path", "filepath")
+"""Names that the column `path` may have instead."""
+LABELS = ("class", "target", "category")
+"""Names that the column `label` may have instead."""
+SAMPLE = 20
+"""Images that are looked for to find the folder that paths are relative to."""
+
+
+class Table(NamedTuple):
+    """The columns of a table."""
+
+    names: list[str]
+    columns: list[list[Any]]
+    """(N,) values for each of `names`."""
+    lines: list[int]
+    """(N,) line numbers, or row numbers from 0."""
+    where: str
+    """Name of the table in messages."""
+    origin: str
+    """What stands before a line number in messages."""
+    folder: Path | None = None
+    """Folder of the file; None for a table in memory."""
+
+    def column(self, name: str) -> list[Any]:
+        """Return the values of a column."""
+        return self.columns[self.names.index(name)]
+
+
+def read_csv(path: Path) -> Table:
+    """Read a file whose first line names the columns.
+
+    Tabs separate if that line has one, semicolons if it has more of them than commas, else commas.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")  # Excel may write a byte order mark
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path} cannot be read as UTF-8 text ({error}): save it again, in Excel as 'CSV UTF-8'"
+        ) from error
+    first = text.partition("\n")[0]
+    semicolons = first.count(";") > first.count(",")
+    separator = "\t" if "\t" in first else ";" if semicolons else ","
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    rows, lines = [], []
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                rows.append(row)
+                lines.append(reader.line_num)
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num} cannot be read as CSV: {error}") from error
+    if not rows:
+        raise UserError(f"{path} is empty: its first line should name the columns, as path,label")
+    names = [name.strip() for name in rows[0]]
+    for row, line in zip(rows, lines, strict=True):
+        if len(row) != len(names):
+            raise UserError(
+                f"{path}:{line} has {len(row)} columns and the first line {len(names)}: put quotes "
+                f"around a value that contains '{separator}'"
+            )
+    columns = [[row[place] for row in rows[1:]] for place in range(len(names))]
+    return Table(names, columns, lines[1:], str(path), f"{path}:", path.parent)
+
+
+def read_frame(frame: Any, where: str = "the table") -> Table:
+    """Read a pandas DataFrame."""
+    names = [str(name) for name in frame.columns]
+    columns = [frame.iloc[:, place].tolist() for place in range(len(names))]
+    return Table(names, columns, list(range(len(frame))), where, "row ")
+
+
+def find_evaluated(table: Table) -> tuple[str, Table] | None:
+    """Find the rows of the test part, else of the validation part; None if there are neither."""
+    parts = {part: rows for part, rows in _split_rows(table).items() if part != "train"}
+    if not parts:
+        return None
+    part, rows = next((part, parts[part]) for part in ("test", "val") if part in parts)
+    kept = [place for place, name in enumerate(table.names) if name.lower() != "split"]
+    return part, table._replace(
+        names=[table.names[place] for place in kept],
+        columns=[[table.columns[place][row] for row in rows] for place in kept],
+        lines=[table.lines[row] for row in rows],
+    )
+
+
+def open_source(table: Table, *, config: DataConfig) -> Source:
+    """Open the images of a table."""
+    return join_parts(open_parts(table, config), config=config)
+
+
+def open_parts(table: Table, config: DataConfig) -> dict[str, LabelledPart]:
+    """Open every part of a table; all rows are for training if there is no column `split`."""
+    path = find_column(table.names, "path", PATHS, table.where)
+    label = find_column(table.names, "label", LABELS, table.where)
+    if not table.lines:
+        raise UserError(f"{table.where} has no rows: one for each image is expected")
+    parts = _split_rows(table)
+    if "train" not in parts:
+        raise UserError(f"the column 'split' of {table.where} has no row with 'train'")
+    images, labels = _read_paths(table, path), list(map(simplify, table.column(label)))
+    rows = {
+        part: ImageList(
+            [images[row] for row in chosen],
+            [labels[row] for row in chosen],
+            [table.lines[row] for row in chosen],
+            table.origin,
+        )
+        for part, chosen in parts.items()
+    }
+    check_repeated(rows)
+    root = find_root(table, config)
+    places = " and ".join(map(str, _list_places(table, config)))
+    looked = f"longtail looked in {places}; pass the folder as --root"
+    where = f"the column '{label}' of {table.where}"
+    repeating = _list_repeating(table) if look_like_ids(labels, config) else ()
+    return {
+        part: LabelledPart(store, rows[part].labels, where, others=repeating)
+        for part, store in open_files(rows, root, looked, config).items()
+    }
+
+
+def _list_repeating(table: Table) -> tuple[str, ...]:
+    """List the columns whose values repeat as those of classes do."""
+    distinct = [len(set(map(str, column))) for column in table.columns]
+    most = len(table.lines) / 2
+    return tuple(
+        f"'{name}' ({count:,} different)"
+        for name, count in zip(table.names, distinct, strict=True)
+        if name.lower() != "split" and 1 < count <= most
+    )
+
+
+def find_root(table: Table, config: DataConfig) -> Path:
+    """Find the folder that paths are relative to: the place with the most of the first images."""
+    places = _list_places(table, config)
+    images = _read_paths(table, find_column(table.names, "path", PATHS, table.where))[:SAMPLE]
+    found = [sum((place / image).is_file() for image in images) for place in places]
+    return places[found.index(max(found))]
+
+
+def _list_places(table: Table, config: DataConfig) -> list[Path]:
+    """--root, else the table's folder, the working directory and $LONGTAIL_DATA."""
+    root = data_root(config)
+    places = [root] if config.root else [table.folder, Path.cwd(), root]
+    return list(dict.fromkeys(place for place in places if place is not None))
+
+
+def _read_paths(table: Table, name: str) -> list[str]:
+    """Return the paths of all images."""
+    values = table.column(name)
+    wrong = [
+        row
+        for row, value in enumerate(values)
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value).strip()
+    ]
+    if wrong:
+        raise UserError(
+            f"the column '{name}' of {table.where} has no path in {len(wrong):,} of "
+            f"{len(values):,} rows, first in {table.origin}{table.lines[wrong[0]]}: add the paths, "
+            "or remove these rows"
+        )
+    return [str(os.fspath(value)).strip() for value in values]
+
+
+def _split_rows(table: Table) -> dict[str, list[int]]:
+    """Return the rows of each part, by the words of the column `split`."""
+    name = next((name for name in table.names if name.lower() == "split"), None)
+    if name is None:
+        return {"train": list(range(len(table.lines)))}
+    rows: dict[str, list[int]] = {part: [] for part in PARTS}
+    unknown: dict[str, list[int]] = {}
+    for row, word in enumerate(map(str, table.column(name))):
+        part = find_part(word)
+        (unknown.setdefault(word, []) if part is None else rows[part]).append(row)
+    if unknown:
+        words = [word for words in PARTS.values() for word in words]
+        shown = [
+            f"'{word}' ({len(places):,} rows, first {table.origin}{table.lines[places[0]]})"
+            for word, places in unknown.items()
+        ]
+        raise UserError(
+            f"the column '{name}' of {table.where} has unknown words: {list_some(shown)}."
+            f"{suggest(next(iter(unknown)).lower(), words)} It takes {', '.join(words)}"
+        )
+    return {part: chosen for part, chosen in rows.items() if chosen}

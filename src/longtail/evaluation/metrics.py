@@ -1,0 +1,252 @@
+"""Every figure of one evaluation: accuracies with intervals, and precision, F1 and the like.
+
+All figures are percentages. A figure that is undefined is None: those of a class without test
+images, and the precision of a class that is never predicted. Averages leave such classes out.
+Shapes: N test images, C classes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from longtail.data.base import ClassCounts
+from longtail.evaluation import tables
+from longtail.evaluation.accuracy import Accuracy, accuracy
+
+Array = NDArray[Any]
+Interval = tuple[float, float]
+TOP = 5
+DRAWS, SEED = 1_000, 0
+COVERAGE = 95.0
+CONFUSIONS = 20
+"""Pairs of classes that a result keeps."""
+
+
+class Size(NamedTuple):
+    """How much a figure was measured on."""
+
+    classes: int
+    """Classes that have a test image."""
+    images: int
+
+
+class Scored(NamedTuple):
+    """The figures of one class, or their average."""
+
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    average_precision: float | None
+    """Area under the precision-recall curve of this class against the rest."""
+
+
+class ClassConfusion(NamedTuple):
+    """Two classes of which the model took one for the other."""
+
+    label: str
+    prediction: str
+    images: int
+    share: float
+    """Percentage of the test images of `label`."""
+
+
+@dataclass(frozen=True, repr=False)
+class Metrics:
+    """All figures of one evaluation, in percent; None where one is undefined."""
+
+    classes: tuple[str, ...]
+    counts: tuple[int, ...]
+    """Training images of each class."""
+    accuracy: Accuracy
+    """Overall over the images, by split over its classes, and by class."""
+    sizes: Mapping[str, Size]
+    """Classes and test images: overall, and of each split."""
+    seen: tuple[int, ...]
+    """Test images of each class."""
+    per_class: tuple[Scored, ...]
+    macro: Scored
+    """Mean over the classes."""
+    weighted: Scored
+    """Mean over the classes, weighted by their test images."""
+    top5: float | None
+    """Images whose class is among the five most probable; None for at most five classes."""
+    intervals: Mapping[str, Interval | None]
+    """Bootstrap intervals of overall, class_mean, the splits and top5."""
+    labels: Array = field(compare=False)
+    """(N,) classes of the test images."""
+    predictions: Array = field(compare=False)
+    """(N,) predicted classes."""
+
+    def __repr__(self) -> str:
+        return f"Metrics({tables.describe_splits(self.accuracy.splits())})"
+
+    @property
+    def class_mean(self) -> float | None:
+        """Mean accuracy over the classes that have a test image."""
+        return tables.class_mean(self.accuracy.per_class)
+
+    @property
+    def confusion(self) -> Array:
+        """Test images by their class (rows) and the predicted class (columns), (C, C)."""
+        from sklearn.metrics import confusion_matrix
+
+        numbers = np.arange(len(self.classes))
+        if not len(self.labels):  # which scikit-learn refuses
+            return np.zeros((len(numbers),) * 2, dtype=int)
+        matrix: Array = confusion_matrix(self.labels, self.predictions, labels=numbers)
+        return matrix
+
+    @cached_property
+    def confusions(self) -> tuple[ClassConfusion, ...]:
+        """The most frequent confusions, of two classes each; at most `CONFUSIONS`."""
+        wrong = self.labels != self.predictions
+        pairs = self.labels[wrong] * len(self.classes) + self.predictions[wrong]
+        codes, images = np.unique(pairs, return_counts=True)
+        most = np.argsort(-images, kind="stable")[:CONFUSIONS]
+        found = []
+        for code, number in zip(codes[most].tolist(), images[most].tolist(), strict=True):
+            label, prediction = divmod(code, len(self.classes))
+            names = (self.classes[label], self.classes[prediction])
+            found.append(ClassConfusion(*names, number, 100 * number / self.seen[label]))
+        return tuple(found)
+
+    def class_rows(self) -> list[dict[str, Any]]:
+        """List the figures of each class: a row of per_class.csv."""
+        columns = (self.classes, self.counts, self.accuracy.per_class, self.seen, self.per_class)
+        names = ("class", "train_images", "accuracy", "test_images")
+        return [
+            {**dict(zip(names, row, strict=True)), **scored._asdict()}
+            for *row, scored in zip(*columns, strict=True)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that these figures add to a result.json."""
+        return {
+            "class_mean": self.class_mean,
+            "macro": self.macro._asdict(),
+            "weighted": self.weighted._asdict(),
+            "top5": self.top5,
+            "intervals": dict(self.intervals),
+            "split_sizes": {name: size._asdict() for name, size in self.sizes.items()},
+            "confusions": [confusion._asdict() for confusion in self.confusions],
+        }
+
+    def tables(self) -> dict[str, Any]:
+        """Return what result.json leaves out: a row for each class, and the confusion matrix."""
+        return {"classes": self.class_rows(), "confusion": self.confusion.tolist()}
+
+
+def measure(logits: Tensor, labels: Tensor, counts: ClassCounts, classes: Sequence[str]) -> Metrics:
+    """Compute all figures of `logits` (N, C) for images of the classes `labels` (N,)."""
+    figures = accuracy(logits, labels, counts)
+    predictions = logits.argmax(1).cpu().numpy()
+    in_top = (logits.topk(min(TOP, len(classes))).indices == labels[:, None]).any(1).cpu().numpy()
+    probabilities = logits.float().softmax(1).T.contiguous().cpu().numpy()  # (C, N)
+    target = labels.cpu().numpy()
+    seen = np.bincount(target, minlength=len(classes))
+    hits = np.bincount(target[predictions == target], minlength=len(classes))
+    top_hits = np.bincount(target[in_top], minlength=len(classes))
+    per_class = _score_classes(probabilities, predictions, target, seen)
+    has_top = len(classes) > TOP and len(target) > 0
+    top = bootstrap(top_hits, seen, {})["overall"] if has_top else None
+    every = {"overall": range(len(classes)), **counts.splits}
+    sizes = {
+        name: Size(int((seen[list(members)] > 0).sum()), int(seen[list(members)].sum()))
+        for name, members in every.items()
+    }
+    return Metrics(
+        classes=tuple(classes),
+        counts=counts.images,
+        accuracy=figures,
+        sizes=sizes,
+        seen=tuple(seen.tolist()),
+        per_class=per_class,
+        macro=_average(per_class, np.ones(len(classes))),
+        weighted=_average(per_class, seen),
+        top5=100 * float(in_top.mean()) if has_top else None,
+        intervals={**bootstrap(hits, seen, counts.splits), "top5": top},
+        labels=target,
+        predictions=predictions,
+    )
+
+
+def bootstrap(
+    hits: Array, seen: Array, splits: Mapping[str, Sequence[int]]
+) -> dict[str, Interval | None]:
+    """Compute 95 % intervals of the overall accuracy, the class mean and each split's accuracy.
+
+    Images are redrawn within each class, so every draw has as many images of a class as the test
+    part. With few images a class, a plain bootstrap would leave classes without images in most
+    draws, and average over other classes each time. The correct images of a class with n images,
+    of which h are correct, are then binomial(n, h / n): no image needs to be drawn.
+
+    Args:
+        hits: correct test images of each class (C,).
+        seen: test images of each class (C,).
+        splits: the classes of each split.
+    """
+    present = seen > 0
+    random = np.random.default_rng(SEED)
+    rates = np.divide(hits, seen, out=np.zeros(len(seen)), where=present)
+    draws = random.binomial(seen, rates, size=(DRAWS, len(seen)))  # (DRAWS, C)
+    shares = 100 * draws / np.maximum(seen, 1)
+    groups = {"class_mean": range(len(seen)), **splits}
+    means = {name: [c for c in members if present[c]] for name, members in groups.items()}
+    found = {name: _interval(shares[:, m].mean(1)) if m else None for name, m in means.items()}
+    overall = _interval(100 * draws.sum(1) / seen.sum()) if present.any() else None
+    return {"overall": overall, **found}
+
+
+def _interval(draws: Array) -> Interval:
+    tail = (100 - COVERAGE) / 2
+    low, high = np.percentile(draws, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def _score_classes(
+    probabilities: Array, predictions: Array, labels: Array, seen: Array
+) -> tuple[Scored, ...]:
+    """Compute the figures of each class from its probabilities (C, N) and the predictions (N,)."""
+    from sklearn.metrics import precision_recall_fscore_support
+
+    nothing = Scored(None, None, None, None)
+    if not len(labels):
+        return (nothing,) * len(seen)
+    values = precision_recall_fscore_support(
+        labels, predictions, labels=np.arange(len(seen)), zero_division=np.nan
+    )
+    columns = np.stack(values[:3], axis=1)  # (C, 3)
+    finite = bool(np.isfinite(probabilities).all())
+    scored = []
+    for number, (row, images) in enumerate(zip(columns.tolist(), seen.tolist(), strict=True)):
+        if not images:
+            scored.append(nothing)
+            continue
+        area = _average_precision(labels == number, probabilities[number]) if finite else None
+        precision, recall, f1 = (None if np.isnan(value) else 100 * value for value in row)
+        scored.append(Scored(precision, recall, f1, area))
+    return tuple(scored)
+
+
+def _average_precision(positive: Array, scores: Array) -> float:
+    """Compute the average precision of one class against the rest, in percent."""
+    from sklearn.metrics import average_precision_score
+
+    # lower scores than every positive's add no recall, and most of the rows have them
+    reached = scores >= scores[positive].min()
+    return 100 * float(average_precision_score(positive[reached], scores[reached]))
+
+
+def _average(scored: Iterable[Scored], weights: Array) -> Scored:
+    """Average each figure over the classes for which it is defined."""
+    averages = []
+    for values in zip(*scored, strict=True):
+        defined = [c for c, value in enumerate(values) if value is not None]
+        known = [values[c] for c in defined]
+        averages.append(float(np.average(known, weights=weights[defined])) if known else None)
+    return Scored(*averages)

@@ -1,0 +1,76 @@
+"""The table of predictions beside a result: a row for each image of the evaluated part.
+
+Columns: file, label, prediction, probability (of the prediction), top5 and top5_probabilities, and
+probabilities, all of them in the order of the classes. The class names are in the schema's
+metadata. Shapes: N test images, C classes.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+from torch import Tensor
+
+from longtail.core.errors import UserError
+from longtail.core.files import replace_atomically
+from longtail.data.base import Split
+from longtail.evaluation.metrics import TOP
+
+NAME = "predictions.parquet"
+CLASSES = b"classes"
+"""Key of the class names, a JSON list, in the schema's metadata."""
+MOST_CELLS = 20_000_000
+"""Larger tables (N times C) leave `probabilities` out: at four bytes each they would be 80 MB."""
+
+
+def make_predictions(logits: Tensor, part: Split, classes: tuple[str, ...]) -> pa.Table:
+    """Make the table of the evaluated `part`, whose logits are `logits` (N, C)."""
+    names = pa.array(classes, pa.string())
+    probabilities = logits.float().softmax(1).cpu()  # (N, C)
+    top = logits.topk(min(TOP, len(classes))).indices.cpu()  # of the logits, which tie less
+    prediction = logits.argmax(1).cpu()
+    columns: dict[str, Any] = {
+        "file": pa.nulls(len(part), pa.string()) if part.files is None else part.files,
+        "label": names.take(_to_arrow(part.labels.cpu())),
+        "prediction": names.take(_to_arrow(prediction)),
+        "probability": _to_arrow(probabilities.gather(1, prediction[:, None]).flatten()),
+        "top5": _to_lists(names.take(_to_arrow(top.flatten())), top.shape[1]),
+        "top5_probabilities": _to_rows(probabilities.gather(1, top)),
+    }
+    if probabilities.numel() <= MOST_CELLS:
+        columns["probabilities"] = _to_rows(probabilities)
+    return pa.table(columns).replace_schema_metadata({CLASSES: json.dumps(classes).encode()})
+
+
+def write_predictions(path: Path, table: pa.Table) -> None:
+    """Write the table whole or not at all."""
+    texts = ["label", "prediction", "top5.list.element"]  # numbers hardly repeat
+    with replace_atomically(path) as temporary:
+        parquet.write_table(table, temporary, compression="zstd", use_dictionary=texts)
+
+
+def read_predictions(path: Path, way_out: str) -> pa.Table:
+    """Read the table that `write_predictions` wrote; an error ends with `way_out`."""
+    if not path.exists():
+        raise UserError(
+            f"{path} does not exist, since an older version evaluated the run: {way_out}"
+        )
+    try:
+        return parquet.read_table(path)
+    except (pa.ArrowInvalid, OSError):
+        raise UserError(f"{path} cannot be read, it was cut short: {way_out}") from None
+
+
+def _to_arrow(values: Tensor) -> pa.Array:
+    return pa.array(values.contiguous().numpy())
+
+
+def _to_rows(values: Tensor) -> pa.Array:
+    """Convert (N, K) numbers to N lists of K."""
+    return _to_lists(_to_arrow(values.flatten()), values.shape[1])
+
+
+def _to_lists(values: pa.Array, size: int) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(values, size)

@@ -1,0 +1,64 @@
+"""The tables that show one evaluation, in a terminal and in a notebook."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from longtail.core.notebook import Cell, html_table
+from longtail.evaluation.metrics import COVERAGE, Interval, Metrics
+
+SHOWN = 5
+"""Confusions that a summary shows."""
+
+
+class Table(NamedTuple):
+    """A table of a summary."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+def split_table(metrics: Metrics) -> Table:
+    """Show the accuracies with their intervals, and the classes and images they are of."""
+    figures = metrics.accuracy.splits()
+    overall = metrics.sizes["overall"]
+    lines = {
+        "overall": (figures.pop("overall"), overall),
+        "class_mean": (metrics.class_mean, overall),
+        **{name: (value, metrics.sizes[name]) for name, value in figures.items()},
+    }
+    if metrics.top5 is not None:
+        lines["top5"] = (metrics.top5, overall)
+    names = {"class_mean": "class mean", "top5": "top-5"}
+    rows = [
+        [names.get(name, name), *size, value, format_interval(metrics.intervals[name])]
+        for name, (value, size) in lines.items()
+    ]
+    return Table(["", "classes", "images", "accuracy", f"{COVERAGE:g} % interval"], rows)
+
+
+def average_table(metrics: Metrics) -> Table:
+    """Show the macro and weighted averages."""
+    rows = [["macro", *metrics.macro], ["weighted", *metrics.weighted]]
+    return Table(["average", "precision", "recall", "F1", "average precision"], rows)
+
+
+def confusion_table(metrics: Metrics, most: int = SHOWN) -> Table:
+    """Show the most frequent confusions."""
+    rows: list[list[Cell]] = [
+        [one.label, one.prediction, one.images, f"{one.share:.1f} %"]
+        for one in metrics.confusions[:most]
+    ]
+    return Table(["class", "taken for", "images", "of the class"], rows)
+
+
+def to_html(metrics: Metrics, title: str) -> str:
+    """Show all three tables as HTML."""
+    titles = {title: split_table, "averages over the classes": average_table}
+    if metrics.confusions:
+        titles["most frequent confusions"] = confusion_table
+    return "".join(html_table(*make(metrics), text) for text, make in titles.items())
+
+
+def format_interval(interval: Interval | None) -> str | None:
+    """Format an interval, as in '70.1 to 73.8'."""
+    return interval and f"{interval[0]:.1f} to {interval[1]:.1f}"

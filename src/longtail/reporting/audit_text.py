@@ -1,0 +1,173 @@
+"""An audit as text for a terminal of 80 columns."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+
+from longtail.core.errors import list_some
+from longtail.core.names import make_printable
+from longtail.data.base import ClassCounts
+from longtail.data.findings import Finding, Item
+from longtail.data.inspection import Inspection
+from longtail.evaluation.growth import ClassOutlook
+from longtail.reporting.outlook import RunOutlook
+
+WIDTH = 80
+NAME_WIDTH = 30
+"""Letters of a class name before a bar."""
+MOST_BARS = 40
+SHOWN_BARS = 13
+"""Bars of the head, the middle and the end of a longer tail."""
+MOST_ITEMS = 5
+MOST_NAMES = 8
+SPLITS = {"many": "more than 100", "medium": "20 to 100", "few": "fewer than 20"}
+
+
+def describe_data(inspection: Inspection) -> Iterator[str]:
+    """Describe the counts, the tail and the images."""
+    counts, classes = inspection.counts["train"], len(inspection.source.classes)
+    parts = ", ".join(f"{sum(each):,} {part}" for part, each in inspection.counts.items())
+    rows = "rows" if not inspection.facts else "images"
+    total = sum(map(sum, inspection.counts.values()))
+    yield make_printable(inspection.name)
+    yield f"{total:,} {rows} of {classes:,} classes: {parts}"
+    yield describe_imbalance(counts)
+    yield ""
+    yield from draw_bars([make_printable(name) for name in inspection.source.classes], counts)
+    yield ""
+    for split, members in ClassCounts(counts).splits.items():
+        names = [make_printable(inspection.source.classes[number]) for number in members]
+        listed = f": {list_some(names, MOST_NAMES)}" if names else ""
+        line = f"{split} ({SPLITS[split]} images), {_count(len(names), 'class', 'classes')}{listed}"
+        yield from wrap(line, WIDTH, subsequent_indent="  ")
+    yield from wrap(describe_images(inspection), WIDTH, subsequent_indent="  ")
+
+
+def describe_imbalance(counts: Sequence[int]) -> str:
+    """Describe the imbalance ratio: the largest class over the smallest that has an image."""
+    present = [count for count in counts if count]
+    if not present:
+        return "no class has a training image"
+    largest, smallest = max(present), min(present)
+    return (
+        f"imbalance ratio {largest / smallest:.3g}: {largest:,} training images in the largest "
+        f"class, {smallest:,} in the smallest"
+    )
+
+
+def describe_images(inspection: Inspection) -> str:
+    """Describe the sizes and colour modes of the images; empty if there are none."""
+    images = inspection.summarise_images()
+    if images is None:
+        return ""
+    smallest, median, largest = ("{}x{}".format(*size) for size in images[1:4])
+    sizes = (
+        f"all images are {smallest}"
+        if images.sizes == 1
+        else f"{images.sizes:,} image sizes, {smallest} to {largest}, median {median}"
+    )
+    modes = ", ".join(f"{number:,} {mode}" for mode, number in images.modes.items())
+    rotated = f"; {images.rotated:,} stored rotated" if images.rotated else ""
+    return f"{sizes}; colour modes: {modes}{rotated}"
+
+
+def draw_bars(names: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
+    """Draw a bar for each class, the largest first; of a long tail its head, middle and end."""
+    order = sorted(range(len(counts)), key=lambda number: (-counts[number], number))
+    if len(order) <= MOST_BARS:
+        blocks = [order]
+    else:
+        middle = (len(order) - SHOWN_BARS) // 2
+        blocks = [
+            order[:SHOWN_BARS],
+            order[middle : middle + SHOWN_BARS],
+            order[-SHOWN_BARS:],
+        ]
+    longest = min(max(len(names[number]) for block in blocks for number in block), NAME_WIDTH)
+    largest = max(counts) or 1
+    digits = len(f"{largest:,}")
+    room = WIDTH - longest - digits - 2
+    for place, block in enumerate(blocks):
+        if place:
+            hidden = order.index(block[0]) - order.index(blocks[place - 1][-1]) - 1
+            yield f"... {_count(hidden, 'class', 'classes')} more"
+        for number in block:
+            length = round(room * counts[number] / largest)
+            bar = "█" * max(length, 1 if counts[number] else 0)
+            name = _shorten(names[number], longest)
+            yield f"{name:<{longest}} {counts[number]:>{digits},} {bar}".rstrip()
+
+
+def describe_findings(inspection: Inspection, findings: Iterable[Finding]) -> Iterator[str]:
+    """Describe each finding, some of its items, and what to do."""
+    number = 0
+    for number, finding in enumerate(findings, start=1):
+        yield ""
+        yield f"{number}. {finding.summary}"
+        for item in finding.items[:MOST_ITEMS]:
+            text = describe_item(inspection, finding, item)
+            yield from wrap(text, WIDTH, initial_indent="   - ", subsequent_indent="     ")
+        if (more := len(finding.items) - MOST_ITEMS) > 0:
+            yield f"   ... and {more:,} more (all of them: --json)"
+        yield from wrap(finding.advice, WIDTH, initial_indent="   > ", subsequent_indent="     ")
+    if not number:
+        yield ""
+        yield "Nothing is wrong with this data."
+
+
+def describe_item(inspection: Inspection, finding: Finding, item: Item) -> str:
+    """Describe one item: its rows, their classes if these matter, and the note."""
+    with_class = finding.kind == "label-conflicts"
+    rows = [
+        f"{row.part}: {inspection.name_row(row)}"
+        + (f" ({inspection.name_class(row)})" if with_class else "")
+        for row in item.rows
+    ]
+    if item.note in ("=", "~"):
+        text = f" {item.note} ".join(rows[:4]) + (f" and {len(rows) - 4:,} more" * (len(rows) > 4))
+    else:
+        text = ": ".join([*rows, *[item.note] * bool(item.note)])
+    return make_printable(text)
+
+
+def describe_outlook(outlook: RunOutlook) -> Iterator[str]:
+    """Describe the curve of a run and the classes that would gain most."""
+    yield ""
+    yield f"{make_printable(str(outlook.folder))} ({outlook.method}, {outlook.evaluated_on} part)"
+    curve = outlook.curve
+    if curve is None:
+        yield "too few classes with an accuracy to fit accuracy against training images"
+        return
+    yield describe_curve(outlook)
+    yield "more labels would help most here (gain of the curve from twice as many images):"
+    yield from _list_outlooks(outlook.classes[:MOST_NAMES])
+    if outlook.far_below:
+        yield "far below the curve: check their images and labels before adding more"
+        yield from _list_outlooks(outlook.far_below[:MOST_NAMES])
+
+
+def describe_curve(outlook: RunOutlook) -> str:
+    """Describe the fitted curve and how far classes lie from it."""
+    curve = outlook.curve
+    assert curve is not None
+    return (
+        f"accuracy = {curve.ceiling:.1f} - {curve.drop:.1f} n^-{curve.power:.2f} for n training "
+        f"images, ± {curve.spread:.1f} over {curve.classes:,} classes"
+    )
+
+
+def _list_outlooks(outlooks: Iterable[ClassOutlook]) -> Iterator[str]:
+    yield f"  {'class':<{NAME_WIDTH}} {'images':>7} {'accuracy':>9} {'expected':>9} {'gain':>6}"
+    for each in outlooks:
+        name = _shorten(make_printable(each.name), NAME_WIDTH)
+        yield (
+            f"  {name:<{NAME_WIDTH}} {each.images:>7,} {each.accuracy:>9.1f} "
+            f"{each.expected:>9.1f} {each.gain:>+6.1f}"
+        )
+
+
+def _shorten(name: str, width: int) -> str:
+    return name if len(name) <= width else f"{name[: width - 3]}..."
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"

@@ -1,0 +1,67 @@
+"""The values that the scripts of a report read as JSON."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from longtail.data.base import ClassCounts
+from longtail.evaluation import tables
+from longtail.evaluation.slider import POSITIONS
+from longtail.reporting.evaluated import EvaluatedRun, Group
+from longtail.reporting.figures import style
+from longtail.reporting.sections import add_mistakes
+
+MOST_PAIRS = 8000
+"""Pairs of confused classes that the page holds for each group, so that it stays small."""
+
+
+def collect_content(
+    runs: Sequence[EvaluatedRun], groups: Sequence[Group], measure: str
+) -> dict[str, Any]:
+    """Collect the values; `measure` is the figure that the curve over alpha shows at first."""
+    first = runs[0]
+    counts = first.result["counts"]
+    split_of = {
+        c: number
+        for number, classes in enumerate(ClassCounts(tuple(counts)).splits.values())
+        for c in classes
+    }
+    styles = style.styles(group[0].result["method"] for group in groups)
+    return {
+        "data": tables.data_name(first.result),
+        "measure": measure,
+        "names": first.names,
+        "counts": counts,
+        "seen": first.slider.seen,
+        "splits": [split_of[c] for c in range(len(counts))],
+        "perUnit": round(1 / POSITIONS[1]),
+        "groups": [
+            {"label": group[0].label, "colour": colour, "dash": dash, **_collect_mistakes(group)}
+            for group, (colour, dash) in zip(groups, styles, strict=True)
+        ],
+        "runs": [_collect_run(run, runs) for run in runs],
+    }
+
+
+def _collect_mistakes(group: Group) -> dict[str, Any]:
+    mistakes = add_mistakes(group)
+    if mistakes is None:
+        return {"mistakes": None}
+    return {"mistakes": mistakes[:MOST_PAIRS], "complete": len(mistakes) <= MOST_PAIRS}
+
+
+def _collect_run(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> dict[str, Any]:
+    trainings = [other.result["training_id"] for other in runs]
+    training = run.result["training_id"]
+    return {
+        "name": run.name,
+        "group": run.group,
+        "training": trainings.index(training),
+        "alpha": run.result["alpha"],
+        # a run at alpha 0 stays there if the TDE run of its training is on the page too
+        "follows": bool(run.result["alpha"]) or trainings.count(training) == 1,
+        "loss": [[r["epoch"] + 1, float(f"{r['loss']:.5g}")] for r in run.run.metrics],
+        "ownHits": run.slider.own_hits,
+        "hits": run.slider.hits,
+        "ownConfusion": run.slider.own_confusion,
+        "confusions": run.slider.confusions,
+    }

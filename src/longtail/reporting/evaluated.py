@@ -1,0 +1,84 @@
+"""The runs of a report: opened, checked against each other, and grouped by their seeds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from longtail.core.errors import UserError
+from longtail.evaluation import tables
+from longtail.runs import compare as comparing
+from longtail.runs.folder import Run
+from longtail.runs.record import read_slider
+
+NEEDS = (
+    *comparing.FIELDS,
+    *("alpha_rule", "tau", "held_out", "seconds", "capture_seconds", "images_per_second"),
+    *("replicas", "device", "epochs"),
+)
+"""Fields that a result must have to be reported."""
+
+
+class EvaluatedRun:
+    """A finished run and the files that the page shows of it."""
+
+    label: str
+    """Label of the run's group."""
+    group: int
+    """Number of the run's group."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.result = comparing.read(run, NEEDS).result
+        self.slider = read_slider(run)
+        self.names = run.classes
+
+    @property
+    def name(self) -> str:
+        """Label and seed, as in 'deconfound-tde, seed 0'."""
+        return f"{self.label}, seed {self.result['seed']}"
+
+    @property
+    def name_at_alpha(self) -> str:
+        """Name with the run's own alpha, if it has one."""
+        alpha = self.result["alpha"]
+        return self.name if alpha is None else f"{self.name}, at alpha {alpha:g}"
+
+
+Group = Sequence[EvaluatedRun]
+"""Runs that differ only in their seed."""
+
+
+def open_runs(runs: Sequence[Run | Path | str]) -> list[EvaluatedRun]:
+    """Open each run once and check that they share their data; a copy counts as the same run."""
+    opened = {run.folder.resolve(): run for run in map(Run.open, runs)}
+    evaluated: list[EvaluatedRun] = []
+    for run in map(EvaluatedRun, opened.values()):
+        if all(run.result != other.result for other in evaluated):
+            evaluated.append(run)
+    if not evaluated:
+        raise UserError("a report needs at least one run")
+    _check_same_data(evaluated)
+    return evaluated
+
+
+def _check_same_data(runs: Sequence[EvaluatedRun]) -> None:
+    comparing.check_same_data([comparing.StoredResult(r.run.folder, r.result) for r in runs])
+    first = runs[0]
+    for other in runs[1:]:
+        compared: dict[str, tuple[Any, ...]] = {
+            "class names": (first.names, other.names),
+            "test images": (sum(first.slider.seen), sum(other.slider.seen)),
+            "test images of each class": (first.slider.seen, other.slider.seen),
+        }
+        comparing.check_equal((str(first.run.folder), str(other.run.folder)), compared)
+
+
+def group_runs(runs: Sequence[EvaluatedRun]) -> list[Group]:
+    """Group runs that differ only in their seed, and set their `label` and `group`."""
+    run_of = {id(run.result): run for run in runs}
+    groups: list[Group] = []
+    for number, group in enumerate(tables.group_seeds(run.result for run in runs)):
+        groups.append([run_of[id(result)] for result in group.results])
+        for run in groups[-1]:
+            run.label, run.group = group.label, number
+    return groups

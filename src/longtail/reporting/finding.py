@@ -1,0 +1,62 @@
+"""The finding of a report: the best method in one sentence."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from longtail.evaluation import tables
+
+
+def find_best(groups: Sequence[tables.SeedGroup], measure: str) -> int:
+    """Return the number of the group with the highest mean of `measure`, on ties the first."""
+    return max(range(len(groups)), key=lambda number: _mean(groups[number], measure))
+
+
+def state_finding(groups: Sequence[tables.SeedGroup], measure: str) -> str:
+    """Return the best group, its lead, network, epochs and seeds as a sentence.
+
+    `measure` is a column of the table: the class mean, or overall accuracy.
+    """
+    best = groups[find_best(groups, measure)]
+    first, seeds = best.results[0], len(best.results)
+    figure = tables.format_figure(tables.row(best.results).figures[measure])
+    name = measure if measure == tables.CLASS_MEAN else "accuracy"
+    network = first["backbone"] + (", frozen" if first.get("train", {}).get("freeze") else "")
+    cost = f"{_count(first['epochs'], 'epoch')}, {_count(seeds, 'seed')}"
+    lead = _describe_lead(best, groups, measure)
+    return (
+        f"{best.label} reaches {figure} % {name} on {tables.data_name(first)}{lead}; "
+        f"{network}, {cost}."
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _describe_lead(best: tables.SeedGroup, groups: Sequence[tables.SeedGroup], measure: str) -> str:
+    """Compare `best` with the baseline, else with the next best, else with itself at alpha 0."""
+    others = [group for group in groups if group is not best]
+    if others:
+        baselines = [group for group in others if group.results[0]["method"] == "baseline"]
+        other = max(baselines or others, key=lambda group: _mean(group, measure))
+        rival, value = other.label, _mean(other, measure)
+    else:
+        values = [_at_zero(result, measure) for result in best.results if result["alpha"]]
+        present = [value for value in values if value is not None]
+        if not present:
+            return ""
+        rival, value = "alpha 0", sum(present) / len(present)
+    gap = f"{_mean(best, measure) - value:.1f}"
+    if gap in ("0.0", "-0.0"):
+        return f", level with {rival}"
+    return f", {gap.lstrip('-')} points {'below' if gap.startswith('-') else 'above'} {rival}"
+
+
+def _mean(group: tables.SeedGroup, measure: str) -> float:
+    figure = tables.row(group.results).figures[measure]
+    return figure[0] if figure else 0.0
+
+
+def _at_zero(result: Mapping[str, Any], measure: str) -> float | None:
+    at_zero: Mapping[str, float | None] = result["sweep"].get("0", {})
+    return at_zero.get(measure.replace(" ", "_"))

@@ -1,0 +1,228 @@
+"""Evaluate a model on labelled data: a run on its own, or any model on other data.
+
+Classes are matched by name. Images are prepared as the model's description says.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from longtail.core.config import DataConfig
+from longtail.core.errors import UserError, list_some, suggest
+from longtail.core.progress import log_progress
+from longtail.data.base import ClassCounts
+from longtail.data.evaluated import EvaluatedPart
+from longtail.data.load import open_evaluated
+from longtail.evaluation import summary, tables
+from longtail.evaluation.metrics import Metrics, measure
+from longtail.evaluation.result import ClassifierResult, round_floats, short_name
+from longtail.methods.base import Auto
+from longtail.nn.heads import check_alpha
+from longtail.runs.folder import Run
+from longtail.runs.reopen import evaluate_own, find_own_data
+from longtail.serving.predictor import BATCH, Predictor, load_model
+from longtail.serving.read import CONFIG
+
+logger = logging.getLogger(__name__)
+
+PARTS = {"test": "the test part", "val": "the validation part", "all": "all images"}
+"""Parts of other data that a model may be evaluated on, in words."""
+SUFFIXES = (".safetensors", ".onnx", ".pt2", ".pt", ".pth", ".pkl", ".ckpt")
+"""Suffixes of model files; those that `load_model` refuses have its explanation."""
+SHOWN = 10
+"""Classes or files that a warning names."""
+
+
+@dataclass(frozen=True, repr=False)
+class ModelEvaluation:
+    """The figures of a model on other labelled data than a run's own."""
+
+    model: str
+    """Name of the run or file; the method of a model that was loaded already."""
+    data: str
+    evaluated_on: str
+    """The part of the data: a key of `PARTS`."""
+    alpha: float | None
+    metrics: Metrics
+    """All figures; splits are those of the model's own training images."""
+    unknown: Mapping[str, int]
+    """Images of each class that the model does not know, which were left out."""
+    unreadable: Mapping[str, str]
+    """Unreadable images, which were left out, and the reasons."""
+
+    def __repr__(self) -> str:
+        figures = tables.describe_splits(self.metrics.accuracy.splits())
+        return f"ModelEvaluation({self.title}: {figures})"
+
+    def _repr_html_(self) -> str:
+        return summary.to_html(self.metrics, self.title)
+
+    @property
+    def title(self) -> str:
+        """Model, alpha, part and data in words."""
+        alpha = "" if self.alpha is None else f" at alpha {self.alpha:g}"
+        return f"{self.model}{alpha} on {PARTS[self.evaluated_on]} of {self.data}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON with the keys of result.json, as far as they apply."""
+        figures = self.metrics.accuracy
+        plain = {
+            "model": self.model,
+            "data": self.data,
+            "alpha": self.alpha,
+            "evaluated_on": self.evaluated_on,
+            **figures.splits(),
+            "counts": self.metrics.counts,
+            "per_class": figures.per_class,
+            **self.metrics.to_json(),
+            "unknown": dict(self.unknown),
+            "unreadable": dict(self.unreadable),
+        }
+        return cast(dict[str, Any], round_floats(plain))
+
+
+def evaluate(
+    model: Run | Predictor | Path | str,
+    data: Any = None,
+    alpha: Auto | None = None,
+) -> ClassifierResult | ModelEvaluation:
+    """Evaluate a model on labelled data; nothing is written.
+
+    A run on its own data gives a `Result`. Any other data of the same classes, by name, gives a
+    `ModelEvaluation`: of its test part, else of its validation part, else of all of it. A subset of
+    the classes is enough; images of unknown classes and unreadable images are named and left out.
+
+    Args:
+        model: a run or its folder, a file of `export`, a folder of `retrofit` or
+            `save_pretrained`, or what `load_model` returned.
+        data: labelled data as `load` takes it, or loaded already; None for the run's own. If the
+            run's own data was moved, its place.
+        alpha: a number, or None for the model's own. For a run on its own data also `auto`: chosen
+            on held-out data that is not the evaluated part, or by the label-free rule without any.
+
+    Raises:
+        UserError: if the data has no class of the model, or is none that the model takes.
+    """
+    if isinstance(data, (int, float)):
+        raise UserError(f"data {data!r} is a number: pass alpha by its name, as in alpha={data!r}")
+    if alpha is not None and alpha != "auto":
+        alpha = check_alpha(alpha)
+    run = _find_run(model)
+    if run and data is None:
+        return evaluate_own(run, alpha)
+    if run and data is not None and (own := find_own_data(run, data)) is not None:
+        return evaluate_own(run, alpha, data=own)
+    predictor = model if isinstance(model, Predictor) else load_model(run or model)
+    if data is None:
+        raise UserError(f"{model} does not hold the data it was trained on: pass data, or --data")
+    if alpha == "auto":
+        raise UserError("alpha auto needs the run's own data: pass a number, or leave alpha out")
+    if alpha is not None:
+        predictor = copy(predictor)  # the caller's keeps its alpha
+        predictor.alpha = alpha
+    return _evaluate_part(predictor, _name_model(model), _open_part(predictor, run, data))
+
+
+def _find_run(model: Run | Predictor | Path | str) -> Run | None:
+    """Open `model` if it is a run; None for an exported model."""
+    if isinstance(model, (Run, Predictor)):
+        return model if isinstance(model, Run) else None
+    path = Path(model)
+    exported = path.is_file() or path.suffix in SUFFIXES or (path / CONFIG).is_file()
+    return None if exported else Run.open(path)
+
+
+def _name_model(model: Run | Predictor | Path | str) -> str:
+    """Name the model as its file or folder is called, or by its method if it is loaded already."""
+    if isinstance(model, Predictor):
+        return str(model.about.training.get("method", "model"))
+    return short_name(str(model.folder if isinstance(model, Run) else model))
+
+
+def _open_part(predictor: Predictor, run: Run | None, data: Any) -> EvaluatedPart:
+    """Open the part of `data` to evaluate on, for images as the model takes them."""
+    blueprint = predictor.about.blueprint
+    config = DataConfig(
+        root=run.config.files.root if run else None,
+        image_size=None if blueprint.embeddings else max(blueprint.shape[1:]),
+        interpolation=blueprint.interpolation,
+    )
+    part = open_evaluated(data, config)
+    if part.embeddings != blueprint.embeddings:
+        kinds = ("embeddings", "images") if part.embeddings else ("images", "embeddings")
+        raise UserError(f"{part.name} holds {kinds[0]}, but the model takes {kinds[1]}")
+    return part
+
+
+def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> ModelEvaluation:
+    """Evaluate the model called `name` on the rows of `part` whose class it knows."""
+    numbers = {each: number for number, each in enumerate(predictor.classes)}
+    names = part.class_names()
+    unknown = dict(Counter(each for each in names if each not in numbers))
+    kept = [place for place, each in enumerate(names) if each in numbers]
+    if not kept:
+        raise UserError(
+            f"{part.name} has no class of the model. Its classes are {list_some(sorted(unknown))}; "
+            f"those of the model are {list_some(predictor.classes)}"
+        )
+    known = part.take(torch.tensor(kept))
+    logits, unreadable = _compute_logits(predictor, known)
+    labels = [numbers[names[row]] for place, row in enumerate(kept) if place not in unreadable]
+    counts = ClassCounts(predictor.about.counts)
+    evaluation = ModelEvaluation(
+        model=name,
+        data=short_name(part.name),
+        evaluated_on=part.evaluated_on,
+        alpha=predictor.alpha,
+        metrics=measure(logits, torch.tensor(labels), counts, predictor.classes),
+        unknown=unknown,
+        unreadable={known.part.describe(place): why for place, why in unreadable.items()},
+    )
+    _log_left_out(evaluation)
+    return evaluation
+
+
+def _compute_logits(predictor: Predictor, part: EvaluatedPart) -> tuple[Tensor, dict[int, str]]:
+    """Compute the logits (N, classes) of the readable rows; also return why others are not."""
+    unreadable: dict[int, str] = {}
+    found: list[Tensor] = []
+    batches = predictor.stream_logits(part.inputs())
+    for number, batch in enumerate(log_progress("evaluated", batches, len(part), BATCH)):
+        reasons, logits = batch
+        found.append(logits)
+        unreadable |= {number * BATCH + i: reason for i, reason in enumerate(reasons) if reason}
+    if len(unreadable) == len(part):
+        place, reason = next(iter(unreadable.items()))
+        raise UserError(
+            f"none of the {len(part):,} inputs of {part.name} can be read, such as "
+            f"{part.part.describe(place)} ({reason})"
+        )
+    return torch.cat(found), unreadable
+
+
+def _log_left_out(evaluation: ModelEvaluation) -> None:
+    """Warn about the images that were left out, by class or by file."""
+    unknown, unreadable = evaluation.unknown, evaluation.unreadable
+    if unknown:
+        hints = {name: suggest(name, evaluation.metrics.classes) for name in unknown}
+        shown = [
+            f"'{name}' ({unknown[name]:,}{hint and ';'}{hint})" for name, hint in hints.items()
+        ]
+        logger.warning(
+            "left out the images of %d classes that the model does not know: %s",
+            *(len(unknown), list_some(shown, SHOWN)),
+        )
+    if unreadable:
+        shown = [f"{file} ({reason})" for file, reason in unreadable.items()]
+        logger.warning(
+            "left out %d of %d images, which are unreadable: %s",
+            *(len(unreadable), len(unreadable) + len(evaluation.metrics.labels)),
+            list_some(shown, SHOWN),
+        )

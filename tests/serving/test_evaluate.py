@@ -1,0 +1,289 @@
+"""Any model on any labelled data of the same classes."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+from pyarrow import parquet
+from torch import nn
+
+import longtail as lt
+from helpers import PHOTOS, photos, tiny_data
+from longtail.cli import parser as cli
+from longtail.core.errors import UserError
+from longtail.serving.evaluate import ModelEvaluation
+
+WORDS = {"backbone": "conv4", "epochs": 2, "batch_size": 4, "augment": "none", "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with photographs, a run on them, and other photographs."""
+    place = tmp_path_factory.mktemp("place")
+    photos(place / "photos")
+    lt.fit(place / "photos", "deconfound-tde", out=place / "run", **WORDS)
+    write(place / "other" / "test", ant=3, bee=2, zebra=2, antt=1)
+    return place
+
+
+@pytest.fixture
+def run(place):
+    return lt.Run(place / "run")
+
+
+def write(folder, **counts):
+    """Photographs of other sizes than the run was trained on, some of them grey."""
+    random = np.random.RandomState(5)
+    for name, images in counts.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(images):
+            shape = (20 + 3 * i, 31, 3) if i % 2 else (24, 17)
+            pixels = random.randint(255, size=shape, dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
+
+
+def check_against_predict(found, model, folder, classes):
+    """The figures are those of `predict`, image by image."""
+    hits = {name: [] for name in classes}
+    for name in classes:
+        for path in sorted((folder / name).glob("*.png")):
+            hits[name].append(model.predict(path)[0].name == name)
+    every = [hit for each in hits.values() for hit in each]
+    assert found.metrics.accuracy.overall == pytest.approx(100 * sum(every) / len(every))
+    for name, each in hits.items():
+        recall = found.metrics.per_class[PHOTOS.index(name)].recall
+        assert recall == pytest.approx(100 * sum(each) / len(each))
+
+
+class TestOtherData:
+    def test_a_subset_of_the_classes_and_unknown_ones(self, place, run, caplog):
+        found = lt.evaluate(run, place / "other")
+        assert isinstance(found, ModelEvaluation)
+        assert found.evaluated_on == "test" and found.model == "run" and found.data == "other"
+        assert found.unknown == {"antt": 1, "zebra": 2}
+        assert "left out the images of 2 classes that the model does not know" in caplog.text
+        assert "'antt' (1; Did you mean 'ant'?), 'zebra' (2)" in caplog.text
+        metrics = found.metrics
+        assert metrics.classes == PHOTOS and metrics.seen == (3, 2, 0)
+        assert metrics.sizes["overall"] == (2, 5) and metrics.sizes["few"] == (2, 5)
+        check_against_predict(found, lt.load_model(run), place / "other/test", ("ant", "bee"))
+        assert metrics.per_class[2] == (None,) * 4
+
+    def test_the_runs_own_test_images_elsewhere_give_its_own_figures(self, place, run):
+        found = lt.evaluate(run, place / "photos" / "test")
+        assert found.evaluated_on == "all"
+        for name in ("overall", "few", "class_mean", "macro", "intervals", "confusions"):
+            assert found.to_json()[name] == run.result[name]
+
+    def test_the_part_is_the_test_part_else_the_validation_part_else_all(self, tmp_path, run):
+        everything = write(tmp_path / "other" / "train", ant=1, bee=1).parent
+        assert lt.evaluate(run, everything).evaluated_on == "all"
+        write(everything / "valid", cat=2)
+        assert lt.evaluate(run, everything).metrics.seen == (0, 0, 2)
+        assert lt.evaluate(run, everything).evaluated_on == "val"
+        write(everything / "Test", bee=1)
+        assert lt.evaluate(run, everything).metrics.seen == (0, 1, 0)
+        assert lt.evaluate(run, everything / "train").metrics.seen == (1, 1, 0)
+
+    def test_one_image_of_one_class(self, tmp_path, run):
+        found = lt.evaluate(run, write(tmp_path / "one", cat=1))
+        assert found.metrics.sizes["overall"] == (1, 1)
+        assert "one" in repr(found) and "<table>" in found._repr_html_()
+
+    def test_unreadable_images_are_named_and_left_out(self, tmp_path, run, caplog):
+        folder = write(tmp_path / "other", ant=2, bee=1)
+        (folder / "ant" / "1.png").write_bytes(b"no image")
+        found = lt.evaluate(run, folder)
+        assert list(found.unreadable) == [str(folder / "ant" / "1.png")]
+        assert found.metrics.seen == (1, 1, 0)
+        assert "left out 1 of 3 images, which are unreadable: " in caplog.text
+        for path in folder.rglob("*.png"):
+            path.write_bytes(b"")
+        with pytest.raises(UserError, match="none of the 3 inputs of .* can be read, such as"):
+            lt.evaluate(run, folder)
+
+    def test_data_in_memory(self, place, run, tmp_path):
+        pandas = pytest.importorskip("pandas")
+        folder = place / "other" / "test"
+        expected = lt.evaluate(run, folder).to_json()
+        files = sorted(folder.rglob("*.png"))
+        frame = pandas.DataFrame({"path": map(str, files), "label": [f.parent.name for f in files]})
+        pixels = [path.read_bytes() for path in files], [path.parent.name for path in files]
+        frame.to_csv(tmp_path / "rows.csv", index=False)
+        for other in (frame, {"test": frame}, pixels, tmp_path / "rows.csv"):
+            assert lt.evaluate(run, other).to_json() == expected | {
+                "data": lt.evaluate(run, other).data,
+                "evaluated_on": "test" if isinstance(other, dict) else "all",
+            }
+
+    def test_tables_and_shards_without_a_training_part(self, place, run, tmp_path):
+        folder = place / "other" / "test"
+        expected = lt.evaluate(run, place / "other").to_json()
+        rows = [f"{path},{path.parent.name},testing" for path in sorted(folder.rglob("*.png"))]
+        table = tmp_path / "rows.csv"
+        table.write_text("\n".join(["path,label,split", *rows]))
+        assert lt.evaluate(run, table).to_json() == expected | {"data": "rows.csv"}
+        with pytest.raises(UserError, match="has no row with 'train'"):
+            lt.load(table)
+        table.write_text("\n".join(["path,label,split", f"{folder}/bee/0.png,bee,train", *rows]))
+        assert lt.evaluate(run, table).to_json() == expected | {"data": "rows.csv"}
+        files = sorted(folder.rglob("*.png"))
+        images = [{"bytes": path.read_bytes(), "path": None} for path in files]
+        names = [path.parent.name for path in files]
+        (tmp_path / "hub" / "data").mkdir(parents=True)
+        shard = tmp_path / "hub" / "data" / "test-00000-of-00001.parquet"
+        parquet.write_table(pa.table({"image": images, "label": names}), shard)
+        assert lt.evaluate(run, tmp_path / "hub").to_json() == expected | {"data": "hub"}
+
+    def test_loaded_data_of_another_size(self, run):
+        other = replace(tiny_data(), classes=PHOTOS)  # 8x8, and the run has 16x16
+        found = lt.evaluate(run, other)
+        assert found.evaluated_on == "test" and found.metrics.seen == (5, 5, 5)
+        images = [image.numpy() for image in other.test.inputs]
+        guessed = [PHOTOS.index(p.name) for p in lt.load_model(run).predict(images)]
+        assert found.metrics.predictions.tolist() == guessed
+        assert lt.evaluate(run, replace(other, test=None)).evaluated_on == "all"
+
+    def test_an_alpha_of_ones_own(self, place, run):
+        zero = lt.evaluate(run, place / "other", 0.0)
+        assert zero.alpha == 0.0 and zero.to_json()["alpha"] == 0.0
+        model = lt.load_model(run)
+        assert (
+            lt.evaluate(model, place / "other", 0.0).to_json()["overall"]
+            == (zero.to_json()["overall"])
+        )
+        assert model.alpha == run.result["alpha"]  # the caller's model is left alone
+
+    def test_changed_data_is_other_data_only_when_it_is_named(self, place, tmp_path):
+        changed = tmp_path / "photos"
+        shutil.copytree(place / "photos", changed)
+        one = lt.fit(changed, "cosine", out=tmp_path / "run", **WORDS)
+        assert not isinstance(lt.evaluate(one, changed), ModelEvaluation)
+        (changed / "test" / "ant" / "0.png").unlink()
+        with pytest.raises(UserError, match="was evaluated on other images"):
+            lt.evaluate(one)
+        assert lt.evaluate(one, changed).metrics.seen == (1, 2, 2)
+
+
+class TestModels:
+    @pytest.mark.parametrize("kind", ["safetensors", "folder", "loaded"])
+    def test_exports_give_the_figures_of_the_run(self, place, run, tmp_path, kind):
+        model = {
+            "safetensors": lambda: lt.export(run, "safetensors", tmp_path / "m.safetensors"),
+            "folder": lambda: lt.load_model(run).save_pretrained(tmp_path / "saved"),
+            "loaded": lambda: lt.load_model(run),
+        }[kind]()
+        one, two = (lt.evaluate(each, place / "other").to_json() for each in (run, model))
+        names = {"safetensors": "m.safetensors", "folder": "saved"}
+        assert two == one | {"model": names.get(kind, "deconfound-tde")}
+
+    def test_an_onnx_file(self, tmp_path):
+        pytest.importorskip("onnxscript")
+        data = tiny_data(images=False)  # whose graph is small
+        words = WORDS | {"backbone": "identity"}
+        run = lt.fit(data, "deconfound-tde", out=tmp_path / "run", **words)
+        model = lt.export(run, "onnx", tmp_path / "m.onnx")
+        other = replace(data, test=None)
+        one, two = (lt.evaluate(each, other).to_json() for each in (run, model))
+        assert two == one | {"model": "m.onnx"} and one["evaluated_on"] == "all"
+
+    def test_a_retrofit_of_embeddings(self, tmp_path):
+        data, names = tiny_data(images=False), np.array(list("abc"))
+        for part, file in ((data.train, "train.npz"), (data.test, "new.npz")):
+            np.savez(tmp_path / file, x=part.inputs, y=names[part.labels])
+        layer = nn.Linear(6, 3).state_dict()
+        torch.save({f"fc.{name}": weight for name, weight in layer.items()}, tmp_path / "l.pt")
+        lt.retrofit(tmp_path / "l.pt", tmp_path / "train.npz", out=tmp_path / "tde")
+        found = lt.evaluate(tmp_path / "tde", tmp_path / "new.npz")
+        logits = lt.load_model(tmp_path / "tde").logits(data.test.inputs)
+        right = (logits.argmax(1) == data.test.labels).double().mean()
+        assert found.metrics.accuracy.overall == pytest.approx(100 * right.item())
+        assert found.metrics.counts == data.counts.images
+        photos(tmp_path / "photos")
+        with pytest.raises(UserError, match="photos holds images, but the model takes embeddings"):
+            lt.evaluate(tmp_path / "tde", tmp_path / "photos")
+
+
+class TestBadInput:
+    def test_no_class_in_common(self, tmp_path, run):
+        with pytest.raises(UserError, match=r"no class of the model.*are x, y; .*ant, bee, cat"):
+            lt.evaluate(run, write(tmp_path / "other", x=1, y=1))
+        with pytest.raises(UserError, match=r"classes are 0, 1, 2 and 7 more"):
+            lt.evaluate(run, "digits-lt")
+
+    def test_data_without_labels(self, tmp_path, run):
+        (tmp_path / "a.png").write_bytes(b"")
+        with pytest.raises(UserError, match="class folders"):
+            lt.evaluate(run, tmp_path)
+        (tmp_path / "test" / "ant").mkdir(parents=True)
+        with pytest.raises(UserError, match="no image under .*test"):
+            lt.evaluate(run, tmp_path)
+
+    def test_embeddings_for_a_model_of_images(self, tmp_path, run):
+        np.savez(tmp_path / "e.npz", x=np.ones((2, 4), np.float32), y=["ant", "bee"])
+        with pytest.raises(UserError, match=r"e.npz holds embeddings, but the model takes images"):
+            lt.evaluate(run, tmp_path / "e.npz")
+
+    def test_what_is_missing_or_misplaced(self, tmp_path, place, run):
+        model = lt.export(run, "safetensors", tmp_path / "m.safetensors")
+        with pytest.raises(UserError, match="does not hold the data it was trained on"):
+            lt.evaluate(model)
+        with pytest.raises(UserError, match=r"alpha by its name, as in alpha=0.5"):
+            lt.evaluate(run, 0.5)
+        with pytest.raises(UserError, match="alpha auto needs the run's own data"):
+            lt.evaluate(run, place / "other", "auto")
+        with pytest.raises(UserError, match="folded into this model"):
+            lt.evaluate(model, place / "other", 0.25)
+        with pytest.raises(UserError, match=r"gone.onnx does not exist"):
+            lt.evaluate(tmp_path / "gone.onnx", place / "other")
+        with pytest.raises(UserError, match="is not a run"):
+            lt.evaluate(tmp_path / "gone", place / "other")
+
+
+class TestCommand:
+    def test_tables_fit_80_columns(self, place, capsys):
+        long = "a very long name of a class that nobody would ever type"
+        images = replace(tiny_data(counts=(8,) * 7), classes=(long, *"bcdefg"))
+        run = lt.fit(images, "cosine", out=place / "long", **WORDS)
+        print_tables(run.folder, images, capsys)
+        lines = print_tables(place / "run", None, capsys)
+        assert lines[0] == "deconfound-tde at alpha 1 on the test part of photos, seed 0"
+        assert lines[1].split() == ["classes", "images", "accuracy", "95", "%", "interval"]
+        assert [line.split()[0] for line in lines[2:7]] == [
+            *("overall", "class", "many", "medium", "few"),
+        ]
+        assert lines[-1] == "alpha 1, fixed before training"
+
+    def test_other_data(self, place, capsys):
+        cli.main(["eval", str(place / "run"), "--data", str(place / "other")])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "run at alpha 1 on the test part of other"
+        assert lines[2].split()[:3] == ["overall", "2", "5"]
+
+    def test_json_has_everything(self, place, capsys):
+        for more in ([], ["--data", str(place / "other")]):
+            cli.main(["eval", str(place / "run"), *more, "--json"])
+            found = json.loads(capsys.readouterr().out)
+            assert [row["class"] for row in found["classes"]] == list(PHOTOS)
+            assert np.sum(found["confusion"]) == found["split_sizes"]["overall"]["images"]
+        assert found["unknown"] == {"antt": 1, "zebra": 2}
+
+
+def print_tables(folder: Path, data, capsys) -> list[str]:
+    """The lines that `eval` prints."""
+    if data is None:
+        cli.main(["eval", str(folder)])
+    else:
+        from longtail.cli.evaluate import print_metrics
+
+        print_metrics(lt.evaluate(folder, data).metrics)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    return lines
