@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers import on_two_ranks, tiny_config, tiny_data
+from interrupted import Kill, KillAfter, same_tensors, without_clock
 from longtail import methods
 from longtail.core.errors import UserError
 from longtail.methods.base import Batch, Model, ModelWithParts
@@ -111,6 +112,21 @@ def test_parts_are_trained_and_never_shipped(tmp_path):
     config = tiny_config(epochs=1)
     (run,) = fit_all(config, ["deconfound-contrastive"], [0], out=tmp_path, data=tiny_data())
     assert {key.split(".")[0] for key in run.load_model()} == {"backbone", "head"}
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_resumed_training_restores_its_parts_and_averages(epoch, tmp_path):
+    def fit(folder, **more):
+        config = tiny_config(ema=0.9, cutmix=0.5, donors="class", accumulate=2, cutout=0.5)
+        names = ["deconfound-contrastive-tde"]
+        return fit_all(config, names, [0], out=tmp_path / folder, data=tiny_data(), **more)[0]
+
+    whole = fit("whole")
+    with pytest.raises(Kill):
+        fit("killed", progress=KillAfter(epoch))
+    resumed = fit("killed", resume=True)
+    assert same_tensors(whole, resumed)
+    assert without_clock(whole) == without_clock(resumed)
 
 
 def test_a_training_of_plain_methods_draws_as_before():
