@@ -15,7 +15,7 @@ import torch
 from data.test_policy import mixed_rows, photos
 from longtail.data.augment import operations, policy_kernel
 for shape in ((3, 24, 32), (1, 8, 8), (3, 9, 12)):
-    images, (_, _, rows) = photos(30, shape), mixed_rows(30, shape)
+    images, (_, _, rows) = photos(15, shape), mixed_rows(15, shape)
     wanted = operations.apply(images, rows)
     for source in (images, images.float()):
         made = policy_kernel.change(source, rows)
