@@ -124,10 +124,10 @@ def _time(call: Callable[[], None], fabric: Fabric, repeats: int = 5) -> float:
 
 
 def _build_trainer(config: Config, data: Data, fabric: Fabric) -> Trainer:
-    resident = ResidentBatches(data, config.train, fabric.device)
+    config, method = resolve(config)
+    resident = ResidentBatches(data, config.train, fabric.device, method.views)
     if fabric.device.type == "cuda":
         torch.cuda.empty_cache()
-    config, method = resolve(config)
     return Trainer(config, method, data, resident, fabric)
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longtail.cli.output import is_first_process, print_lines
@@ -22,7 +23,7 @@ class Benchmark:
     """The `OPTIONS` that it reads."""
 
 
-OPTIONS = ("seeds", "only", "images", "rows")
+OPTIONS = ("seeds", "only", "images", "rows", "variants", "shard", "out", "held_out")
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
 """The `OPTIONS` that a folder of recipes reads."""
@@ -33,7 +34,8 @@ def check_options(command: "BenchCommand") -> None:
     takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else RECIPE_OPTIONS
     for option in OPTIONS:
         if option not in takes and getattr(command, option) != getattr(type(command), option):
-            raise UserError(f"{command.name} has no --{option}: leave it out")
+            flag = option.replace("_", "-")
+            raise UserError(f"{command.name} has no --{flag}: leave it out")
     if command.seeds is not None and command.seeds < 1:
         raise UserError(f"--seeds {command.seeds}: must be at least 1")
 
@@ -50,6 +52,19 @@ def _speed(command: "BenchCommand") -> None:
     found = speed.bench_speed(config, data, command.results / "speed" / "speed.json")
     header, rows = speed.table(found)
     print_lines(header, rows)
+
+
+def _augmentations(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import augmentations
+    from longtail.data.load import load
+
+    config = Config.preset("cifar100-lt:100").with_options(backbone="resnet32", method="deconfound")
+    config = replace(config, machine=command.machine)
+    data = load("cifar100-lt:100", root=command.root)
+    out = command.results / "speed" / "augmentations.json"
+    found = augmentations.bench_augmentations(config, data, out, command.only)
+    print_lines(*augmentations.table(found))
 
 
 def _prices(command: "BenchCommand") -> None:
@@ -163,6 +178,35 @@ def _audit(command: "BenchCommand") -> None:
     print(json.dumps(audit_speed.bench_audit(command.runs / "audit", images)))
 
 
+def _frontier(command: "BenchCommand") -> None:
+    from benchmarks import frontier
+    from longtail.core.console import Console
+
+    units = frontier.read_units(
+        command.variants, seeds=command.seeds, held_out=command.held_out, only=command.only
+    )
+    out = command.out or command.results / "frontier" / f"{Path(command.variants).stem}.jsonl"
+    files = [*sorted((command.results / "frontier").glob("*.jsonl")), out]
+    wanted = frontier.select_missing(units, command.shard, frontier.read_lines(files))
+    for unit in wanted:
+        print(f"{unit.variant}  seed {unit.seed}")
+    if command.dry_run or not wanted:
+        return
+    with Console() as console:
+        lines = list(
+            frontier.bench_frontier(
+                wanted,
+                out,
+                runs=command.runs / "frontier",
+                root=command.root,
+                machine=command.machine,
+                progress=console,
+            )
+        )
+    print_lines(*frontier.table(lines))
+    print(f"written to {out}")
+
+
 def _refuse_dry_run(command: "BenchCommand") -> None:
     if command.dry_run:
         raise UserError(
@@ -218,6 +262,7 @@ def _detection_speed(command: "BenchCommand") -> None:
 BENCHMARKS: dict[str, Benchmark] = {
     "speed": Benchmark(_speed),
     "prices": Benchmark(_prices),
+    "augmentations": Benchmark(_augmentations, takes=("only",)),
     "images": Benchmark(_images, takes=("images", "only")),
     "compactness": Benchmark(_compactness, takes=RECIPE_OPTIONS),
     "embeddings": Benchmark(_embeddings, takes=("seeds", "only")),
@@ -225,6 +270,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "cost": Benchmark(_cost),
     "scale": Benchmark(_scale, takes=("rows",)),
     "audit": Benchmark(_audit, takes=("images",)),
+    "frontier": Benchmark(
+        _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
+    ),
     "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),

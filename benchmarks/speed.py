@@ -19,8 +19,9 @@ from longtail.core.config import Config, MachineConfig
 from longtail.core.environment import environment
 from longtail.data.base import Data
 from longtail.runs.plan import resolve
-from longtail.training.batches import ResidentBatches, sample_input
+from longtail.training.batches import ResidentBatches
 from longtail.training.cuda_graph import build_step
+from longtail.training.inputs import sample_input
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
@@ -47,8 +48,8 @@ class Speed:
 
 def measure(config: Config, data: Data, fabric: Fabric, replicas: int, seconds: float) -> Speed:
     """Measure the images per second of the engine's step over about `seconds`."""
-    resident = ResidentBatches(data, config.train, fabric.device)
     config, method = resolve(config)
+    resident = ResidentBatches(data, config.train, fabric.device, method.views)
     trained = [
         Trainer(replace(config, seed=seed), method, data, resident, fabric)
         for seed in range(replicas)

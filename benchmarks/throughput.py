@@ -217,8 +217,8 @@ def _dataloader(
 
 def _build_trainer(config: Config, data: Data, fabric: Fabric) -> Trainer:
     """Build a trainer at its first epoch."""
-    resident = place(data, config.train, config.machine, fabric.device)
     config, method = resolve(config)
+    resident = place(data, config.train, config.machine, fabric.device, method.views)
     replica = Trainer(config, method, data, resident, fabric)
     replica.enter(0, resumed=False)
     if resident.capturable:

@@ -371,3 +371,23 @@ def best_scale(logits, labels):
         else:
             low = left
     return math.exp((low + high) / 2)
+
+
+# ---- the contrastive loss
+
+
+def balanced_contrast(views, classes, centres, temperature):
+    """Mean loss of unit vectors `views` of the given classes (Zhu et al. 2022)."""
+    vectors, owners = [*views, *centres], [*classes, *range(len(centres))]
+    total = 0.0
+    for i in range(len(views)):
+        denominator = 0.0
+        for c in range(len(centres)):
+            members = [j for j in range(len(vectors)) if owners[j] == c and j != i]
+            for j in members:
+                denominator += math.exp(dot(vectors[i], vectors[j]) / temperature) / len(members)
+        positives = [j for j in range(len(vectors)) if owners[j] == owners[i] and j != i]
+        for j in positives:
+            s = dot(vectors[i], vectors[j]) / temperature
+            total -= (s - math.log(denominator)) / len(positives) / len(views)
+    return total

@@ -14,7 +14,9 @@ import longtail as lt
 run = lt.fit("digits-lt", "deconfound-tde", out="run", epochs=1, device="cpu", alpha=1.0)
 lt.report([run], "report.html")
 lt.export(run, "safetensors", "model.safetensors")
+from longtail.training.recipes import read_recipe
 print(lt.__file__, lt.load_model("model.safetensors").classes[0])
+print(read_recipe("frontier").recipe_name)
 """
 
 
@@ -48,4 +50,4 @@ def test_it_trains_reports_and_exports_on_its_own(installed, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(installed / "longtail" / "__init__.py"), "0"]
+    assert done.stdout.split() == [str(installed / "longtail" / "__init__.py"), "0", "frontier"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import prices, speed
+from benchmarks import augmentations, prices, speed
 from longtail import methods
 from longtail.core.config import Config
 from longtail.data.base import ClassCounts
@@ -113,6 +113,20 @@ def test_prices_are_written_as_the_committed_ones_are(tmp_path, monkeypatch):
     assert list(stored) == list(committed)
     assert list(stored["evaluation"]) == list(committed["evaluation"])
     assert list(stored["prices"][0]) == list(committed["prices"][0])
+
+
+def test_augmentations_are_compared_with_crop_and_flip(tmp_path, monkeypatch):
+    monkeypatch.setattr(augmentations, "ROUNDS", 1)
+    config = Config.preset("digits-lt").with_options(device="cpu", method="deconfound")
+    config = config.with_options(augment="crop-flip")
+    words = {"only": ("cutmix, class", "frontier"), "seconds": 0.01}
+    out = tmp_path / "augmentations.json"
+    found = augmentations.bench_augmentations(config, load("digits-lt"), out, **words)
+    assert [speed.way for speed in found] == ["crop-flip", "cutmix, class donors", "frontier"]
+    assert found[0].relative == 1 and found[2].images_per_second > 0
+    assert len(json.loads(out.read_text())["speeds"]) == 3
+    _, rows = augmentations.table(found)
+    assert rows[0][-1] == "+0.0 %"
 
 
 def test_the_tables_in_the_docs_are_the_measured_ones():

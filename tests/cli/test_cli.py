@@ -244,7 +244,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         ),
         (
             ("train", "digits-lt", "--method", "baseline", "--heads", "2"),
-            "baseline has no --heads; these do: auto, capsule",
+            "baseline has no --heads; these do: auto, deconfound-contrastive",
         ),
         (
             ("train", "photos/", "--alpha", "1"),
@@ -394,3 +394,19 @@ def test_a_worker_that_was_killed_ends_in_words(monkeypatch, capsys):
     monkeypatch.setattr(Demo, "run", wrong)
     with pytest.raises(RuntimeError, match="of a kernel's"):
         cli.main(["demo"])
+
+
+def test_a_named_recipe_is_in_the_package_and_flags_win():
+    train = parse_train(["cifar100-lt:100", "--recipe", "frontier", "--epochs", "200"])
+    config = train.config
+    assert (config.data, config.backbone) == ("cifar100-lt:100", "resnet32-dual")
+    assert config.method == "deconfound-contrastive-tde" and config.recipe_name == "frontier"
+    assert config.train.epochs == 200 and config.train.augment == "autoaugment"
+    assert (config.train.lr, config.train.cutmix, config.train.decay) == (0.15, 0.5, 0.1)
+    assert parse_train(["cifar10-lt:10"]).config.recipe_name == ""
+
+
+def test_an_unknown_recipe_names_those_that_exist(capsys):
+    said = refused(capsys, "train", "digits-lt", "--recipe", "fronteer")
+    assert "unknown recipe 'fronteer'. Did you mean 'frontier'?" in said
+    assert "they are frontier, or give a YAML file" in said

@@ -55,6 +55,21 @@ def test_each_image_is_as_torchvision_makes_it(size):
         torch.testing.assert_close(made[i] / 255, expected, rtol=0, atol=1e-5)
 
 
+def test_a_fifth_of_the_views_is_grey_as_torchvision_makes_it():
+    source = photos(6)
+    augment = ResizedCrop((20, 30), (10, 10), jitter=0.4, area=0.2, grey=0.2)
+    drawn, index = augment.draw(60, seeded()), torch.arange(60) % 6
+    assert 5 <= drawn[:, 11].sum() <= 20
+    made = augment(source, index, drawn)
+    for i in range(60):
+        expected = torchvision_says(source[index[i]], drawn[i, :11], (10, 10))
+        if drawn[i, 11]:
+            expected = F.rgb_to_grayscale(expected, num_output_channels=3)
+        torch.testing.assert_close(made[i] / 255, expected, rtol=0, atol=1e-5)
+    without = ResizedCrop((20, 30), (10, 10), jitter=0.4, area=0.2)
+    assert torch.equal(without.draw(60, seeded()), drawn[:, :11])
+
+
 def test_the_whole_image_at_its_own_size_is_itself():
     images = photos(2).float()
     box = torch.tensor([[0.0, 0, 20, 30]] * 2)

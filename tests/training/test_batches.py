@@ -17,7 +17,8 @@ from longtail.data.augment.policy import (
     RandAugment,
     TrivialAugment,
 )
-from longtail.training.batches import ResidentBatches, choose_augmentation, identify_batches
+from longtail.training.batches import ResidentBatches, identify_batches
+from longtail.training.inputs import choose_augmentation
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
@@ -68,7 +69,7 @@ def test_options_that_change_batches_change_what_identifies_them():
     assert keys[0] == keys[1] and len(set(keys)) == len(keys) - 1
     assert identify_batches(tiny_data(seed=1), base) != keys[0]
     embedded = [identify_batches(tiny_data(images=False), t) for t in [base, *others]]
-    assert len(set(embedded)) == 1 and embedded[0][-1] == NoAugmentation()
+    assert len(set(embedded)) == 1 and embedded[0][-1] == (NoAugmentation(),)
 
 
 CHANGED = {"flip": False, "area": 0.5, "jitter": 0.1, "crop_size": 6}
@@ -83,7 +84,7 @@ def first_batch() -> tuple[torch.Tensor, torch.Tensor, int]:
     it.enter(0, resumed=False)
     it.begin_epoch(0)
     index = torch.arange(it.full_batch)
-    return it.orders[0][index], it._draw_batch(0, index).inputs, fabric.global_rank
+    return it.draws.orders[0][index], it._draw_batch(0, index).inputs, fabric.global_rank
 
 
 def save_first_batch(folder: Path) -> None:

@@ -34,8 +34,8 @@ def cuda_config(**options) -> Config:
 def losses(configs: list[Config], data: Data, steps: int = 20) -> list[list[float]]:
     """The first losses of each training, all run together."""
     fabric = launch(configs[0].machine)
-    batches = ResidentBatches(data, configs[0].train, fabric.device)
     built = [methods.build(c.method, c.options) for c in configs]
+    batches = ResidentBatches(data, configs[0].train, fabric.device, built[0].views)
     trainers = [Trainer(c, m, data, batches, fabric) for c, m in zip(configs, built, strict=True)]
     for trainer in trainers:
         trainer.enter(0, resumed=False)
@@ -72,8 +72,10 @@ def test_graph_and_eager_agree_over_20_steps(method):
         {"augment": "trivialaugment"},
         {"augment": "randaugment", "crop_size": 72},
         {"augment": "autoaugment"},
+        {"augment": "crop-flip", "cutout": 0.5},
+        {"augment": "autoaugment", "method": "deconfound-contrastive"},
     ],
-    ids=lambda options: options["augment"],
+    ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_augmentations_are_captured_too(options):
     data = tiny_data(counts=COUNTS)
@@ -85,8 +87,10 @@ def test_augmentations_are_captured_too(options):
     assert graph[0] == pytest.approx(on_cpu[0], rel=1e-2)  # the same crops, in half precision
 
 
-def test_mixed_batches_are_captured_too():
-    data, options = tiny_data(counts=COUNTS), {"mixup": 0.4, "cutmix": 0.4, "lr": 0.01}
+@pytest.mark.parametrize("donors", ["instance", "class"])
+def test_mixed_batches_are_captured_too(donors):
+    mixing = {"mixup": 0.4, "cutmix": 0.4, "donors": donors}
+    data, options = tiny_data(counts=COUNTS), {**mixing, "lr": 0.01}
     (graph,) = losses([cuda_config(**options)], data)
     (eager,) = losses([cuda_config(graph=False, **options)], data)
     assert graph[:5] == pytest.approx(eager[:5], rel=1e-4)

@@ -46,7 +46,12 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "workers", "augment"),
-    [("deconfound", 2, "resized-crop"), ("bbn", 0, "resized-crop"), ("bbn", 0, "randaugment")],
+    [
+        ("deconfound", 2, "resized-crop"),
+        ("bbn", 0, "resized-crop"),
+        ("bbn", 0, "randaugment"),
+        ("deconfound-contrastive", 0, "crop-flip"),
+    ],
 )
 def test_streamed_and_resident_images_train_the_same_model(
     photos, tmp_path: Path, name, workers, augment

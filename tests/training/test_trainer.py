@@ -20,6 +20,7 @@ from longtail.nn.heads import LinearHead
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.runs.train import _build_replicas
+from longtail.training.average import recompute_statistics
 from longtail.training.batches import place
 from longtail.training.features import place_features
 from longtail.training.launch import launch
@@ -34,7 +35,7 @@ def start(config: Config, *, images: bool = True) -> Trainer:
     if config.train.freeze:
         batches = place_features(config, method, data, fabric)
     else:
-        batches = place(data, config.train, config.machine, fabric.device)
+        batches = place(data, config.train, config.machine, fabric.device, method.views)
     trainer = Trainer(config, method, data, batches, fabric)
     trainer.enter(0, resumed=False)
     trainer.begin_epoch(0)
@@ -90,7 +91,7 @@ def test_one_cycle_equals_a_loop_that_sets_the_rates_by_hand(optimizer):
         steps = 0
         for epoch in range(4):
             trainer.begin_epoch(epoch)
-            order, total = trainer.orders[0].clone(), 4 * trainer.steps
+            order, total = trainer.draws.orders[0].clone(), 4 * trainer.steps
             for step in range(trainer.steps):
                 trainer.step(trainer.full_batch)
                 warmup = total // 10
@@ -117,6 +118,19 @@ def test_a_schedule_that_only_rises_is_warned_about(tmp_path, caplog):
     (message,) = [r.message for r in caplog.records if "--warmup" in r.message]
     assert message.startswith("--warmup 2: this training has 2 epochs, so its learning rate only")
     assert "--schedule one-cycle" in message
+
+
+def test_an_epoch_that_was_drawn_ahead_is_the_same():
+    options = {"method": "deconfound-contrastive", "cutmix": 0.5, "donors": "class", "epochs": 3}
+    plain, ahead = start(tiny_config(**options)), start(tiny_config(**options))
+    ahead.draws.ahead = True
+    for epoch in (0, 1, 2, 1):  # also one that was not drawn
+        for trainer in (plain, ahead):
+            trainer.begin_epoch(epoch)
+        assert (ahead.draws._coming is None) == (epoch == 2)
+        assert all(map(torch.equal, plain.draws.orders, ahead.draws.orders))
+        for first, second in zip(plain.draws.parameters, ahead.draws.parameters, strict=True):
+            assert all(map(torch.equal, first, second))
 
 
 # ---- dropout
@@ -163,9 +177,54 @@ def test_the_average_follows_a_plain_loop_and_becomes_the_model():
     trained = values()
     trainer.end_epoch(0)
     for name, value in values().items():
-        torch.testing.assert_close(value, expected[name])
+        if not name.endswith(("running_mean", "running_var", "mean_feature")):
+            torch.testing.assert_close(value, expected[name])
         stays = name.endswith(("num_batches_tracked", "head.alpha"))
         assert stays or not torch.equal(value, trained[name])
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"method": "deconfound-contrastive"}])
+def test_the_statistics_of_averaged_weights_are_those_of_their_own_features(options):
+    words = {"method": "deconfound", "ema": 0.6, "epochs": 1, "keep_short_batch": True, **options}
+    trainer = start(tiny_config(**words))
+    for size in trainer.step_sizes:
+        trainer.step(size)
+    trainer.end_epoch(0)
+    got = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    first = trainer.model.backbone.layers[1]  # the first norm
+    seen, feature, parts = [], torch.zeros(128), trainer.parts
+    trainer.model.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    batches = []
+    first.register_forward_pre_hook(lambda _, inputs: batches.append(inputs[0]))
+    trainer.begin_epoch(0)
+    with torch.no_grad():
+        for _ in trainer._pass_forward():
+            pass
+    for step in range(0, len(seen), parts):
+        feature = 0.9 * feature + torch.cat(seen[step : step + parts]).mean(0)
+    torch.testing.assert_close(got["head.mean_feature"], feature)
+    means = torch.stack([batch.mean((0, 2, 3)) for batch in batches]).mean(0)
+    variances = torch.stack([batch.var((0, 2, 3)) for batch in batches]).mean(0)
+    torch.testing.assert_close(got["backbone.layers.1.running_mean"], means)
+    torch.testing.assert_close(got["backbone.layers.1.running_var"], variances)
+
+
+def test_a_layer_that_is_called_twice_or_never_gets_sound_statistics():
+    twice, never = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+    model = torch.nn.ModuleList([twice, never])
+    inputs = [torch.rand(8, 3) * (i + 1) for i in range(4)]
+
+    def passes():
+        for pair in zip(inputs[::2], inputs[1::2], strict=True):
+            for batch in pair:
+                twice(batch)
+            yield
+
+    recompute_statistics(model, passes())
+    assert torch.equal(never.running_var, torch.ones(3))
+    older, newer, pairs = 0.9 / 1.9, 1 / 1.9, [inputs[:2], inputs[2:]]
+    expected = sum(older * a.mean(0) + newer * b.mean(0) for a, b in pairs)
+    torch.testing.assert_close(twice.running_mean, expected / 2)
 
 
 def test_every_stage_with_a_schedule_of_its_own_ends_at_its_average(tmp_path):
@@ -190,7 +249,7 @@ def test_a_frozen_training_equals_a_head_trained_on_features_by_hand(name):
         features = copy.deepcopy(trainer.model.backbone).eval()(images)
     plain = torch.optim.SGD(head.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     for step in range(trainer.steps):
-        rows = trainer.orders[0][step * 8 : (step + 1) * 8]
+        rows = trainer.draws.orders[0][step * 8 : (step + 1) * 8]
         plain.zero_grad()
         loss = F.cross_entropy(head(features[rows]), data.train.labels[rows])
         loss.backward()
@@ -210,7 +269,11 @@ def test_a_frozen_network_keeps_its_weights_and_statistics(tmp_path):
     assert not torch.equal(trained["head.weight"], trainer.model.head.weight)
 
 
-@pytest.mark.parametrize("name", [n for n in methods.registry() if n != "bbn"])
+def can_freeze(name: str) -> bool:
+    return name != "bbn" and not methods.build(name).views
+
+
+@pytest.mark.parametrize("name", [*filter(can_freeze, methods.registry())])
 def test_every_method_without_its_own_network_trains_on_frozen_features(name, tmp_path):
     (run,) = fit(tmp_path, name, freeze=True, epochs=1)
     assert run.finished and math.isfinite(run.metrics[-1]["loss"])

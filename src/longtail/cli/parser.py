@@ -31,8 +31,9 @@ from longtail.cli.report import Report
 from longtail.cli.retrofit import RetrofitCommand
 from longtail.cli.sweep import Sweep
 from longtail.cli.train import Train
-from longtail.core.config import PRETRAINED
+from longtail.core.config import PRETRAINED, Config
 from longtail.core.errors import UserError, unknown_error
+from longtail.training.recipes import read_recipe
 
 COMMANDS: dict[str, type] = {
     "demo": Demo,
@@ -195,6 +196,8 @@ def _choose_defaults(command: Any) -> Any:
     """Return the configuration that a recipe, a run to resume or the data set's preset gives."""
     settings, data = type(command.config), command.config.data
     recipe, out = command.recipe, command.out
+    if recipe and settings is Config:
+        return read_recipe(recipe, data)
     if recipe:
         try:
             return settings.from_yaml(recipe.read_text(), str(recipe), data=data)

@@ -26,7 +26,7 @@ class Train:
     seeds: int | None = None
     """Train this many seeds, starting at --seed, and report mean and deviation."""
     recipe: Path | None = None
-    """YAML file of options, used as defaults."""
+    """Name of a recipe, such as frontier, or YAML file of options; used as defaults."""
     resume: bool = False
     """Continue an interrupted run; its configuration must not change."""
     overwrite: bool = False
@@ -39,6 +39,7 @@ class Train:
     examples = """
       longtail train letters-lt
       longtail train cifar100-lt:100 --root ~/data --method deconfound-tde --alpha 1.5 --seeds 3
+      longtail train cifar100-lt:100 --root ~/data --recipe frontier
       longtail train photos/ --pretrained -o runs/photos
       longtail train labels.csv --pretrained --val-fraction 0.2
       longtail train photos/ --weights tf_efficientnet_lite0.bin --freeze --val-fraction 0.2

@@ -76,7 +76,7 @@ class TrainConfig:
     """Apply the weight decay also to biases and to parameters of fewer than two dimensions."""
     ema: float = 0.0
     """Decay of an exponential moving average of the weights, which replaces them at the end of
-    training; 0 keeps the trained weights."""
+    training, with batch statistics computed anew; 0 keeps the trained weights."""
     drop: float = 0.0
     """Fraction of the features that dropout sets to zero before the head while training."""
     freeze: bool = False
@@ -112,12 +112,18 @@ class TrainConfig:
     crop_size: int | None = None
     """Pixels per side of the network's input; the whole image by default. Evaluation uses the
     centre crop; smaller images are enlarged."""
+    cutout: float = 0.0
+    """Side of a black square in every training image, as a fraction of the shorter side; 0.5 is
+    usual (DeVries and Taylor 2017), and 0 leaves it out."""
     jitter: float = 0.4
     """Largest relative change of brightness, contrast and saturation with `resized-crop`."""
     mixup: float = 0.0
     """Share of the batches in which each image is blended with another (Zhang et al. 2018)."""
     cutmix: float = 0.0
     """Share of the batches in which each image gets a box from another (Yun et al. 2019)."""
+    donors: Literal["instance", "class"] = "instance"
+    """Where the other image of `mixup` and `cutmix` comes from: the same batch, or a second one in
+    which all classes are equally frequent, which needs the class counts."""
     keep_short_batch: bool = False
     """Also train on the short last batch of an epoch, which is dropped by default."""
 
@@ -162,7 +168,7 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("accumulate", "image_size", "crop_size"), (1, math.inf)),
     **dict.fromkeys(("min_count", "workers", "weight_decay", "warmup", "pad"), (0, math.inf)),
     **dict.fromkeys(("save_seconds", "decay", "jitter"), (0, math.inf)),
-    **dict.fromkeys(("momentum", "milestones", "val_fraction", "drop", "ema"), (0, 1)),
+    **dict.fromkeys(("momentum", "milestones", "val_fraction", "drop", "ema", "cutout"), (0, 1)),
     **dict.fromkeys(("lr", "head_lr"), (ABOVE_ZERO, math.inf)),
     **dict.fromkeys(("mixup", "cutmix"), (0, TO_ONE)),
     "area": (ABOVE_ZERO, TO_ONE),
@@ -195,8 +201,13 @@ class Config(Settings):
     --pretrained means too."""
     seed: int = 0
     """Seed of everything random in training; the data subset does not depend on it."""
+    flips: bool = False
+    """Also evaluate with the mean logits of every image and its mirror image; the result has these
+    figures as `flips`, beside the plain ones."""
     adaptive: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
     """Options that are still to be set from the data; one that is given leaves this list."""
+    recipe_name: Annotated[str, tyro.conf.Suppress] = ""
+    """Name of the recipe that set the defaults; empty without one."""
     files: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     machine: MachineConfig = field(default_factory=MachineConfig)

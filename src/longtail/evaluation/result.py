@@ -138,7 +138,8 @@ class Result(Generic[Details]):
     """What only a classifier, or only a detector, has."""
     cost: Cost
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    """A strength or a rule that held-out data chose, and all candidates; empty without a choice."""
+    """A strength or a rule that held-out data chose, and all candidates; the name of a recipe.
+    Empty without these."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.title}: {tables.describe_splits(self._splits)})"
@@ -273,7 +274,7 @@ def make_result(
         ),
         details=_classifier_details(data, evaluation, recipe["files"]),
         cost=cost,
-        chosen=chosen,
+        chosen={**chosen, **({"recipe": config.recipe_name} if config.recipe_name else {})},
         metrics=metrics,
     )
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from longtail.data.base import Data, Split
+from longtail.data.base import ClassCounts, Data, Split
 from longtail.evaluation.accuracy import Scores, accuracy, score
 from longtail.evaluation.alpha import cosines, label_free_alpha
 from longtail.evaluation.likelihood import Fit, fit_likelihood
@@ -60,6 +60,20 @@ def score_parts(method: Method, head: Head, features: Features, data: Data) -> E
     scores = score(head, features.evaluated, data.evaluated.labels)
     held_out = score(head, *features.held_out) if features.held_out else None
     return Evaluation(head, features, scores, held_out)
+
+
+def score_flips(
+    evaluation: Evaluation, mirrored: Tensor, alpha: float | None, counts: ClassCounts
+) -> dict[str, float | None]:
+    """Return the accuracies of the mean logits of every image and its mirror image.
+
+    `mirrored` are the features (N, D) of the mirror images of the evaluated part.
+    """
+    plain = evaluation.scores
+    other = score(evaluation.head, mirrored, plain.labels)
+    logits = (plain.at(alpha or 0.0) + other.at(alpha or 0.0)) / 2
+    figures = accuracy(logits, plain.labels, counts)
+    return {**figures.splits(), "class_mean": figures.class_mean}
 
 
 def _apply_rule(method: Method, head: Head, features: Features, data: Data) -> Head:

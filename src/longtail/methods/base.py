@@ -19,6 +19,8 @@ Loss = Callable[[Outputs, Tensor, State], Tensor]
 Mix = Callable[[Tensor, Tensor, State], tuple[Tensor, Tensor]]
 """(inputs, target, state) -> (inputs, soft target)."""
 Sampler = Literal["instance", "class", "square-root", "reversed"]
+View = Literal["simclr"]
+"""Name of an augmentation that makes a further view of an image."""
 Auto = float | Literal["auto"]
 """A number, or `auto` to choose it on held-out data."""
 
@@ -44,6 +46,8 @@ class Batch(NamedTuple):
 
     inputs: Tensor  # (B, C, H, W) normalised images, or (B, D) embeddings
     target: Tensor  # (B,) classes or (B, C) soft
+    labels: Tensor | None = None  # (B,) classes before any mixing
+    views: Tensor | None = None  # (V * B, C, H, W) further views, one after another, never mixed
 
 
 class Model(nn.Module):
@@ -59,18 +63,47 @@ class Model(nn.Module):
         super().__init__()
         self.backbone, self.head, self.drop = backbone, head, drop
 
-    def forward(self, *inputs: Tensor, scale: Tensor | None = None) -> Outputs:
+    def forward(
+        self, *inputs: Tensor, scale: Tensor | None = None, views: Tensor | None = None
+    ) -> Outputs:
         """Return features (B, D) and logits (B, C) of one batch, or of one for each branch.
 
         The P equal parts of a feature are multiplied by `scale` (P,) before they enter the head.
+        Further `views` (V * B, C, H, W) of one batch pass the network together with it, so that
+        batch normalisation sees them all; the head sees only the batch.
         """
-        features = seen = inputs[0] if self.takes_features else self.backbone(*inputs)
+        others = None
+        if views is not None:
+            (batch,) = inputs
+            both = self.backbone(torch.cat([batch, views]))
+            features, others = both[: len(batch)], both[len(batch) :].unflatten(0, (-1, len(batch)))
+        else:
+            features = inputs[0] if self.takes_features else self.backbone(*inputs)
+        seen = features
         if scale is not None:
             parts = features.unflatten(1, (len(scale), -1)) * scale[:, None]  # (B, P, D/P)
             seen = parts.flatten(1)
         if self.drop:
             seen = F.dropout(seen, self.drop, self.training)
-        return Outputs(features, self.head(seen))
+        return Outputs(features, self.head(seen), others)
+
+
+class ModelWithParts(Model):
+    """A model in a stage that has parts: it shares the modules of `model` and adds the parts.
+
+    The state of `model` itself does not hold them, so they are never shipped.
+    """
+
+    def __init__(self, model: Model, parts: nn.Module):
+        super().__init__(model.backbone, model.head, model.drop)
+        self.parts = parts
+
+    def forward(
+        self, *inputs: Tensor, scale: Tensor | None = None, views: Tensor | None = None
+    ) -> Outputs:
+        """Return what the model does, and what the parts make of the views."""
+        outputs = super().forward(*inputs, scale=scale, views=views)
+        return outputs._replace(parts=self.parts(outputs.views, self.head))
 
 
 def everything(model: Model) -> Iterable[nn.Parameter]:
@@ -97,7 +130,7 @@ def compute_centroids(features: Tensor, labels: Tensor, classes: int) -> Tensor:
 def plain_step(model: nn.Module, loss: Loss, batches: list[Batch], state: State) -> Tensor:
     """Return the loss of one forward pass, for a stage with one sampler."""
     (batch,) = batches
-    return loss(model(batch.inputs), batch.target, state)
+    return loss(model(batch.inputs, views=batch.views), batch.target, state)
 
 
 @dataclass(frozen=True)
@@ -105,8 +138,8 @@ class Stage:
     """A part of training.
 
     Its functions run in a CUDA graph: they must not branch on the value of a tensor. A stage that
-    has a `prepare`, or trains other parameters than the stage before, starts with a new optimiser
-    and schedule. Otherwise both continue.
+    has a `prepare`, or trains other parameters or parts than the stage before, starts with a new
+    optimiser and schedule. Otherwise both continue.
     """
 
     loss: Loss = cross_entropy
@@ -125,6 +158,12 @@ class Stage:
     """Whether `loss` and `step` take soft targets."""
     share: float = 1.0
     """Epochs of this stage as a fraction of `--epochs`."""
+    views: tuple[View, ...] = ()
+    """Augmentations, each of which makes one more view of every image of the batch."""
+    parts: Callable[[int, int], nn.Module] | None = None
+    """(dim, classes) -> modules that are trained and checkpointed with the stage, such as a
+    projection, and never shipped. Called with the views (V, B, D) and the head, they return the
+    tensors that become `Outputs.parts`."""
 
 
 class HeldOut(NamedTuple):
@@ -224,6 +263,11 @@ class Method:
         """Whether a loss, the rule or a sampler needs the class counts."""
         samplers = {sampler for stage in self.stages for sampler in stage.samplers}
         return self.weighs_counts or samplers != {"instance"}
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """Name of each kind of further view that a stage asks for, once."""
+        return tuple(dict.fromkeys(view for stage in self.stages for view in stage.views))
 
     @property
     def changes(self) -> tuple[str, ...]:

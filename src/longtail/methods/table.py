@@ -13,8 +13,9 @@ INTRODUCTION = """# Methods
 Train with `longtail train DATA --method NAME`, with several methods as `NAME,NAME`, or with `all`.
 This page is generated from the code of the methods; `longtail methods --out FILE` writes it too.
 
-- **paper**: the one that introduced the method. `auto`, `deconfound-balanced` and the methods with
-  `self-prior` are our own; theirs is the paper that they build on.
+- **paper**: the one that introduced the method. `auto`, `deconfound-balanced`,
+  `deconfound-contrastive` and the methods with `self-prior` are our own; theirs is the paper that
+  they build on.
 - **stages**: epochs of each stage, as fractions of `--epochs`.
 - **needs counts**: whether the loss, the sampler or the rule uses the number of training images of
   each class.
@@ -27,13 +28,18 @@ MEANINGS = {
     "alpha": "how much of the indirect effect to remove at test time; 0 removes nothing",
     "attract": "weight of the large-margin loss",
     "beta": "a class of n images weighs (1 - beta) / (1 - beta^n)",
+    "classify": "weight of the loss of the head",
     "concentration": "c of Beta(c, c), from which the weights of the mixture are drawn",
+    "contrast": "weight of the contrastive loss",
     "defer": "fraction of the epochs before re-weighting starts",
     "gamma": "power by which easy images lose weight; 0 weighs all alike",
     "deconfound gamma": "added to the norm of each class weight",
     "deconfound-tde gamma": "added to the norm of each class weight",
     "deconfound-balanced gamma": "added to the norm of each class weight",
     "deconfound-self-prior gamma": "added to the norm of each class weight",
+    "deconfound-contrastive gamma": "added to the norm of each class weight",
+    "deconfound-contrastive-tde gamma": "added to the norm of each class weight",
+    "deconfound-contrastive-self-prior gamma": "added to the norm of each class weight",
     "auto gamma": "added to the norm of each class weight",
     "rule": "a rule such as tde:1 or self-prior:1, or one whose strength is chosen, such as tde",
     "thorough": "also train deconfound-balanced and balanced-softmax, which compete as well",
@@ -48,6 +54,7 @@ MEANINGS = {
     "tau": "scale of the logits",
     "decouple-tau-norm tau": "power of the norm that each class weight is divided by",
     "logit-adjustment tau": "factor of the log prior that is subtracted from the logits",
+    "temperature": "divides the similarities of the contrastive loss",
     "threshold": "classes with less than this fraction of an equal share of images are rare",
 }
 """Short meanings of options, or of a method's option where it differs; others have none."""

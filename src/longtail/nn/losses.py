@@ -20,6 +20,10 @@ class Outputs(NamedTuple):
     """(B, D)."""
     logits: Tensor
     """(B, C)."""
+    views: Tensor | None = None
+    """(V, B, D) features of further views, in a stage that asks for them."""
+    parts: tuple[Tensor, ...] = ()
+    """What the parts of the stage return for the views."""
 
 
 class State(NamedTuple):

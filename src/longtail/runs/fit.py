@@ -26,6 +26,7 @@ from longtail.training.launch import explain_out_of_memory, launch
 from longtail.training.loop import Progress
 from longtail.training.model import fit_weights
 from longtail.training.probe import check_fits
+from longtail.training.recipes import read_recipe
 
 
 def fit(
@@ -34,6 +35,7 @@ def fit(
     *,
     out: Path | str,
     seeds: Sequence[int] | None = None,
+    recipe: Path | str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | Literal[False] | None = None,
@@ -48,6 +50,8 @@ def fit(
             `deconfound-tde`.
         out: the run folder; several seeds go to OUT/METHOD/sSEED.
         seeds: train one run for each and return a list.
+        recipe: name of a recipe, such as "frontier", or YAML file; it sets the defaults of all
+            other options.
         resume: continue the run in `out`.
         overwrite: replace the run in `out`.
         progress: called after steps and epochs. By default a terminal or a notebook shows them;
@@ -58,7 +62,9 @@ def fit(
     loaded = data if isinstance(data, Data) else None
     name = loaded.full_name if loaded else data_sets.name_data(data)
     vectors = loaded.embeddings if loaded else data_sets.holds_embeddings(data)
-    config = Config.preset(name, embeddings=vectors).with_options(**options)
+    preset = Config.preset(name, embeddings=vectors)
+    config = read_recipe(recipe, name) if recipe else preset
+    config = config.with_options(**options)
     config = config.with_options(method=method) if method else config
     if loaded:
         data_sets.check_loaded(loaded, options)

@@ -91,7 +91,8 @@ def count_replicas(
     free = torch.cuda.mem_get_info(fabric.device)[0] if on_cuda(fabric) else math.inf
     largest = 1
     for job in jobs:
-        batch = size * probes[job.run].activations * job.config.train.batch_size
+        views = 1 + max(len(stage.views) for stage in job.method.stages)
+        batch = size * probes[job.run].activations * views * job.config.train.batch_size
         largest = max(largest, batch // job.config.machine.accumulate)
     return int(min(jobs[0].config.machine.replicas, len(jobs), max(1.0, 0.8 * free / largest)))
 

@@ -18,7 +18,7 @@ from longtail.methods.base import Method
 from longtail.nn.published import describe_inputs
 from longtail.nn.weights import identify
 from longtail.runs.folder import Run
-from longtail.training.batches import choose_mix
+from longtail.training.inputs import choose_mix
 from longtail.training.model import use_inputs_of_weights
 from longtail.training.schedule import ends_in_warmup, schedule_stages
 
@@ -51,7 +51,7 @@ class Job:
         del tree["weights"]
         if self.config.weights:
             tree["weights"] = self.weights_id  # wherever the file lies
-        for place in ("machine", "files", "data", "adaptive"):
+        for place in ("machine", "files", "data", "adaptive", "recipe_name", "flips"):
             del tree[place]
         text = json.dumps([tree, data.identity], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -88,6 +88,13 @@ class Job:
                 f"{data.name} has no test and no validation part to evaluate on: add one (with "
                 "lists, --test-list), or hold out training images with --val-fraction 0.2"
             )
+        if data.embeddings and self.method.views:
+            raise UserError(
+                f"{self.config.method} compares views of images, and {data.name} has none: leave "
+                "this method out"
+            )
+        if data.embeddings and self.config.flips:
+            raise UserError(f"--flips mirrors images, and {data.name} has none: leave it out")
         if data.embeddings and choose_mix(self.config.train):
             raise UserError(
                 f"--mixup and --cutmix mix images, and {data.name} has none: leave both at 0"
@@ -120,6 +127,11 @@ def resolve(config: Config) -> tuple[Config, Method]:
     config.check()
     options = methods.parse_options(config.method, config.options)
     method = methods.build(config.method, options)
+    if config.train.freeze and method.views:
+        raise UserError(
+            f"{config.method} compares views of images, and --freeze trains on features that are "
+            "computed once: leave out --freeze or this method"
+        )
     check_mix(config, method)
     config = replace(config, options=options, backbone=method.backbone or config.backbone)
     return config if "backbone" in config.adaptive else set_interpolation(config), method
@@ -142,6 +154,11 @@ def check_mix(config: Config, method: Method) -> None:
             "must be at most 1"
         )
     if not choose_mix(config.train):
+        if config.train.donors != "instance" and "cutmix" not in config.adaptive:
+            raise UserError(
+                f"--donors {config.train.donors} names images to mix in, and nothing is mixed: add "
+                "--cutmix 0.5 or --mixup 0.5"
+            )
         return
     if config.train.freeze:
         raise UserError(

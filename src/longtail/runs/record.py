@@ -59,6 +59,10 @@ def evaluate_training(
             features = scoring.extract_parts(data, winner.features)
         evaluation = scoring.score_parts(method, winner.model.head, features, data)
         alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
+        chosen = dict(decision.chosen)
+        if job.config.flips:
+            mirrored = winner.mirrored_features(data.evaluated)
+            chosen["flips"] = scoring.score_flips(evaluation, mirrored, alpha, data.counts)
         cost = results.ClassifierCost(
             # of a rival, if one has won
             training_id=replace(job, method=method).training_id(replica.data),
@@ -70,7 +74,7 @@ def evaluate_training(
             replicas=len(training.replicas),
         )
         choice = (alpha, decision.rule)
-        result = results.make_result(job.config, data, evaluation, choice, cost, decision.chosen)
+        result = results.make_result(job.config, data, evaluation, choice, cost, chosen)
         if fabric.global_rank == 0:
             if job is not group[0]:
                 job.run.write_metrics(group[0].run.metrics)

@@ -19,14 +19,20 @@ from longtail.evaluation import accuracy as measures
 from longtail.evaluation import tables
 from longtail.evaluation.alpha import GRID, choose_alpha
 from longtail.evaluation.result import ClassifierCost, ClassifierResult, make_result
-from longtail.evaluation.scoring import Evaluation, choose_label_free, extract_parts, score_parts
+from longtail.evaluation.scoring import (
+    Evaluation,
+    choose_label_free,
+    extract_parts,
+    score_flips,
+    score_parts,
+)
 from longtail.methods.base import Auto, Method, Model
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.nn.preprocess import Preprocess
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job, resolve
-from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
+from longtail.training.inputs import build_preprocess
 from longtail.training.launch import launch
 from longtail.training.model import build_model, load_weights, use_inputs_of_weights
 
@@ -52,7 +58,15 @@ class OpenRun:
 
     def features(self, split: Split) -> Tensor:
         """Extract features (N, D) of images, which are prepared as the training images were."""
-        return extract(self.model, split, self.preprocess, self.fabric, self.job.config.machine)
+        return self._extract(split)
+
+    def mirrored_features(self, split: Split) -> Tensor:
+        """Extract features (N, D) of the mirror images of `split`."""
+        return self._extract(split, mirrored=True)
+
+    def _extract(self, split: Split, *, mirrored: bool = False) -> Tensor:
+        place = self.preprocess, self.fabric, self.job.config.machine
+        return extract(self.model, split, *place, mirrored=mirrored)
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -186,6 +200,9 @@ def evaluate_own(
     cost = ClassifierCost.from_json(stored)
     kept = ("rule", "strength", "candidates") if alpha is None else ()
     chosen = {key: stored[key] for key in kept if key in stored}
+    if opened.job.config.flips:
+        mirrored = opened.mirrored_features(opened.data.evaluated)
+        chosen["flips"] = score_flips(opened.evaluation, mirrored, choice[0], opened.data.counts)
     return make_result(opened.job.config, opened.data, opened.evaluation, choice, cost, chosen)
 
 

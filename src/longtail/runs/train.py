@@ -147,14 +147,15 @@ def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> lis
     replicas = []
     for job in jobs:
         data, train = data_of(job), job.config.train
-        key = identify_batches(data, train)
+        views = job.method.views
+        key = identify_batches(data, train, views)
         if train.freeze:  # features are shared by all that have network, weights and images alike
             seen = TrainConfig(crop_size=train.crop_size)
             key = (key, repr(replace(job.config, method="", options={}, train=seen)))
         if key not in placed and train.freeze:
             placed[key] = place_features(job.config, job.method, data, fabric)
         elif key not in placed:
-            placed[key] = place(data, train, job.config.machine, fabric.device)
+            placed[key] = place(data, train, job.config.machine, fabric.device, views)
         fresh = not job.run.has_checkpoint
         replicas.append(Trainer(job.config, job.method, data, placed[key], fabric, fresh=fresh))
     return replicas

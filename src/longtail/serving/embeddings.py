@@ -35,8 +35,8 @@ from longtail.nn.weights import identify, load_into
 from longtail.runs.folder import Run
 from longtail.runs.reopen import own_data, relaunch
 from longtail.serving.model import read_run
-from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
+from longtail.training.inputs import build_preprocess
 from longtail.training.launch import launch
 from longtail.training.model import use_inputs_of_weights
 

@@ -33,8 +33,8 @@ from longtail.nn.heads import AffineHead, CosineHead, Head
 from longtail.nn.libraries import Backbone, HeadlessNetwork
 from longtail.serving import write as exports
 from longtail.serving.model import ModelDescription, ServedModel
-from longtail.training.batches import build_preprocess
 from longtail.training.features import extract
+from longtail.training.inputs import build_preprocess
 from longtail.training.launch import launch
 from longtail.training.model import Blueprint
 

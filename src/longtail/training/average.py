@@ -1,10 +1,15 @@
-"""An exponential moving average of the weights, kept on the device beside them."""
+"""An exponential moving average of the weights, kept on the device beside them.
+
+Averaged weights give other features than those whose statistics were collected on the way, so
+batch statistics are computed anew once the averages have become the model.
+"""
 
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class WeightAverage:
@@ -64,3 +69,38 @@ class WeightAverage:
         self.steps.copy_(state["steps"])
         for value, saved in zip(self.values, state["values"], strict=True):
             value.copy_(saved)
+
+
+@torch.no_grad()
+def recompute_statistics(model: nn.Module, passes: Iterable[None]) -> None:
+    """Set the batch statistics of `model` to their means over `passes`.
+
+    Each step of the iterator `passes` sends one batch through the model in training mode. A layer
+    whose statistics do not move then keeps them.
+    """
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training and m.momentum]
+    norms = [norm for norm in norms if norm.track_running_stats]
+    buffers = [(norm.running_mean, norm.running_var) for norm in norms]
+    old = [torch.cat(pair) for pair in buffers]  # type: ignore[arg-type]
+    tracked = [norm.num_batches_tracked.clone() for norm in norms]  # type: ignore[union-attr]
+    sums, seen = [torch.zeros_like(each) for each in old], [each.new_zeros(()) for each in old]
+
+    def clear() -> None:
+        for norm in norms:
+            for buffer in (norm.running_mean, norm.running_var, norm.num_batches_tracked):
+                buffer.zero_()  # type: ignore[union-attr]
+
+    clear()
+    for _ in passes:
+        for i, norm in enumerate(norms):
+            # from 0, k calls leave a mean of their statistics times 1 - (1 - momentum)^k
+            weight = 1 - (1 - norm.momentum) ** norm.num_batches_tracked  # type: ignore[operator]
+            sums[i] += torch.cat(buffers[i]) / weight.clamp(min=1e-12)  # type: ignore[arg-type]
+            seen[i] += weight > 0
+        clear()
+    for pair, total, count, before in zip(buffers, sums, seen, old, strict=True):
+        mean = torch.where(count > 0, total / count.clamp(min=1), before)
+        for buffer, values in zip(pair, mean.chunk(2), strict=True):
+            buffer.copy_(values)  # type: ignore[union-attr]
+    for norm, number in zip(norms, tracked, strict=True):
+        norm.num_batches_tracked.copy_(number)  # type: ignore[union-attr]

@@ -1,42 +1,36 @@
 """Where the network inputs of a step come from.
 
 Images that fit the device stay there as uint8; others stream to it from worker processes. Both
-take the same batched functions on the device, with the same result.
+take the same batched functions on the device, with the same result. A stage may ask for further
+views of the images of a batch, each with an augmentation and draws of its own.
 
 Shapes: N training images, B in a batch, stored images (C, H, W).
 """
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from longtail.core.config import MachineConfig, TrainConfig
-from longtail.core.errors import UserError
-from longtail.data.augment.crops import Augmentation, CropFlip, NoAugmentation
-from longtail.data.augment.mix import mix_share
-from longtail.data.augment.photo import ResizedCrop
-from longtail.data.augment.policy import (
-    AutoAugment,
-    Policy,
-    PolicyAugmentation,
-    RandAugment,
-    TrivialAugment,
-)
+from longtail.data.augment.crops import Augmentation, NoAugmentation
 from longtail.data.base import Data, Split
 from longtail.data.decoding.host import cores_per_process, count_processes
 from longtail.data.decoding.images import ImageChunk
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.decoding.workers import CHUNK, read_chunks
-from longtail.methods.base import Mix
-from longtail.nn.losses import State
-from longtail.nn.preprocess import Preprocess, to_channels_last
+from longtail.methods.base import View
+from longtail.nn.preprocess import to_channels_last
+from longtail.training.inputs import (
+    augment_views,
+    build_preprocess,
+    choose_augmentation,
+    choose_view,
+    input_size,
+)
 
-SMALL = 64
-"""Largest side of the inputs for which a policy uses padded crops and CIFAR-10's AutoAugment."""
 RESIDENT_SHARE = 0.5
 """Part of the device's memory that resident images may take; the network needs the rest."""
 
@@ -58,10 +52,21 @@ class ResidentBatches:
     capturable = True
     """Whether a CUDA graph can hold `draw`."""
 
-    def __init__(self, data: Data, train: TrainConfig, device: torch.device):
+    def __init__(
+        self,
+        data: Data,
+        train: TrainConfig,
+        device: torch.device,
+        views: Sequence[View] = (),
+    ):
         self.augmentation = choose_augmentation(data, train)
+        self.views = {name: choose_view(name, data, train) for name in views}
+        images = data.train.input_tensor
+        prepared = self.augmentation.prepare(images)
         # (N, C, H, W) uint8 images, prepared, or (N, D) embeddings
-        self.source = self.augmentation.prepare(data.train.input_tensor).to(device)
+        self.source = prepared.to(device)
+        # (N, C, H, W) images that are not prepared, for further views
+        self.images = images.to(device) if views and prepared is not images else self.source
         self.labels = data.train.labels.to(device)  # (N,)
         self.preprocess = build_preprocess(data, train).to(device)
 
@@ -72,6 +77,16 @@ class ResidentBatches:
         """Network inputs of the rows in `index` (B,), augmented by their `draws` (B, P)."""
         return to_channels_last(self.preprocess(self.augmentation(self.source, index, draws)))
 
+    def draw_views(
+        self, index: Tensor, names: Sequence[View], draws: Sequence[Tensor], sampler: int
+    ) -> Tensor:
+        """Network inputs (V * B, C, H, W) of further views of the rows in `index` (B,).
+
+        The view called names[v] of each row is augmented by draws[v] (B, P).
+        """
+        views = augment_views(self.images, index, self.views, names, draws)
+        return to_channels_last(self.preprocess(views))
+
 
 class StreamedBatches:
     """Batches that worker processes read, for a training set too large for the device."""
@@ -80,13 +95,20 @@ class StreamedBatches:
     """A CUDA graph cannot wait for workers."""
 
     def __init__(
-        self, data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device
+        self,
+        data: Data,
+        train: TrainConfig,
+        machine: MachineConfig,
+        device: torch.device,
+        views: Sequence[View] = (),
     ):
+        self.views = {name: choose_view(name, data, train) for name in views}
         self.inputs, self.machine, self.device = data.train.inputs, machine, device
         self.labels = data.train.labels.to(device)
         self.augmentation = choose_augmentation(data, train)
         self.preprocess = build_preprocess(data, train).to(device)
         self._streams: list[Iterator[Tensor]] = []
+        self._latest: dict[int, Tensor] = {}  # images (B, C, H, W) that each sampler drew last
 
     def begin_epoch(self, orders: Sequence[Tensor], sizes: Sequence[int]) -> None:
         """Start the workers on the rows of each sampler, in batches of `sizes`."""
@@ -98,9 +120,20 @@ class StreamedBatches:
 
     def draw(self, index: Tensor, draws: Tensor, sampler: int) -> Tensor:
         """Network inputs of the sampler's next batch, which holds the rows in `index` (B,)."""
-        source = self.augmentation.prepare(next(self._streams[sampler]))
+        images = next(self._streams[sampler])
+        if self.views:
+            self._latest[sampler] = images
+        source = self.augmentation.prepare(images)
         places = torch.arange(len(index), device=self.device)
         return to_channels_last(self.preprocess(self.augmentation(source, places, draws)))
+
+    def draw_views(
+        self, index: Tensor, names: Sequence[View], draws: Sequence[Tensor], sampler: int
+    ) -> Tensor:
+        """Network inputs (V * B, C, H, W) of further views of the batch that `draw` drew last."""
+        places = torch.arange(len(index), device=self.device)
+        views = augment_views(self._latest.pop(sampler), places, self.views, names, draws)
+        return to_channels_last(self.preprocess(views))
 
 
 class FeatureBatches:
@@ -116,6 +149,7 @@ class FeatureBatches:
         self.augmentation = NoAugmentation()
         self.source = features  # (N, D)
         self.labels = data.train.labels.to(features.device)  # (N,)
+        self.views: dict[View, Augmentation] = {}
         self.preprocess = build_preprocess(data, train).to(features.device)  # for other images
         self._others: dict[int, tuple[Split, Tensor]] = {}  # by id; the split keeps its id taken
 
@@ -132,83 +166,37 @@ class FeatureBatches:
         """Features (B, D) of the rows in `index` (B,)."""
         return self.source[index]
 
+    def draw_views(
+        self, index: Tensor, names: Sequence[View], draws: Sequence[Tensor], sampler: int
+    ) -> Tensor:
+        """Raise: features have no further views, and a plan with them is refused."""
+        raise NotImplementedError
+
 
 Batches = ResidentBatches | StreamedBatches | FeatureBatches
 
 
-def place(data: Data, train: TrainConfig, machine: MachineConfig, device: torch.device) -> Batches:
-    """Put the training set on the device if it fits there, else stream it."""
+def place(
+    data: Data,
+    train: TrainConfig,
+    machine: MachineConfig,
+    device: torch.device,
+    views: Sequence[View] = (),
+) -> Batches:
+    """Put the training set on the device if it fits there, else stream it.
+
+    `views` names the further views that stages will ask for.
+    """
     if must_stream(data, device):
-        return StreamedBatches(data, train, machine, device)
-    return ResidentBatches(data, train, device)
+        return StreamedBatches(data, train, machine, device, views)
+    return ResidentBatches(data, train, device, views)
 
 
-def choose_augmentation(data: Data, train: TrainConfig) -> Augmentation:
-    """Choose the augmentation that `train` asks for, sized for the images of `data`."""
-    if data.embeddings or train.augment == "none":
-        return NoAugmentation()
-    stored, seen = stored_size(data), input_size(data, train)
-    small = max(seen) <= SMALL
-    policies: dict[str, Policy] = {
-        "trivialaugment": TrivialAugment(),
-        "randaugment": RandAugment(),
-        "autoaugment": AutoAugment("cifar10" if small else "imagenet"),
-    }
-    if train.augment in policies:
-        spatial = replace(train, augment="crop-flip" if small else "resized-crop", jitter=0.0)
-        shape = (data.train.inputs.shape[1], *seen)
-        return PolicyAugmentation(
-            choose_augmentation(data, spatial), policies[train.augment], shape
-        )
-    if train.augment == "resized-crop":
-        return ResizedCrop(stored, seen, train.jitter, train.flip, train.area)
-    if max(seen[side] - stored[side] for side in (0, 1)) > 2 * train.pad:
-        raise UserError(
-            f"--crop-size {train.crop_size} is larger than the padded image of "
-            f"{stored[0]}x{stored[1]} pixels: --augment resized-crop enlarges images"
-        )
-    return CropFlip(stored, seen, train.pad, flip=train.flip and train.augment == "crop-flip")
-
-
-def identify_batches(data: Data, train: TrainConfig) -> Hashable:
+def identify_batches(data: Data, train: TrainConfig, views: Sequence[View] = ()) -> Hashable:
     """Return a value that trainings share if they can share their batches."""
     size = None if data.embeddings else input_size(data, train)
-    augmentation = choose_augmentation(data, train)
-    return data.subset_sha256, data.train.inputs.shape, data.mean, data.std, size, augmentation
-
-
-def choose_mix(train: TrainConfig) -> Mix | None:
-    """Choose how `train` mixes the images of a batch; None if it does not."""
-    if not train.mixup and not train.cutmix:
-        return None
-
-    def mix(inputs: Tensor, target: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        classes, shares = len(state.counts), {"mixup": train.mixup, "cutmix": train.cutmix}
-        return mix_share(inputs, target, classes, state.generator, **shares)
-
-    return mix
-
-
-def build_preprocess(data: Data, train: TrainConfig) -> Preprocess:
-    """Build the preprocessing that `train` asks for, with the statistics of `data`."""
-    return Preprocess(data.mean, data.std, None if data.embeddings else input_size(data, train))
-
-
-def input_size(data: Data, train: TrainConfig) -> tuple[int, int]:
-    """(H, W) of the network's inputs."""
-    return stored_size(data) if train.crop_size is None else (train.crop_size, train.crop_size)
-
-
-def stored_size(data: Data) -> tuple[int, int]:
-    """(H, W) of the stored images."""
-    return data.train.inputs.shape[2], data.train.inputs.shape[3]
-
-
-def sample_input(data: Data, train: TrainConfig) -> Tensor:
-    """One network input of the right shape, to try a network out."""
-    if data.embeddings:
-        return data.train.input_tensor[:1]
-    return torch.zeros(1, data.train.inputs.shape[1], *input_size(data, train))
+    augmentations = choose_augmentation(data, train), *(choose_view(v, data, train) for v in views)
+    return data.subset_sha256, data.train.inputs.shape, data.mean, data.std, size, augmentations
 
 
 def stream_batches(

@@ -12,7 +12,8 @@ from longtail.data.base import Data, Split
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.methods.base import Method, Model
 from longtail.nn.preprocess import Preprocess, to_channels_last
-from longtail.training.batches import FeatureBatches, build_preprocess, stream_batches
+from longtail.training.batches import FeatureBatches, stream_batches
+from longtail.training.inputs import build_preprocess
 from longtail.training.model import build_model
 
 EVALUATION_BATCH = 1000
@@ -25,11 +26,18 @@ CPU_SIZE = 1000 * 3 * 32 * 32
 
 @torch.no_grad()
 def extract(
-    model: Model, split: Split, preprocess: Preprocess, fabric: Fabric, machine: MachineConfig
+    model: Model,
+    split: Split,
+    preprocess: Preprocess,
+    fabric: Fabric,
+    machine: MachineConfig,
+    *,
+    mirrored: bool = False,
 ) -> Tensor:
-    """Extract the features (N, D) of `split` in evaluation mode, as float32.
+    """Extract the features (N, D) of `split`, or of its mirror images, in evaluation mode.
 
-    Every rank fills its own rows of a zero matrix; the sum over ranks has all rows, each once.
+    They are float32. Every rank fills its own rows of a zero matrix; the sum over ranks has all
+    rows, each once.
     """
     training = model.training
     model.eval()
@@ -45,9 +53,10 @@ def extract(
         batches = (inputs[part.to(inputs.device)].to(fabric.device) for part in parts)
     pairs = zip(parts, batches, strict=True)
     for part, batch in log_progress("extracted features of", pairs, len(rows), size):
+        seen = preprocess(batch).flip(-1) if mirrored else preprocess(batch)
         with fabric.autocast():
             # forward itself: calling a compiled backbone would compile it again for these shapes
-            output = model.backbone.forward(to_channels_last(preprocess(batch)))
+            output = model.backbone.forward(to_channels_last(seen))
         features[part.to(fabric.device)] = output.float()
     model.train(training)
     if fabric.world_size > 1:

@@ -13,7 +13,7 @@ from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.data.decoding.host import count_processes
-from longtail.training.batches import sample_input
+from longtail.training.inputs import sample_input
 
 WAIT = timedelta(hours=6)
 """How long ranks wait for rank 0, which alone evaluates and writes. On LVIS that takes longer than

@@ -101,7 +101,7 @@ def _record(trainer: Trainer, epoch: int, began: float) -> Record:
         "lr": trainer.state.lr.item(),
         "mu": trainer.state.mu.item(),
         "seconds": seconds,
-        "images_per_second": trainer.images_per_epoch * len(trainer.orders) / seconds,
+        "images_per_second": trainer.images_in(epoch, epoch + 1) / seconds,
     }
 
 

@@ -23,7 +23,7 @@ from longtail.nn.heads import Head, NormalisedHead
 from longtail.nn.libraries import ImageSize
 from longtail.nn.preprocess import Preprocess
 from longtail.nn.published import describe_inputs
-from longtail.training.batches import input_size
+from longtail.training.inputs import input_size
 
 logger = logging.getLogger(__name__)
 

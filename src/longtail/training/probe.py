@@ -14,7 +14,7 @@ from longtail.data.base import Data
 from longtail.methods.base import Method
 from longtail.nn import backbones
 from longtail.nn.libraries import Backbone
-from longtail.training.batches import choose_augmentation, sample_input
+from longtail.training.inputs import choose_augmentation, sample_input
 from longtail.training.model import check_backbone
 
 logger = logging.getLogger(__name__)

@@ -31,11 +31,15 @@ class ScheduledStage:
 def schedule_stages(stages: Sequence[Stage], epochs: int) -> list[ScheduledStage]:
     """Give every stage its share of `epochs`, one stage after the other.
 
-    A stage is fresh if it prepares the model or trains other parameters than the stage before. A
-    learning-rate schedule spans a fresh stage and those after it that are not.
+    A stage is fresh if it prepares the model or trains other parameters or parts than the stage
+    before. A learning-rate schedule spans a fresh stage and those after it that are not.
     """
+
+    def trained(stage: Stage) -> tuple[object, object]:
+        return stage.trains, stage.parts
+
     fresh = [
-        i == 0 or stage.prepare is not None or stage.trains is not stages[i - 1].trains
+        i == 0 or stage.prepare is not None or trained(stage) != trained(stages[i - 1])
         for i, stage in enumerate(stages)
     ]
     shares = list(accumulate(stage.share for stage in stages))

@@ -18,13 +18,15 @@ from torch.nn.utils import get_total_norm
 from longtail.core.config import Config
 from longtail.core.seeding import stream
 from longtail.data.base import Data, Split
-from longtail.data.samplers import epoch_order, rank_order
-from longtail.methods.base import Batch, Method
+from longtail.data.samplers import rank_order
+from longtail.methods.base import Batch, Method, Model, ModelWithParts, Sampler
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
-from longtail.training.average import WeightAverage
-from longtail.training.batches import Batches, FeatureBatches, choose_mix
+from longtail.training.average import WeightAverage, recompute_statistics
+from longtail.training.batches import Batches, FeatureBatches
+from longtail.training.draws import EpochDraws
 from longtail.training.features import extract
+from longtail.training.inputs import choose_mix
 from longtail.training.model import build_model, load_weights
 from longtail.training.optimizer import build_optimizer
 from longtail.training.probe import batch_per_rank, short_batch
@@ -67,8 +69,10 @@ class Trainer:
         """Learning rate, that of the head, and mu, for each step of the epoch."""
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
         self.losses = torch.zeros(len(self.step_sizes), device=device)
-        self.orders: list[Tensor] = []
-        self.draws: list[Tensor] = []
+        self.draws: EpochDraws
+        """Rows and augmentation parameters of the current epoch."""
+        self.trained: Model = self.model
+        """The model, and the parts of the current stage if it has any."""
         self.wrapped: nn.Module = self.model
         self.optimizer: torch.optim.Optimizer | None = None
         self.average: WeightAverage | None = None
@@ -112,23 +116,58 @@ class Trainer:
     def _begin_stage(self, scheduled: ScheduledStage, *, resumed: bool) -> None:
         """Freeze what the stage does not train, prepare it, and start or keep the optimiser."""
         self.current, stage = scheduled, scheduled.stage
+        keep = resumed or not scheduled.fresh
+        self._start_parts(scheduled, keep=keep)
         trained = {id(p) for p in stage.trains(self.model)}
         if self.config.train.freeze:
             trained &= {id(p) for p in self.model.head.parameters()}
-        for parameter in self.model.parameters():
+        if isinstance(self.trained, ModelWithParts):
+            trained |= {id(p) for p in self.trained.parts.parameters()}
+        for parameter in self.trained.parameters():
             parameter.requires_grad_(id(parameter) in trained)
         if stage.prepare and not resumed:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(stream(self.config.seed, "prepare", scheduled.start))
                 features = self.features(self.data.train)
                 stage.prepare(self.model, features, self.batches.labels, self.data.counts)
-        self._start_optimizer(keep=resumed or not scheduled.fresh)
-        order = self._rows_of_rank(torch.arange(len(self.data.train)))
-        draws = self.batches.augmentation.draw(len(order), torch.Generator())
-        device = self.fabric.device
-        self.orders = [torch.zeros_like(order, device=device) for _ in stage.samplers]
-        # a capture runs on them, and a crop of no pixels would index outside of a table
-        self.draws = [draws.to(device, copy=True) for _ in stage.samplers]
+        self._start_optimizer(keep=keep)
+        further = [self.batches.views[name] for name in stage.views]
+        self.draws = EpochDraws(
+            self.data,
+            self.config.seed,
+            self._samplers,
+            [self.batches.augmentation, *further],
+            self._rows_of_rank,
+            stop=scheduled.stop,
+            device=self.fabric.device,
+            ahead=self.fabric.device.type == "cuda" and self.batches.capturable,
+        )
+
+    @property
+    def _samplers(self) -> tuple[Sampler, ...]:
+        """The samplers of the current stage, and last that of donors to mix in, if it has one."""
+        stage = self.current.stage
+        mixes = self.mix is not None and stage.mix is None
+        has_donors = mixes and self.config.train.donors == "class"
+        return (*stage.samplers, "class") if has_donors else stage.samplers
+
+    def _start_parts(self, scheduled: ScheduledStage, *, keep: bool) -> None:
+        """Build the parts of the stage, if it has any.
+
+        With `keep`, keep the current ones or restore the checkpoint's.
+        """
+        build = scheduled.stage.parts
+        if build is None:
+            self.trained = self.model
+        elif not keep or self.trained is self.model:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(stream(self.config.seed, "parts", scheduled.start))
+                parts = build(self.model.backbone.dim, len(self.data.classes))
+            if self.config.machine.sync_batchnorm and self.fabric.world_size > 1:
+                parts = nn.SyncBatchNorm.convert_sync_batchnorm(parts)
+            self.trained = ModelWithParts(self.model, parts.to(self.fabric.device))
+            if keep and self._saved:
+                parts.load_state_dict(self._saved["parts"])
 
     def _start_optimizer(self, *, keep: bool) -> None:
         """Build a new optimiser and weight average.
@@ -138,9 +177,9 @@ class Trainer:
         if self.optimizer is not None and keep:
             return
         train = self.config.train
-        self.optimizer = build_optimizer(train, self.model, self.state.lr, self.head_lr)
-        self.average = WeightAverage(self.model, train.ema) if train.ema else None
-        self.wrapped = self.fabric.setup_module(self.model)
+        self.optimizer = build_optimizer(train, self.trained, self.state.lr, self.head_lr)
+        self.average = WeightAverage(self.trained, train.ema) if train.ema else None
+        self.wrapped = self.fabric.setup_module(self.trained)
         if self._saved and keep:
             rates = [group["lr"] for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(self._saved["optimizer"])
@@ -161,13 +200,9 @@ class Trainer:
         self._set_rates()
         rank = self.fabric.global_rank
         self.state.generator.manual_seed(stream(self.config.seed, "step", epoch, rank))
-        samplers = self.current.stage.samplers
-        drawn = [self._draw_epoch(kind, epoch, i) for i, kind in enumerate(samplers)]
-        for i, (order, draws) in enumerate(drawn):
-            self.orders[i].copy_(order)
-            self.draws[i].copy_(draws)
+        orders = self.draws.fill(epoch)
         sizes = [size // self.parts for size in self.step_sizes for _ in range(self.parts)]
-        self.batches.begin_epoch([order for order, _ in drawn], sizes)
+        self.batches.begin_epoch(orders, sizes)
         self._set_training_mode()
         # layers with randomness of their own, such as dropout, draw from the global generators
         torch.manual_seed(stream(self.config.seed, "layers", epoch, rank))
@@ -175,18 +210,33 @@ class Trainer:
     def end_epoch(self, epoch: int) -> None:
         """Copy rank 0's batch statistics to every rank, so that all evaluate one model.
 
-        At the end of a schedule the averaged weights, if any, become the model.
+        At the end of a schedule the averaged weights, if any, become the model, and an epoch of
+        forward passes computes its batch statistics and its mean feature anew.
         """
-        if self.fabric.world_size > 1:
-            averages = self.average.statistics if self.average else []
-            for buffer in [*self.model.buffers(), *averages]:
-                torch.distributed.broadcast(buffer, 0)
         if self.average and epoch + 1 == self.current.span[1]:
             self.average.replace_weights()
+            if isinstance(self.model.head, NormalisedHead):
+                self.model.head.mean_feature.zero_()
+            self.begin_epoch(epoch)
+            recompute_statistics(self.trained, self._pass_forward())
+        if self.fabric.world_size > 1:
+            averages = self.average.statistics if self.average else []
+            for buffer in [*self.trained.buffers(), *averages]:
+                torch.distributed.broadcast(buffer, 0)
+
+    def _pass_forward(self) -> Iterator[None]:
+        """Send the batches of an epoch through the model, one at each step of the iterator."""
+        for size in self.step_sizes:
+            part = size // self.parts
+            with self.model.head.accumulate_statistics():
+                for first in range(0, size, part):
+                    self._compute_loss(first, first + part)
+                    yield
+            self.cursor += 1
 
     def has_finite_weights(self) -> bool:
         """Whether no weight or statistic is infinite or NaN."""
-        tensors = [*self.model.parameters(), *self.model.buffers()]
+        tensors = [*self.trained.parameters(), *self.trained.buffers()]
         return bool(get_total_norm([t for t in tensors if t.is_floating_point()]).isfinite())
 
     def step(self, size: int) -> None:
@@ -214,14 +264,19 @@ class Trainer:
 
     def _add_gradients(self, start: int, stop: int) -> Tensor:
         """Add the gradients of images `start` to `stop` of the step; return their loss."""
-        places = torch.arange(start, stop, device=self.cursor.device)
-        index = self.cursor * self.full_batch + places  # (B,)
-        batches = [self._draw_batch(i, index) for i in range(len(self.orders))]
-        stage = self.current.stage
-        loss = stage.step(self.wrapped, stage.loss, batches, self.state)
+        loss = self._compute_loss(start, stop)
         loss = loss / self.parts if self.parts > 1 else loss
         self.fabric.backward(loss)
         return loss.detach()
+
+    def _compute_loss(self, start: int, stop: int) -> Tensor:
+        """Return the loss of images `start` to `stop` of the step."""
+        places = torch.arange(start, stop, device=self.cursor.device)
+        index = self.cursor * self.full_batch + places  # (B,)
+        stage = self.current.stage
+        donors = self._draw_donors(index)
+        batches = [self._draw_batch(i, index, donors) for i in range(len(stage.samplers))]
+        return stage.step(self.wrapped, stage.loss, batches, self.state)
 
     def _add_gradients_in_parts(self, size: int) -> Tensor:
         """Add the gradients of `size` images part by part; ranks exchange them at the end."""
@@ -233,27 +288,31 @@ class Trainer:
                     total += self._add_gradients(part * size, (part + 1) * size)
         return total
 
-    def _draw_batch(self, sampler: int, index: Tensor) -> Batch:
+    def _draw_donors(self, index: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Inputs and classes of the donors at the places `index` (B,); None if it has none."""
+        last = len(self.current.stage.samplers)
+        if last == len(self.draws.orders):
+            return None
+        rows = self.draws.orders[last][index]
+        inputs = self.batches.draw(rows, self.draws.parameters[last][0][index], last)
+        return inputs, self.batches.labels[rows]
+
+    def _draw_batch(
+        self, sampler: int, index: Tensor, donors: tuple[Tensor, Tensor] | None = None
+    ) -> Batch:
         """The batch of one sampler at the places `index` (B,) of the epoch."""
-        rows = self.orders[sampler][index]
-        inputs = self.batches.draw(rows, self.draws[sampler][index], sampler)
-        target = self.batches.labels[rows]
-        if mix := self.current.stage.mix or self.mix:
-            inputs, target = mix(inputs, target, self.state)
-        return Batch(inputs, target)
-
-    def _draw_epoch(self, kind: str, epoch: int, position: int) -> tuple[Tensor, Tensor]:
-        """Draw the epoch of one sampler: this rank's rows, and their augmentation (..., P).
-
-        Both are drawn for all ranks together and then split, so global batches are the same,
-        image for image and crop for crop, on any number of ranks.
-        """
-        labels, generator = self.data.train.labels, torch.Generator()
-        generator.manual_seed(stream(self.config.seed, "order", epoch, position))
-        order = epoch_order(kind, labels, self.data.counts, len(labels), generator)
-        generator.manual_seed(stream(self.config.seed, "augment", epoch, position))
-        draws = self.batches.augmentation.draw(len(labels), generator)
-        return self._rows_of_rank(order), self._rows_of_rank(draws)
+        stage, rows = self.current.stage, self.draws.orders[sampler][index]
+        first, *further = (rows[index] for rows in self.draws.parameters[sampler])
+        inputs = self.batches.draw(rows, first, sampler)
+        labels = target = self.batches.labels[rows]
+        views = None
+        if stage.views:
+            views = self.batches.draw_views(rows, stage.views, further, sampler)
+        if stage.mix:
+            inputs, target = stage.mix(inputs, target, self.state)
+        elif self.mix:
+            inputs, target = self.mix(inputs, target, self.state, donors)
+        return Batch(inputs, target, labels, views)
 
     def _rows_of_rank(self, order: Tensor) -> Tensor:
         """The rows of `order` (N, ...) that this rank takes, step by step."""
@@ -264,8 +323,8 @@ class Trainer:
 
     def _set_training_mode(self) -> None:
         """Set training mode, but keep the batch statistics of frozen layers."""
-        self.model.train()
-        for module in self.model.modules():
+        self.trained.train()
+        for module in self.trained.modules():
             own = list(module.parameters(recurse=False))
             if own and not any(p.requires_grad for p in own):
                 module.training = False  # not its children, which may be training
@@ -278,15 +337,19 @@ class Trainer:
             return self.batches.source
         return self.batches.remember(split, self._extract)
 
-    def _extract(self, split: Split) -> Tensor:
-        preprocess = self.batches.preprocess
-        return extract(self.model, split, preprocess, self.fabric, self.config.machine)
+    def mirrored_features(self, split: Split) -> Tensor:
+        """Extract the features (N, D) of the mirror images of `split` in evaluation mode."""
+        return self._extract(split, mirrored=True)
+
+    def _extract(self, split: Split, *, mirrored: bool = False) -> Tensor:
+        place = self.batches.preprocess, self.fabric, self.config.machine
+        return extract(self.model, split, *place, mirrored=mirrored)
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that a step changes."""
         assert self.optimizer is not None
-        yield from self.model.parameters()
-        yield from self.model.buffers()
+        yield from self.trained.parameters()
+        yield from self.trained.buffers()
         for values in self.optimizer.state.values():
             yield from (value for value in values.values() if isinstance(value, Tensor))
         yield from self.average.tensors() if self.average else ()
@@ -296,11 +359,13 @@ class Trainer:
         """All that a resumed training needs besides its configuration."""
         assert self.optimizer is not None
         average = {"average": self.average.state_dict()} if self.average else {}
-        parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        return {**parts, **average}
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        if isinstance(self.trained, ModelWithParts):
+            state["parts"] = self.trained.parts.state_dict()
+        return {**state, **average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the optimiser's part waits until its stage begins."""
+        """Restore what `state_dict` returned; all but the model waits until its stage begins."""
         load_weights(self.model, state["model"], "the checkpoint")
         self._saved = state
 

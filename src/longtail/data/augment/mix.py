@@ -1,6 +1,7 @@
 """Mix the images of a batch with each other, and their targets likewise.
 
-The other image is the neighbour in the batch, which is random because the order of the batch is.
+The other image is the neighbour in the batch, which is random because the order of the batch is;
+or it comes from a second batch of donors.
 
 Shapes: B images of a batch, (C, H, W) each, K classes.
 """
@@ -36,23 +37,26 @@ def mix_share(
     *,
     mixup: float,
     cutmix: float,
+    donors: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Blend a batch with probability `mixup`, paste a box with probability `cutmix`, else keep it.
 
     The batch has one box (CutMix, Yun et al. 2019). It lies anywhere inside the image and covers a
     fraction of it that is uniform in 0..1. Takes inputs (B, C, H, W) of a float type and classes
-    (B,); returns mixed inputs, and targets (B, K) mixed by the number of pixels.
+    (B,), and the same of `donors`, by default the neighbours in the batch; returns mixed inputs,
+    and targets (B, K) mixed by the number of pixels.
     """
     kind, area, top, left = torch.rand(4, generator=generator, device=inputs.device).unbind()
     blended, pasted = kind < mixup, (kind >= mixup) & (kind < mixup + cutmix)
     inside = draw_box(area, top, left, inputs.shape[2:]) & pasted  # (H, W)
     weight = _draw_weight(inputs.device, generator, CONCENTRATION) if mixup else kind
     own = torch.where(blended, weight, (~inside).to(weight))  # (H, W), of the image's own pixels
-    soft = F.one_hot(target, classes).to(inputs.dtype)  # (B, K)
-    donors = torch.cat([inputs[-1:], inputs[:-1]])  # unlike roll it keeps the memory format
-    mixed = own.to(inputs) * inputs + (1 - own).to(inputs) * donors
+    if donors is None:  # unlike roll, cat keeps the memory format
+        donors = torch.cat([inputs[-1:], inputs[:-1]]), target.roll(1)
+    soft, others = (F.one_hot(each, classes).to(inputs.dtype) for each in (target, donors[1]))
+    mixed = own.to(inputs) * inputs + (1 - own).to(inputs) * donors[0]
     share = own.mean().to(inputs)
-    return mixed, share * soft + (1 - share) * soft.roll(1, 0)
+    return mixed, share * soft + (1 - share) * others  # (B, K)
 
 
 def draw_box(area: Tensor, top: Tensor, left: Tensor, size: tuple[int, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""The paper's augmentation of photographs: random resized crop, mirror, colour jitter.
+"""The paper's augmentation of photographs: random resized crop, mirror, colour jitter, grey.
 
 Parameters have torchvision's distributions, and the same parameters give torchvision's images. As
 there, and in the authors' code, each image has its own random order of the three colour
@@ -40,9 +40,14 @@ class ResizedCrop:
     """Whether half of the crops are mirrored."""
     area: float = AREA
     """Least fraction of the image that a crop covers."""
+    grey: float = 0.0
+    """Fraction of the crops that lose their colours."""
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw the columns top, left, height, width, mirrored, then three pairs of `colours`."""
+        """Draw the columns top, left, height, width, mirrored.
+
+        With `jitter`, three pairs of `colours` follow, and with `grey` as well, whether it is grey.
+        """
         boxes = draw_boxes(count, self.stored, generator, area=self.area)
         mirrored = torch.randint(2 if self.flip else 1, (count, 1), generator=generator)
         if not self.jitter:
@@ -52,7 +57,10 @@ class ResizedCrop:
         low = max(0.0, 1 - self.jitter)
         factors = low + (1 + self.jitter - low) * torch.rand(count, 3, generator=generator)
         colours = torch.stack([order, factors], dim=2).flatten(1)  # (count, 6)
-        return torch.cat([boxes, mirrored, colours], dim=1)
+        columns = [boxes, mirrored, colours]
+        if self.grey:
+            columns.append((torch.rand(count, 1, generator=generator) < self.grey).float())
+        return torch.cat(columns, dim=1)
 
     def prepare(self, images: Tensor) -> Tensor:
         return images
@@ -61,7 +69,10 @@ class ResizedCrop:
         images = source[index].to(working_type(source.device))
         images = crop_and_resize(images, parameters[:, :4], parameters[:, 4], self.size)
         if self.jitter and images.shape[1] == len(GREY):
-            images = jitter_colours(images, parameters[:, 5:])
+            images = jitter_colours(images, parameters[:, 5:11])
+            if self.grey:
+                loses = parameters[:, 11].view(-1, 1, 1, 1) > 0
+                images = torch.where(loses, turn_grey(images), images)
         return images
 
 
@@ -137,12 +148,17 @@ def jitter_colours(images: Tensor, colours: Tensor) -> Tensor:
     colours = colours.to(images.dtype)
     for which, factor in zip(colours[:, 0::2].unbind(1), colours[:, 1::2].unbind(1), strict=True):
         which, factor = which.view(-1, 1, 1, 1), factor.view(-1, 1, 1, 1)
-        red, green, blue = (images[:, c : c + 1] * GREY[c] for c in range(3))
-        grey = red + green + blue  # (B, 1, H, W)
+        grey = turn_grey(images)
         other = torch.where(which == CONTRAST, grey.mean((2, 3), keepdim=True), grey)
         other = other * (which != BRIGHTNESS)
         images = (factor * images + (1 - factor) * other).clamp(0, 255)
     return images
+
+
+def turn_grey(images: Tensor) -> Tensor:
+    """Return the grey versions (B, 1, H, W) of `images` (B, 3, H, W)."""
+    red, green, blue = (images[:, c : c + 1] * GREY[c] for c in range(3))
+    return red + green + blue
 
 
 def centre_crop(images: Tensor, size: tuple[int, int]) -> Tensor:

@@ -1,0 +1,235 @@
+"""Trainings of variants of a recipe, each evaluated with every post-hoc rule.
+
+A set of variants is a YAML file: a recipe, a data set, a number of seeds, options that all variants
+share, and the options of each. Every training appends one line of JSON to a file as soon as it has
+ended. Several processes can share a device: each takes its share of the trainings, skips those that
+have a line already, and resumes what was interrupted.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import Tensor
+
+from benchmarks.result_files import format_spread
+from longtail.core.config import Config, MachineConfig
+from longtail.core.errors import UserError, unknown_error
+from longtail.data import load as data_sets
+from longtail.data.base import Data
+from longtail.evaluation.accuracy import accuracy, score
+from longtail.evaluation.alpha import choose_alpha
+from longtail.evaluation.result import round_floats
+from longtail.methods.base import RuleInputs
+from longtail.methods.deconfound import ALPHAS
+from longtail.methods.logit_adjustment import subtract_prior
+from longtail.methods.self_prior import STRENGTHS, subtract_self_prior
+from longtail.nn.heads import Head, NormalisedHead
+from longtail.runs.fit import run_jobs
+from longtail.runs.folder import Run
+from longtail.runs.plan import Job, resolve
+from longtail.runs.reopen import OpenRun, reopen
+from longtail.training.loop import Progress
+from longtail.training.recipes import read_recipe
+
+FOLDER = Path(__file__).parent / "variants"
+HELD_OUT = 0.2
+"""Part of each training class that is evaluated on, instead of the test part, by `--held-out`."""
+KEYS = ("variant", "seed", "data", "evaluated_on", "options")
+"""What tells one line of results from another."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One training: a variant and a seed."""
+
+    variant: str
+    seed: int
+    config: Config
+    options: Mapping[str, Any] = field(hash=False)
+    """What the variant set adds to its recipe."""
+
+    @property
+    def evaluated_on(self) -> str:
+        return self.config.files.evaluate_on
+
+    @property
+    def key(self) -> str:
+        """Text that tells the unit from others, and its line of results too."""
+        line = {
+            "variant": self.variant,
+            "seed": self.seed,
+            "data": self.config.data,
+            "evaluated_on": self.evaluated_on,
+            "options": self.options,
+        }
+        return json.dumps(round_floats(line), sort_keys=True)
+
+
+def read_units(name: str, *, seeds: int | None, held_out: bool, only: Sequence[str]) -> list[Unit]:
+    """Read the set of variants called `name`, or the YAML file `name`, seed by seed.
+
+    With `held_out`, four fifths of each training class are trained on and the rest is evaluated.
+    """
+    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        known = [file.stem for file in FOLDER.glob("*.yaml")]
+        raise unknown_error("set of variants", name, known, f"they are {', '.join(sorted(known))}")
+    tree = yaml.safe_load(path.read_text())
+    tree = {"data": "cifar100-lt:100", "recipe": "frontier", "seeds": 1, "options": {}} | tree
+    units = []
+    for seed in range(seeds or tree["seeds"]):
+        for variant, own in tree["variants"].items():
+            options = tree["options"] | (own or {})
+            if only and not any(word in variant for word in only):
+                continue
+            data = options.get("data", tree["data"])
+            config = read_recipe(tree["recipe"], data).with_options(**options, seed=seed)
+            if held_out:
+                config = config.with_options(val_fraction=HELD_OUT, evaluate_on="val")
+            try:
+                config, _ = resolve(replace(config, adaptive=()))
+            except UserError as error:
+                raise UserError(f"{path}: {variant}: {error}") from None
+            units.append(Unit(variant, seed, config, options))
+    return units
+
+
+def read_lines(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Read the lines of results in `paths`; the last line may be cut short."""
+    lines = []
+    for path in paths:
+        for text in path.read_text().splitlines() if path.exists() else []:
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                continue
+    return lines
+
+
+def select_missing(
+    units: Sequence[Unit], shard: str, done: Sequence[Mapping[str, Any]]
+) -> list[Unit]:
+    """Select the units of a shard, as 0/6 is the first of six, that have no line in `done`."""
+    part, _, parts = shard.partition("/")
+    if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
+        raise UserError(f"--shard {shard}: takes PART/PARTS with PART from 0, such as 0/6")
+    found = {json.dumps({key: line[key] for key in KEYS}, sort_keys=True) for line in done}
+    return [unit for unit in units[int(part) :: int(parts)] if unit.key not in found]
+
+
+def bench_frontier(
+    units: Sequence[Unit],
+    out: Path,
+    *,
+    runs: Path,
+    root: Path | None,
+    machine: MachineConfig,
+    progress: Progress | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Train and evaluate `units` one by one; append the line of each to `out` and yield it."""
+    loaded: dict[Any, Data] = {}
+    for unit in units:
+        config = replace(unit.config, machine=machine)
+        config = config.with_options(root=root) if root else config
+        source = config.data, config.files
+        if source not in loaded:
+            loaded[source] = data_sets.load(*source)
+        place = runs / unit.evaluated_on / config.data.replace(":", "-")
+        job = Job(*resolve(config), Run(place / f"{unit.variant}-s{unit.seed}"))
+        (run,) = run_jobs([job], data=loaded[source], resume=True, progress=progress)
+        line = make_line(unit, reopen(run, loaded[source]))
+        append_line(out, line)
+        yield line
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Append `line` in one write, so that processes can share the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        file.seek(max(0, file.seek(0, 2) - 1))
+        end = file.read(1)
+        cut = end not in (b"", b"\n")  # a killed process left a line without its end
+        file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
+
+
+def make_line(unit: Unit, opened: OpenRun) -> dict[str, Any]:
+    """Make the line of results of a finished training: every rule at every strength."""
+    result, config = opened.job.run.result, opened.job.config
+    facts = {key: result[key] for key in ("backbone", "training_id", "git", "device")}
+    costs = ("seconds", "capture_seconds", "images", "images_per_second", "evaluated_sha256")
+    line = {
+        "variant": unit.variant,
+        "seed": unit.seed,
+        "data": config.data,
+        "evaluated_on": unit.evaluated_on,
+        "options": unit.options,
+        "method": config.method,
+        **facts,
+        **{key: result[key] for key in costs},
+        "train": result["train"],
+        "rules": score_rules(opened),
+    }
+    rounded: dict[str, Any] = round_floats(line)
+    return rounded
+
+
+def score_rules(opened: OpenRun) -> dict[str, dict[str, Any]]:
+    """Return the accuracies of each post-hoc rule, of the head as trained, and with flips."""
+    data, features = opened.data, opened.evaluation.features
+    labels = data.train.labels.to(features.train.device)
+    head = opened.model.head
+    inputs = RuleInputs(head, features.train, labels, features.held_out, data.counts)
+    pair = features.evaluated, opened.mirrored_features(data.evaluated)
+
+    def rate(head: Head, alpha: float = 0.0) -> dict[str, Any]:
+        plain, mirrored = (score(head, part, data.evaluated.labels).at(alpha) for part in pair)
+        return {**_figures(plain, data), "flips": _figures((plain + mirrored) / 2, data)}
+
+    rules: dict[str, dict[str, Any]] = {"as-trained": {"0": rate(head)}}
+    if isinstance(head, NormalisedHead):
+        rules["tde"] = {f"{alpha:g}": rate(head, alpha) for alpha in ALPHAS}
+        if features.held_out is not None:
+            rules["tde"]["chosen"] = choose_alpha(head, *features.held_out)
+    strengths = [strength for strength in STRENGTHS if strength]
+    rules["self-prior"] = {
+        f"{strength:g}": rate(subtract_self_prior(inputs, strength=strength))
+        for strength in strengths
+    }
+    rules["logit-adjustment"] = {
+        f"{tau:g}": rate(subtract_prior(inputs, tau=tau)) for tau in strengths
+    }
+    return rules
+
+
+def _figures(logits: Tensor, data: Data) -> dict[str, float | None]:
+    labels = data.evaluated.labels.to(logits.device)
+    figures = accuracy(logits, labels, data.counts)
+    return {**figures.splits(), "class_mean": figures.class_mean}
+
+
+SHOWN = (("as-trained", "0"), ("tde", "1"), ("self-prior", "1"), ("logit-adjustment", "1"))
+"""Rules, at strengths that were fixed beforehand, in the table."""
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows for a terminal: class means over the seeds, by variant."""
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for line in lines:
+        place = (line["variant"], line["data"], line["backbone"], line["evaluated_on"])
+        groups.setdefault(place, []).append(line)
+    rows = []
+    for cells, group in groups.items():
+        figures = []
+        for rule, strength in SHOWN:
+            found = [line["rules"].get(rule, {}).get(strength) for line in group]
+            figures.append(format_spread(each["class_mean"] for each in found if each))
+        chosen = [line["rules"].get("tde", {}).get("chosen") for line in group]
+        seconds = format_spread((line["seconds"] for line in group), 0)
+        rows.append([*cells, str(len(group)), *figures, format_spread(chosen, 2), seconds])
+    header = ["variant", "data", "backbone", "part", "seeds"]
+    rules = [rule if strength == "0" else f"{rule} {strength}" for rule, strength in SHOWN]
+    return [*header, *rules, "alpha", "seconds"], rows

@@ -1,0 +1,90 @@
+"""Variants are trained once, by any number of processes, and evaluated with every rule."""
+
+import json
+
+import pytest
+
+from benchmarks import frontier
+from benchmarks.command import main as bench_command
+from longtail.core.errors import UserError
+from longtail.runs.folder import Run
+
+VARIANTS = """
+data: digits-lt:20
+seeds: 2
+options: {epochs: 1, batch_size: 64, warmup: 0, augment: crop, cutmix: 0.0, flip: false}
+variants:
+  head: {method: deconfound}
+  counted: {method: balanced-contrastive, contrast: 0.3}
+  linear: {method: baseline}
+"""
+
+
+@pytest.fixture
+def variants(tmp_path):
+    path = tmp_path / "few.yaml"
+    path.write_text(VARIANTS)
+    return str(path)
+
+
+def bench(tmp_path, variants, *words):
+    folders = ("--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs"))
+    bench_command(["frontier", "--variants", variants, "--device", "cpu", *folders, *words])
+
+
+def test_shards_train_every_variant_once_and_skip_what_is_done(variants, tmp_path, capsys):
+    units = frontier.read_units(variants, seeds=None, held_out=False, only=())
+    shards = [frontier.select_missing(units, f"{part}/4", []) for part in range(4)]
+    assert sorted(unit.key for shard in shards for unit in shard) == sorted(u.key for u in units)
+    assert len(units) == 6
+    out = tmp_path / "0.jsonl"
+    bench(tmp_path, variants, "--seeds", "1", "--out", str(out))
+    lines = frontier.read_lines([out])
+    assert [line["variant"] for line in lines] == ["head", "counted", "linear"]
+    for line in lines:
+        rules = line["rules"]
+        assert rules["as-trained"]["0"]["flips"].keys() >= {"overall", "few", "class_mean"}
+        assert ("tde" in rules) == (line["variant"] != "linear")
+        assert len(rules["self-prior"]) == len(rules["logit-adjustment"]) == 8
+        assert line["seconds"] > 0 and line["images_per_second"] > 0
+    run = Run(tmp_path / "runs/frontier/test/digits-lt-20/head-s0")
+    overall = lines[0]["rules"]["as-trained"]["0"]["overall"]
+    assert run.result["overall"] == overall == lines[0]["rules"]["tde"]["0"]["overall"]
+    assert run.result["sweep"]["1"]["overall"] == lines[0]["rules"]["tde"]["1"]["overall"]
+    capsys.readouterr()
+    bench(tmp_path, variants, "--out", str(out), "--dry-run")
+    assert capsys.readouterr().out.splitlines() == [
+        f"{name}  seed 1" for name in ("head", "counted", "linear")
+    ]
+    with out.open("a") as file:
+        file.write('{"variant": "cut sh')  # a line that a killed process left
+    assert frontier.read_lines([out]) == lines
+    frontier.append_line(out, lines[0])
+    assert frontier.read_lines([out]) == [*lines, lines[0]]
+
+
+def test_held_out_leaves_the_test_part_unread(variants, tmp_path, capsys):
+    bench(tmp_path, variants, "--seeds", "1", "--only", "head", "--held-out")
+    (line,) = frontier.read_lines([tmp_path / "results/frontier/few.jsonl"])
+    assert line["evaluated_on"] == "val" and line["rules"]["tde"]["chosen"] >= 0
+    run = Run(tmp_path / "runs/frontier/val/digits-lt-20/head-s0")
+    assert run.config.files.val_fraction == 0.2 and run.result["evaluated_on"] == "val"
+    shown = capsys.readouterr().out
+    assert f"{line['rules']['tde']['1']['class_mean']:.1f}" in shown
+
+
+def test_mistakes_are_named(variants, tmp_path):
+    with pytest.raises(UserError, match="--shard 6/6: takes PART/PARTS"):
+        frontier.select_missing([], "6/6", [])
+    with pytest.raises(UserError, match="unknown set of variants 'serch'. Did you mean 'search'"):
+        frontier.read_units("serch", seeds=1, held_out=False, only=())
+    (tmp_path / "bad.yaml").write_text("variants: {a: {cutmix: 2.0}}")
+    with pytest.raises(UserError, match="bad.yaml: a: --cutmix 2.0"):
+        frontier.read_units(str(tmp_path / "bad.yaml"), seeds=1, held_out=False, only=())
+
+
+@pytest.mark.parametrize("path", sorted(frontier.FOLDER.glob("*.yaml")), ids=lambda p: p.stem)
+def test_the_sets_of_variants_are_sound(path):
+    units = frontier.read_units(path.stem, seeds=None, held_out=True, only=())
+    assert len({unit.key for unit in units}) == len(units) > 0
+    assert all(json.loads(unit.key)["evaluated_on"] == "val" for unit in units)

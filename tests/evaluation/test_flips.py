@@ -1,0 +1,40 @@
+"""`flips` reports the mean logits of images and their mirror images beside the plain figures."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import longtail as lt
+from helpers import tiny_config, tiny_data
+from longtail.core.errors import UserError
+from longtail.data.base import Split
+from longtail.evaluation.accuracy import accuracy
+from longtail.runs.fit import fit_all
+from longtail.runs.reopen import reopen
+
+
+@pytest.mark.parametrize("name", ["deconfound-tde", "deconfound-self-prior", "baseline"])
+def test_flips_stand_beside_the_plain_figures(name, tmp_path):
+    data, config = tiny_data(), tiny_config(epochs=1)
+    (plain,) = fit_all(config, [name], [0], out=tmp_path / "plain", data=data)
+    (run,) = fit_all(replace(config, flips=True), [name], [0], out=tmp_path / "run", data=data)
+    assert "flips" not in plain.result
+    assert run.result["overall"] == plain.result["overall"]
+    assert run.result["training_id"] == plain.result["training_id"]
+    opened = reopen(run, data)
+    test, alpha = data.test, run.result["alpha"] or 0.0
+    mirrored = Split(test.inputs.flip(-1), test.labels)
+    with torch.no_grad():
+        logits = sum(opened.head.eval()(opened.features(part)) for part in (test, mirrored))
+    expected = accuracy(logits, test.labels, data.counts)
+    assert run.result["flips"]["overall"] == pytest.approx(expected.overall, rel=1e-4)
+    assert run.result["flips"].keys() == {"overall", "many", "medium", "few", "class_mean"}
+    assert alpha in (0.0, 1.0)
+    assert lt.evaluate(run, data=data).to_json() == run.result
+
+
+def test_embeddings_have_no_mirror_images(tmp_path):
+    config = replace(tiny_config(backbone="identity"), flips=True)
+    with pytest.raises(UserError, match="--flips mirrors images, and tiny has none"):
+        fit_all(config, ["baseline"], [0], out=tmp_path, data=tiny_data(images=False))
