@@ -49,6 +49,13 @@ def test_names_as_labels(write_npz: Writer) -> None:
     assert ordered.test is not None and ordered.test.labels.tolist() == [0, 1]
 
 
+def test_rows_are_named_by_their_file_without_its_folder(write_npz: Writer) -> None:
+    path = write_npz()
+    test = load(path).test
+    assert test is not None and test.files is not None
+    assert test.files.to_pylist() == [f"row {row} of x_test of {path.name}" for row in (0, 1)]
+
+
 def test_class_names_for_numbers(write_npz: Writer) -> None:
     assert load(str(write_npz(classes=np.array(["owl", "ant"])))).classes == ("owl", "ant")
 

@@ -127,6 +127,9 @@ class TestOnnx:
                 model.alpha = alpha
             inputs, expected = evaluated(run, alpha)
             same(model.logits(inputs), expected)
+        other = replace(tiny_data(images=False), test=None)
+        one, two = (lt.evaluate(each, other).to_json() for each in (run, path))
+        assert two == one | {"model": "m.onnx"} and one["evaluated_on"] == "all"
         with pytest.raises(UserError, match="no weights to save"):
             model.save_pretrained(tmp_path / "saved")
 

@@ -58,9 +58,10 @@ def unknown_error(kind: str, name: str, known: Iterable[str], more: str = "") ->
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that suggests the nearest of `known`; empty if none is near."""
-    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    """Return a sentence that suggests the nearest of `known`, in any case; empty if none is near."""
+    folded = {each.casefold(): each for each in known}
+    near = get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
+    return f" Did you mean '{folded[near[0]]}'?" if near else ""
 
 
 def list_some(names: Sequence[str], most: int = 3) -> str:

@@ -1,22 +1,24 @@
 """Every figure of one evaluation: accuracies with intervals, and precision, F1 and the like.
 
 All figures are percentages. A figure that is undefined is None: those of a class without test
-images, and the precision of a class that is never predicted. Averages leave such classes out.
-Shapes: N test images, C classes.
+images, which averages leave out, and the precision of a class that is never predicted, which
+averages count as 0. Shapes: N test images, C classes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.accuracy import Accuracy, accuracy
+from longtail.evaluation.slider import count_mistakes
 
 Array = NDArray[Any]
 Interval = tuple[float, float]
@@ -104,13 +106,9 @@ class Metrics:
     @cached_property
     def confusions(self) -> tuple[ClassConfusion, ...]:
         """The most frequent confusions, of two classes each; at most `CONFUSIONS`."""
-        wrong = self.labels != self.predictions
-        pairs = self.labels[wrong] * len(self.classes) + self.predictions[wrong]
-        codes, images = np.unique(pairs, return_counts=True)
-        most = np.argsort(-images, kind="stable")[:CONFUSIONS]
+        pair = torch.from_numpy(self.predictions), torch.from_numpy(self.labels)
         found = []
-        for code, number in zip(codes[most].tolist(), images[most].tolist(), strict=True):
-            label, prediction = divmod(code, len(self.classes))
+        for label, prediction, number in count_mistakes(*pair, len(self.classes))[:CONFUSIONS]:
             names = (self.classes[label], self.classes[prediction])
             found.append(ClassConfusion(*names, number, 100 * number / self.seen[label]))
         return tuple(found)
@@ -144,8 +142,9 @@ class Metrics:
 def measure(logits: Tensor, labels: Tensor, counts: ClassCounts, classes: Sequence[str]) -> Metrics:
     """Compute all figures of `logits` (N, C) for images of the classes `labels` (N,)."""
     figures = accuracy(logits, labels, counts)
-    predictions = logits.argmax(1).cpu().numpy()
-    in_top = (logits.topk(min(TOP, len(classes))).indices == labels[:, None]).any(1).cpu().numpy()
+    top = rank_top(logits)
+    predictions = top[:, 0].cpu().numpy()
+    in_top = (top == labels[:, None]).any(1).cpu().numpy()
     probabilities = logits.float().softmax(1).T.contiguous().cpu().numpy()  # (C, N)
     target = labels.cpu().numpy()
     seen = np.bincount(target, minlength=len(classes))
@@ -153,7 +152,6 @@ def measure(logits: Tensor, labels: Tensor, counts: ClassCounts, classes: Sequen
     top_hits = np.bincount(target[in_top], minlength=len(classes))
     per_class = _score_classes(probabilities, predictions, target, seen)
     has_top = len(classes) > TOP and len(target) > 0
-    top = bootstrap(top_hits, seen, {})["overall"] if has_top else None
     every = {"overall": range(len(classes)), **counts.splits}
     sizes = {
         name: Size(int((seen[list(members)] > 0).sum()), int(seen[list(members)].sum()))
@@ -166,13 +164,28 @@ def measure(logits: Tensor, labels: Tensor, counts: ClassCounts, classes: Sequen
         sizes=sizes,
         seen=tuple(seen.tolist()),
         per_class=per_class,
-        macro=_average(per_class, np.ones(len(classes))),
+        macro=_average(per_class, np.sign(seen)),
         weighted=_average(per_class, seen),
         top5=100 * float(in_top.mean()) if has_top else None,
-        intervals={**bootstrap(hits, seen, counts.splits), "top5": top},
+        intervals={
+            **bootstrap(hits, seen, counts.splits),
+            "top5": bootstrap(top_hits, seen, {})["overall"] if has_top else None,
+        },
         labels=target,
         predictions=predictions,
     )
+
+
+def rank_top(logits: Tensor) -> Tensor:
+    """Return the five most probable classes of each image, (N, 5), or all if there are fewer.
+
+    The best is first, and of equal logits the lower class, as for argmax.
+    """
+    best = logits.topk(min(TOP + 1, logits.shape[1]))
+    top = best.indices[:, :TOP]
+    tied = (best.values[:, 1:] == best.values[:, :-1]).any(1)  # topk orders these as it likes
+    top[tied] = logits[tied].sort(dim=1, descending=True, stable=True).indices[:, :TOP]
+    return top
 
 
 def bootstrap(
@@ -180,26 +193,36 @@ def bootstrap(
 ) -> dict[str, Interval | None]:
     """Compute 95 % intervals of the overall accuracy, the class mean and each split's accuracy.
 
-    Images are redrawn within each class, so every draw has as many images of a class as the test
-    part. With few images a class, a plain bootstrap would leave classes without images in most
-    draws, and average over other classes each time. The correct images of a class with n images,
-    of which h are correct, are then binomial(n, h / n): no image needs to be drawn.
+    Images are redrawn within each class: a plain draw would leave out classes with few images, and
+    average over other classes each time. Of n images of a class n - 1 are redrawn, because n draws
+    vary too little by a factor of (n - 1) / n (McCarthy and Snowden, 1985). Classes with a single
+    image are redrawn as one class.
 
     Args:
         hits: correct test images of each class (C,).
         seen: test images of each class (C,).
         splits: the classes of each split.
     """
-    present = seen > 0
-    random = np.random.default_rng(SEED)
-    rates = np.divide(hits, seen, out=np.zeros(len(seen)), where=present)
-    draws = random.binomial(seen, rates, size=(DRAWS, len(seen)))  # (DRAWS, C)
-    shares = 100 * draws / np.maximum(seen, 1)
     groups = {"class_mean": range(len(seen)), **splits}
-    means = {name: [c for c in members if present[c]] for name, members in groups.items()}
-    found = {name: _interval(shares[:, m].mean(1)) if m else None for name, m in means.items()}
-    overall = _interval(100 * draws.sum(1) / seen.sum()) if present.any() else None
-    return {"overall": overall, **found}
+    members = {name: [c for c in group if seen[c]] for name, group in groups.items()}
+    found = {name: _redraw(hits[m], seen[m], np.ones(len(m))) for name, m in members.items()}
+    present = members["class_mean"]
+    return {"overall": _redraw(hits[present], seen[present], seen[present]), **found}
+
+
+def _redraw(hits: Array, seen: Array, weights: Array) -> Interval | None:
+    """Compute the interval of the weighted mean accuracy of classes; None without classes."""
+    if not len(seen):
+        return None
+    single = seen == 1
+    strata = np.stack([np.append(v[~single], v[single].sum()) for v in (hits, seen, weights)])
+    # the correct images of classes with equal numbers are binomial together
+    rows, number = np.unique(strata[:, strata[1] > 0], axis=1, return_counts=True)
+    correct, images, weight = rows
+    draws = (number * np.maximum(images - 1, 1)).astype(int)
+    random = np.random.default_rng(SEED)
+    rates = random.binomial(draws, correct / images, size=(DRAWS, len(draws))) / draws
+    return _interval(100 * rates @ (number * weight) / weights.sum())
 
 
 def _interval(draws: Array) -> Interval:
@@ -242,11 +265,14 @@ def _average_precision(positive: Array, scores: Array) -> float:
     return 100 * float(average_precision_score(positive[reached], scores[reached]))
 
 
-def _average(scored: Iterable[Scored], weights: Array) -> Scored:
-    """Average each figure over the classes for which it is defined."""
-    averages = []
-    for values in zip(*scored, strict=True):
-        defined = [c for c, value in enumerate(values) if value is not None]
-        known = [values[c] for c in defined]
-        averages.append(float(np.average(known, weights=weights[defined])) if known else None)
+def _average(scored: Sequence[Scored], weights: Array) -> Scored:
+    """Average each figure, weighted by `weights` (C,), which are 0 for classes without images."""
+    present = np.flatnonzero(weights)
+    if not len(present):
+        return Scored(None, None, None, None)
+    rows = [scored[c]._replace(precision=scored[c].precision or 0.0) for c in present]
+    averages = [
+        None if None in column else float(np.average(column, weights=weights[present]))
+        for column in zip(*rows, strict=True)
+    ]
     return Scored(*averages)

@@ -16,7 +16,7 @@ from torch import Tensor
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.data.base import Split
-from longtail.evaluation.metrics import TOP
+from longtail.evaluation.metrics import rank_top
 
 NAME = "predictions.parquet"
 CLASSES = b"classes"
@@ -29,15 +29,15 @@ def make_predictions(logits: Tensor, part: Split, classes: tuple[str, ...]) -> p
     """Make the table of the evaluated `part`, whose logits are `logits` (N, C)."""
     names = pa.array(classes, pa.string())
     probabilities = logits.float().softmax(1).cpu()  # (N, C)
-    top = logits.topk(min(TOP, len(classes))).indices.cpu()  # of the logits, which tie less
-    prediction = logits.argmax(1).cpu()
+    top = rank_top(logits).cpu()  # of the logits, which tie less
+    best = probabilities.gather(1, top)
     columns: dict[str, Any] = {
         "file": pa.nulls(len(part), pa.string()) if part.files is None else part.files,
         "label": names.take(_to_arrow(part.labels.cpu())),
-        "prediction": names.take(_to_arrow(prediction)),
-        "probability": _to_arrow(probabilities.gather(1, prediction[:, None]).flatten()),
+        "prediction": names.take(_to_arrow(top[:, 0])),
+        "probability": _to_arrow(best[:, 0]),
         "top5": _to_lists(names.take(_to_arrow(top.flatten())), top.shape[1]),
-        "top5_probabilities": _to_rows(probabilities.gather(1, top)),
+        "top5_probabilities": _to_rows(best),
     }
     if probabilities.numel() <= MOST_CELLS:
         columns["probabilities"] = _to_rows(probabilities)

@@ -78,7 +78,7 @@ def count_for_slider(scores: Scores, counts: ClassCounts, alpha: float | None) -
         own_hits=count(own == labels),
         confusions=tuple(confusions),
         own_confusion=_confuse_splits(own, labels, counts),
-        mistakes=_count_mistakes(own, labels, len(counts)),
+        mistakes=count_mistakes(own, labels, len(counts)),
     )
 
 
@@ -92,7 +92,8 @@ def _confuse_splits(predicted: Tensor, labels: Tensor, counts: ClassCounts) -> C
     return tuple(tuple(row) for row in table.tolist())
 
 
-def _count_mistakes(predicted: Tensor, labels: Tensor, classes: int) -> tuple[Mistake, ...]:
+def count_mistakes(predicted: Tensor, labels: Tensor, classes: int) -> tuple[Mistake, ...]:
+    """Count the images (N,) of each class that are taken for each other, most frequent first."""
     wrong = predicted != labels
     pairs, numbers = (labels * classes + predicted)[wrong].unique(return_counts=True)
     order = numbers.argsort(descending=True, stable=True)

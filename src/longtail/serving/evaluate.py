@@ -211,13 +211,14 @@ def _log_left_out(evaluation: ModelEvaluation) -> None:
     """Warn about the images that were left out, by class or by file."""
     unknown, unreadable = evaluation.unknown, evaluation.unreadable
     if unknown:
-        hints = {name: suggest(name, evaluation.metrics.classes) for name in unknown}
-        shown = [
-            f"'{name}' ({unknown[name]:,}{hint and ';'}{hint})" for name, hint in hints.items()
+        names = [  # a suggestion takes long, so the rest has none
+            f"'{name}' ({unknown[name]:,}{hint and ';'}{hint})"
+            for name in list(unknown)[:SHOWN]
+            for hint in [suggest(name, evaluation.metrics.classes)]
         ]
         logger.warning(
             "left out the images of %d classes that the model does not know: %s",
-            *(len(unknown), list_some(shown, SHOWN)),
+            *(len(unknown), list_some([*names, *list(unknown)[SHOWN:]], SHOWN)),
         )
     if unreadable:
         shown = [f"{file} ({reason})" for file, reason in unreadable.items()]

@@ -51,7 +51,7 @@ def open_source(path: Path) -> Source:
             raise UserError(f"{path}: a row of {x} is {shapes[0]}, one of x_train {shapes[1]}")
     classes, numbers = _number_labels(labels, stored.get("classes"), path)
     parts = {
-        part: Part.whole(MemoryStore(x, f"x{suffixes[part]} of {path}"), numbers[part])
+        part: Part.whole(MemoryStore(x, f"x{suffixes[part]} of {path.name}"), numbers[part])
         for part, x in inputs.items()
     }
     return Source(classes, parts, unit="gap in the labels")
