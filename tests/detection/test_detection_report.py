@@ -18,8 +18,9 @@ def test_a_report_averages_only_runs_that_differ_in_their_seed(run):
     longer = {**first, "epochs": 24, "train": {**first["train"], "epochs": 24}}
     fewer = {**second, "inference": {**first["inference"], "detections": 9}}
     head = ["background-exempt", "1.5"]
-    seen = [row[:5] for row in page.make_rows([first, second, longer, fewer])]
-    assert seen == [
+    rows = page.make_rows([first, second, longer, fewer])
+    assert [[best for _, best in row[:5]] for row in rows] == [[False] * 4 + [b] for b in (0, 0, 1)]
+    assert [[text for text, _ in row[:5]] for row in rows] == [
         ["deconfound-tde, epochs 1, detections 5", *head, "2", "15.0 ± 7.1"],
         ["deconfound-tde, epochs 24, detections 5", *head, "1", "10.0"],
         ["deconfound-tde, epochs 1, detections 9", *head, "1", "20.0"],

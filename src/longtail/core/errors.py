@@ -58,7 +58,7 @@ def unknown_error(kind: str, name: str, known: Iterable[str], more: str = "") ->
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that suggests the nearest of `known`, in any case; empty if none is near."""
+    """Return a sentence that suggests the nearest of `known`, ignoring case; empty if none is."""
     folded = {each.casefold(): each for each in known}
     near = get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
     return f" Did you mean '{folded[near[0]]}'?" if near else ""

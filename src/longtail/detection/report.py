@@ -14,6 +14,7 @@ from longtail.core.files import replace_atomically
 from longtail.detection.reopen import OpenDetector, OwnSplits
 from longtail.detection.run import FIGURES, DetectionRun
 from longtail.evaluation import tables
+from longtail.reporting.sections import Cells, mark_best, show_best
 from longtail.reporting.template import source, template
 
 WIDTH, HEIGHT = 600, 200
@@ -80,15 +81,19 @@ def report(
     return out
 
 
-def make_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def make_rows(results: Sequence[Mapping[str, Any]]) -> list[Cells]:
     """Make a row for each group of runs that differ only in their seed: mean and deviation."""
+    groups = tables.group_seeds(results)
+    figures = [
+        [tables.spread([result["ap"][name] for result in group.results]) for name in FIGURES]
+        for group in groups
+    ]
     rows = []
-    for group in tables.group_seeds(results):
+    for group, row, marks in zip(groups, figures, mark_best(figures), strict=True):
         first = group.results[0]
-        spreads = [tables.spread([r["ap"][name] for r in group.results]) for name in FIGURES]
         alpha = f"{first['alpha']:g}" if first["alpha"] else "-"
         scoring = [group.label, first["tde"], alpha, str(len(group.results))]
-        rows.append(scoring + [tables.format_figure(each) for each in spreads])
+        rows.append([*((text, False) for text in scoring), *show_best(row, marks)])
     return rows
 
 

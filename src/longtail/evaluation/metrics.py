@@ -267,7 +267,7 @@ def _average_precision(positive: Array, scores: Array) -> float:
 
 def _average(scored: Sequence[Scored], weights: Array) -> Scored:
     """Average each figure, weighted by `weights` (C,), which are 0 for classes without images."""
-    present = np.flatnonzero(weights)
+    present = np.flatnonzero(weights).tolist()
     if not len(present):
         return Scored(None, None, None, None)
     rows = [scored[c]._replace(precision=scored[c].precision or 0.0) for c in present]

@@ -30,8 +30,9 @@ def split_table(metrics: Metrics) -> Table:
         lines["top5"] = (metrics.top5, overall)
     names = {"class_mean": "class mean", "top5": "top-5"}
     rows = [
-        [names.get(name, name), *size, value, format_interval(metrics.intervals[name])]
+        [names.get(name, name), *size, value, interval and format_interval(interval)]
         for name, (value, size) in lines.items()
+        for interval in [metrics.intervals[name]]
     ]
     return Table(["", "classes", "images", "accuracy", f"{COVERAGE:g} % interval"], rows)
 
@@ -59,6 +60,6 @@ def to_html(metrics: Metrics, title: str) -> str:
     return "".join(html_table(*make(metrics), text) for text, make in titles.items())
 
 
-def format_interval(interval: Interval | None) -> str | None:
+def format_interval(interval: Interval) -> str:
     """Format an interval, as in '70.1 to 73.8'."""
-    return interval and f"{interval[0]:.1f} to {interval[1]:.1f}"
+    return f"{interval[0]:.1f} to {interval[1]:.1f}"

@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
+from longtail.evaluation.metrics import bootstrap
+from longtail.evaluation.result import round_floats
 from longtail.evaluation.slider import POSITIONS
 from longtail.reporting.evaluated import EvaluatedRun, Group
 from longtail.reporting.figures import style
@@ -62,6 +66,19 @@ def _collect_run(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> dict[str, A
         "loss": [[r["epoch"] + 1, float(f"{r['loss']:.5g}")] for r in run.run.metrics],
         "ownHits": run.slider.own_hits,
         "hits": run.slider.hits,
+        "ownIntervals": _collect_intervals(run, [run.slider.own_hits])[0],
+        "intervals": _collect_intervals(run, run.slider.hits),
         "ownConfusion": run.slider.own_confusion,
         "confusions": run.slider.confusions,
     }
+
+
+def _collect_intervals(run: EvaluatedRun, hits: Sequence[Sequence[int]]) -> list[Any]:
+    """Compute the intervals of `longtail eval` from the correct images of each class, (P, C)."""
+    splits = ClassCounts(tuple(run.result["counts"])).splits
+    seen = np.array(run.slider.seen)
+    found = (bootstrap(np.array(row), seen, splits) for row in hits)
+    return [
+        {name.replace("_", " "): round_floats(interval) for name, interval in each.items()}
+        for each in found
+    ]

@@ -9,12 +9,12 @@ import numpy as np
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.slider import Confusion, Mistake
+from longtail.evaluation.summary import format_interval
 from longtail.reporting.evaluated import EvaluatedRun, Group
 from longtail.reporting.figures.canvas import Spread
 
 LISTED_MISTAKES = 10
 """Pairs of classes in the table of the most frequent confusions."""
-
 
 AVERAGES = {"precision": "precision", "recall": "recall", "f1": "F1", "average_precision": "AP"}
 """Macro averages of a result, and the names of their columns."""
@@ -25,7 +25,7 @@ Cells = list[tuple[str, bool]]
 def tabulate_splits(results: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[Cells]:
     """Make the rows of the table of splits."""
     rows = tables.rows(results)
-    best = _mark_best([[row.figures[name] for name in columns] for row in rows])
+    best = mark_best([[row.figures[name] for name in columns] for row in rows])
     plain = [False] * len(tables.HEADER)
     return [
         list(zip(row.cells(columns), [*plain, *marks], strict=True))
@@ -44,21 +44,23 @@ def tabulate_averages(groups: Sequence[Group], measure: str) -> tuple[list[str],
             return header, []
         averages = [tables.spread([r["macro"].get(name) for r in results]) for name in AVERAGES]
         figures.append([*averages, tables.spread([r["top5"] for r in results])])
-        interval = results[0]["intervals"].get(key)
-        texts.append(f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else "-")
+        intervals = [r["intervals"][key] for r in results if r["intervals"].get(key)]
+        ends = np.mean(intervals, axis=0) if intervals else None
+        texts.append("-" if ends is None else format_interval((ends[0], ends[1])))
     return header, [
-        [
-            (group[0].label, False),
-            *zip(map(tables.format_figure, row), marks, strict=True),
-            (interval, False),
-        ]
+        [(group[0].label, False), *show_best(row, marks), (interval, False)]
         for group, row, marks, interval in zip(
-            groups, figures, _mark_best(figures), texts, strict=True
+            groups, figures, mark_best(figures), texts, strict=True
         )
     ]
 
 
-def _mark_best(figures: Sequence[Sequence[Spread]]) -> list[list[bool]]:
+def show_best(figures: Sequence[Spread], marks: Sequence[bool]) -> Cells:
+    """Format figures as cells with their marks."""
+    return list(zip(map(tables.format_figure, figures), marks, strict=True))
+
+
+def mark_best(figures: Sequence[Sequence[Spread]]) -> list[list[bool]]:
     """Mark the highest figure of each column, as shown; of a single row none is the best."""
     shown = [[figure and round(figure[0], 1) for figure in row] for row in figures]
     best = [

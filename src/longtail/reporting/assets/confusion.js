@@ -87,8 +87,10 @@ function addChosen() {
   state.chosen = confusedClasses(confusedGroup());
   $("confused-group").addEventListener("change", drawChosen);
   $("add-class").addEventListener("change", () => {
-    const wanted = $("add-class").value.trim().toLowerCase();
-    const found = page.names.findIndex((name) => name.toLowerCase() === wanted);
+    const wanted = $("add-class").value;
+    const same = (text) => (name) => text(name) === text(wanted);
+    const exact = page.names.findIndex(same((name) => name));
+    const found = exact >= 0 ? exact : page.names.findIndex(same((name) => name.trim().toLowerCase()));
     if (found < 0) return;
     state.chosen = [...state.chosen.filter((c) => c !== found), found].slice(-MOST_CHOSEN);
     $("add-class").value = "";

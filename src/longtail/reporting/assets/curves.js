@@ -70,26 +70,13 @@ function drawRank() {
 const LAST = Math.max(...page.runs.map((run) => run.hits.length)) - 1;
 const partOf = (alpha) => (alpha * page.perUnit) / LAST;
 
-/** Variance of the mean accuracy of the `chosen` classes: binomial in each (Agresti and Coull). */
-function varianceOf(hits, chosen, weigh) {
-  const total = chosen.reduce((sum, c) => sum + (weigh ? page.seen[c] : 1), 0);
-  return chosen.reduce((sum, c) => {
-    const images = page.seen[c] + 4;
-    const ratio = (hits[c] + 2) / images;
-    const weight = (weigh ? page.seen[c] : 1) / total;
-    return sum + (weight ** 2 * ratio * (1 - ratio)) / images;
-  }, 0);
-}
-
 /** Mean and 95 % interval over a group's seeds of the chosen figure; null without test images. */
-function figureWithInterval(hitsOfSeeds) {
-  const split = SPLITS.indexOf(state.measure);
-  const chosen = order.filter((c) => page.seen[c] && (split < 0 || page.splits[c] === split));
-  if (!chosen.length) return null;
-  const middle = mean(hitsOfSeeds.map((hits) => splitsOf(hits)[state.measure]));
-  const variances = hitsOfSeeds.map((hits) => varianceOf(hits, chosen, state.measure === "overall"));
-  const half = 196 * Math.sqrt(mean(variances)); // in percent; seeds share their test images
-  return [middle, Math.max(0, middle - half), Math.min(100, middle + half)];
+function figureWithInterval(runs, position) {
+  const intervals = runs.map((run) =>
+    (position === null || !run.live ? run.ownIntervals : run.intervals[position])[state.measure]);
+  if (intervals.includes(null)) return null;
+  const middle = mean(runs.map((run) => splitsOf(hitsAt(run, position))[state.measure]));
+  return [middle, mean(intervals.map(([low]) => low)), mean(intervals.map(([, high]) => high))];
 }
 
 let paths = []; // of the groups, by `state.measure`
@@ -104,7 +91,7 @@ function measurePaths() {
     if (drawn.has(training)) return [];
     drawn.add(training);
     const positions = runs[0].live ? [...runs[0].hits.keys()] : [0, LAST];
-    const figures = positions.map((p) => figureWithInterval(runs.map((run) => hitsAt(run, p))));
+    const figures = positions.map((p) => figureWithInterval(runs, p));
     if (figures.includes(null)) return [];
     return [{
       ...group, positions, figures, live: runs[0].live,
@@ -117,7 +104,7 @@ function drawPath() {
   const values = paths.flatMap(({ band }) => band.flat());
   const yTicks = roundTicks(Math.min(...values), Math.max(...values), 5);
   const dots = page.groups.flatMap((group, g) => {
-    const figure = members[g][0].live && figureWithInterval(members[g].map((run) => run.ownHits));
+    const figure = members[g][0].live && figureWithInterval(members[g], null);
     const alpha = Math.min(mean(members[g].map((run) => run.alpha)), alphaAt(LAST));
     return figure ? [[partOf(alpha), figure[0], group.colour]] : [];
   });
