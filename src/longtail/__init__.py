@@ -13,6 +13,7 @@ _MODULES = {
     "CosineHead": "nn.heads",
     "DeconfoundHead": "nn.heads",
     "LinearHead": "nn.heads",
+    "Tail": "nn.tail",
     "background_exempt": "nn.background",
     "ClassCounts": "data.base",
     "Data": "data.base",
