@@ -10,6 +10,7 @@ EXTRAS = {
     "lightning": "",
     "timm": "",
     "torchvision": "",
+    "ultralytics": "ultralytics",
 }
 """Modules, and what their extra installs."""
 
