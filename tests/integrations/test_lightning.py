@@ -1,5 +1,7 @@
 """Lightning: the script of the page, and what the callback promises."""
 
+import pickle
+
 import lightning.pytorch as pl
 import pytest
 import torch
@@ -98,6 +100,12 @@ def test_a_head_that_is_there_stays(tmp_path):
         module, loader(), loader()
     )
     assert module.network[-1] is own
+
+
+def test_processes_that_are_spawned_get_the_callback():
+    other = pickle.loads(pickle.dumps(TailCallback(TAIL, tau=4.0)))
+    assert other.tail.counts == TAIL.counts and other.head_options == {"tau": 4.0}
+    assert other.labels(("images", "labels")) == "labels"
 
 
 def gather_on_ranks():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from operator import itemgetter
 from typing import Any
 
 import lightning.pytorch as pl
@@ -38,7 +39,7 @@ class TailCallback(pl.Callback):
     def __init__(
         self,
         tail: Tail,
-        labels: Callable[[Any], Tensor] = lambda batch: batch[1],
+        labels: Callable[[Any], Tensor] = itemgetter(1),
         **head_options: float,
     ) -> None:
         self.tail, self.labels, self.head_options = tail, labels, head_options
@@ -63,7 +64,8 @@ class TailCallback(pl.Callback):
         rows = [torch.cat([pair[i] for pair in self._effects]) for i in (0, 1)]
         total, indirect, labels = (_gather(each) for each in (*rows, torch.cat(self._labels)))
         figures = measure_splits(self.tail, total - head.alpha.cpu() * indirect, labels)
-        pl_module.log_dict({f"{part}_{name}": value for name, value in figures.items()})
+        named = {f"{part}_{name}": value for name, value in figures.items()}
+        pl_module.log_dict(named, sync_dist=True)  # equal on all ranks
         if choose:
             head.alpha = choose_by_effects(total, indirect, labels)
 
