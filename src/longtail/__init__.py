@@ -32,7 +32,9 @@ _MODULES = {
     "report": "reporting.page",
     "Prediction": "serving.predictor",
     "Predictor": "serving.predictor",
+    "adapt": "serving.adapt",
     "export": "serving.write",
+    "extend": "serving.extend",
     "load_model": "serving.predictor",
     "retrofit": "serving.retrofit",
 }

@@ -41,6 +41,10 @@ RESAMPLES = 50
 """Bootstrap resamples."""
 LEVEL = 0.9
 """Share of the resamples that an interval holds."""
+LEAST_IMAGES = 20
+"""Images without which no mix is estimated."""
+MOST_IMAGES = 10_000
+"""Latest images of a stream that its mix is estimated from."""
 SLACK = 0.1
 """Total variation between MAP and BBSE that is always allowed; noise is added."""
 
@@ -96,7 +100,7 @@ def estimate_mix_bbse(predicted: Tensor, confusion: Tensor, images: int) -> Tens
     ridge = groups / images
     right = predicted @ confusion + ridge / groups
     matrix = confusion.T @ confusion + ridge * torch.eye(groups).to(confusion)
-    q = torch.linalg.solve(matrix, right.unsqueeze(-1)).squeeze(-1).clamp(min=0)
+    q: Tensor = torch.linalg.solve(matrix, right.unsqueeze(-1)).squeeze(-1).clamp(min=0)
     return q / q.sum(-1, keepdim=True)
 
 
@@ -117,6 +121,11 @@ class MixReference:
     """M (G, G): mean probability of group i on held-out images of group j, in column j."""
     gain: float
     """Log-likelihood of an image that EM gains on held-out images of a uniform mix: its error."""
+
+    @property
+    def matrix(self) -> Tensor:
+        """M as a tensor (G, G)."""
+        return torch.tensor(self.confusion, dtype=torch.double)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values that `from_json` reads back."""
@@ -165,27 +174,20 @@ class Mix:
         return self.distance <= self.allowed
 
 
-@torch.no_grad()
 def estimate_target(log_probabilities: Tensor, counts: ClassCounts, reference: MixReference) -> Mix:
     """Estimate the class mix of images from their calibrated log p (N, C) for a uniform mix."""
-    p = log_probabilities.cpu().double().exp()
-    n, classes = p.shape
-    uniform = torch.full((classes,), 1 / classes, dtype=torch.double)
-    member = group_classes(counts)
-    confusion = torch.tensor(reference.confusion, dtype=torch.double)
-    draws = torch.distributions.Multinomial(n, torch.ones(n).double())
+    p = log_probabilities.detach().cpu().double().exp()
+    n = len(p)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        shares = torch.cat([torch.ones(1, n).double(), draws.sample((RESAMPLES,))]) / n  # (R, N)
-    predicted = shares @ (p @ member)  # (R, G)
-    centres, strengths = _fit_centre(predicted, counts, member, confusion, n)
-    weight = _choose_weight(p, uniform, centres[0], reference)
-    q = (
-        estimate_mix(p, uniform, weight=weight, centre=centres, shares=shares)
-        if weight
-        else centres
-    )
-    apart = q @ member - estimate_mix_bbse(predicted, confusion, n)  # (R, G)
+        draws = torch.multinomial(torch.ones(RESAMPLES, n), n, replacement=True)  # (R - 1, N)
+    drawn = torch.stack([torch.bincount(draw, minlength=n) for draw in draws])
+    shares = (
+        torch.cat([torch.ones(1, n), drawn]).double() / n
+    )  # (R, N), the images themselves first
+    q, strength, weight = _estimate(p, counts, reference, shares)
+    member, confusion = group_classes(counts), reference.matrix
+    apart = q @ member - estimate_mix_bbse(shares @ (p @ member), confusion, n)  # (R, G)
     noise = (apart[1:] - apart[0]).abs().sum(1).quantile(LEVEL) / 2
     tails = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.double)
     low, high = q[1:].quantile(tails, dim=0)
@@ -193,21 +195,58 @@ def estimate_target(log_probabilities: Tensor, counts: ClassCounts, reference: M
         shares=q[0],
         low=low.minimum(q[0]),
         high=high.maximum(q[0]),
-        strength=strengths[0].item(),
+        strength=strength,
         weight=weight,
         distance=apart[0].abs().sum().item() / 2,
         allowed=SLACK + 2 * noise.item(),
     )
 
 
+class RunningMix:
+    """The class mix of a stream of images, estimated anew with every batch."""
+
+    def __init__(self, counts: ClassCounts, reference: MixReference):
+        self.counts, self.reference = counts, reference
+        self.seen = torch.empty(0, len(counts), dtype=torch.double)
+        """Probabilities (N, C) of the latest images for a uniform mix."""
+
+    def update(self, log_probabilities: Tensor) -> Tensor:
+        """Add a batch of log p (B, C) for a uniform mix, and return the mix (C,) so far.
+
+        The mix is uniform until there are LEAST_IMAGES.
+        """
+        batch = log_probabilities.detach().cpu().double().exp()
+        self.seen = torch.cat([self.seen, batch])[-MOST_IMAGES:]
+        n, classes = self.seen.shape
+        if n < LEAST_IMAGES:
+            return torch.full((classes,), 1 / classes, dtype=torch.double)
+        shares = torch.full((1, n), 1 / n, dtype=torch.double)
+        return _estimate(self.seen, self.counts, self.reference, shares)[0][0]
+
+
+def _estimate(
+    p: Tensor, counts: ClassCounts, reference: MixReference, shares: Tensor
+) -> tuple[Tensor, float, float]:
+    """Return the mix (R, C) of each resample, and strength and weight of the first."""
+    uniform = torch.full((p.shape[1],), 1 / p.shape[1], dtype=torch.double)
+    predicted = shares @ (p @ group_classes(counts))  # (R, G)
+    centres, strengths = _fit_centre(predicted, counts, reference.matrix, len(p))
+    weight = _choose_weight(p, uniform, centres[0], reference)
+    q = centres
+    if weight:
+        q = estimate_mix(p, uniform, weight=weight, centre=centres, shares=shares)
+    return q, strengths[0].item(), weight
+
+
 def _fit_centre(
-    predicted: Tensor, counts: ClassCounts, member: Tensor, confusion: Tensor, images: int
+    predicted: Tensor, counts: ClassCounts, confusion: Tensor, images: int
 ) -> tuple[Tensor, Tensor]:
     """Return the powers of the training mix (R, C) nearest to `predicted` (R, G), and their powers.
 
     Nearest in chi-square; the power is expected to be 0 with a deviation of 1.
     """
     n = counts.tensor().double().clamp(min=1)
+    member = group_classes(counts)
     curves = (STRENGTHS[:, None] * n.log()).softmax(1)  # (S, C)
     expected = curves @ member @ confusion.T  # (S, G)
     scale = (confusion @ member.mean(0)).clamp(min=1e-12)  # (G,), expected of a uniform mix
