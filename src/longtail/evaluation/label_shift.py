@@ -45,8 +45,8 @@ LEAST_IMAGES = 20
 """Images without which no mix is estimated."""
 MOST_IMAGES = 10_000
 """Latest images of a stream that its mix is estimated from."""
-SLACK = 0.1
-"""Total variation between MAP and BBSE that is always allowed; noise is added."""
+SLACK = 0.05
+"""Distance of BBSE's equation that is always allowed; noise is added."""
 
 
 def adjust(logits: Tensor, source: Tensor, target: Tensor) -> Tensor:
@@ -87,21 +87,20 @@ def estimate_mix(
 
 
 def estimate_mix_bbse(predicted: Tensor, confusion: Tensor, images: int) -> Tensor:
-    """Estimate a mix (..., G) from how often each group is predicted, by regularised least squares.
+    """Estimate a mix (G,) from how often each group is predicted, by regularised least squares.
 
     Minimises |M q - mu|^2 + (G / N) |q - 1/G|^2, clips q at 0 and normalises it.
 
     Args:
-        predicted: mu (..., G), the share of the images, or of their probability, in each group.
+        predicted: mu (G,), the share of the images, or of their probability, in each group.
         confusion: M (G, G), the same share among held-out images of group j, in column j.
         images: number N of images behind `predicted`.
     """
     groups = len(confusion)
     ridge = groups / images
-    right = predicted @ confusion + ridge / groups
     matrix = confusion.T @ confusion + ridge * torch.eye(groups).to(confusion)
-    q: Tensor = torch.linalg.solve(matrix, right.unsqueeze(-1)).squeeze(-1).clamp(min=0)
-    return q / q.sum(-1, keepdim=True)
+    q: Tensor = torch.linalg.solve(matrix, confusion.T @ predicted + ridge / groups).clamp(min=0)
+    return q / q.sum()
 
 
 def group_classes(counts: ClassCounts) -> Tensor:
@@ -163,14 +162,19 @@ class Mix:
     """Power of the training mix that is the centre of the estimate."""
     weight: float
     """Lambda of MAP; 0 keeps the centre."""
+    bbse: Tensor
+    """(G,) mix of the groups of classes by BBSE."""
     distance: float
-    """Total variation between this mix and that of BBSE, by group of classes."""
+    """How far BBSE's equation M q = mu is from holding: the total variation of its two sides.
+
+    Both are shares of predictions; in shares of classes the inverse of M would magnify noise.
+    """
     allowed: float
     """Largest distance that noise explains."""
 
     @property
     def agrees(self) -> bool:
-        """Whether MAP and BBSE agree."""
+        """Whether the mix explains the predictions, as BBSE demands."""
         return self.distance <= self.allowed
 
 
@@ -187,7 +191,8 @@ def estimate_target(log_probabilities: Tensor, counts: ClassCounts, reference: M
     )  # (R, N), the images themselves first
     q, strength, weight = _estimate(p, counts, reference, shares)
     member, confusion = group_classes(counts), reference.matrix
-    apart = q @ member - estimate_mix_bbse(shares @ (p @ member), confusion, n)  # (R, G)
+    predicted = shares @ (p @ member)  # (R, G)
+    apart = q @ member @ confusion.T - predicted
     noise = (apart[1:] - apart[0]).abs().sum(1).quantile(LEVEL) / 2
     tails = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.double)
     low, high = q[1:].quantile(tails, dim=0)
@@ -197,6 +202,7 @@ def estimate_target(log_probabilities: Tensor, counts: ClassCounts, reference: M
         high=high.maximum(q[0]),
         strength=strength,
         weight=weight,
+        bbse=estimate_mix_bbse(predicted[0], confusion, n),
         distance=apart[0].abs().sum().item() / 2,
         allowed=SLACK + 2 * noise.item(),
     )

@@ -58,7 +58,9 @@ def measure_reliability(
     """
     logs, labels = log_probabilities.cpu().double(), labels.cpu().long()
     n, classes = logs.shape
-    weights = weigh_by_class(labels, classes) if by_class else torch.full((n,), 1 / n).double()
+    weights = (
+        weigh_by_class(labels, classes) if by_class else torch.full((n,), 1 / n, dtype=torch.double)
+    )
     p, truth = logs.exp(), torch.nn.functional.one_hot(labels, classes).double()  # (N, C)
     confidence, predicted = p.max(1)
     right = (predicted == labels).double()

@@ -98,7 +98,8 @@ def adapt(
     elif prior is not None:
         target = _check_prior(prior, predictor.classes)
     else:
-        target = torch.full((len(predictor.classes),), 1 / len(predictor.classes)).double()
+        classes = len(predictor.classes)
+        target = torch.full((classes,), 1 / classes, dtype=torch.double)
     adapted = _set_mix(served, trust, target, count)
     if out is not None:
         exports.save_pretrained(adapted, out)
@@ -148,10 +149,10 @@ def _estimate(
     mix = estimate_target(uniform.log_softmax(1), ClassCounts(predictor.about.counts), trust.mix)
     if not mix.agrees:
         logger.warning(
-            "two estimates of the class mix, MAP and BBSE, differ by %.2f in total variation, and "
-            "%.2f is expected: the images may differ from the training images in more than their "
-            "class mix, so check the adapted model on labelled images",
-            *(mix.distance, mix.allowed),
+            "EM and BBSE disagree: the estimated class mix explains all but %.0f %% of the "
+            "predictions, and noise explains %.0f %%. The images may differ from the training "
+            "images in more than their class mix: check the adapted model on labelled images",
+            *(100 * mix.distance, 100 * mix.allowed),
         )
     return mix, count, unreadable
 
