@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 ONE_CLASS = 0.95
 """Share of the images that one class may not exceed."""
-UNKNOWN = 3 * FALSE_ALARMS
+UNKNOWN = 5 * FALSE_ALARMS
 """Share of the images that may look like no class before a warning."""
 LEAST_SHARE = 1e-6
 """Share of a class that a given mix leaves out; 0 would forbid the class for good."""

@@ -196,7 +196,7 @@ class Predictor:
             yield from (row if isinstance(row, str) else next(ranked) for row in batch)
         if mix is not None and len(mix.seen) < LEAST_IMAGES:
             logger.warning(
-                "%d readable images are too few to estimate their class mix, which takes %d: the "
+                "too few readable images (%d) to estimate their class mix, which takes %d: the "
                 "probabilities are for a uniform one",
                 *(len(mix.seen), LEAST_IMAGES),
             )
