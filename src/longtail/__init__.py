@@ -30,7 +30,7 @@ _MODULES = {
     "fit": "runs.fit",
     "sweep": "runs.reopen",
     "report": "reporting.page",
-    "Prediction": "serving.predictor",
+    "Prediction": "serving.answers",
     "Predictor": "serving.predictor",
     "adapt": "serving.adapt",
     "export": "serving.write",

@@ -38,8 +38,9 @@ logger = logging.getLogger(__name__)
 
 NEIGHBOURS = 10
 """Most classes that a new row is scaled to."""
-PULL = 1.0
-"""Weight with which `refine` keeps the head near its start, relative to one class."""
+PULL = 30.0
+"""Weight with which `refine` keeps the head near its start. At 1, twenty photographs a class cost
+the old ones ten points of accuracy on frozen features of CIFAR-100-LT."""
 
 
 @dataclass(frozen=True)
