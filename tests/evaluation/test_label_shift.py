@@ -108,12 +108,12 @@ def test_adjusting_multiplies_the_odds_by_the_ratio_of_the_mixes():
 def test_groups_hold_the_frequent_classes_first():
     member = group_classes(ClassCounts((5, 100, 7, 90)))
     assert member.tolist() == [[0, 0, 0, 1], [1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]]
-    assert group_classes(COUNTS).sum(0).tolist() == [2] * 10
+    assert group_classes(COUNTS).sum(0).tolist() == [4] * 5
 
 
 def test_the_reference_holds_the_mean_probability_of_groups():
     p, member = CALIBRATION.apply(HELD_OUT.logits).exp(), group_classes(COUNTS)
-    for group in (0, 9):
+    for group in (0, 4):
         classes = member[:, group].nonzero().flatten().tolist()
         means = [(p[HELD_OUT.labels == c] @ member).mean(0) for c in classes]
         assert_close(REFERENCE.matrix[:, group], sum(means) / len(means))
@@ -159,11 +159,11 @@ def test_the_weight_rises_with_the_number_of_images():
 
 
 def test_images_that_differ_in_more_than_their_mix_disagree():
-    test, faint = (simulate([50] * 20, seed=6, apart=apart) for apart in (1.6, 0.0))
+    test = simulate([50] * 20, seed=6)
     means = 1.6 * torch.randn(20, 16, generator=torch.Generator().manual_seed(99)).double()
-    strange = (faint.features @ means.T - means.square().sum(1) / 2) / 2.5**2
+    faint = (0.3 * test.features @ means.T - means.square().sum(1) / 2) / 2.5**2
     assert estimate_target(CALIBRATION.apply(test.logits), COUNTS, REFERENCE).agrees
-    assert not estimate_target(CALIBRATION.apply(strange), COUNTS, REFERENCE).agrees
+    assert not estimate_target(CALIBRATION.apply(faint), COUNTS, REFERENCE).agrees
 
 
 def test_an_estimate_draws_the_same_numbers_and_leaves_yours_alone():

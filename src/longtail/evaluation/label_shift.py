@@ -28,8 +28,9 @@ from torch import Tensor
 from longtail.data.base import ClassCounts
 from longtail.evaluation.calibration import weigh_by_class
 
-GROUPS = 10
-"""Most groups of classes, of equal size, from the most frequent to the rarest."""
+GROUPS = 5
+"""Most groups of classes, of equal size, from the most frequent to the rarest. With more, the few
+held-out images of rare classes make the confusion too noisy."""
 STRENGTHS = torch.linspace(-2, 2, 81, dtype=torch.double)
 """Powers of the training mix that are tried as the centre."""
 PSEUDO_IMAGES = 1.0
@@ -45,7 +46,7 @@ LEAST_IMAGES = 20
 """Images without which no mix is estimated."""
 MOST_IMAGES = 10_000
 """Latest images of a stream that its mix is estimated from."""
-SLACK = 0.05
+SLACK = 0.02
 """Distance of BBSE's equation that is always allowed; noise is added."""
 
 

@@ -3,9 +3,9 @@
     longtail extend runs/x okapi=photos/okapi/ -o with-okapi
 
 The mean of the normalised features of the new photographs, less the direction that all features
-share (the part that TDE removes), becomes a row of the head. Its length is the geometric mean of
-two: that of the neighbours' rows, and the one at which its logits spread over the class means as
-the neighbours' do. They differ for a linear layer, whose rows are long for other reasons.
+share (the part that TDE removes), becomes a row of the head. Its length lies between two: that of
+the neighbours' rows, and the one at which its logits spread over the class means as the neighbours'
+do. They differ for a linear layer, whose rows are long for other reasons.
 
 Symbols: C classes, D features, K heads, w rows of the head (C, D), v a new row (D,), d direction.
 """
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 NEIGHBOURS = 10
 """Most classes that a new row is scaled to."""
+QUIETNESS = 2 / 3
+"""How far a new row goes from the length of its neighbours, 0, to the spread of their logits, 1."""
 PULL = 30.0
 """Weight with which `refine` keeps the head near its start. At 1, twenty photographs a class cost
 the old ones ten points of accuracy on frozen features of CIFAR-100-LT."""
@@ -219,7 +221,8 @@ def _make_row(head: Head, features: Tensor, direction: Tensor, means: Tensor | N
         others = torch.arange(len(points), device=near.device)[:, None] != near
         spread = torch.stack([z[o].std() for z, o in zip(logits.T, others.T, strict=True)])
         own = (points @ row).std().clamp(min=1e-12)
-        scale = (scale * spread.square().mean().sqrt() / own).sqrt()
+        quiet = spread.square().mean().sqrt() / own
+        scale = scale * (quiet / scale) ** QUIETNESS
     scaled: Tensor = scale * row
     return scaled
 
