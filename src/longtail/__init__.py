@@ -32,9 +32,11 @@ _MODULES = {
     "sweep": "runs.reopen",
     "audit": "reporting.audit",
     "report": "reporting.page",
-    "Prediction": "serving.predictor",
+    "Prediction": "serving.answers",
     "Predictor": "serving.predictor",
+    "adapt": "serving.adapt",
     "export": "serving.write",
+    "extend": "serving.extend",
     "load_model": "serving.predictor",
     "retrofit": "serving.retrofit",
 }
