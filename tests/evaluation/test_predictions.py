@@ -9,7 +9,7 @@ import torch
 from longtail.core.errors import UserError
 from longtail.data.base import Split
 from longtail.evaluation import predictions
-from longtail.evaluation.predictions import make_predictions, read_predictions, write_predictions
+from longtail.evaluation.predictions import make_predictions, read_table, write_predictions
 
 NAMES = tuple("abcdefg")
 
@@ -39,7 +39,7 @@ def test_rows_hold_what_the_logits_say():
 def test_a_file_comes_back_whole(tmp_path):
     _, table = made()
     write_predictions(tmp_path / "p.parquet", table)
-    again = read_predictions(tmp_path / "p.parquet", "way out")
+    again = read_table(tmp_path / "p.parquet", "way out")
     assert again.to_pylist() == table.to_pylist()
     assert again.schema.metadata == table.schema.metadata
     assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
@@ -58,7 +58,7 @@ def test_large_tables_keep_only_the_five_best(monkeypatch):
 def test_a_missing_or_damaged_file(tmp_path):
     path = tmp_path / "p.parquet"
     with pytest.raises(UserError, match=r"does not exist.*older version.*do this"):
-        read_predictions(path, "do this")
+        read_table(path, "do this")
     path.write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"cut short: do this"):
-        read_predictions(path, "do this")
+        read_table(path, "do this")

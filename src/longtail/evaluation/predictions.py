@@ -51,8 +51,8 @@ def write_predictions(path: Path, table: pa.Table) -> None:
         parquet.write_table(table, temporary, compression="zstd", use_dictionary=texts)
 
 
-def read_predictions(path: Path, way_out: str) -> pa.Table:
-    """Read the table that `write_predictions` wrote; an error ends with `way_out`."""
+def read_table(path: Path, way_out: str) -> pa.Table:
+    """Read a table that an evaluation wrote; an error ends with `way_out`."""
     if not path.exists():
         raise UserError(
             f"{path} does not exist, since an older version evaluated the run: {way_out}"

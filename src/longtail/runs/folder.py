@@ -6,9 +6,7 @@ images, and head.safetensors if a post-hoc rule made a head.
 """
 
 import csv
-import io
 import json
-import os
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,22 +14,20 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
 
 import pyarrow as pa
-import torch
 from torch import Tensor
 
 from longtail.core.config import Config
 from longtail.core.environment import environment
-from longtail.core.errors import SeveralErrors, UserError
+from longtail.core.errors import UserError
 from longtail.core.files import read_tensors, replace_atomically, write_tensors
 from longtail.core.notebook import html_table
 from longtail.core.options import Settings, differences
 from longtail.core.spreadsheets import restore_cell
 from longtail.data import load as data_sets
-from longtail.data.decoding.image_store import UnreadableError
-from longtail.evaluation.predictions import NAME, read_predictions
-from longtail.runs.places import exists, make_absolute, map_paths, paths_of, resolve
+from longtail.evaluation.predictions import NAME, read_table
+from longtail.runs.checkpoint import read_checkpoint, write_checkpoint
+from longtail.runs.places import find_reason, make_absolute, map_paths, resolve
 
-CHECKPOINT_FORMAT = 1
 FILES = (
     *("result.json", "per_class.csv", "sweep.csv", "slider.json", "report.html"),
     *("predictions.parquet", "examples.parquet"),
@@ -119,6 +115,14 @@ class Folder(ABC, Generic[C]):
         return f"{self.command} --resume --out {shlex.quote(str(self.folder))}"
 
     @property
+    def way_to_evaluate_again(self) -> str:
+        """The advice for a missing or damaged file that an evaluation writes."""
+        return (
+            f"delete {self.folder}/result.json, and the same {self.command} command with --resume "
+            "evaluates the run again without training it"
+        )
+
+    @property
     def finished(self) -> bool:
         """Whether its result is written."""
         return (self.folder / "result.json").exists()
@@ -163,8 +167,8 @@ class Folder(ABC, Generic[C]):
                 return [restore_cell(row["class"]) for row in csv.DictReader(file)]
         except (FileNotFoundError, KeyError, ValueError):
             raise UserError(
-                f"{path} is {'damaged' if path.exists() else 'missing'}: copy it again, or delete "
-                f"{self.folder}/result.json, and {self.command} --resume evaluates the run again"
+                f"{path} is {'damaged' if path.exists() else 'missing'}: copy it again, or "
+                f"{self.way_to_evaluate_again}"
             ) from None
 
     @property
@@ -221,12 +225,7 @@ class Folder(ABC, Generic[C]):
 
     def missing_data(self, error: UserError) -> UserError:
         """Return the error for a run whose data cannot be loaded because of `error`."""
-        paths = paths_of(self.config, self.is_path).items()
-        missing = [path for name, path in paths if name != "weights" and not exists(path)]
-        reason = f"{missing[0]} does not exist" if missing else error
-        errors = error.errors if isinstance(error, SeveralErrors) else [error]
-        if found := [each.found for each in errors if isinstance(each, UnreadableError)]:
-            reason = f"{' '.join(found)} Restore the images that the run was trained on"
+        reason = find_reason(error, self.config, self.is_path)
         return UserError(
             f"the data of {self.folder} cannot be loaded: {reason}. If the data has moved, pass "
             "--data PATH, or in Python data=load(...)"
@@ -253,34 +252,11 @@ class Folder(ABC, Generic[C]):
 
     def save_checkpoint(self, content: Mapping[str, Any]) -> None:
         """Replace last.pt; the previous one stays until the new one is on disk."""
-        whole = io.BytesIO()  # so that a full disk fails in a plain write with a clear error
-        torch.save({"format": CHECKPOINT_FORMAT, **content}, whole)
-        with replace_atomically(self.folder / "last.pt") as path, path.open("wb") as file:
-            file.write(whole.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
+        write_checkpoint(self.folder / "last.pt", content)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """Load what `save_checkpoint` wrote; None before the first checkpoint."""
-        path = self.folder / "last.pt"
-        if not path.exists():
-            return None
-        try:
-            content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            version = content["format"]
-        except Exception as error:
-            raise UserError(
-                f"{path} cannot be read: it was cut short or is not a checkpoint "
-                f"({type(error).__name__}). Delete it and --resume starts this run from its "
-                "first epoch, or use --overwrite"
-            ) from error
-        if version != CHECKPOINT_FORMAT:
-            raise UserError(
-                f"{path} has checkpoint format {version}, this version reads "
-                f"{CHECKPOINT_FORMAT}: finish the run with the version in {path.parent}/env.json, "
-                "or start again with --overwrite"
-            )
-        return content
+        return read_checkpoint(self.folder / "last.pt") if self.has_checkpoint else None
 
     def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> None:
         """Write the weights as trained; those of a head that a rule made go to another `name`."""
@@ -338,5 +314,4 @@ class Run(Folder[Config]):
     @property
     def predictions(self) -> pa.Table:
         """The content of predictions.parquet: a row for each image of the evaluated part."""
-        again = f"delete {self.folder}/result.json, and {self.resume_line} evaluates the run again"
-        return read_predictions(self.folder / NAME, again)
+        return read_table(self.folder / NAME, self.way_to_evaluate_again)

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longtail.core.config import PRETRAINED
+from longtail.core.errors import SeveralErrors, UserError
 from longtail.core.options import Settings
+from longtail.data.decoding.image_store import UnreadableError
 
 C = TypeVar("C", bound=Settings)
 IsPath = Callable[[str], bool]
@@ -44,3 +46,13 @@ def exists(path: Path) -> bool:
     """Return whether a path exists, with or without a ratio at its end, as in photos:100."""
     name = str(path.expanduser())
     return any(os.path.exists(each) for each in (name, name.rpartition(":")[0]))
+
+
+def find_reason(error: UserError, config: Any, is_path: IsPath) -> str:
+    """Return why the data of `config` cannot be loaded: its images, a missing path, or `error`."""
+    errors = error.errors if isinstance(error, SeveralErrors) else [error]
+    if found := [each.found for each in errors if isinstance(each, UnreadableError)]:
+        return f"{' '.join(found)} Restore the images that the run was trained on"
+    paths = paths_of(config, is_path).items()
+    missing = [path for name, path in paths if name != "weights" and not exists(path)]
+    return f"{missing[0]} does not exist" if missing else str(error)

@@ -18,7 +18,7 @@ from longtail.evaluation import scoring, tables
 from longtail.evaluation.examples import NAME as EXAMPLES
 from longtail.evaluation.examples import make_examples
 from longtail.evaluation.predictions import NAME as PREDICTIONS
-from longtail.evaluation.predictions import make_predictions, write_predictions
+from longtail.evaluation.predictions import make_predictions, read_table, write_predictions
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
 from longtail.nn.heads import NormalisedHead
@@ -123,17 +123,12 @@ def write_examples(run: Run, examples: pa.Table | None) -> None:
 def read_examples(run: Run) -> pa.Table | None:
     """Read the example photographs of `run`; None for embeddings and runs of older versions."""
     path = run.folder / EXAMPLES
-    try:
-        return parquet.read_table(path) if path.exists() else None
-    except (pa.ArrowInvalid, OSError):
-        raise UserError(
-            f"{path} cannot be read, it was cut short: {_evaluate_again(run)}"
-        ) from None
+    return read_table(path, run.way_to_evaluate_again) if path.exists() else None
 
 
 def read_slider(run: Run) -> SliderCounts:
     """Read the slider counts that the evaluation of `run` wrote, in format 1 or 2."""
-    path, again = run.folder / SLIDER, _evaluate_again(run)
+    path, again = run.folder / SLIDER, run.way_to_evaluate_again
     try:
         content = json.loads(path.read_text())
         version = content["format"]
@@ -148,12 +143,4 @@ def read_slider(run: Run) -> SliderCounts:
     raise UserError(
         f"{path} has format {version}, this version of longtail reads 1 and {FORMAT}: make the "
         f"report with the version in {run.folder}/env.json; or {again}"
-    )
-
-
-def _evaluate_again(run: Run) -> str:
-    """Return the advice for a run with a missing or damaged file of its evaluation."""
-    return (
-        f"delete {run.folder}/result.json, and the same longtail train command with --resume "
-        "evaluates the run again without training it"
     )
