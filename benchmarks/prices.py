@@ -91,9 +91,9 @@ def price_training(config: Config, data: Data, fabric: Fabric, seconds: float) -
         replica.begin_epoch(stage.start)
         times.append(time_step([replica], seconds)[1])
     epochs = tuple(stage.stop - stage.start for stage in replica.stages)
-    alone = Price(config.method, epochs, tuple(times), replica.steps, 0.0)
+    alone = Price(config.method, epochs, tuple(times), replica.division.steps, 0.0)
     tuning = (1 - TUNING_FRACTION) * alone.seconds if method.choice else 0.0
-    return Price(config.method, epochs, tuple(times), replica.steps, tuning)
+    return Price(config.method, epochs, tuple(times), replica.division.steps, tuning)
 
 
 def price_evaluation(config: Config, data: Data, fabric: Fabric) -> EvaluationPrice:

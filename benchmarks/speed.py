@@ -87,7 +87,7 @@ def time_step(trained: Sequence[Trainer], seconds: float) -> tuple[float, float]
     def run(steps: int) -> float:
         start = time.perf_counter()
         for step in range(steps):
-            if step % trained[0].steps == 0:  # the cursor must stay inside the epoch
+            if step % trained[0].division.steps == 0:  # the cursor must stay inside the epoch
                 for replica in trained:
                     replica.cursor.zero_()
             advance(sizes)

@@ -89,7 +89,7 @@ def test_no_count_of_the_training_set_enters(name):
 def test_views_differ_and_are_not_mixed():
     trainer = start(cutmix=1.0)
     index = torch.arange(8)
-    batch = trainer._draw_batch(0, index)
+    batch = trainer.drawing.draw(index, trainer.state)[0]
     assert batch.target.shape == (8, 3) and batch.views.shape == (16, 3, 8, 8)
     assert torch.equal(batch.labels, trainer.data.train.labels[trainer.draws.orders[0][:8]])
     first, second = batch.views.chunk(2)
@@ -150,7 +150,7 @@ def first_batch() -> tuple[torch.Tensor, torch.Tensor, int]:
     """The rows of this rank's first step, and their two further views."""
     trainer = start()
     index = torch.arange(trainer.full_batch)
-    views = trainer._draw_batch(0, index).views.chunk(2)
+    views = trainer.drawing.draw(index, trainer.state)[0].views.chunk(2)
     return trainer.draws.orders[0][index], torch.stack(views, dim=1), trainer.fabric.global_rank
 
 

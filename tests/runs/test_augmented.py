@@ -90,10 +90,10 @@ def test_class_donors_are_as_often_of_every_class():
     labels = batches.labels[trainer.draws.orders[1]]
     assert all(13 <= number <= 14 for number in torch.bincount(labels).tolist())
     index = torch.arange(8)
-    donors = trainer._draw_donors(index)
-    assert donors is not None and torch.equal(donors[1], labels[:8])
+    donors = trainer.drawing._draw_donors(index)
+    assert torch.equal(donors[1], labels[:8])
     plain = batches.draw(trainer.draws.orders[0][index], trainer.draws.parameters[0][0][index], 0)
-    batch = trainer._draw_batch(0, index, donors)
+    (batch,) = trainer.drawing.draw(index, trainer.state)
     pasted = batch.inputs != plain
     assert pasted.any() and torch.equal(batch.inputs[pasted], donors[0][pasted])
     for soft, own, other in zip(batch.target, batch.labels, donors[1], strict=True):

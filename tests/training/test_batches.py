@@ -84,7 +84,7 @@ def first_batch() -> tuple[torch.Tensor, torch.Tensor, int]:
     it.enter(0, resumed=False)
     it.begin_epoch(0)
     index = torch.arange(it.full_batch)
-    return it.draws.orders[0][index], it._draw_batch(0, index).inputs, fabric.global_rank
+    return it.draws.orders[0][index], it.drawing.draw(index, it.state)[0].inputs, fabric.global_rank
 
 
 def save_first_batch(folder: Path) -> None:

@@ -91,8 +91,8 @@ def test_one_cycle_equals_a_loop_that_sets_the_rates_by_hand(optimizer):
         steps = 0
         for epoch in range(4):
             trainer.begin_epoch(epoch)
-            order, total = trainer.draws.orders[0].clone(), 4 * trainer.steps
-            for step in range(trainer.steps):
+            order, total = trainer.draws.orders[0].clone(), 4 * trainer.division.steps
+            for step in range(trainer.division.steps):
                 trainer.step(trainer.full_batch)
                 warmup = total // 10
                 if steps < warmup:
@@ -165,7 +165,7 @@ def test_the_average_follows_a_plain_loop_and_becomes_the_model():
         return {name: t.clone() for name, t in trainer.model.state_dict().items()}
 
     expected = values()
-    for step in range(trainer.steps):
+    for step in range(trainer.division.steps):
         trainer.step(trainer.full_batch)
         decay = min(0.6, (1 + step) / (10 + step))
         for name, value in values().items():
@@ -248,7 +248,7 @@ def test_a_frozen_training_equals_a_head_trained_on_features_by_hand(name):
     with torch.no_grad():
         features = copy.deepcopy(trainer.model.backbone).eval()(images)
     plain = torch.optim.SGD(head.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
-    for step in range(trainer.steps):
+    for step in range(trainer.division.steps):
         rows = trainer.draws.orders[0][step * 8 : (step + 1) * 8]
         plain.zero_grad()
         loss = F.cross_entropy(head(features[rows]), data.train.labels[rows])

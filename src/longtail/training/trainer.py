@@ -18,19 +18,17 @@ from torch.nn.utils import get_total_norm
 from longtail.core.config import Config
 from longtail.core.seeding import stream
 from longtail.data.base import Data, Split
-from longtail.data.samplers import rank_order
-from longtail.methods.base import Batch, Method, Model, ModelWithParts, Sampler
+from longtail.methods.base import Method, Model, ModelWithParts
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.losses import State
 from longtail.training.average import WeightAverage, recompute_statistics
 from longtail.training.batches import Batches, FeatureBatches
 from longtail.training.draws import EpochDraws
 from longtail.training.features import extract
-from longtail.training.inputs import choose_mix
 from longtail.training.model import build_model, load_weights
 from longtail.training.optimizer import build_optimizer
-from longtail.training.probe import batch_per_rank, short_batch
 from longtail.training.schedule import ScheduledStage, mean_decay, schedule_stages, step_rates
+from longtail.training.steps import EpochDivision, StepBatches, choose_samplers
 
 
 class Trainer:
@@ -49,7 +47,6 @@ class Trainer:
         self.config, self.data, self.batches, self.fabric = config, data, batches, fabric
         self.stages = schedule_stages(method.stages, config.train.epochs)
         self.current = self.stages[0]
-        self.mix = choose_mix(config.train)
         self.model = build_model(config, method, data, fresh=fresh).to(fabric.device)
         self.model.takes_features = config.train.freeze
         if config.machine.sync_batchnorm and fabric.world_size > 1:
@@ -57,9 +54,8 @@ class Trainer:
         if config.machine.compile:
             self.model.backbone.compile(dynamic=False)
         self.parts = config.machine.accumulate
-        self.full_batch = batch_per_rank(config, len(data.train), fabric.world_size)
-        self.short_batch = short_batch(config, len(data.train), fabric.world_size)
-        self.steps = len(data.train) // (self.full_batch * fabric.world_size)
+        self.division = EpochDivision.of(config, len(data.train), fabric)
+        self.full_batch, self.step_sizes = self.division.full, self.division.sizes
         device = fabric.device
         progress, lr, mu = (torch.zeros((), device=device) for _ in range(3))
         counts, generator = data.counts.tensor().to(device), torch.Generator(device)
@@ -79,16 +75,6 @@ class Trainer:
         self._saved: dict[str, Any] | None = None
 
     @property
-    def step_sizes(self) -> list[int]:
-        """Images on this rank in each step of an epoch."""
-        return [self.full_batch] * self.steps + [self.short_batch] * (self.short_batch > 0)
-
-    @property
-    def images_per_epoch(self) -> int:
-        """Images that each sampler draws in an epoch, over all ranks."""
-        return sum(self.step_sizes) * self.fabric.world_size
-
-    @property
     def epochs(self) -> int:
         """Epochs of all stages together."""
         return self.stages[-1].stop
@@ -104,7 +90,7 @@ class Trainer:
             max(0, min(last, stage.stop) - max(first, stage.start)) * len(stage.stage.samplers)
             for stage in self.stages
         )
-        return epochs * self.images_per_epoch
+        return epochs * self.division.images
 
     def enter(self, epoch: int, *, resumed: bool) -> None:
         """Begin the stage that starts at `epoch`; if resumed, also one that started before."""
@@ -135,21 +121,14 @@ class Trainer:
         self.draws = EpochDraws(
             self.data,
             self.config.seed,
-            self._samplers,
+            choose_samplers(stage, self.config.train),
             [self.batches.augmentation, *further],
-            self._rows_of_rank,
+            self.division.take_rows,
             stop=scheduled.stop,
             device=self.fabric.device,
             ahead=self.fabric.device.type == "cuda" and self.batches.capturable,
         )
-
-    @property
-    def _samplers(self) -> tuple[Sampler, ...]:
-        """The samplers of the current stage, and last that of donors to mix in, if it has one."""
-        stage = self.current.stage
-        mixes = self.mix is not None and stage.mix is None
-        has_donors = mixes and self.config.train.donors == "class"
-        return (*stage.samplers, "class") if has_donors else stage.samplers
+        self.drawing = StepBatches(stage, self.batches, self.draws, self.config.train)
 
     def _start_parts(self, scheduled: ScheduledStage, *, keep: bool) -> None:
         """Build the parts of the stage, if it has any.
@@ -274,8 +253,7 @@ class Trainer:
         places = torch.arange(start, stop, device=self.cursor.device)
         index = self.cursor * self.full_batch + places  # (B,)
         stage = self.current.stage
-        donors = self._draw_donors(index)
-        batches = [self._draw_batch(i, index, donors) for i in range(len(stage.samplers))]
+        batches = self.drawing.draw(index, self.state)
         return stage.step(self.wrapped, stage.loss, batches, self.state)
 
     def _add_gradients_in_parts(self, size: int) -> Tensor:
@@ -287,39 +265,6 @@ class Trainer:
                 with self.fabric.no_backward_sync(self.wrapped) if waits else nullcontext():  # type: ignore[arg-type]
                     total += self._add_gradients(part * size, (part + 1) * size)
         return total
-
-    def _draw_donors(self, index: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Inputs and classes of the donors at the places `index` (B,); None if it has none."""
-        last = len(self.current.stage.samplers)
-        if last == len(self.draws.orders):
-            return None
-        rows = self.draws.orders[last][index]
-        inputs = self.batches.draw(rows, self.draws.parameters[last][0][index], last)
-        return inputs, self.batches.labels[rows]
-
-    def _draw_batch(
-        self, sampler: int, index: Tensor, donors: tuple[Tensor, Tensor] | None = None
-    ) -> Batch:
-        """The batch of one sampler at the places `index` (B,) of the epoch."""
-        stage, rows = self.current.stage, self.draws.orders[sampler][index]
-        first, *further = (rows[index] for rows in self.draws.parameters[sampler])
-        inputs = self.batches.draw(rows, first, sampler)
-        labels = target = self.batches.labels[rows]
-        views = None
-        if stage.views:
-            views = self.batches.draw_views(rows, stage.views, further, sampler)
-        if stage.mix:
-            inputs, target = stage.mix(inputs, target, self.state)
-        elif self.mix:
-            inputs, target = self.mix(inputs, target, self.state, donors)
-        return Batch(inputs, target, labels, views)
-
-    def _rows_of_rank(self, order: Tensor) -> Tensor:
-        """The rows of `order` (N, ...) that this rank takes, step by step."""
-        rank, world = self.fabric.global_rank, self.fabric.world_size
-        full = rank_order(order, self.full_batch * world, rank, world).flatten(0, 1)
-        rest = order[self.steps * self.full_batch * world :]
-        return torch.cat([full, rest[rank::world][: self.short_batch]])
 
     def _set_training_mode(self) -> None:
         """Set training mode, but keep the batch statistics of frozen layers."""
