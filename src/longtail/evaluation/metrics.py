@@ -193,10 +193,10 @@ def bootstrap(
 ) -> dict[str, Interval | None]:
     """Compute 95 % intervals of the overall accuracy, the class mean and each split's accuracy.
 
-    Images are redrawn within each class: a plain draw would leave out classes with few images, and
-    average over other classes each time. Of n images of a class n - 1 are redrawn, because n draws
-    vary too little by a factor of (n - 1) / n (McCarthy and Snowden, 1985). Classes with a single
-    image are redrawn as one class.
+    Images are drawn within each class: a plain bootstrap would leave out classes with few images,
+    and average over other classes each time. The correct ones of n images of a class are binomial.
+    Their rate is that of the class with one more image, which is as often correct as the mean:
+    the images alone would vary too little, and not at all where none or all are correct.
 
     Args:
         hits: correct test images of each class (C,).
@@ -214,21 +214,18 @@ def _redraw(hits: Array, seen: Array, weights: Array) -> Interval | None:
     """Compute the interval of the weighted mean accuracy of classes; None without classes."""
     if not len(seen):
         return None
-    single = seen == 1
-    strata = np.stack([np.append(v[~single], v[single].sum()) for v in (hits, seen, weights)])
+    mean = np.average(hits / seen, weights=weights)
     # the correct images of classes with equal numbers are binomial together
-    rows, number = np.unique(strata[:, strata[1] > 0], axis=1, return_counts=True)
+    rows, number = np.unique(np.stack([hits, seen, weights]), axis=1, return_counts=True)
     correct, images, weight = rows
-    draws = (number * np.maximum(images - 1, 1)).astype(int)
+    rates, shares = (correct + mean) / (images + 1), number * weight / weights.sum()
+    trials = (number * images).astype(int)
     random = np.random.default_rng(SEED)
-    rates = random.binomial(draws, correct / images, size=(DRAWS, len(draws))) / draws
-    return _interval(100 * rates @ (number * weight) / weights.sum())
-
-
-def _interval(draws: Array) -> Interval:
+    means = random.binomial(trials, rates, size=(DRAWS, len(trials))) / trials @ shares
     tail = (100 - COVERAGE) / 2
-    low, high = np.percentile(draws, [tail, 100 - tail])
-    return float(low), float(high)
+    centred = means + mean - rates @ shares
+    low, high = np.clip(np.percentile(centred, [tail, 100 - tail]), 0, 1)
+    return 100 * float(low), 100 * float(high)
 
 
 def _score_classes(
