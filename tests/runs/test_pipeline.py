@@ -415,7 +415,7 @@ class TestBadInput:
 
         def spoiling(replica, size):
             step(replica, size)
-            if replica.cursor.item() == replica.steps and replica.state.progress > 0:
+            if replica.cursor.item() == replica.division.steps and replica.state.progress > 0:
                 replica.model.head.weight.data.fill_(float("inf"))
 
         monkeypatch.setattr(Trainer, "step", spoiling)
