@@ -212,7 +212,7 @@ def test_repeated_rows_are_reported(
 ) -> None:
     rows = ("a.png,owl,train", "b.png,ant,train", "a.png,owl,train", "b.png,ant,test")
     assert len(load(write(*rows)).train) == 3
-    assert "1 images are stored more than once" in caplog.text
+    assert "images are stored more than once: " in caplog.text
     assert "1 of the 1 test images are training images too" in caplog.text
 
 
