@@ -232,13 +232,16 @@ def test_hugging_face_streams_are_refused() -> None:
         load(hugging_face(["owl", "ant"]).to_iterable_dataset())
 
 
-def test_arrays() -> None:
+def test_arrays(tmp_path: Path) -> None:
     whole = load((PIXELS, LABELS))
     assert whole.name == "arrays"
     for images in (torch.from_numpy(PIXELS), PIXELS.transpose(0, 3, 1, 2), PIXELS / 255):
         data = load((images, torch.tensor(LABELS)))
         assert data.subset_sha256 == whole.subset_sha256
     assert load((FORMS["PIL"], np.array(LABELS))).subset_sha256 == whole.subset_sha256
+    Image.fromarray(PIXELS[0]).save(tmp_path / "a.png")
+    paths = np.array([str(tmp_path / "a.png")] * 2)
+    assert (load((paths, [0, 1])).train.input_tensor == whole.train.input_tensor[0]).all()
     named = load((PIXELS, ["owl", "owl", "ant", "ant", "bee", "owl"]))
     assert named.classes == ("ant", "bee", "owl")
     assert load((np.ones((6, 2)), LABELS)).embeddings

@@ -115,7 +115,9 @@ def test_loose_images_of_any_part_and_beside_the_classes_are_named(
 def test_a_training_part_with_loose_images_is_not_guessed_to_be_a_class(
     paint: Painter, tmp_path: Path, caplog
 ) -> None:
-    for grey, name in enumerate(("train/1.png", "train/cat/2.png", "train/lynx/3.png", "bus/1.png")):
+    for grey, name in enumerate(
+        ("train/1.png", "train/cat/2.png", "train/lynx/3.png", "bus/1.png")
+    ):
         paint(name, grey=grey)
     with pytest.raises(
         UserError, match=r"train has images \(1\.png\) and folders, and bus beside it, so it may"

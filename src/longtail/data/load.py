@@ -304,7 +304,7 @@ def _open_path(name: str, config: DataConfig) -> Source:
         if kind == ".parquet":
             return parquet.open_file(path, config=config)
         if kind == ".npz":
-            return npz.open_source(path)
+            return npz.open_source(path, config=config)
         raise UserError(
             f"{path} is not a .csv, .tsv, .parquet or .npz file; a list of 'path label' lines is "
             "passed with --list"
