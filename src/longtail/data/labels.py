@@ -46,7 +46,6 @@ def join_parts(parts: Mapping[str, LabelledPart], *, config: DataConfig) -> Sour
         for name, part in parts.items()
     }
     classes = train.names or sort_classes(labels["train"])
-    known = "is not among the classes" if train.names else "the training part does not have"
     if look_like_ids(labels["train"], config):
         others = f" Other columns repeat: {', '.join(train.others)}." if train.others else ""
         raise UserError(
@@ -58,11 +57,12 @@ def join_parts(parts: Mapping[str, LabelledPart], *, config: DataConfig) -> Sour
     joined = {}
     for name, part in parts.items():
         unknown = [row for row, label in enumerate(labels[name]) if label not in numbers]
+        where = "is not among the classes" if name == "train" else "the training part does not have"
         strange = sorted({f"'{labels[name][row]}'" for row in unknown})
         _refuse(
             part,
             unknown,
-            f"the {name} part has {list_some(strange)}, which {known},",
+            f"the {name} part has {list_some(strange)}, which {where},",
             "remove these rows, or add training images",
         )
         encoded = torch.tensor([numbers[label] for label in labels[name]])
