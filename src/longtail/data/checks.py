@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from longtail.core.errors import UserError, list_some
-from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.duplicates import find_exact
 from longtail.data.sources import Part, Source
@@ -45,8 +44,8 @@ def check_categories(
 
 def file_store(part: Part) -> ImageStore | None:
     """The store of the part if its images are files."""
-    store = part.store.store if isinstance(part.store, CachedStore) else part.store
-    return store if isinstance(store, ImageStore) and store.file_name is not None else None
+    store = part.image_store
+    return store if store and store.file_name else None
 
 
 def describe_duplicates(source: Source) -> list[str]:

@@ -17,8 +17,6 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.core.progress import log_progress
-from longtail.data.decoding.cache import CachedStore
-from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import Blob, Crop
 from longtail.data.sources import MemoryStore, Part
 
@@ -69,13 +67,12 @@ def find_exact(parts: Mapping[str, Part]) -> list[tuple[Row, ...]]:
 
 def read_stored(part: Part, places: Tensor) -> Iterator[Blob]:
     """Yield the stored image of each row at the ascending `places`; bytes of a row in memory."""
-    store = part.store.store if isinstance(part.store, CachedStore) else part.store
     rows = part.rows[places]
-    if isinstance(store, ImageStore):
-        yield from store.blobs(rows)
-    elif isinstance(store, MemoryStore):
+    if part.image_store:
+        yield from part.image_store.blobs(rows)
+    elif isinstance(part.store, MemoryStore):
         for row in rows.tolist():
-            yield store.inputs[row].contiguous().numpy().tobytes()
+            yield part.store.inputs[row].contiguous().numpy().tobytes()
 
 
 def _read_groups(
