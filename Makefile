@@ -1,14 +1,20 @@
-# `make demo` shows it, `make test` checks it, `make docs` builds the site. Each makes .venv first.
+# `make demo` shows it, `make test` and `make integrations` check it, `make docs` builds the site.
+# Each makes .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs chromium clean
+.PHONY: demo test integrations check docs chromium clean
 
 demo: .venv/installed
 	$(BIN)/longtail demo
 
 test: .venv/installed check chromium
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore tests/integrations
+
+# The scripts of docs/integrations, run with the real libraries.
+integrations: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[huggingface,ultralytics]'
+	$(BIN)/python -m pytest tests/integrations
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.evaluation.accuracy import accuracy, score
 from longtail.evaluation.alpha import choose_alpha
+from longtail.evaluation.likelihood import fit_likelihood
 from longtail.evaluation.result import round_floats
 from longtail.methods.base import RuleInputs
 from longtail.methods.deconfound import ALPHAS
@@ -208,7 +209,8 @@ def score_rules(opened: OpenRun) -> dict[str, dict[str, Any]]:
 def _figures(logits: Tensor, data: Data) -> dict[str, float | None]:
     labels = data.evaluated.labels.to(logits.device)
     figures = accuracy(logits, labels, data.counts)
-    return {**figures.splits(), "class_mean": figures.class_mean}
+    nll = fit_likelihood(logits, labels).nll
+    return {**figures.splits(), "class_mean": figures.class_mean, "nll": nll}
 
 
 SHOWN = (("as-trained", "0"), ("tde", "1"), ("self-prior", "1"), ("logit-adjustment", "1"))

@@ -77,7 +77,8 @@ def _pixels(width: int, height: int, random: np.random.RandomState) -> NDArray[n
 
 def make_data(folder: Path, paths: Sequence[Path], images: int, config: DataConfig) -> Data:
     """Make a data set of `images` rows that cycles through the files of `paths`."""
-    lines = [f"{paths[i % len(paths)].name} {i % min(CLASSES, images)}" for i in range(images)]
+    files = [i % len(paths) for i in range(images)]
+    lines = [f"{paths[i].name} {i % CLASSES}" for i in files]  # a file keeps its label
     train = folder / f"{images}.txt"
     train.write_text("\n".join(lines) + "\n")
     source = lists.open_source(train, root=folder, config=config)

@@ -151,6 +151,30 @@ def _stream(command: "BenchCommand") -> None:
     print(f"written to {stream.write_table(command.results)}")
 
 
+def _trust(command: "BenchCommand") -> None:
+    from benchmarks import trust, trust_page
+    from longtail.core.console import Console
+
+    sets = trust.list_sets(command.recipes, command.root, command.machine)
+    wanted = [s for s in sets if not command.only or any(word in s.name for word in command.only)]
+    seeds = range(command.seeds or 3)
+    for one in wanted:
+        print(f"{one.name}: {len(trust.METHODS)} methods, {len(seeds)} seeds")
+    if command.dry_run:
+        return
+    with Console() as console:
+        for path in trust.bench_trust(
+            wanted,
+            trust.METHODS,
+            seeds,
+            runs=command.runs,
+            results=command.results,
+            progress=console,
+        ):
+            print(path)
+    print(f"written to {trust_page.write_trust_page(command.results)}")
+
+
 def _cost(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
     from benchmarks import cost
@@ -268,6 +292,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "embeddings": Benchmark(_embeddings, takes=("seeds", "only")),
     "stream": Benchmark(_stream, takes=("seeds",)),
     "cost": Benchmark(_cost),
+    "trust": Benchmark(_trust, takes=RECIPE_OPTIONS),
     "scale": Benchmark(_scale, takes=("rows",)),
     "audit": Benchmark(_audit, takes=("images",)),
     "frontier": Benchmark(

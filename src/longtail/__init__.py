@@ -13,6 +13,7 @@ _MODULES = {
     "CosineHead": "nn.heads",
     "DeconfoundHead": "nn.heads",
     "LinearHead": "nn.heads",
+    "Tail": "nn.tail",
     "background_exempt": "nn.background",
     "ClassCounts": "data.base",
     "Data": "data.base",
@@ -31,9 +32,11 @@ _MODULES = {
     "sweep": "runs.reopen",
     "audit": "reporting.audit",
     "report": "reporting.page",
-    "Prediction": "serving.predictor",
+    "Prediction": "serving.answers",
     "Predictor": "serving.predictor",
+    "adapt": "serving.adapt",
     "export": "serving.write",
+    "extend": "serving.extend",
     "load_model": "serving.predictor",
     "retrofit": "serving.retrofit",
 }
@@ -42,6 +45,8 @@ __all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "integrations":
+        return import_module("longtail.integrations")
     if name not in _MODULES:
         raise AttributeError(f"module 'longtail' has no attribute '{name}'")
     return getattr(import_module(f"longtail.{_MODULES[name]}"), name)

@@ -1,9 +1,16 @@
 """Orders of an epoch: frequencies, cycles, and the ranks' shares."""
 
+import json
+import math
+
 import pytest
 import torch
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
+import longtail as lt
+from helpers import on_two_ranks
 from longtail.core.errors import UserError
+from longtail.core.seeding import stream
 from longtail.data.base import ClassCounts
 from longtail.data.samplers import epoch_order, rank_order
 
@@ -88,3 +95,130 @@ def test_ranks_share_each_batch(kind: str) -> None:
 def test_unknown_sampler() -> None:
     with pytest.raises(UserError, match=r"unknown sampler 'sqrt-root'.*'square-root'"):
         draw("sqrt-root")
+
+
+# ---- the sampler for other training loops
+
+TAIL = lt.Tail.of(LABELS)
+KINDS = ("instance", "class", "square-root", "reversed")
+
+
+def shares(kind: str, world: int, **options) -> list[list[int]]:
+    """Indices of an epoch on each rank."""
+    return [list(TAIL.sampler(kind, rank=rank, world=world, **options)) for rank in range(world)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_ranks_share_one_order_whatever_their_number(kind: str, world: int) -> None:
+    """50 images do not divide by 3 and 4."""
+    whole = list(TAIL.sampler(kind, rank=0, world=1))
+    parts = shares(kind, world)
+    assert {len(part) for part in parts} == {50 // world} == {len(TAIL.sampler(kind, world=world))}
+    joined = [index for step in zip(*parts, strict=True) for index in step]
+    assert joined == whole[: 50 // world * world]
+    if kind == "instance":
+        assert len(set(joined)) == len(joined)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_is_that_of_the_engine(kind: str) -> None:
+    generator = torch.Generator().manual_seed(stream(3, "order", 0, 0))
+    expected = epoch_order(kind, LABELS, COUNTS, 50, generator)
+    assert list(TAIL.sampler(kind, seed=3)) == expected.tolist()
+
+
+@pytest.mark.parametrize("kind", ["class", "square-root", "reversed"])
+@pytest.mark.parametrize("world", [2, 4])
+def test_frequencies_on_every_rank_are_within_three_sigma(kind: str, world: int) -> None:
+    weights = {"class": (1, 1, 1), "square-root": (40**0.5, 3, 1), "reversed": (1 / 40, 1 / 9, 1)}
+    size = 4003
+    for share in shares(kind, world, size=size):
+        seen = torch.bincount(LABELS[share], minlength=3).tolist()
+        for found, weight in zip(seen, weights[kind], strict=True):
+            chance = weight / sum(weights[kind])
+            sigma = math.sqrt(len(share) * chance * (1 - chance))
+            assert abs(found - len(share) * chance) < 3 * sigma
+    together = torch.bincount(LABELS[list(TAIL.sampler(kind, size=size))], minlength=3)
+    expected = size * torch.tensor(weights[kind]) / sum(weights[kind])
+    assert (together - expected).abs().max() < 1  # exact, not only within the noise
+
+
+def test_weighted_random_sampler_is_wrong_under_ddp() -> None:
+    """Ranks with one seed train on the same images; with two seeds, many images never come."""
+    weights = (1 / torch.tensor(COUNTS.images))[LABELS]
+
+    def torchs(seed: int) -> list[int]:
+        generator = torch.Generator().manual_seed(seed)
+        return list(WeightedRandomSampler(weights, 60, generator=generator))
+
+    frequent = set(range(40))
+    assert torchs(0) == torchs(0)
+    seen = {*torchs(0), *torchs(1)} & frequent  # 40 of 120 draws are expected to be of class 0
+    assert len(seen) < 30
+    ours = shares("class", 2, size=120)
+    assert ours[0] != ours[1]
+    assert {*ours[0], *ours[1]} & frequent == frequent  # each image of class 0 comes once
+    torchs_counts = torch.bincount(LABELS[torchs(0) + torchs(1)], minlength=3)
+    assert (torchs_counts - 40).abs().max() >= 3
+    assert torch.bincount(LABELS[ours[0] + ours[1]], minlength=3).tolist() == [40, 40, 40]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_goes_on_in_the_middle_of_an_epoch_on_any_number_of_ranks(kind: str) -> None:
+    loop = TAIL.sampler(kind)
+    epochs = [list(loop) for _ in range(3)]
+    assert epochs[0] != epochs[1] and loop.epoch == 3  # a finished pass moves on by itself
+    interrupted = [TAIL.sampler(kind, rank=rank, world=2) for rank in (0, 1)]
+    for sampler in interrupted:
+        list(sampler)
+        handed_out = iter(sampler)
+        for _ in range(10):
+            next(handed_out)
+    state = json.loads(json.dumps(interrupted[0].state_dict()))
+    assert state == interrupted[1].state_dict() == interrupted[0].state_dict(seen=10)
+    for world in (1, 2, 4):
+        resumed = [TAIL.sampler(kind, rank=rank, world=world) for rank in range(world)]
+        for sampler in resumed:
+            sampler.load_state_dict(state)
+            sampler.set_epoch(1)  # as a resumed loop does
+        parts = [list(sampler) for sampler in resumed]
+        joined = [index for step in zip(*parts, strict=True) for index in step]
+        assert joined == epochs[1][20 : 50 // world * world]
+        assert list(resumed[0]) == epochs[2][: 50 // world * world][::world]
+    ahead = interrupted[0].state_dict(seen=4)  # workers had loaded ten images, four were trained on
+    resumed[0].load_state_dict(ahead)
+    assert resumed[0].state_dict() == {**state, "seen": 8}
+
+
+def test_set_epoch_jumps() -> None:
+    sampler = TAIL.sampler("class")
+    first, second = list(sampler), list(sampler)
+    for epoch, expected in ((1, second), (0, first)):
+        sampler.set_epoch(epoch)
+        assert list(sampler) == expected
+
+
+def test_a_state_of_other_arguments_is_refused() -> None:
+    state = TAIL.sampler("class").state_dict()
+    with pytest.raises(UserError, match="with kind class, and this one has reversed: make it with"):
+        TAIL.sampler("reversed").load_state_dict(state)
+    with pytest.raises(UserError, match="with seed 0, and this one has 1"):
+        TAIL.sampler("class", seed=1).load_state_dict(state)
+
+
+def load_epoch() -> list[list[int]]:
+    """Indices that a loader with workers gives to each of two ranks, with equally many steps."""
+    loader = DataLoader(range(50), 4, sampler=SAMPLER, num_workers=1)  # made before they met
+    mine = torch.cat(list(loader))
+    both = [torch.empty_like(mine) for _ in range(2)]
+    torch.distributed.all_gather(both, mine)
+    return [part.tolist() for part in both]
+
+
+SAMPLER = TAIL.sampler("class")
+
+
+def test_two_processes_find_their_rank_by_themselves(tmp_path) -> None:
+    found = on_two_ranks(load_epoch, store=tmp_path / "store")
+    assert found == shares("class", 2)

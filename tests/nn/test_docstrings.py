@@ -7,7 +7,7 @@ import pytest
 import longtail as lt
 
 
-@pytest.mark.parametrize("name", ["DeconfoundHead", "background_exempt", "choose_alpha"])
+@pytest.mark.parametrize("name", ["DeconfoundHead", "Tail", "background_exempt", "choose_alpha"])
 def test_the_example_runs(name):
     (test,) = (
         found

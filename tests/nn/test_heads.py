@@ -233,7 +233,7 @@ def test_half_weights_give_float32_logits(kind):
     x = torch.rand(3, 8).bfloat16()
     for module in (head, copy.deepcopy(head).eval(), head.folded()):
         assert module(x).dtype == torch.float32
-    assert head.mean_feature.dtype == torch.bfloat16
+    assert head.mean_feature.dtype == head.momentum.dtype == torch.float32
 
 
 @normalised

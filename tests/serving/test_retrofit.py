@@ -147,7 +147,9 @@ def test_a_layer_saved_alone_and_its_own_model_file(made):
     assert set(found.state) == {"weight", "bias"} and not found.state["bias"].any()
     assert found.head.alpha == lt.retrofit(folder / "head.pt", data).head.alpha
     again = lt.retrofit(folder / "tde" / "model.safetensors", data)
-    assert set(again.state) == {"head.weight", "head.mean_feature", "head.alpha"}
+    assert set(again.state) == {
+        *("head.weight", "head.mean_feature", "head.alpha", "class_means"),
+    }
     assert again.head.alpha == found.head.alpha
 
 
@@ -370,3 +372,15 @@ def test_the_command_needs_data(capsys):
     with pytest.raises(SystemExit):
         cli.main(["retrofit", "x.pt"])
     assert "Pass them as --data" in capsys.readouterr().err
+
+
+def test_images_that_it_has_not_seen_calibrate_it(made):
+    data, _, folder = made
+    lt.retrofit(folder / "head.pt", data, out=folder / "held-out")
+    lt.retrofit(folder / "head.pt", replace(data, val=None), out=folder / "seen")
+    calibrated, plain = (lt.load_model(folder / name) for name in ("held-out", "seen"))
+    assert calibrated.trust.images == len(data.val) and plain.trust is None
+    rows = data.test.inputs
+    assert lt.extend(plain, {"new": rows[:3]}).model.classes == (*data.classes, "new")
+    assert len(lt.adapt(calibrated, rows).prior) == len(data.classes)
+    assert calibrated.predict(rows[:1], sets=0.9)[0].answer_set

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import longtail
+from longtail.cli.adapt import Adapt
 from longtail.cli.audit import Audit
 from longtail.cli.demo import Demo
 from longtail.cli.detect import DetectEval, DetectReport, DetectSweep, DetectTrain
@@ -22,6 +23,7 @@ from longtail.cli.detect_predict import DetectPredict
 from longtail.cli.embed import Embed
 from longtail.cli.evaluate import Eval
 from longtail.cli.export import Export
+from longtail.cli.extend import Extend
 from longtail.cli.figure import Figure, Figures
 from longtail.cli.flags import list_flags, print_help, read_flags
 from longtail.cli.lists import DataSets, Methods
@@ -44,6 +46,8 @@ COMMANDS: dict[str, type] = {
     "sweep": Sweep,
     "report": Report,
     "predict": Predict,
+    "adapt": Adapt,
+    "extend": Extend,
     "export": Export,
     "figure": Figure,
     "figures": Figures,

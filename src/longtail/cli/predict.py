@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -39,14 +39,26 @@ class Predict:
     """Alpha to predict at, if it is not folded into the model; the model's own by default."""
     top: int = 5
     """Number of classes to print for each image."""
+    sets: float | None = None
+    """Also print the answer set of each image, which holds the true class with this probability,
+    such as 0.9, for rare classes too."""
+    abstain: int | None = None
+    """Give no answer if the set of --sets holds more classes than this."""
+    false_alarms: float = 0.05
+    """Share of images of known classes that may be marked as unknown: 0.01, 0.05 or 0.1."""
+    adapt: Literal["batch"] | None = None
+    """Estimate the class mix from the images so far, without labels."""
     csv: bool = False
-    """Print CSV with one row per image and class: image, rank, class, probability."""
+    """Print CSV with one row per image and class: image, rank, class, probability; then in_set with
+    --sets, and unknown if the model can tell. An image without an answer has the rank 0."""
     json: bool = False
     """Print one JSON object per image, each on its own line."""
 
     examples = """
       longtail predict runs/demo/deconfound-tde/s0 photos/
       longtail predict letters.safetensors a.png 'more/*.png' --top 1 --csv
+      longtail predict runs/birds photos/ --sets 0.9 --abstain 3
+      longtail predict runs/birds garden-camera/ --adapt batch
       find photos -name '*.jpg' | longtail predict model.onnx - --json"""
 
     def run(self) -> None:
@@ -54,10 +66,19 @@ class Predict:
         if self.csv and self.json:
             raise UserError("--csv and --json: pass one of them")
         names, inputs = tee(list_images(self.images))
-        predictions = self._load_model().stream(inputs, top=self.top)
+        model = self._load_model()
+        predictions = model.stream(
+            inputs,
+            top=self.top,
+            sets=self.sets,
+            abstain=self.abstain,
+            false_alarms=self.false_alarms,
+            adapt=self.adapt is not None,
+        )
         write = _print_csv if self.csv else _print_json if self.json else _print_text
         if self.csv:
-            print("image,rank,class,probability")
+            more = ",in_set" * (self.sets is not None) + ",unknown" * (model.trust is not None)
+            print(f"image,rank,class,probability{more}")
         done, skipped, began = 0, 0, time.perf_counter()
         terminal = sys.stderr.isatty()
         for done, (name, prediction) in enumerate(zip(names, predictions, strict=True), start=1):
@@ -115,14 +136,37 @@ def _expand(name: str) -> Iterable[str]:
 
 
 def _print_text(image: str, prediction: "Prediction") -> None:
-    print(f"{image}  " + "  ".join(f"{name} {value:.3f}" for name, value in prediction.top))
+    parts = [image]
+    if prediction.unknown:
+        parts.append("(unlike every class)")
+    if prediction.answer_set is not None:
+        parts.append("{" + ", ".join(prediction.answer_set) + "}")
+    if prediction.answered:
+        parts += [f"{name} {value:.3f}" for name, value in prediction.top]
+    else:
+        parts.append("no answer")
+    print("  ".join(parts))
 
 
 def _print_json(image: str, prediction: "Prediction") -> None:
     ranked = [{"class": name, "probability": value} for name, value in prediction.top]
-    print(json.dumps({"image": image, "class": prediction.name, "top": ranked}))
+    name = prediction.name if prediction.answered else None
+    content: dict[str, Any] = {"image": image, "class": name, "top": ranked}
+    if prediction.answer_set is not None:
+        content["set"] = list(prediction.answer_set)
+    if prediction.unknown is not None:
+        content["unknown"] = prediction.unknown
+    print(json.dumps(content))
 
 
 def _print_csv(image: str, prediction: "Prediction") -> None:
-    rows = ((image, rank, *pair) for rank, pair in enumerate(prediction.top, start=1))
+    held, unknown = prediction.answer_set, prediction.unknown
+    rows = [
+        [image, rank, name, value]
+        + ([] if held is None else [int(name in held)])
+        + ([] if unknown is None else [int(unknown)])
+        for rank, (name, value) in enumerate(prediction.top, start=1)
+    ]
+    if not prediction.answered:
+        rows = [[image, 0, "", "", *rows[0][4:]]]
     print(format_rows(rows), end="")

@@ -270,10 +270,10 @@ def _open_path(name: str, config: DataConfig) -> Source:
         )
     if not name:
         raise UserError("no data was named: pass a name or a path (list the names: longtail data)")
-    near = map(str, path.parent.glob("*"))
+    near = [beside.name for beside in path.parent.glob("*")]  # a long parent makes all paths alike
     if path.suffix in folder.FILES or "/" in name or os.sep in name or name[:1] in "~.":
         raise UserError(
-            f"{path} does not exist.{suggest(str(path), near)} Pass a name or a path "
+            f"{path} does not exist.{suggest(path.name, near)} Pass a name or a path "
             "(list the names: longtail data)"
         )
     more = "there is no such folder; list the names: longtail data"

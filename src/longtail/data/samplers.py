@@ -3,12 +3,16 @@
 Shapes: N training images, C classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
+from torch.utils.data import DistributedSampler
 
-from longtail.core.errors import unknown_error
+from longtail.core.errors import UserError, unknown_error
+from longtail.core.seeding import stream
 from longtail.data.base import ClassCounts
 
 WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -17,6 +21,13 @@ WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "reversed": torch.reciprocal,
 }
 """Probability of a class, up to a factor, from its number of training images."""
+
+
+def check_kind(kind: str) -> None:
+    """Raise a `UserError` unless `kind` is a sampler."""
+    known = ("instance", *WEIGHTS)
+    if kind not in known:
+        raise unknown_error("sampler", kind, known, f"they are {', '.join(known)}")
 
 
 def epoch_order(
@@ -33,9 +44,7 @@ def epoch_order(
     """
     if kind == "instance":
         return torch.randperm(len(labels), generator=generator)[:size]
-    if kind not in WEIGHTS:
-        known = ("instance", *WEIGHTS)
-        raise unknown_error("sampler", kind, known, f"they are {', '.join(known)}")
+    check_kind(kind)
     present = torch.bincount(labels, minlength=len(counts))
     weights = torch.where(present > 0, WEIGHTS[kind](counts.tensor().double().clamp(min=1)), 0.0)
     quotas = _draw_quotas(weights / weights.sum(), size, generator)
@@ -53,6 +62,103 @@ def rank_order(order: Tensor, batch_size: int, rank: int, world: int) -> Tensor:
     steps = len(order) // batch_size
     full = order[: steps * batch_size]
     return full.view(steps, world, batch_size // world, *order.shape[1:])[:, rank]
+
+
+class TailSampler(DistributedSampler[int]):
+    """Draws rebalanced epochs for a `DataLoader`, on one process or shared by the ranks of DDP.
+
+    All ranks draw one order for the epoch, and each takes every W-th index of it. The ranks thus
+    never take the same position, have equally many, and together show the class frequencies
+    exactly, whatever their number. With the same seed our own engine draws the same order.
+
+    A finished pass moves on to the next epoch by itself; `set_epoch` is needed only to jump. It is
+    a `DistributedSampler`, so that trainers know that it shares the epoch among the ranks already.
+
+    Args:
+        kind: class | square-root | reversed, or instance for every image once.
+        labels: (N,) of the images to draw from.
+        counts: of the full training set; they give the class probabilities.
+        size: images of an epoch, over all ranks. Up to W - 1 that do not share evenly are left out.
+        seed: of all orders.
+        rank: of this process; that of `torch.distributed` by default.
+        world: number W of processes; that of `torch.distributed`, or 1, by default.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        labels: Tensor,
+        counts: ClassCounts,
+        size: int,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        check_kind(kind)
+        self._given = rank, world
+        rank, world = self._find_rank()
+        if not 0 <= rank < world <= size:
+            raise UserError(
+                f"rank {rank} of {world} ranks cannot share {size} images: ranks count from 0, and "
+                "each needs an image"
+            )
+        super().__init__(labels, world, rank, seed=seed)  # type: ignore[arg-type]
+        self.kind, self.labels, self.counts, self.size = kind, labels, counts, size
+        self._seen = 0  # of the whole order, by all ranks
+
+    def __len__(self) -> int:
+        return self.size // self._find_rank()[1]
+
+    def __iter__(self) -> Iterator[int]:
+        rank, world = self._find_rank()
+        share = self._draw()[: len(self) * world][rank::world].tolist()
+        for index in share[self._seen // world :]:
+            self._seen += world
+            yield index
+        self.epoch, self._seen = self.epoch + 1, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start the epoch `epoch`; if it is the current one, go on where it was left."""
+        if epoch != self.epoch:
+            self.epoch, self._seen = epoch, 0
+
+    def state_dict(self, seen: int | None = None) -> dict[str, Any]:
+        """Return what `load_state_dict` needs to go on in the middle of an epoch.
+
+        Args:
+            seen: images of this rank that the loop has trained on in this epoch. By default those
+                that were handed out, which are more if worker processes load in advance.
+        """
+        at = self._seen if seen is None else seen * self._find_rank()[1]
+        return {**self._identity, "epoch": self.epoch, "seen": at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the sampler of `state` was, on any number of ranks."""
+        for name, value in self._identity.items():
+            if state.get(name) != value:
+                raise UserError(
+                    f"the state is of a sampler with {name} {state.get(name)}, and this one has "
+                    f"{value}: make it with the same arguments"
+                )
+        self.epoch, self._seen = int(state["epoch"]), int(state["seen"])
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {"kind": self.kind, "images": len(self.labels), "size": self.size, "seed": self.seed}
+
+    def _draw(self) -> Tensor:
+        generator = torch.Generator().manual_seed(stream(self.seed, "order", self.epoch, 0))
+        return epoch_order(self.kind, self.labels, self.counts, self.size, generator)
+
+    def _find_rank(self) -> tuple[int, int]:
+        """Return rank and number of ranks now: a loader is often built before the ranks meet."""
+        rank, world = self._given
+        ranks = dist.is_available() and dist.is_initialized()
+        if rank is None:
+            rank = dist.get_rank() if ranks else 0
+        if world is None:
+            world = dist.get_world_size() if ranks else 1
+        return rank, world
 
 
 def _draw_quotas(shares: Tensor, size: int, generator: torch.Generator) -> list[int]:

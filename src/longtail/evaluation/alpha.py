@@ -76,11 +76,15 @@ def choose_alpha(
     x = torch.as_tensor(features).to(head.weight.device, dtype)
     target = torch.as_tensor(labels).to(head.weight.device, torch.long)
     _check_held_out(head, x, target)
-    total, indirect = head.effects(x)
-    path = {alpha: fit_likelihood(total - alpha * indirect, target).nll for alpha in GRID}
+    return choose_by_effects(*head.effects(x), target)
+
+
+def choose_by_effects(total: Tensor, indirect: Tensor, labels: Tensor) -> float:
+    """Choose alpha as `choose_alpha` does, from both effects (N, C) of held-out images."""
+    path = {alpha: fit_likelihood(total - alpha * indirect, labels).nll for alpha in GRID}
     alpha = pick_alpha(path)
     if alpha == 0:
-        log_no_gain(len(target))
+        log_no_gain(len(labels))
     return alpha
 
 

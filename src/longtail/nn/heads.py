@@ -16,18 +16,31 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx
 
 from longtail.core.errors import UserError
 from longtail.nn.background import background_exempt as background_exempt
+from longtail.nn.buffers import FloatBuffers
 from longtail.nn.linear_heads import AffineHead as AffineHead
 from longtail.nn.linear_heads import FoldedHead, check_heads
 from longtail.nn.linear_heads import Head as Head
 from longtail.nn.linear_heads import LinearHead as LinearHead
-from longtail.nn.ops import at_least_float32, normalise, product, sum_over_ranks
+from longtail.nn.ops import (
+    at_least_float32,
+    gather,
+    is_recomputing,
+    normalise,
+    normalise_any,
+    product,
+    sum_over_ranks,
+    trace_as_node,
+)
+
+for name in ("at_least_float32", "product", "sum_over_ranks"):
+    fx.wrap(name)
 
 
-class NormalisedHead(Head):
+class NormalisedHead(FloatBuffers, Head):
     """Base class of the normalised heads: Eq. 7 in training mode, Eq. 8 in eval mode.
 
     In training mode the head returns `total(x)` and updates its running mean feature. In eval mode
@@ -63,9 +76,9 @@ class NormalisedHead(Head):
             raise UserError(f"momentum {momentum} must be between 0 and 1 (the paper uses 0.9)")
         self.heads, self.tau = heads, tau
         # tensors, so that a captured graph reads their current values
-        self.register_buffer("alpha", torch.tensor(check_alpha(alpha)))
-        self.register_buffer("mean_feature", torch.zeros(dim))
-        self.register_buffer("momentum", torch.tensor(float(momentum)), persistent=False)
+        self.register_value("alpha", check_alpha(alpha))
+        self.register_value("mean_feature", 0.0, (dim,))
+        self.register_value("momentum", momentum, persistent=False)
         self.reset_parameters()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -76,14 +89,14 @@ class NormalisedHead(Head):
             alpha.fill_(check_alpha(value))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw new weights and set the mean feature to zero."""
+        """Draw new weights, set the mean feature to zero and restore alpha and momentum."""
         super().reset_parameters(generator)
-        nn.init.zeros_(self.mean_feature)
+        self.restore_values()
 
     @property
     def direction(self) -> Tensor:
         """The head direction d (K, D/K): unit rows, or zero rows before the first batch."""
-        return normalise(self.mean_feature, self.heads, 0.0)
+        return normalise_any(self.mean_feature, self.heads, 0.0)
 
     def total(self, x: Tensor) -> Tensor:
         """Return the logits (..., C) of the total effect: Eq. 7, or Eq. 10 for cosine and capsule.
@@ -119,6 +132,8 @@ class NormalisedHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (..., C) of features (..., D): Eq. 7 in training mode, Eq. 8 in eval."""
+        if isinstance(x, fx.Proxy) and (node := trace_as_node(self, x)) is not None:
+            return node
         if self.training:
             self.observe(x)
             return self.total(x)
@@ -132,14 +147,17 @@ class NormalisedHead(Head):
         There is no factor 1 - mu because only the direction of the mean is used. The mean is over
         the batches of all ranks, which may differ in size or be empty. The update is skipped if no
         rank has a feature, or if a feature is not finite, as in a step that a loss scaler skips.
-        `forward` calls this in training mode. Call it yourself when only some features count.
+        `forward` calls this in training mode. Call it yourself when only some features count. When
+        gradient checkpointing repeats a forward pass, the features do not count twice.
 
         Args:
             x: features (..., D).
             keep: boolean mask (...) of the features that count, such as a detector's foreground;
                 all by default.
         """
-        x = at_least_float32(x).reshape(-1, self.dim)
+        if is_recomputing():
+            return
+        x = at_least_float32(x.detach()).reshape(-1, self.dim)
         count = x.new_full((1,), x.shape[0])
         if keep is not None:
             x, count = torch.where(keep.reshape(-1, 1), x, 0.0), keep.sum().to(x.dtype).reshape(1)
@@ -149,7 +167,7 @@ class NormalisedHead(Head):
     def _update_mean(self, sums: Tensor) -> None:
         sums = sum_over_ranks(sums)  # (D + 1,): one message for the sum and the count
         mean = self.momentum * self.mean_feature + sums[:-1] / sums[-1].clamp(min=1)
-        usable = (sums[-1] > 0) & sums.isfinite().all()
+        usable = (sums[-1] > 0) & mean.isfinite().all()
         self.mean_feature.copy_(torch.where(usable, mean, self.mean_feature))
 
     @torch.no_grad()
@@ -163,7 +181,7 @@ class NormalisedHead(Head):
             alpha: strength of the removed effect; the head's own `alpha` by default.
         """
         strength = self.alpha if alpha is None else alpha
-        v, d = normalise(self.weight, self.heads, self.gamma), self.direction
+        v, d = normalise(gather(self.weight), self.heads, self.gamma), self.direction
         v = v - strength * (v * d).sum(-1, keepdim=True) * d  # (C, K, D/K)
         head = FoldedHead(self.dim, self.classes, self.heads, self.squash).to(v)
         head.weight.copy_(self.tau / self.heads * v.flatten(-2))
@@ -192,7 +210,7 @@ class NormalisedHead(Head):
 
     def _normalise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return x (..., K, D/K) and the weights (C, K, D/K), divided by the two factors of N."""
-        features = normalise(x, self.heads, self.squash)
+        features = normalise_any(x, self.heads, self.squash)
         return features, normalise(self.weight, self.heads, self.gamma)
 
 

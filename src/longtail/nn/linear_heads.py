@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from longtail.core.errors import UserError
 from longtail.nn.ops import at_least_float32, normalise, product, shrink
+
+for name in ("at_least_float32", "product"):
+    fx.wrap(name)
 
 
 class Head(nn.Module):
@@ -116,7 +119,7 @@ class FoldedHead(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.heads == 1:  # the cost of splitting shows at batch size 1
-            x = shrink(at_least_float32(x), self.squash)
+            x = shrink(at_least_float32(x), self.squash or None)
         else:
             x = normalise(x, self.heads, self.squash).flatten(-2)
         return product(x, self.weight, self.bias)

@@ -36,7 +36,7 @@ for found in model.predict({inputs}):
 ```
 
 Input: {about.preprocessing}.
-{normalisation}Output: logits `(batch, classes)`; `predict` returns their softmax.
+{normalisation}Output: logits `(batch, classes)`; {_describe_probabilities(about)}.
 
 ## Figures
 
@@ -48,6 +48,15 @@ Input: {about.preprocessing}.
 
 Classes: {", ".join(f"`{name}`" for name in about.classes)}.
 """
+
+
+def _describe_probabilities(about: ModelDescription) -> str:
+    if about.trust is None:
+        return "`predict` returns their softmax"
+    return (
+        f"`predict` returns calibrated probabilities, fitted on {about.trust['images']:,} held-out "
+        "images"
+    )
 
 
 def _describe_alpha(about: ModelDescription) -> str:
@@ -66,6 +75,8 @@ def _describe_alpha(about: ModelDescription) -> str:
 
 def _describe_accuracy(about: ModelDescription) -> str:
     metrics = about.metrics
+    if not metrics:
+        return "It was not evaluated after its head was changed."
     part = tables.PARTS.get(metrics.get("evaluated_on", ""), "unknown")
     shown = (*tables.SPLITS, *(["class_mean"] if "class_mean" in metrics else []))
     cells = ["-" if metrics.get(name) is None else f"{metrics[name]:.1f}" for name in shown]
@@ -95,6 +106,10 @@ def _describe_training(about: ModelDescription) -> str:
     )
     if "verdict" in training:
         text += f"\n{training['verdict']}"
+    if "adapted_to" in training:
+        text += f"\nAdapted to {training['adapted_to']}."
+    if "added_classes" in training:
+        text += f"\nAdded without training: {', '.join(training['added_classes'])}."
     method = registry().get(str(training.get("method")))
     if method and (paper := method().paper):
         address = f"https://arxiv.org/abs/{paper.arxiv}"

@@ -17,13 +17,15 @@ from longtail.core.environment import versions
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
 from longtail.methods.base import Model
-from longtail.nn.heads import NormalisedHead, check_alpha
+from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.runs.folder import Run
 from longtail.training.model import Blueprint, describe_head
 
 FORMAT = 1
 TRAINING = ("method", "data", "ratio", "seed", "epochs", "training_id", "subset_sha256", "held_out")
 """Fields of a run's result that describe the training of its model."""
+CLASS_MEANS = "class_means.safetensors"
+"""File of a run with the tensor `class_means` (C, D), the mean training feature of each class."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class ModelDescription:
     """Method, data, seed and hashes of the run that trained the model."""
     version: str
     """Version of longtail that wrote the file."""
+    trust: Mapping[str, Any] | None = None
+    """What `describe_trust` measured on held-out images; None without any."""
 
     @property
     def preprocessing(self) -> str:
@@ -83,6 +87,7 @@ class ModelDescription:
                 metrics=dict(tree["metrics"]),
                 training=dict(tree["training"]),
                 version=str(tree["version"]),
+                trust=tree.get("trust"),  # absent in older files
             )
         except UserError:
             raise
@@ -94,23 +99,34 @@ class ModelDescription:
 
 
 class ServedModel(nn.Module):
-    """A backbone and a head that take raw inputs, with their description."""
+    """A backbone and a head that take raw inputs, with their description.
 
-    def __init__(self, model: Model, about: ModelDescription):
+    `class_means` (C, D) are the mean training features of each class, or None.
+    """
+
+    class_means: Tensor | None
+
+    def __init__(self, model: Model, about: ModelDescription, class_means: Tensor | None = None):
         super().__init__()
         self.backbone, self.head, self.about = model.backbone, model.head, about
+        self.register_buffer("class_means", class_means)
         self._set_alpha()
         self.preprocess = about.blueprint.preprocess()
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: Tensor, alpha: Tensor | None = None) -> Tensor:
         """Return logits (B, classes), at `alpha` () or else at the head's own."""
-        features = self.backbone(self.preprocess(inputs)).float()
+        features = self.extract(inputs)
         if alpha is None:
             output: Tensor = self.head(features)
             return output
         assert isinstance(self.head, NormalisedHead)
         return self.head.total(features) - alpha * self.head.indirect(features)
+
+    def extract(self, inputs: Tensor) -> Tensor:
+        """Return features (B, D) of raw inputs."""
+        features: Tensor = self.backbone(self.preprocess(inputs)).float()
+        return features
 
     def _set_alpha(self) -> None:
         if isinstance(self.head, NormalisedHead):
@@ -123,18 +139,31 @@ class ServedModel(nn.Module):
                 raise fixed_alpha_error(self.about)
             return self
         alpha = check_alpha((self.about.alpha or 0.0) if alpha is None else alpha)
-        head = self.head.folded(alpha)
-        blueprint = replace(self.about.blueprint, head=describe_head(head))
         metrics = _metrics_at(alpha, self.about.metrics)
         metrics.pop("sweep", None)  # alpha is fixed now
-        about = replace(self.about, blueprint=blueprint, alpha=alpha, dial=False, metrics=metrics)
-        return ServedModel(Model(self.backbone, head), about)
+        about = replace(self._about_at(alpha), dial=False, metrics=metrics)
+        return self.with_head(self.head.folded(alpha), about)
+
+    def with_head(
+        self, head: Head, about: ModelDescription, class_means: Tensor | None = None
+    ) -> "ServedModel":
+        """Return this model with another head, which `about` need not describe yet.
+
+        `class_means` are those of the new head, if its classes differ.
+        """
+        about = replace(about, blueprint=replace(about.blueprint, head=describe_head(head)))
+        means = self.class_means if class_means is None else class_means
+        return ServedModel(Model(self.backbone, head), about, means)
 
     def with_alpha(self, alpha: float) -> "ServedModel":
         """Return this model with another default of its adjustable alpha."""
-        metrics = _metrics_at(alpha, self.about.metrics)
-        about = replace(self.about, alpha=alpha, metrics=metrics)
-        return ServedModel(Model(self.backbone, copy.deepcopy(self.head)), about)
+        about = replace(self._about_at(alpha), metrics=_metrics_at(alpha, self.about.metrics))
+        return ServedModel(Model(self.backbone, copy.deepcopy(self.head)), about, self.class_means)
+
+    def _about_at(self, alpha: float) -> ModelDescription:
+        """Return the description at `alpha`; trust was measured at the model's own alpha only."""
+        trust = self.about.trust if alpha == self.about.alpha else None
+        return replace(self.about, alpha=alpha, trust=trust)
 
     @staticmethod
     def load(about: ModelDescription, weights: Mapping[str, Tensor], source: str) -> "ServedModel":
@@ -148,7 +177,13 @@ class ServedModel(nn.Module):
         names, outputs = len(about.classes), model.head.classes
         if names != outputs:
             raise UserError(f"{source} names {names} classes, but its head has {outputs}")
-        served = ServedModel(model, about)
+        means = weights.get("class_means")
+        if means is not None and means.shape != (outputs, model.head.dim):
+            raise UserError(
+                f"{source} holds class means {tuple(means.shape)}, but its head is "
+                f"({outputs}, {model.head.dim})"
+            )
+        served = ServedModel(model, about, means)
         # not every format keeps a head's extra state, which the description already set
         own = served.state_dict().items()
         extra = {name: value for name, value in own if name.endswith("_extra_state")}
@@ -179,6 +214,8 @@ def read_run(run: Run | Path | str) -> ServedModel:
         backbone = {name: w for name, w in weights.items() if name.startswith("backbone.")}
         head = run.load_model("head.safetensors")
         weights = {**backbone, **{f"head.{name}": w for name, w in head.items()}}
+    if (run.folder / CLASS_MEANS).exists():
+        weights = {**weights, **run.load_model(CLASS_MEANS)}
     about = ModelDescription(
         blueprint=blueprint,
         classes=tuple(run.classes),
@@ -194,6 +231,7 @@ def read_run(run: Run | Path | str) -> ServedModel:
         },
         training={name: result[name] for name in TRAINING},
         version=versions()["longtail"],
+        trust=result.get("trust"),
     )
     return ServedModel.load(about, weights, f"{run.folder}/model.safetensors")
 

@@ -3,8 +3,9 @@
 Shapes: B inputs per batch, images (C, H, W) uint8, embeddings (D,).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -16,36 +17,30 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.core.errors import UserError, unknown_error
-from longtail.data.decoding.images import Blob, decode_in_threads
+from longtail.data.base import ClassCounts
+from longtail.data.decoding.images import Blob
+from longtail.evaluation.conformal import check_level
+from longtail.evaluation.label_shift import LEAST_IMAGES, RunningMix
+from longtail.evaluation.novelty import measure_distance
+from longtail.evaluation.trust import Trust
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
+from longtail.serving.answers import FALSE_ALARMS, Answers, read_trust, require_trust
+from longtail.serving.answers import Prediction as Prediction
+from longtail.serving.inputs import Picture, read_inputs
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
-from longtail.serving.read import read_folder, read_onnx, read_safetensors
+from longtail.serving.read import OnnxNetwork, read_folder, read_onnx, read_safetensors
+
+logger = logging.getLogger(__name__)
 
 BATCH = 64
-Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor
-"""A file, its bytes, a PIL image, uint8 pixels (H, W), (H, W, C) or (C, H, W), or an embedding."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The classes that a model predicts for one input."""
-
-    name: str
-    probability: float
-    top: tuple[tuple[str, float], ...]
-    """The most probable classes with their probabilities, best first."""
-
-
-Network = Callable[[Tensor, float | None], Tensor]
-"""A function from a batch and alpha to logits (B, classes) on the CPU."""
 
 
 class Predictor:
     """A trained model with the names of its classes, as `load_model` returns it."""
 
-    def __init__(self, about: ModelDescription, network: Network):
+    def __init__(self, about: ModelDescription, network: "TorchNetwork | OnnxNetwork"):
         self.about = about
         self._network = network
         self._alpha = about.alpha
@@ -69,7 +64,7 @@ class Predictor:
             alpha_input: keep alpha adjustable, with its current value as default; else fold it in.
         """
         if not isinstance(self._network, TorchNetwork):
-            raise UserError("an ONNX file has a graph but no weights to save: load the run instead")
+            raise _no_weights_error()
         model = self._network.model
         if not alpha_input:
             return exports.save_pretrained(model.fold(self.alpha), folder)
@@ -95,6 +90,13 @@ class Predictor:
 
     def logits(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         """Return logits (N, classes) of uint8 images (N, C, H, W), or of embeddings (N, D)."""
+        return self.examine(inputs)[0]
+
+    def examine(self, inputs: Tensor | NDArray[Any]) -> tuple[Tensor, Tensor | None]:
+        """Return what `logits` returns, and the distance (N,) of the features from class means.
+
+        The distance is None if the model stores no class means.
+        """
         if not isinstance(inputs, Tensor):  # torch refuses read-only and reversed arrays
             inputs = torch.from_numpy(np.require(inputs, requirements=("C", "W")))
         blueprint = self.about.blueprint
@@ -104,16 +106,51 @@ class Predictor:
                 f"{inputs.dtype} of shape {tuple(inputs.shape)}: this model takes {kind} (N, "
                 f"{', '.join(map(str, blueprint.shape))})"
             )
-        parts = [self._network(part, self._alpha) for part in inputs.split(BATCH)]
-        return torch.cat(parts) if parts else torch.empty(0, len(self.classes))
+        if not len(inputs):
+            return torch.empty(0, len(self.classes)), None
+        if isinstance(self._network, OnnxNetwork):
+            return torch.cat([self._network(x, self._alpha) for x in inputs.split(BATCH)]), None
+        parts = [self._network.examine(x, self._alpha) for x in inputs.split(BATCH)]
+        logits, distances = zip(*parts, strict=True)
+        known = [distance for distance in distances if distance is not None]
+        return torch.cat(logits), torch.cat(known) if known else None
 
-    def predict(self, images: Picture | Iterable[Picture], *, top: int = 5) -> list[Prediction]:
+    @property
+    def trust(self) -> Trust | None:
+        """What the model stores of its certainty; None at another alpha than its own."""
+        return self._stored_trust if self._alpha == self.about.alpha else None
+
+    @cached_property
+    def _stored_trust(self) -> Trust | None:
+        return read_trust(self.about)
+
+    @property
+    def model(self) -> ServedModel:
+        """The network and the head, at the alpha they were trained for."""
+        if not isinstance(self._network, TorchNetwork):
+            raise _no_weights_error()
+        return self._network.model
+
+    def predict(
+        self,
+        images: Picture | Iterable[Picture],
+        *,
+        top: int = 5,
+        sets: float | None = None,
+        abstain: int | None = None,
+        false_alarms: float = FALSE_ALARMS,
+        adapt: bool = False,
+    ) -> list[Prediction]:
         """Predict the classes of every input, in order.
 
         Args:
             images: one or several files, arrays or PIL images; for a model of embeddings, one or
                 several rows. An array of up to 3 dimensions is one image.
             top: number of classes to return for each.
+            sets: probability with which each answer set holds the true class, such as 0.9.
+            abstain: most classes in the answer set of an image that gets an answer.
+            false_alarms: share of images of known classes that may be marked as unknown.
+            adapt: estimate the class mix from the images so far, without labels.
 
         Raises:
             UserError: if an image is unreadable; `stream` continues instead.
@@ -123,19 +160,47 @@ class Predictor:
             one = images.ndim <= len(self.about.blueprint.shape)
         several = cast(Iterable[Picture], [images] if one else images)
         predictions = []
-        for place, prediction in enumerate(self.stream(several, top=top)):
+        stream = self.stream(
+            several, top=top, sets=sets, abstain=abstain, false_alarms=false_alarms, adapt=adapt
+        )
+        for place, prediction in enumerate(stream):
             if isinstance(prediction, str):
                 raise UserError(f"input {place} cannot be read: {prediction}")
             predictions.append(prediction)
         return predictions
 
-    def stream(self, images: Iterable[Picture], *, top: int = 5) -> Iterator[Prediction | str]:
-        """Yield a prediction for each image, in order, or the reason why it is unreadable."""
-        if top < 1:
-            raise UserError(f"top {top}: must be at least 1")
-        for reasons, logits in self.stream_logits(images):
-            ranked = iter(self._rank(logits, top))
-            yield from (next(ranked) if reason is None else reason for reason in reasons)
+    def stream(
+        self,
+        images: Iterable[Picture],
+        *,
+        top: int = 5,
+        sets: float | None = None,
+        abstain: int | None = None,
+        false_alarms: float = FALSE_ALARMS,
+        adapt: bool = False,
+    ) -> Iterator[Prediction | str]:
+        """Yield a prediction for each image, in order, or the reason why it is unreadable.
+
+        The arguments are those of `predict`.
+        """
+        trust, mix = self.trust, None
+        if sets is not None:
+            check_level(sets)
+            require_trust(trust, "an answer set")
+        answers = Answers(self.classes, trust, top, sets, abstain, false_alarms)
+        if adapt:
+            known = require_trust(trust, "adapting to a batch")
+            mix = RunningMix(ClassCounts(self.about.counts), known.mix)
+        for batch in self.read_batches(images):
+            readable = [row for row in batch if not isinstance(row, str)]
+            ranked = iter(self._rank(np.stack(readable), answers, mix) if readable else [])
+            yield from (row if isinstance(row, str) else next(ranked) for row in batch)
+        if mix is not None and len(mix.seen) < LEAST_IMAGES:
+            logger.warning(
+                "too few readable images (%d) to estimate their class mix, which takes %d: the "
+                "probabilities are for a uniform one",
+                *(len(mix.seen), LEAST_IMAGES),
+            )
 
     def stream_logits(
         self, images: Iterable[Picture | Blob]
@@ -144,44 +209,43 @@ class Predictor:
 
         Logits are (B, classes), in the order of the B readable images of the batch.
         """
-        rows = self._read(images)
-        while batch := list(islice(rows, BATCH)):
+        for batch in self.read_batches(images):
             readable = [row for row in batch if not isinstance(row, str)]
             empty = torch.empty(0, len(self.classes))
             logits = self.logits(np.stack(readable)) if readable else empty
             yield [row if isinstance(row, str) else None for row in batch], logits
 
-    def _rank(self, logits: Tensor, top: int) -> list[Prediction]:
-        best = logits.softmax(1).topk(min(top, len(self.classes)))
-        predictions = []
-        for values, places in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            ranked = tuple(zip((self.classes[c] for c in places), values, strict=True))
-            predictions.append(Prediction(*ranked[0], ranked))
-        return predictions
+    def _rank(
+        self, inputs: NDArray[Any], answers: Answers, mix: RunningMix | None
+    ) -> list[Prediction]:
+        logits, distance = self.examine(inputs)
+        target = None
+        if mix is not None:
+            assert answers.trust is not None
+            uniform = answers.trust.calibration.apply_uniform(logits.double())
+            target = mix.update(uniform.log_softmax(1))
+        return answers.rank(logits, distance, target)
 
-    def _read(self, images: Iterable[Picture | Blob]) -> Iterator[NDArray[Any] | str]:
-        """Yield each input as an array for the model, or the reason why it is unreadable."""
-        if self.about.blueprint.embeddings:
-            yield from (_to_vector(row, self.about.blueprint.shape[0]) for row in images)
-            return
-        channels, height, width = self.about.blueprint.shape
+    def extract(self, images: Iterable[Picture]) -> tuple[Tensor, dict[int, str]]:
+        """Return the features (N, D) of readable images, and why the others are unreadable."""
+        network = self._network
+        if not isinstance(network, TorchNetwork):
+            raise _no_weights_error()
+        parts, place = [torch.empty(0, network.model.head.dim)], 0
         reasons: dict[int, str] = {}
+        for batch in self.read_batches(images):
+            reasons |= {place + i: row for i, row in enumerate(batch) if isinstance(row, str)}
+            place += len(batch)
+            readable = [row for row in batch if not isinstance(row, str)]
+            if readable:
+                parts.append(network.extract(torch.from_numpy(np.stack(readable))))
+        return torch.cat(parts), reasons
 
-        def blobs() -> Iterator[Blob]:
-            for place, picture in enumerate(images):
-                try:
-                    yield _to_blob(picture)
-                except UserError as error:
-                    reasons[place] = str(error)
-                    yield b""  # unreadable too, to keep the order
-
-        way = self.about.blueprint.interpolation
-        for place, pixels in enumerate(decode_in_threads(blobs(), (height, width), way)):
-            pixels = reasons.pop(place, pixels)
-            if not isinstance(pixels, str) and channels == 1:
-                colour = Image.fromarray(pixels.transpose(1, 2, 0))
-                pixels = np.asarray(colour.convert("L"))[None]
-            yield pixels
+    def read_batches(self, images: Iterable[Picture | Blob]) -> Iterator[list[NDArray[Any] | str]]:
+        """Yield batches of inputs as arrays, or the reasons why they are unreadable, in order."""
+        rows = read_inputs(images, self.about.blueprint)
+        while batch := list(islice(rows, BATCH)):
+            yield batch
 
 
 class TorchNetwork:
@@ -198,11 +262,18 @@ class TorchNetwork:
         self._folded = self.model.fold().to(self.device)
 
     @torch.no_grad()
-    def __call__(self, inputs: Tensor, alpha: float | None) -> Tensor:
+    def examine(self, inputs: Tensor, alpha: float | None) -> tuple[Tensor, Tensor | None]:
+        """Return logits (B, C), and how far (B,) the features are from the class means, if any."""
         if alpha != self._folded.about.alpha:
             self._folded = self.model.fold(alpha).to(self.device)
-        output: Tensor = self._folded(inputs.to(self.device)).cpu()
-        return output
+        features, means = self._folded.extract(inputs.to(self.device)), self.model.class_means
+        distance = None if means is None else measure_distance(features, means).cpu()
+        return self._folded.head(features).cpu(), distance
+
+    @torch.no_grad()
+    def extract(self, inputs: Tensor) -> Tensor:
+        """Return features (B, D) of a batch."""
+        return self.model.extract(inputs.to(self.device)).cpu()
 
 
 def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
@@ -237,39 +308,5 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
     return Predictor(model.about, TorchNetwork(model, device))
 
 
-def _to_blob(picture: Picture | Blob) -> Blob:
-    if isinstance(picture, Tensor):
-        picture = _to_numpy(picture)
-    if not isinstance(picture, np.ndarray):
-        return Path(picture) if isinstance(picture, str) else picture
-    pixels = picture
-    if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3, 4):
-        pixels = pixels.transpose(1, 2, 0)
-    if pixels.ndim == 3 and pixels.shape[2] == 1:
-        pixels = pixels[..., 0]
-    has_image_shape = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))
-    if pixels.dtype != np.uint8 or not has_image_shape or not pixels.size:
-        raise UserError(
-            f"an array of {pixels.dtype} and shape {pixels.shape} is not an image: pass uint8 "
-            "pixels, 0 to 255, as (H, W), (H, W, C) or (C, H, W)"
-        )
-    return Image.fromarray(np.ascontiguousarray(pixels))
-
-
-def _to_numpy(tensor: Tensor) -> NDArray[Any]:
-    """Copy a tensor of any device to NumPy, floats as float32: NumPy has no bfloat16."""
-    tensor = tensor.detach().cpu()
-    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
-
-
-def _to_vector(row: Picture | Blob, size: int) -> NDArray[np.float32] | str:
-    """Convert an embedding to float32, or return the reason why that is impossible."""
-    if not isinstance(row, (Tensor, np.ndarray, Sequence)) or isinstance(row, (str, bytes)):
-        return "this model takes embeddings, not images"
-    try:
-        vector = np.asarray(_to_numpy(row) if isinstance(row, Tensor) else row, dtype=np.float32)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # text, or ragged
-        return f"it is not a row of numbers ({error})"
-    if vector.shape != (size,):
-        return f"it has shape {vector.shape}, but the model takes ({size},)"
-    return vector if np.isfinite(vector).all() else "it has NaN or infinite values"
+def _no_weights_error() -> UserError:
+    return UserError("an ONNX file has a graph but no weights to save: load the run instead")

@@ -25,7 +25,8 @@ from longtail.data.prepare import hold_out
 from longtail.estimators.rows import HELD_OUT
 from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
 from longtail.evaluation.alpha import choose_alpha, cosines, label_free_alpha
-from longtail.methods.base import Model
+from longtail.evaluation.trust import describe_trust
+from longtail.methods.base import Model, compute_centroids
 from longtail.nn import split as networks
 from longtail.nn.backbones import Identity
 from longtail.nn.checkpoints import StateDict, read_state
@@ -150,7 +151,8 @@ def retrofit(
     if pixels == "imagenet" and len(data.mean) == 3:
         data = replace(data, mean=IMAGENET_MEAN, std=IMAGENET_STD)
     backbone, layer = _split_network(state, data, model)
-    result = _retrofit_layer(_extract_features(backbone, layer, data), layer, data, state)
+    parts = _extract_features(backbone, layer, data)
+    result = _retrofit_layer(parts, layer, data, state)
     if folder:
         facts = {
             "checkpoint": Path(checkpoint).name,
@@ -161,7 +163,7 @@ def retrofit(
             **environment(cuda=torch.cuda.is_available()),
             **result.to_json(),
         }
-        served = _make_model(result, backbone, data, Path(checkpoint).name)
+        served = _make_model(result, backbone, parts, data, Path(checkpoint).name)
         exports.save_pretrained(served, folder)
         write_tensors(folder / exports.CHECKPOINT, result.state)
         write_bytes(folder / "result.json", (json.dumps(facts, indent=1) + "\n").encode())
@@ -236,12 +238,21 @@ def _retrofit_layer(
     )
 
 
+@torch.no_grad()
 def _make_model(
-    result: Retrofit, backbone: Identity | HeadlessNetwork, data: Data, checkpoint: str
+    result: Retrofit,
+    backbone: Identity | HeadlessNetwork,
+    parts: Mapping[str, Split],
+    data: Data,
+    checkpoint: str,
 ) -> ServedModel:
     """Build the network with the new head, its adjustable alpha set to the chosen one."""
     name = "identity" if isinstance(backbone, Identity) else backbone.name
-    alpha = float(result.head.alpha)
+    alpha, train, held = float(result.head.alpha), parts["train"], parts.get("val")
+    means, trust = compute_centroids(train.input_tensor, train.labels, len(data.classes)), None
+    if held is not None:  # the network has seen the other images: on them it is too certain
+        x, labels = held.input_tensor, held.labels
+        trust = describe_trust(result.head(x), x, labels, data.counts, class_means=means)
     about = ModelDescription(
         blueprint=Blueprint.of(Config(backbone=name, train=NO_AUGMENTATION), result.head, data),
         classes=data.classes,
@@ -258,8 +269,9 @@ def _make_model(
             "verdict": result.verdict,
         },
         version=versions()["longtail"],
+        trust=trust,
     )
-    return ServedModel(Model(backbone, result.head), about).cpu()
+    return ServedModel(Model(backbone, result.head), about, means).cpu()
 
 
 def _evaluate(head: Head, split: Split, data: Data) -> Accuracy:

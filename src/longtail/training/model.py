@@ -207,6 +207,9 @@ def _head_classes() -> dict[str, type[Head]]:
 
 
 def _list_leaves(kind: type[Head]) -> list[type[Head]]:
-    """List the classes below `kind` that have no subclass; `kind` itself if it has none."""
-    below = kind.__subclasses__()
+    """List the classes below `kind` that have no subclass; `kind` itself if it has none.
+
+    A final class counts as one without: only `fully_shard` makes subclasses of it.
+    """
+    below = [] if "__final__" in vars(kind) else kind.__subclasses__()
     return [leaf for each in below for leaf in _list_leaves(each)] if below else [kind]

@@ -29,9 +29,13 @@ def eql(z: Tensor, y: Tensor, rare: Tensor) -> Tensor:
     class; E is 1 for a foreground region and 0 for a background one. So regions of other classes
     do not lower the logit of a rare class, and background regions still do.
     """
-    others = torch.arange(z.shape[1], device=z.device) != y[:, None]
-    left_out = (y > 0)[:, None] & rare & others  # (N, C + 1)
-    return equalise(z, 1 - left_out.to(z)).gather(1, y[:, None])[:, 0]
+    return equalise(z, 1 - leave_out(y, rare).to(z)).gather(1, y[:, None])[:, 0]
+
+
+def leave_out(y: Tensor, rare: Tensor) -> Tensor:
+    """Return (N, C + 1), true for the classes that eql leaves out of a region's denominator."""
+    others = torch.arange(len(rare), device=y.device) != y[:, None]
+    return (y > 0)[:, None] & rare & others
 
 
 def find_rare_classes(images: tuple[int, ...], at_most: float) -> Tensor:

@@ -1,0 +1,184 @@
+"""Classes left out of a training and added afterwards from a few photographs.
+
+`extend` competes with nearest class means and with a linear probe that is trained anew on the
+features of all training images and the new photographs.
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.nn import functional as F
+
+from longtail.core.config import Config
+from longtail.data.base import Data, Split, count
+from longtail.evaluation.trust import describe_trust
+from longtail.methods.base import Model, compute_centroids
+from longtail.runs.fit import fit_all
+from longtail.runs.reopen import reopen
+from longtail.serving.extend import extend
+from longtail.serving.model import ServedModel, read_run
+from longtail.serving.predictor import Predictor, TorchNetwork
+from longtail.training.loop import Progress
+
+LEFT_OUT = 5
+"""Classes left out, spread evenly from the most frequent to the rarest."""
+SHOTS = (1, 5, 20)
+"""Photographs of each new class."""
+METHODS = ("baseline", "deconfound-tde")
+
+
+def measure_extension(
+    config: Config,
+    data: Data,
+    pool: Data,
+    seed: int,
+    out: Path,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train without some classes, add them from photographs of `pool`, and measure both kinds."""
+    chosen = choose_classes(data)
+    rest = leave_out(data, chosen)
+    runs = fit_all(config, METHODS, [seed], out=out, data=rest, resume=True, progress=progress)
+    found: dict[str, Any] = {"classes": [data.classes[c] for c in chosen], "seed": seed}
+    assert data.test is not None
+    old = [c for c in range(len(data.classes)) if c not in chosen]
+    place = torch.tensor([(old + chosen).index(c) for c in range(len(data.classes))])
+    test = Split(data.test.inputs, place[data.test.labels])
+    for run in runs:
+        predictor, features = _open(run.folder, rest)
+        own = _Extended(predictor, features, rest.train.labels.cpu())
+        for shots in SHOTS:
+            photographs = {
+                data.classes[c]: draw_photographs(pool.train, c, shots, seed) for c in chosen
+            }
+            key = f"{run.result['method']} {shots}"
+            found[key] = own.compare(photographs, test, len(old))
+    return found
+
+
+def choose_classes(data: Data) -> list[int]:
+    """Return the classes to leave out."""
+    order = torch.argsort(data.counts.tensor(), descending=True, stable=True)
+    step = len(order) / LEFT_OUT
+    return [int(order[int((i + 0.5) * step)]) for i in range(LEFT_OUT)]
+
+
+def leave_out(data: Data, chosen: list[int]) -> Data:
+    """Return `data` without the images of the `chosen` classes."""
+    old = [c for c in range(len(data.classes)) if c not in chosen]
+    place = torch.full((len(data.classes),), -1)
+    place[old] = torch.arange(len(old))
+
+    def keep(split: Split | None) -> Split | None:
+        if split is None:
+            return None
+        kept = split.take(torch.nonzero(place[split.labels] >= 0).flatten())
+        return Split(kept.inputs, place[kept.labels])
+
+    train = keep(data.train)
+    assert train is not None
+    return replace(
+        data,
+        name=f"{data.name}-left-out",
+        classes=tuple(data.classes[c] for c in old),
+        train=train,
+        val=keep(data.val),
+        test=keep(data.test),
+        counts=count(train.labels, len(old)),
+        evaluated_sha256="",
+    )
+
+
+def draw_photographs(split: Split, label: int, number: int, seed: int) -> list[Tensor]:
+    """Draw training images of a class."""
+    places = torch.nonzero(split.labels == label).flatten()
+    order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))
+    return list(split.take(places[order[:number]]).load_inputs())
+
+
+@torch.no_grad()
+def _open(folder: Path, data: Data) -> tuple[Predictor, Tensor]:
+    """Return the model of a run with trust and class means, and the training features."""
+    opened = reopen(folder, data)
+    evaluation = opened.evaluation
+    train, held, features = (
+        evaluation.features.train.cpu(),
+        evaluation.held_out,
+        evaluation.features.held_out,
+    )
+    assert held is not None and features is not None
+    served = read_run(folder)
+    means = compute_centroids(train, data.train.labels.cpu(), len(data.classes))
+    logits = held.at(served.about.alpha or 0.0).cpu()
+    trust = describe_trust(
+        logits, features.features.cpu(), held.labels.cpu(), data.counts, class_means=means
+    )
+    model = Model(served.backbone, served.head)
+    served = ServedModel(model, replace(served.about, trust=trust), means)
+    return Predictor(served.about, TorchNetwork(served)), train
+
+
+class _Extended:
+    """A model to which classes are added in several ways."""
+
+    def __init__(self, predictor: Predictor, features: Tensor, labels: Tensor):
+        self.predictor, self.features, self.labels = predictor, features, labels
+
+    def compare(
+        self, photographs: dict[str, list[Tensor]], test: Split, old: int
+    ) -> dict[str, dict[str, float]]:
+        """Return accuracy on old and new classes and the seconds of each way, in percent."""
+        rows = [self.predictor.extract(images)[0] for images in photographs.values()]
+        tested = self.predictor.extract(list(test.load_inputs()))[0]
+        ways: dict[str, Callable[[], Tensor]] = {
+            "nothing": lambda: self._predict(self.predictor, test),
+            "extend": lambda: self._predict(extend(self.predictor, photographs).model, test),
+            "extend --refine": lambda: self._predict(
+                extend(self.predictor, photographs, refine=True).model, test
+            ),
+            "nearest mean": lambda: self._nearest(rows, tested),
+            "linear probe": lambda: self._probe(rows, tested),
+        }
+        found = {}
+        for name, way in ways.items():
+            began = time.perf_counter()
+            predicted = way()
+            seconds = time.perf_counter() - began
+            right, new = predicted == test.labels, test.labels >= old
+            found[name] = {
+                "old": 100 * right[~new].double().mean().item(),
+                "new": 100 * right[new].double().mean().item(),
+                "seconds": seconds,
+            }
+        return found
+
+    def _predict(self, model: Predictor, test: Split) -> Tensor:
+        trust = model.trust
+        assert trust is not None
+        logits = torch.cat([model.logits(part) for part in test.load_inputs().split(500)])
+        return trust.calibration.apply(logits.double()).argmax(1)
+
+    def _nearest(self, rows: list[Tensor], tested: Tensor) -> Tensor:
+        means = self.predictor.model.class_means
+        assert means is not None
+        every = torch.cat([means.cpu(), torch.stack([x.mean(0) for x in rows])])
+        return (F.normalize(tested, dim=1) @ F.normalize(every, dim=1).T).argmax(1)
+
+    def _probe(self, rows: list[Tensor], tested: Tensor) -> Tensor:
+        sizes = torch.tensor([len(x) for x in rows])
+        new = (int(self.labels.max()) + 1 + torch.arange(len(rows))).repeat_interleave(sizes)
+        x, y = torch.cat([self.features, *rows]), torch.cat([self.labels, new])
+        scale = x.norm(dim=1).mean()
+        model = LogisticRegression(class_weight="balanced", max_iter=200)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit((x / scale * 16).numpy(), y.numpy())
+        return torch.from_numpy(model.predict((tested / scale * 16).numpy()))

@@ -1,0 +1,83 @@
+"""`longtail adapt`: fit a model to the class mix of its place of use."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from longtail.cli.arguments import Images, Out
+from longtail.cli.output import count_noun, print_lines
+from longtail.cli.predict import list_images
+from longtail.core.errors import UserError
+
+if TYPE_CHECKING:
+    from longtail.serving.adapt import Adaptation
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Fit a model to the class mix of unlabelled images, without training.
+
+    The model must store a calibration, as runs on data with held-out images do.
+    """
+
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
+    """A run folder, a folder written by longtail retrofit or save_pretrained, or a .safetensors
+    file."""
+    images: Images = ()
+    """Images of the place of use: files, folders, quoted globs, or - to read paths from standard
+    input."""
+    out: Out = Path("adapted")
+    """Folder for the adapted model, which longtail predict and export read."""
+    prior: Path | None = None
+    """Known class mix instead of images: a .json mapping of class names to shares that sum to 1,
+    or a .csv file of lines CLASS,SHARE."""
+    uniform: bool = False
+    """Adapt to equally frequent classes instead."""
+
+    examples = """
+      longtail adapt runs/birds garden-camera/ -o garden
+      longtail adapt runs/birds --prior survey.csv -o survey
+      longtail export garden -o garden.onnx"""
+
+    def run(self) -> None:
+        """Write the model and print the classes whose share changed most."""
+        given = bool(self.images) + (self.prior is not None) + self.uniform
+        if given != 1:
+            raise UserError(
+                "adapt to what? Give images, or --prior FILE, or --uniform: one of them"
+            )
+        names = list(list_images(self.images)) if self.images else None
+        from longtail.serving.adapt import adapt
+
+        done = adapt(self.model, names, prior=self.prior, uniform=self.uniform, out=self.out)
+        for place, reason in done.unreadable.items():
+            assert names is not None
+            print(f"skipped {names[place]}: {reason}", file=sys.stderr)
+        _print_mix(done)
+        print(f"written to {self.out}")
+        if done.unreadable:
+            sys.exit(1)
+
+
+def _print_mix(done: "Adaptation") -> None:
+    """Print the classes whose share changed most, in percent."""
+    classes, low, high = done.model.classes, None, None
+    if done.mix:
+        low, high = done.mix.low, done.mix.high
+        print(
+            f"class mix of {count_noun(done.images, 'image')}: about the training mix to the power "
+            f"{done.mix.strength:.2f} (1 is the training mix, 0 uniform)"
+        )
+    lines = []
+    for c in done.list_moves():
+        interval = (
+            "" if low is None or high is None else f"{100 * low[c]:.2f} to {100 * high[c]:.2f}"
+        )
+        before, now = (f"{100 * shares[c]:.2f}" for shares in (done.before, done.prior))
+        lines.append([classes[c], before, now, interval])
+    print_lines(["class", "before (%)", "now (%)", "90 % interval"], lines)
+    if len(classes) > len(lines):
+        print(f"and {len(classes) - len(lines):,} classes that moved less")

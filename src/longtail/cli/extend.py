@@ -1,0 +1,89 @@
+"""`longtail extend`: add classes to a model from a few photographs."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from longtail.cli.arguments import Out
+from longtail.cli.output import count_noun, is_first_process
+from longtail.cli.predict import list_images
+from longtail.core.errors import UserError
+
+if TYPE_CHECKING:
+    from longtail.data.base import Split
+    from longtail.serving.extend import Extension
+
+Classes = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME=PHOTOS")]
+
+
+@dataclass(frozen=True)
+class Extend:
+    """Add classes to a model from a few photographs of each, without training."""
+
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
+    """A run folder, a folder written by longtail retrofit or save_pretrained, or a .safetensors
+    file."""
+    classes: Classes
+    """Name of each new class, and the file, folder or glob of its photographs."""
+    out: Out = Path("extended")
+    """Folder for the new model, which longtail predict and export read."""
+    refine: bool = False
+    """Then fit the head to the photographs and to the stored means of the old classes."""
+
+    examples = """
+      longtail extend runs/animals okapi=photos/okapi/ -o with-okapi
+      longtail extend runs/animals okapi=okapi/ 'tapir=tapir/*.jpg' --refine"""
+
+    def run(self) -> None:
+        """Write the model and print what the new classes take from the old ones."""
+        names = {name: list(list_images([place])) for name, place in map(_split, self.classes)}
+        if len(names) < len(self.classes):
+            raise UserError("a new class was given twice: name each once, with one place")
+        from longtail.serving.extend import extend
+
+        held_out = _read_held_out(self.model)
+        done = extend(self.model, names, refine=self.refine, held_out=held_out, out=self.out)
+        for name, reasons in done.unreadable.items():
+            for place, reason in reasons.items():
+                print(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
+        _print_classes(done, 0 if held_out is None else len(held_out))
+        print(f"written to {self.out}")
+        if any(done.unreadable.values()):
+            sys.exit(1)
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, sign, place = text.partition("=")
+    if not (name and sign and place):
+        raise UserError(f"'{text}': give a new class as NAME=PHOTOS, such as okapi=photos/okapi/")
+    return name, place
+
+
+def _read_held_out(model: Path) -> "Split | None":
+    """Read the held-out part of a run's own data; None for other models, or without one."""
+    if not (model / "config.yaml").exists():
+        return None
+    from longtail.runs.folder import Run
+    from longtail.runs.reopen import own_data
+
+    try:
+        return own_data(Run.open(model)).val
+    except UserError as error:
+        print(f"what the new classes take cannot be counted: {error}", file=sys.stderr)
+        return None
+
+
+def _print_classes(done: "Extension", held_out: int) -> None:
+    if not is_first_process():
+        return
+    for name, number in done.photographs.items():
+        near = ", ".join(done.neighbours[name])
+        print(f"{name}: {count_noun(number, 'photograph')}; nearest classes: {near}")
+        if done.taken is not None:
+            taken = done.taken[name]
+            whom = ", ".join(f"{count} of {old}" for old, count in list(taken.items())[:5])
+            total = sum(taken.values())
+            print(f"  takes {total} of {held_out:,} held-out images{': ' if whom else ''}{whom}")

@@ -1,0 +1,143 @@
+"""Answer sets that hold the true class with a chosen probability, for rare classes too.
+
+A set holds the classes whose probability for a uniform class mix is at least a threshold, and
+always the most probable class. With p(y|x) / pi_y in place of p(y|x), rare classes compete as
+equals: this is the prevalence-adjusted score (Ding et al. 2025). The threshold of a class is the
+conformal quantile of a mixture of two distributions of held-out images: its own, and that of all
+classes, each of equal weight. A class with n held-out images gives its own the weight
+n / (n + SHRINK).
+
+Shapes: N images, C classes; thresholds are probabilities (C,).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longtail.core.errors import UserError
+from longtail.data.base import ClassCounts
+from longtail.evaluation import tables
+from longtail.evaluation.calibration import weigh_by_class
+
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""Levels for which a model stores its thresholds."""
+SHRINK = 20
+"""Held-out images with which a class weighs its own as much as those of all classes."""
+
+
+def find_quantiles(values: Tensor, weights: Tensor, levels: Sequence[float]) -> Tensor:
+    """Return the conformal quantiles (L,) of `values` (N,) that have `weights` (N,).
+
+    A quantile is the least value that has at least its level of the weight up to it. The test image
+    counts as one more, infinite value, with the weight of one of the effective number of values.
+    """
+    order = values.argsort(stable=True)
+    share = weights / weights.sum()
+    below = share[order].cumsum(0) / (1 + share.square().sum())
+    wanted = torch.tensor(levels, dtype=below.dtype) - 1e-12
+    padded = torch.cat([values[order], values.new_full((1,), torch.inf)])
+    return padded[torch.searchsorted(below, wanted)]
+
+
+def fit_thresholds(log_probabilities: Tensor, labels: Tensor, levels: Sequence[float]) -> Tensor:
+    """Return the least probability (L, C) with which each class enters a set of each level.
+
+    Args:
+        log_probabilities: calibrated log p (N, C) of held-out images for a uniform mix.
+        labels: their classes (N,).
+        levels: probabilities with which a set holds the true class, above 0 and below 1.
+    """
+    scores, labels = _score_labels(log_probabilities, labels), labels.cpu().long()
+    classes = log_probabilities.shape[1]
+    every, counts = weigh_by_class(labels, classes), torch.bincount(labels, minlength=classes)
+    quantiles = []
+    for c, n in enumerate(counts.tolist()):
+        own = n / (n + SHRINK)
+        weights = (1 - own) * every + own * (labels == c) / max(n, 1)
+        quantiles.append(find_quantiles(scores, weights, levels))
+    return torch.stack(quantiles, 1).neg().exp()
+
+
+def fit_plain_threshold(log_probabilities: Tensor, labels: Tensor, level: float) -> Tensor:
+    """Return the threshold (C,) of plain split-conformal sets: one quantile, every image alike."""
+    scores = _score_labels(log_probabilities, labels)
+    quantile = find_quantiles(scores, torch.ones_like(scores), [level])
+    return quantile.neg().exp().expand(log_probabilities.shape[1])
+
+
+def _score_labels(log_probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Return -log p (N,) of the true class of each image."""
+    true = labels.cpu().long()[:, None]
+    return -log_probabilities.cpu().double().gather(1, true).squeeze(1)
+
+
+def find_sets(probabilities: Tensor, thresholds: Tensor) -> Tensor:
+    """Return which classes (N, C) the set of each image holds."""
+    sets = probabilities >= thresholds.to(probabilities)
+    return sets.scatter(1, probabilities.argmax(1, keepdim=True), True)
+
+
+def check_level(level: float) -> None:
+    """Raise a `UserError` unless a set can have this level."""
+    if not 0 < level < 1:
+        raise UserError(
+            f"level {level:g}: a set holds the true class with a probability above 0 and below 1, "
+            "such as 0.9"
+        )
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How often sets hold the true class, in percent, and how many classes they hold."""
+
+    overall: float
+    """Share of the images whose set holds their class."""
+    splits: Mapping[str, float | None]
+    """Mean over the classes of each split; None for a split without test images."""
+    per_class: tuple[float | None, ...]
+    mean_size: float
+    median_size: float
+
+
+def measure_coverage(sets: Tensor, labels: Tensor, counts: ClassCounts) -> Coverage:
+    """Measure the coverage of `sets` (N, C) of images with `labels` (N,)."""
+    sets, labels = sets.cpu(), labels.cpu().long()
+    held = sets.gather(1, labels[:, None]).squeeze(1).double()
+    images = torch.bincount(labels, minlength=len(counts))
+    hits = torch.bincount(labels, held, len(counts))
+    per_class = tuple(
+        100 * hit / n if n else None for hit, n in zip(hits.tolist(), images.tolist(), strict=True)
+    )
+    sizes = sets.sum(1).double()
+    return Coverage(
+        overall=100 * held.mean().item(),
+        splits={
+            name: tables.class_mean([per_class[c] for c in classes])
+            for name, classes in counts.splits.items()
+        },
+        per_class=per_class,
+        mean_size=sizes.mean().item(),
+        median_size=sizes.median().item(),
+    )
+
+
+def trace_abstention(
+    sets: Tensor, probabilities: Tensor, labels: Tensor
+) -> list[tuple[int, float, float]]:
+    """Trace accuracy against coverage, when images with too wide a set get no answer.
+
+    Returns the number of classes that a set may hold, the percentage of images that get an answer,
+    and the accuracy of these answers in percent. Every class weighs the same.
+    """
+    labels, sizes = labels.cpu().long(), sets.cpu().sum(1)
+    weights = weigh_by_class(labels, sets.shape[1])
+    right = weights * (probabilities.cpu().argmax(1) == labels)
+    points = []
+    for size in sizes.unique().tolist():
+        answered = sizes <= size
+        share = weights[answered].sum()
+        accuracy = right[answered].sum() / share
+        points.append((size, 100 * share.item(), 100 * accuracy.item()))
+    return points

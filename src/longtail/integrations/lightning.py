@@ -1,0 +1,97 @@
+"""Lightning: a callback that brings the head into a `LightningModule` and reports by split."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from operator import itemgetter
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from longtail.evaluation.alpha import choose_by_effects
+from longtail.integrations.parts import (
+    collect_effects,
+    find_head,
+    follow_momentum,
+    measure_splits,
+    swap_last_layer,
+)
+from longtail.nn.heads import NormalisedHead
+from longtail.nn.tail import Tail
+
+
+class TailCallback(pl.Callback):
+    """Swaps the head, follows the optimiser's momentum, logs accuracy by split, chooses alpha.
+
+    The last linear layer of the module becomes a `DeconfoundHead` before the optimiser is made;
+    a module that has a normalised head already keeps it. Each validation logs `val_many`, ..., and
+    then sets `head.alpha` to the best on the validation images, so that every checkpoint has an
+    alpha chosen for its weights. `trainer.validate` and `trainer.test` change nothing.
+
+    Args:
+        tail: the class counts of the training set.
+        labels: returns the labels (B,) of a batch; its second item by default.
+        head_options: of `DeconfoundHead`.
+    """
+
+    def __init__(
+        self,
+        tail: Tail,
+        labels: Callable[[Any], Tensor] = itemgetter(1),
+        **head_options: float,
+    ) -> None:
+        self.tail, self.labels, self.head_options = tail, labels, head_options
+        self._stack, self._labels = ExitStack(), list[Tensor]()
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if not any(isinstance(module, NormalisedHead) for module in pl_module.modules()):
+            swap_last_layer(pl_module, len(self.tail.counts), **self.head_options)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        follow_momentum(find_head(pl_module), trainer.optimizers[0])
+
+    def _start(self, pl_module: pl.LightningModule) -> None:
+        self._labels = []
+        self._effects = self._stack.enter_context(collect_effects(find_head(pl_module)))
+
+    def _finish(self, pl_module: pl.LightningModule, part: str, choose: bool) -> None:
+        self._stack.close()
+        head = find_head(pl_module)
+        rows = [torch.cat([pair[i] for pair in self._effects]) for i in (0, 1)]
+        total, indirect, labels = (_gather(each) for each in (*rows, torch.cat(self._labels)))
+        figures = measure_splits(self.tail, total - head.alpha.cpu() * indirect, labels)
+        named = {f"{part}_{name}": value for name, value in figures.items()}
+        pl_module.log_dict(named, sync_dist=True)  # equal on all ranks
+        if choose:
+            head.alpha = choose_by_effects(total, indirect, labels)
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._start(pl_module)
+
+    def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self._labels.append(self.labels(kwargs["batch"] if "batch" in kwargs else args[3]))
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._finish(pl_module, "val", trainer.state.fn == "fit" and not trainer.sanity_checking)
+
+    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._start(pl_module)
+
+    def on_test_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self.on_validation_batch_end(*args, **kwargs)
+
+    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._finish(pl_module, "test", choose=False)
+
+
+def _gather(rows: Tensor) -> Tensor:
+    """Return the rows of all ranks on the host; ranks may have different numbers of them."""
+    parts = [rows.cpu()]
+    if dist.is_available() and dist.is_initialized():
+        parts = [rows.cpu()] * dist.get_world_size()
+        dist.all_gather_object(parts, rows.cpu())
+    return torch.cat(parts)

@@ -1,0 +1,38 @@
+"""timm: its networks with the de-confounded head; `lt.Tail.loss` takes the targets of its Mixup."""
+
+from typing import Any
+
+import timm
+from torch import nn
+
+from longtail.core.errors import unknown_error
+from longtail.integrations.parts import swap_last_layer
+
+HEADS = ("deconfound", "linear")
+
+
+def create_model(
+    name: str,
+    num_classes: int,
+    head: str = "deconfound",
+    head_options: dict[str, float] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Create a network of timm whose classifier is a `DeconfoundHead`.
+
+    It stays a network of timm: `get_classifier`, `pretrained_cfg`, the optimisers, `ModelEmaV3` and
+    checkpoints of timm work as before. `reset_classifier` puts timm's own layer back.
+
+    Args:
+        name: as timm has it.
+        num_classes: number of classes.
+        head: deconfound, or linear for timm's own layer.
+        head_options: of `DeconfoundHead`, such as `{"tau": 16.0}`.
+        options: of `timm.create_model`, such as `pretrained=True`.
+    """
+    if head not in HEADS:
+        raise unknown_error("head", head, HEADS, f"they are {', '.join(HEADS)}")
+    model: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
+    if head == "deconfound":
+        swap_last_layer(model, num_classes, **(head_options or {}))
+    return model

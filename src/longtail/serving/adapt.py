@@ -1,0 +1,221 @@
+"""Adapt a model to the class mix of the place where it is used.
+
+    longtail adapt runs/x photos-of-this-week/ -o adapted
+
+The mix is estimated from unlabelled images, or given. The new model has the calibration and the mix
+in the weights and the bias of its head, so it costs nothing more to run.
+Shapes: N images, C classes.
+"""
+
+import csv
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail.core.errors import UserError, list_some, unknown_error
+from longtail.data.base import ClassCounts
+from longtail.evaluation.label_shift import LEAST_IMAGES, Mix, estimate_target
+from longtail.evaluation.novelty import measure_energy
+from longtail.evaluation.trust import Trust
+from longtail.runs.folder import Run
+from longtail.serving import write as exports
+from longtail.serving.answers import FALSE_ALARMS, require_trust
+from longtail.serving.inputs import Picture
+from longtail.serving.model import ServedModel
+from longtail.serving.predictor import Predictor, TorchNetwork, load_model
+
+logger = logging.getLogger(__name__)
+
+ONE_CLASS = 0.95
+"""Share of the images that one class may not exceed."""
+UNKNOWN = 5 * FALSE_ALARMS
+"""Share of the images that may look like no class before a warning."""
+LEAST_SHARE = 1e-6
+"""Share of a class that a given mix leaves out; 0 would forbid the class for good."""
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A model adapted to a class mix, and how the mix was found."""
+
+    model: Predictor
+    """The adapted model."""
+    before: Tensor
+    """(C,) class mix that the probabilities of the original model were for."""
+    prior: Tensor
+    """(C,) class mix that the probabilities of the adapted model are for."""
+    mix: Mix | None
+    """The estimate, with its intervals; None for a given mix."""
+    images: int
+    """Number of images that the mix was estimated from."""
+    unreadable: Mapping[int, str]
+    """Places of the unreadable images, and the reasons."""
+
+    def list_moves(self, most: int = 10) -> list[int]:
+        """List the classes whose share changed most, the largest change first."""
+        change = (self.prior - self.before).abs()
+        return change.argsort(descending=True, stable=True)[:most].tolist()
+
+
+def adapt(
+    model: Run | Predictor | Path | str,
+    images: Iterable[Picture] | None = None,
+    *,
+    prior: Mapping[str, float] | Path | str | None = None,
+    uniform: bool = False,
+    out: Path | str | None = None,
+) -> Adaptation:
+    """Adapt a model to the class mix of `images`, which need no labels, or to a known mix.
+
+    Args:
+        model: a run or its folder, a loaded model, or a file or folder that `load_model` takes.
+        images: images of the place of use: files, arrays or PIL images, or rows of embeddings.
+        prior: the mix instead, as shares by class name, or a .json or .csv file of them.
+        uniform: adapt to equally frequent classes instead.
+        out: folder to write the adapted model to, which `load_model` and `export` read.
+
+    Raises:
+        UserError: if the model stores no calibration, or the images say too little.
+    """
+    if sum((images is not None, prior is not None, uniform)) != 1:
+        raise UserError("adapt to what? Give images, or a known prior, or uniform: one of them")
+    predictor = model if isinstance(model, Predictor) else load_model(model)
+    trust = require_trust(predictor.trust, "adapting to a class mix")
+    served = predictor.model.fold(predictor.alpha)
+    mix, count = None, 0
+    unreadable: dict[int, str] = {}
+    if images is not None:
+        mix, count, unreadable = _estimate(predictor, trust, images)
+        target = mix.shares
+    elif prior is not None:
+        target = _check_prior(prior, predictor.classes)
+    else:
+        classes = len(predictor.classes)
+        target = torch.full((classes,), 1 / classes, dtype=torch.double)
+    adapted = _set_mix(served, trust, target, count)
+    if out is not None:
+        exports.save_pretrained(adapted, out)
+    return Adaptation(
+        model=Predictor(adapted.about, TorchNetwork(adapted)),
+        before=torch.tensor(trust.calibration.prior, dtype=torch.double),
+        prior=target,
+        mix=mix,
+        images=count,
+        unreadable=unreadable,
+    )
+
+
+def _estimate(
+    predictor: Predictor, trust: Trust, images: Iterable[Picture]
+) -> tuple[Mix, int, dict[int, str]]:
+    """Estimate the class mix of `images`; count them, and explain which are unreadable."""
+    scores, distances, place = [], [], 0
+    unreadable: dict[int, str] = {}
+    for batch in predictor.read_batches(images):
+        readable = [row for row in batch if not isinstance(row, str)]
+        unreadable |= {place + i: row for i, row in enumerate(batch) if isinstance(row, str)}
+        place += len(batch)
+        if readable:
+            logits, distance = predictor.examine(np.stack(readable))
+            scores.append(trust.calibration.apply_uniform(logits.double()))
+            distances.append(distance)
+    count = place - len(unreadable)
+    if count < LEAST_IMAGES:
+        skipped = f" ({len(unreadable)} more are unreadable)" if unreadable else ""
+        raise UserError(
+            f"{count} images{skipped} are too few to estimate a class mix: give at least "
+            f"{LEAST_IMAGES}, better {5 * len(predictor.classes)}, or the mix itself as a prior"
+        )
+    uniform = torch.cat(scores)
+    _check_variety(uniform, predictor.classes)
+    known = [distance for distance in distances if distance is not None]
+    strange = trust.novelty.find_unknown(
+        measure_energy(uniform), torch.cat(known) if known else None, FALSE_ALARMS
+    )
+    if (share := strange.double().mean().item()) > UNKNOWN:
+        logger.warning(
+            "%.0f %% of the images look like no class of this model (%.0f %% is normal): its class "
+            "mix means little for them",
+            *(100 * share, 100 * FALSE_ALARMS),
+        )
+    mix = estimate_target(uniform.log_softmax(1), ClassCounts(predictor.about.counts), trust.mix)
+    if not mix.agrees:
+        logger.warning(
+            "EM and BBSE disagree: the estimated class mix explains all but %.0f %% of the "
+            "predictions, and noise explains %.0f %%. The images may differ from the training "
+            "images in more than their class mix: check the adapted model on labelled images",
+            *(100 * mix.distance, 100 * mix.allowed),
+        )
+    return mix, count, unreadable
+
+
+def _check_variety(uniform: Tensor, classes: tuple[str, ...]) -> None:
+    """Refuse images that are nearly all of one class."""
+    top, hits = Counter(uniform.argmax(1).tolist()).most_common(1)[0]
+    if hits > ONE_CLASS * len(uniform) and len(classes) > 1:
+        raise UserError(
+            f"{hits} of {len(uniform)} images look like '{classes[top]}': a model adapted to one "
+            "class answers nothing else. Give a sample of all images of the place, or the mix as a "
+            "prior"
+        )
+
+
+def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ...]) -> Tensor:
+    """Return a given class mix (C,); refuse unknown classes and shares that are not a mix."""
+    shares = prior if isinstance(prior, Mapping) else _read_prior(Path(prior))
+    for name, share in shares.items():
+        if name not in classes:
+            raise unknown_error("class in the prior", name, classes)
+        if not (isinstance(share, (int, float)) and math.isfinite(share) and share >= 0):
+            raise UserError(f"the prior of '{name}' is {share}: a share is 0 or more")
+    total = math.fsum(shares.values())
+    if abs(total - 1) > 1e-3:
+        raise UserError(f"the prior sums to {total:g}: the shares of all classes must sum to 1")
+    if absent := [name for name in classes if not shares.get(name)]:
+        logger.warning(
+            "the prior leaves out %s: only a clear image will get such a class", list_some(absent)
+        )
+    values = torch.tensor([shares.get(name, 0.0) for name in classes], dtype=torch.double)
+    values = values.clamp(min=LEAST_SHARE)
+    return values / values.sum()
+
+
+def _read_prior(path: Path) -> dict[str, float]:
+    """Read shares by class from a .json mapping, or from a .csv file of lines `class,share`."""
+    try:
+        text = path.read_text()
+        if path.suffix == ".json":
+            tree = json.loads(text)
+            return {str(name): float(share) for name, share in tree.items()}
+        rows = [row for row in csv.reader(text.splitlines()) if row]
+        if rows and rows[0][:1] == ["class"]:
+            rows = rows[1:]
+        return {name: float(share) for name, share in rows}
+    except OSError as error:
+        raise UserError(f"the prior {path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is not a prior: it needs a JSON mapping of class names to shares, or lines "
+            f"CLASS,SHARE ({error})"
+        ) from None
+
+
+def _set_mix(served: ServedModel, trust: Trust, target: Tensor, images: int) -> ServedModel:
+    """Return the model with calibration and `target` (C,) in its head."""
+    source = f"the class mix of {images:,} images" if images else "a given class mix"
+    head = trust.calibration.for_prior(target).fold(served.head)
+    about = replace(
+        served.about,
+        trust=trust.folded(target).to_json(),
+        metrics={},  # they were measured with the former head
+        training={**served.about.training, "adapted_to": source},
+    )
+    return served.with_head(head, about)

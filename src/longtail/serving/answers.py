@@ -1,0 +1,138 @@
+"""What a model answers: class names with probabilities, answer sets, and marks of unknown images.
+
+Shapes: B inputs per batch, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longtail.core.errors import UserError
+from longtail.evaluation.conformal import find_sets
+from longtail.evaluation.label_shift import adjust
+from longtail.evaluation.novelty import measure_energy
+from longtail.evaluation.trust import Trust
+from longtail.serving.model import ModelDescription
+
+FALSE_ALARMS = 0.05
+"""Share of images of known classes that are marked as unknown, by default."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The classes that a model predicts for one input."""
+
+    name: str
+    probability: float
+    top: tuple[tuple[str, float], ...]
+    """The most probable classes with their probabilities, best first."""
+    answer_set: tuple[str, ...] | None = None
+    """Classes of the answer set, most probable first; None unless a level was given."""
+    answered: bool = True
+    """False if the answer set is too wide for an answer."""
+    unknown: bool | None = None
+    """Whether the input looks like no known class; None if the model cannot tell."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How logits become predictions."""
+
+    classes: Sequence[str]
+    trust: Trust | None
+    """What the model knows of its certainty; None for the plain softmax."""
+    top: int = 5
+    """Number of classes to return."""
+    level: float | None = None
+    """Level of the answer sets, if any."""
+    widest: int | None = None
+    """Most classes in the set of an image that gets an answer."""
+    false_alarms: float = FALSE_ALARMS
+    """Share of images of known classes that may be marked as unknown."""
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise UserError(f"top {self.top}: must be at least 1")
+        if self.widest is not None and (self.level is None or self.widest < 1):
+            raise UserError(
+                f"abstain {self.widest}: give a level of answer sets with it, and a number of "
+                "classes from 1 on; wider sets get no answer"
+            )
+        if self.level is not None and self.trust is not None:
+            self.trust.choose_thresholds(self.level)
+
+    def rank(
+        self, logits: Tensor, distance: Tensor | None = None, mix: Tensor | None = None
+    ) -> list[Prediction]:
+        """Return the predictions of a batch.
+
+        Args:
+            logits: the model's logits (B, C).
+            distance: distance (B,) of the features from the class means, if known.
+            mix: class mix (C,) that the probabilities are for; the model's own by default.
+        """
+        if self.trust is None:
+            return self._name(logits.softmax(1))
+        uniform = self.trust.calibration.apply_uniform(logits.double())  # (B, C)
+        p = self.trust.calibration.apply(logits.double()).exp()
+        if mix is not None:
+            p = adjust(uniform, torch.ones_like(mix), mix).softmax(1)
+        unknown = self.trust.novelty.find_unknown(
+            measure_energy(uniform), distance, self.false_alarms
+        )
+        sets = None
+        if self.level is not None:
+            thresholds = torch.tensor(self.trust.choose_thresholds(self.level))
+            sets = find_sets(uniform.softmax(1), thresholds)
+        return self._name(p, sets, unknown.tolist())
+
+    def _name(
+        self, p: Tensor, sets: Tensor | None = None, unknown: list[bool] | None = None
+    ) -> list[Prediction]:
+        """Return predictions from probabilities (B, C), sets (B, C) and marks (B,)."""
+        best = p.topk(min(self.top, len(self.classes)))
+        predictions = []
+        pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        for row, (values, places) in enumerate(pairs):
+            ranked = tuple(zip((self.classes[c] for c in places), values, strict=True))
+            more: dict[str, Any] = {"unknown": None if unknown is None else unknown[row]}
+            if sets is not None:
+                order = p[row].argsort(descending=True, stable=True)
+                held = tuple(self.classes[c] for c in order[sets[row][order]].tolist())
+                answered = self.widest is None or len(held) <= self.widest
+                more |= {"answer_set": held, "answered": answered}
+            predictions.append(Prediction(*ranked[0], ranked, **more))
+        return predictions
+
+
+def read_trust(about: ModelDescription) -> Trust | None:
+    """Read what a model stores of its certainty; None if it stores nothing."""
+    if about.trust is None:
+        return None
+    try:
+        trust = Trust.from_json(about.trust)
+        lengths = {len(trust.calibration.bias), *map(len, trust.sets.values())}
+        if lengths != {len(about.classes)}:
+            raise ValueError(f"it describes {lengths} classes, not {len(about.classes)}")
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise UserError(
+            f"the model's description of its certainty is damaged ({type(error).__name__}: "
+            f"{error}): train or export it again"
+        ) from None
+    return trust
+
+
+def require_trust(trust: Trust | None, purpose: str) -> Trust:
+    """Return `trust`, or raise the error for a `purpose` that needs it."""
+    if trust is None:
+        raise UserError(
+            f"{purpose} needs a calibrated model, and this one stores no calibration: it was "
+            "trained without held-out images, by an older version, or it is used at another alpha "
+            "than its own. Train it on data with a validation part"
+        )
+    return trust

@@ -1,0 +1,98 @@
+"""The trust benchmark on tiny embeddings: its draws, files and page."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import new_classes, trust, trust_page
+from benchmarks.command import main as bench_command
+from helpers import tiny_config
+from longtail.data.base import ClassCounts, Data, Split, count, digest
+from simulated import simulate
+
+COUNTS = (60, 40, 25, 15, 10, 6)
+
+
+def data(val: bool = False) -> Data:
+    parts = [simulate(list(COUNTS)), simulate([30] * 6, seed=1), simulate([4] * 6, seed=2)]
+    train, test, held = (Split(p.features.float(), p.labels) for p in parts)
+    return Data(
+        name="gauss",
+        ratio=None,
+        classes=tuple("abcdef"),
+        train=train,
+        val=held if val else None,
+        test=test,
+        counts=count(train.labels, 6),
+        subset_sha256=digest(train),
+        mean=(),
+        std=(),
+    )
+
+
+def test_draws_have_the_wanted_tails():
+    labels = torch.arange(4).repeat_interleave(50)
+    counts = ClassCounts((5, 50, 20, 100))
+    forward = torch.bincount(labels[trust.draw_tail(labels, counts, 50, False, 0)])
+    backward = torch.bincount(labels[trust.draw_tail(labels, counts, 50, True, 0)])
+    assert forward.tolist() == [1, 13, 3, 50] and backward.tolist() == [50, 3, 13, 1]
+    assert len(trust.draw_tail(labels, counts, 1, False, 0)) == 200
+
+
+def test_classes_are_left_out_of_every_part():
+    whole = data(val=True)
+    rest = new_classes.leave_out(whole, [1, 4])
+    assert rest.classes == ("a", "c", "d", "f") and rest.counts.images == (60, 25, 15, 6)
+    kept = whole.test.labels != 1
+    kept &= whole.test.labels != 4
+    torch.testing.assert_close(rest.test.inputs, whole.test.inputs[kept])
+    assert rest.val.labels.unique().tolist() == [0, 1, 2, 3]
+
+
+def test_it_trains_measures_and_writes_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(trust, "RATIOS", (10.0, 1.0))
+    monkeypatch.setattr(trust, "DRAWS", 1)
+    monkeypatch.setattr(new_classes, "LEFT_OUT", 2)
+    monkeypatch.setattr(new_classes, "SHOTS", (2,))
+    loaded = []
+
+    def load(name, files=None):
+        loaded.append(name)
+        return data()
+
+    monkeypatch.setattr(trust, "load", load)
+    config = tiny_config(backbone="identity", epochs=4, batch_size=32)
+    config = config.with_options(data="gauss")
+    one = trust.TrustSet(config, unknown="other", adds_classes=True)
+    names = ["baseline", "deconfound-tde"]
+    places = {"runs": tmp_path / "runs", "results": tmp_path / "results"}
+    paths = list(trust.bench_trust([one], names, [0], **places))
+    assert [path.name for path in paths] == [
+        "baseline-s0.json",
+        "deconfound-tde-s0.json",
+        "extend-s0.json",
+    ]
+    assert loaded == ["gauss", "other", "gauss:10"]
+    found = json.loads(paths[0].read_text())
+    assert set(found["shift"]) == {"forward 10", "backward 10", "uniform"}
+    assert found["method"] == "baseline" and found["held_out"] == 31
+    assert found["reliability"]["after"]["nll"] < 5 and 0 <= found["auroc"]["both"] <= 100
+    added = json.loads(paths[2].read_text())
+    assert added["classes"] == ["b", "e"] and set(added["deconfound-tde 2"]) == {
+        *("nothing", "extend", "extend --refine", "nearest mean", "linear probe"),
+    }
+    assert added["baseline 2"]["nothing"]["new"] == 0
+    page = trust_page.write_trust_page(tmp_path / "results").read_text()
+    assert "| baseline | before |" in page and "New classes" in page and "AUROC" in page
+
+
+def test_a_dry_run_lists_the_work(capsys, tmp_path, monkeypatch):
+    bench_command(["trust", "--dry-run", "--only", "cifar", "--seeds", "2"])
+    assert capsys.readouterr().out == "cifar100-lt-100: 7 methods, 2 seeds\n"
+
+
+def test_bad_options_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        bench_command(["trust", "--rows", "7"])
+    assert "trust has no --rows" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""Scores of images of no known class, their thresholds, and what a model stores."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from longtail.core.errors import UserError
+from longtail.evaluation.novelty import (
+    NoveltyReference,
+    measure_auroc,
+    measure_distance,
+    measure_doubt,
+    measure_energy,
+)
+from longtail.evaluation.trust import Trust, describe_trust
+from longtail.methods.base import compute_centroids
+from simulated import simulate, skewed_counts
+
+COUNTS = skewed_counts()
+TRAIN = simulate(list(COUNTS.images), seed=9)
+HELD_OUT = simulate([max(2, n // 5) for n in COUNTS.images])
+TEST = simulate([50] * 20, seed=1)
+MEANS = compute_centroids(TRAIN.features, TRAIN.labels, 20)
+STRANGE = simulate([50] * 40, seed=2, apart=0.0).features[:500]
+
+
+def strange_logits():
+    means = 1.6 * torch.randn(20, 16, generator=torch.Generator().manual_seed(99)).double()
+    return (STRANGE @ means.T - means.square().sum(1) / 2) / 2.5**2
+
+
+def test_energy_agrees_with_loops_and_ignores_a_common_shift():
+    logits = TEST.logits[:5]
+    for row, found in zip(logits.tolist(), measure_energy(logits).tolist(), strict=True):
+        middle = sum(row) / len(row)
+        assert found == pytest.approx(-math.log(sum(math.exp(z - middle) for z in row)))
+    torch.testing.assert_close(measure_energy(logits + 7), measure_energy(logits))
+
+
+def test_distance_removes_what_all_means_share():
+    direction = F.normalize(MEANS.mean(0), dim=0)
+    torch.testing.assert_close(measure_distance(MEANS, MEANS), torch.zeros(20).double())
+    along = TEST.features[:4] / TEST.features[:4].norm(dim=1, keepdim=True)
+    mixed = along - (along @ direction)[:, None] * direction
+    both = measure_distance(along, MEANS), measure_distance(mixed, MEANS)
+    torch.testing.assert_close(*both)
+
+
+def test_auroc_counts_the_pairs_in_order():
+    known, unknown = torch.tensor([0.1, 0.4, 0.3]), torch.tensor([0.2, 0.9])
+    pairs = [(k < u) for k in known for u in unknown]
+    assert measure_auroc(known, unknown) == pytest.approx(100 * sum(pairs) / len(pairs))
+
+
+def test_unknown_images_score_higher_and_false_alarms_are_as_chosen():
+    reference = NoveltyReference.of(HELD_OUT.logits, HELD_OUT.labels, HELD_OUT.features, MEANS)
+    energy, distance = measure_energy(TEST.logits), measure_distance(TEST.features, MEANS)
+    alarms = reference.find_unknown(energy, distance, 0.1).double().mean()
+    assert 0.04 < alarms < 0.2
+    assert 0.04 < reference.find_unknown(energy, None, 0.1).double().mean() < 0.2
+    other = measure_energy(strange_logits()), measure_distance(STRANGE, MEANS)
+    found = reference.find_unknown(*other, 0.1).double().mean()
+    assert found > 2 * alarms
+    for known, unknown in ((energy, other[0]), (distance, other[1])):
+        assert measure_auroc(known, unknown) > 70
+    assert measure_auroc(measure_doubt(TEST.logits), measure_doubt(strange_logits())) > 60
+
+
+def test_a_share_of_false_alarms_that_is_not_stored_is_refused():
+    reference = NoveltyReference.of(HELD_OUT.logits, HELD_OUT.labels)
+    with pytest.raises(UserError, match=r"0\.02: .* 0\.01, 0\.05, 0\.1"):
+        reference.find_unknown(measure_energy(TEST.logits), None, 0.02)
+
+
+@pytest.mark.parametrize("means", [None, MEANS])
+def test_what_a_model_stores_goes_to_json_and_back(means):
+    tree = describe_trust(
+        HELD_OUT.logits, HELD_OUT.features, HELD_OUT.labels, COUNTS, class_means=means
+    )
+    trust = Trust.from_json(json.loads(json.dumps(tree)))
+    assert trust.to_json() == tree and trust.images == len(HELD_OUT.labels)
+    assert (trust.novelty.distance is None) == (means is None)
+    assert len(trust.choose_thresholds(0.9)) == 20
+    with pytest.raises(UserError, match=r"level 0\.85: .* 0\.8, 0\.9"):
+        trust.choose_thresholds(0.85)
+    with pytest.raises(UserError, match="above 0 and below 1"):
+        trust.choose_thresholds(1.5)
+
+
+def test_few_images_store_no_threshold_that_they_cannot_support():
+    tree = describe_trust(torch.eye(3), torch.eye(3), torch.arange(3), skewed_counts(3))
+    assert "0.01" not in tree["novelty"]["thresholds"]["energy"]
+    assert Trust.from_json(tree).novelty.thresholds["energy"][0.01] == math.inf
+    assert tree["sets"]["0.99"] == [0.0, 0.0, 0.0]  # a set of all classes

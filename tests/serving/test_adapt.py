@@ -1,0 +1,181 @@
+"""A model follows the class mix of unlabelled images, at no cost and with clear errors."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import longtail as lt
+from longtail.cli import parser as cli
+from longtail.core.errors import UserError
+from longtail.evaluation.label_shift import adjust
+from longtail.evaluation.trust import Trust
+from longtail.nn.heads import DeconfoundHead, FoldedHead, LinearHead
+from longtail.serving.write import export, save_pretrained
+from simulated import draw_mix, simulate
+from trusted import COUNTS, NAMES, predictor, trusted_model, without_trust
+
+BACKWARD = (1 / COUNTS.tensor().double()) / (1 / COUNTS.tensor().double()).sum()
+PLACE = simulate(draw_mix(BACKWARD, 800), seed=5)
+ROWS = PLACE.features.float()
+
+
+@pytest.fixture(scope="module")
+def served():
+    return trusted_model(DeconfoundHead(16, 8))
+
+
+@pytest.fixture(scope="module")
+def linear():
+    return trusted_model(LinearHead(16, 8))
+
+
+def right(model: lt.Predictor) -> float:
+    found = [NAMES.index(p.name) for p in model.predict(ROWS, top=1)]
+    return 100 * (torch.tensor(found) == PLACE.labels).double().mean().item()
+
+
+@pytest.mark.parametrize(("kind", "short"), [("served", 12), ("linear", 4)])
+def test_a_backward_mix_is_found_and_helps(kind, short, request):
+    model = predictor(request.getfixturevalue(kind))
+    done = lt.adapt(model, ROWS)
+    assert done.images == len(ROWS) and not done.unreadable
+    assert done.mix.strength < -0.2 and done.prior.argmax() == 7
+    assert (done.mix.low <= done.prior).all() and (done.prior <= done.mix.high).all()
+    raw = model.logits(ROWS).argmax(1)
+    before = 100 * (raw == PLACE.labels).double().mean().item()
+    known = lt.adapt(model, prior=dict(zip(NAMES, BACKWARD.tolist(), strict=True)))
+    assert right(done.model) > max(before, right(model)) + 3
+    assert right(done.model) > right(known.model) - short
+    assert done.list_moves()[0] == (done.prior - 1 / 8).abs().argmax()
+
+
+def test_the_head_holds_calibration_and_mix(served):
+    model = predictor(served)
+    done = lt.adapt(model, ROWS)
+    calibration = Trust.from_json(served.about.trust).calibration
+    uniform = torch.full((8,), 1 / 8, dtype=torch.double)
+    wanted = adjust(calibration.apply(model.logits(ROWS).double()), uniform, done.prior)
+    assert isinstance(done.model.model.head, FoldedHead)
+    assert_close(done.model.logits(ROWS).double().softmax(1), wanted.softmax(1), atol=1e-5, rtol=0)
+    stored = Trust.from_json(done.model.about.trust).calibration
+    assert stored.scale == 1 and set(stored.bias) == {0.0}
+    assert_close(torch.tensor(stored.prior).double(), done.prior)
+    (found,) = done.model.predict(ROWS[0])
+    assert found.probability == pytest.approx(wanted[0].softmax(0).max().item(), abs=1e-5)
+
+
+def test_sets_and_marks_do_not_depend_on_the_mix(served):
+    model = predictor(served)
+    one, other = (m.predict(ROWS[:50], sets=0.9) for m in (model, lt.adapt(model, ROWS).model))
+    for a, b in zip(one, other, strict=True):
+        assert set(a.answer_set) == set(b.answer_set) and a.unknown == b.unknown
+
+
+def test_adapting_twice_is_adapting_once(served):
+    first = lt.adapt(predictor(served), ROWS)
+    second = lt.adapt(first.model, ROWS)
+    assert_close(second.prior, first.prior, atol=1e-4, rtol=0)
+    assert_close(second.before, first.prior)
+    back = lt.adapt(second.model, uniform=True)
+    plain = lt.adapt(predictor(served), uniform=True)
+    assert_close(back.model.logits(ROWS).softmax(1), plain.model.logits(ROWS).softmax(1))
+
+
+def test_the_model_is_written_read_and_exported(served, tmp_path):
+    done = lt.adapt(predictor(served), ROWS, out=tmp_path / "place")
+    again = lt.load_model(tmp_path / "place")
+    assert_close(again.logits(ROWS), done.model.logits(ROWS))
+    assert again.model.class_means is not None
+    assert "class mix of" in (tmp_path / "place" / "README.md").read_text()
+    for name in ("m.safetensors", "m.onnx"):
+        file = lt.load_model(export(tmp_path / "place", out=tmp_path / name))
+        assert_close(file.logits(ROWS[:5]), done.model.logits(ROWS[:5]), atol=1e-4, rtol=1e-4)
+        assert file.trust is not None and file.predict(ROWS[0], sets=0.9)[0].answer_set
+
+
+def test_a_known_mix_from_a_file(served, tmp_path):
+    model, shares = predictor(served), dict(zip(NAMES, BACKWARD.tolist(), strict=True))
+    (tmp_path / "p.json").write_text(json.dumps(shares))
+    lines = ["class,share", *(f"{name},{share}" for name, share in shares.items())]
+    (tmp_path / "p.csv").write_text("\n".join(lines))
+    for name in ("p.json", "p.csv"):
+        assert_close(lt.adapt(model, prior=tmp_path / name).prior, BACKWARD)
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        ({"class 0": 0.5}, "sums to 0.5"),
+        ({"clas 0": 1.0}, "Did you mean 'class 0'"),
+        ({"class 0": -0.5, "class 1": 1.5}, "0 or more"),
+        ({"class 0": float("nan")}, "0 or more"),
+    ],
+)
+def test_a_prior_that_is_none_is_refused(served, prior, message):
+    with pytest.raises(UserError, match=message):
+        lt.adapt(predictor(served), prior=prior)
+
+
+def test_a_class_left_out_of_a_prior_keeps_a_finite_bias(served, caplog):
+    done = lt.adapt(predictor(served), prior={"class 0": 0.5, "class 1": 0.5})
+    assert done.model.logits(ROWS).isfinite().all() and "leaves out class 2" in caplog.text
+
+
+def test_too_few_images_name_how_many_are_wanted(served):
+    with pytest.raises(UserError, match="19 images are too few .* at least 20, better 40"):
+        lt.adapt(predictor(served), ROWS[:19])
+    rows = [*ROWS[:19], [float("nan")] * 16]
+    with pytest.raises(UserError, match=r"19 images \(1 more are unreadable\)"):
+        lt.adapt(predictor(served), rows)
+
+
+def test_images_of_one_class_are_refused(served):
+    one = simulate([60, 0, 0, 0, 0, 0, 0, 0], apart=8.0).features.float()
+    with pytest.raises(UserError, match="60 of 60 images look like 'class"):
+        lt.adapt(predictor(served), one)
+
+
+def test_images_of_no_class_are_warned_about(served, caplog):
+    lt.adapt(predictor(served), 3 * torch.randn(200, 16))
+    assert "look like no class" in caplog.text
+
+
+def test_what_to_adapt_to_is_named_once(served):
+    for options in ({}, {"images": ROWS, "uniform": True}):
+        with pytest.raises(UserError, match="one of them"):
+            lt.adapt(predictor(served), **options)
+
+
+def test_a_model_without_calibration_says_what_is_missing(served):
+    with pytest.raises(UserError, match="held-out images"):
+        lt.adapt(without_trust(served), ROWS)
+    turned = predictor(served)
+    turned.alpha = 0.5
+    with pytest.raises(UserError, match="another alpha"):
+        lt.adapt(turned, ROWS)
+
+
+def test_damaged_trust_is_one_clear_error(served):
+    broken = replace(served.about, trust={"calibration": {}})
+    model = predictor(served)
+    model.about = broken
+    with pytest.raises(UserError, match="damaged"):
+        model.predict(ROWS[0])
+
+
+def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_pretrained(served.fold(), "m")
+    (tmp_path / "p.csv").write_text("\n".join(f"{n},0.125" for n in NAMES))
+    cli.main(["adapt", "m", "--prior", "p.csv", "-o", "same"])
+    out = capsys.readouterr().out
+    assert "class 0  12.50" in out and "written to same" in out
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["adapt", "m", "-o", "x"])
+    assert "adapt to what?" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["adapt", "m", "--prior", "absent.csv"])
+    assert "cannot be read" in capsys.readouterr().err

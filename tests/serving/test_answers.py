@@ -1,0 +1,147 @@
+"""Calibrated probabilities, answer sets, abstention and unknown marks of a prediction."""
+
+import csv
+import json
+
+import pytest
+import torch
+
+import longtail as lt
+from longtail.cli.predict import _print_csv, _print_json, _print_text
+from longtail.core.errors import UserError
+from longtail.evaluation.label_shift import LEAST_IMAGES
+from longtail.evaluation.trust import Trust
+from longtail.nn.heads import DeconfoundHead
+from longtail.serving.answers import Prediction
+from longtail.serving.model import ModelDescription
+from simulated import draw_mix, simulate
+from trusted import COUNTS, NAMES, predictor, trusted_model, without_trust
+
+TEST = simulate([40] * 8, seed=8)
+ROWS = TEST.features.float()
+
+
+@pytest.fixture(scope="module")
+def served():
+    return trusted_model(DeconfoundHead(16, 8))
+
+
+@pytest.fixture
+def model(served) -> lt.Predictor:
+    return predictor(served)
+
+
+def test_probabilities_are_the_calibrated_ones(served, model):
+    trust = Trust.from_json(served.about.trust)
+    wanted = trust.calibration.apply(model.logits(ROWS).double()).exp()
+    for row, found in zip(wanted, model.predict(ROWS), strict=True):
+        assert found.name == NAMES[row.argmax()]
+        assert found.probability == pytest.approx(row.max().item(), abs=1e-6)
+    plain = without_trust(served).predict(ROWS[:1])[0]
+    assert plain.probability == pytest.approx(model.logits(ROWS[:1]).softmax(1).max().item())
+    assert plain.unknown is None and plain.answer_set is None
+
+
+def test_another_alpha_has_no_calibration(model):
+    model.alpha = 0.25
+    assert model.trust is None and model.predict(ROWS[:1])[0].unknown is None
+    with pytest.raises(UserError, match="another alpha"):
+        model.predict(ROWS[:1], sets=0.9)
+
+
+def test_sets_cover_the_true_class(model):
+    found = model.predict(ROWS, sets=0.9)
+    held = [NAMES[c] in p.answer_set for p, c in zip(found, TEST.labels.tolist(), strict=True)]
+    assert 0.82 < sum(held) / len(held) < 0.97
+    wider = model.predict(ROWS, sets=0.99)
+    for narrow, wide in zip(found, wider, strict=True):
+        assert narrow.answer_set[0] == narrow.name
+        assert set(narrow.answer_set) <= set(wide.answer_set)
+
+
+def test_too_wide_a_set_gets_no_answer(model):
+    found = model.predict(ROWS, sets=0.9, abstain=2)
+    assert any(p.answered for p in found) and not all(p.answered for p in found)
+    assert all(p.answered == (len(p.answer_set) <= 2) for p in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sets": 1.0}, "above 0 and below 1"),
+        ({"sets": 90}, "above 0 and below 1"),
+        ({"sets": 0.85}, "stores thresholds for"),
+        ({"abstain": 2}, "give a level"),
+        ({"sets": 0.9, "abstain": 0}, "from 1 on"),
+        ({"false_alarms": 0.3}, "stores thresholds for 0.01, 0.05, 0.1"),
+    ],
+)
+def test_bad_options_are_refused(model, options, message):
+    with pytest.raises(UserError, match=message):
+        model.predict(ROWS[:1], **options)
+
+
+def test_a_model_without_held_out_images_offers_no_sets(served):
+    for options in ({"sets": 0.9}, {"adapt": True}):
+        with pytest.raises(UserError, match="stores no calibration"):
+            without_trust(served).predict(ROWS[:1], **options)
+
+
+def test_noise_is_marked_as_unknown_more_often_than_known_images(model):
+    known = [p.unknown for p in model.predict(ROWS, false_alarms=0.1)]
+    strange = [p.unknown for p in model.predict(3 * torch.randn(300, 16), false_alarms=0.1)]
+    assert sum(known) / len(known) < 0.25 < sum(strange) / len(strange)
+
+
+def test_a_stream_adapts_as_it_goes(model, caplog):
+    mix = COUNTS.tensor().double()
+    place = simulate(draw_mix(mix / mix.sum(), 400), seed=9)
+    order = torch.randperm(len(place.labels))
+    rows, labels = place.features[order].float(), place.labels[order].tolist()
+    plain, adapted = (model.predict(rows, top=1, adapt=adapt) for adapt in (False, True))
+    right = [
+        sum(p.name == NAMES[c] for p, c in zip(x, labels, strict=True)) for x in (plain, adapted)
+    ]
+    assert right[1] > right[0] and not caplog.text
+    (alone,) = model.predict(rows[0], adapt=True)
+    same = model.predict(rows[0])[0]
+    assert alone.name == same.name
+    assert alone.probability == pytest.approx(same.probability)
+    assert f"takes {LEAST_IMAGES}" in caplog.text
+
+
+def test_older_descriptions_have_no_trust(served):
+    tree = served.about.to_json()
+    del tree["trust"]
+    assert ModelDescription.from_json(json.dumps(tree), "old").trust is None
+    again = ModelDescription.from_json(json.dumps(served.about.to_json()), "new")
+    assert again.trust == served.about.trust
+
+
+PREDICTION = Prediction("cat", 0.6, (("cat", 0.6), ("dog", 0.4)))
+
+
+def test_answers_are_printed_in_three_formats(capsys):
+    full = Prediction("cat", 0.6, PREDICTION.top, ("cat", "cow"), True, True)
+    silent = Prediction("cat", 0.6, PREDICTION.top, ("cat", "cow"), False, False)
+    _print_text("a.jpg", PREDICTION)
+    _print_text("a.jpg", full)
+    _print_text("a.jpg", silent)
+    assert capsys.readouterr().out.splitlines() == [
+        "a.jpg  cat 0.600  dog 0.400",
+        "a.jpg  (unlike every class)  {cat, cow}  cat 0.600  dog 0.400",
+        "a.jpg  {cat, cow}  no answer",
+    ]
+    _print_json("a.jpg", PREDICTION)
+    _print_json("a.jpg", silent)
+    plain, answered = map(json.loads, capsys.readouterr().out.splitlines())
+    assert set(plain) == {"image", "class", "top"}
+    assert answered["class"] is None and answered["set"] == ["cat", "cow"]
+    assert answered["unknown"] is False
+    _print_csv("a.jpg", full)
+    _print_csv("a.jpg", silent)
+    assert list(csv.reader(capsys.readouterr().out.splitlines())) == [
+        ["a.jpg", "1", "cat", "0.6", "1", "1"],
+        ["a.jpg", "2", "dog", "0.4", "0", "1"],
+        ["a.jpg", "0", "", "", "1", "0"],
+    ]

@@ -1,0 +1,183 @@
+"""A new class from a few photographs: its row, what it takes, and its errors."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import longtail as lt
+from longtail.cli import parser as cli
+from longtail.core.errors import UserError
+from longtail.data.base import Split
+from longtail.nn.heads import CosineHead, DeconfoundHead, LinearHead
+from longtail.serving.model import ServedModel
+from longtail.serving.write import save_pretrained
+from simulated import simulate
+from trusted import HELD_OUT, NAMES, noise, predictor, trusted_model
+
+TEST = simulate([60] * 8, seed=6)
+PHOTOS = simulate([5] * 8, seed=7)
+HEADS = {"deconfound": DeconfoundHead, "cosine": CosineHead, "linear": LinearHead}
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, ServedModel]:
+    """Models of six classes; the last two are new."""
+    return {name: trusted_model(kind(16, 6), classes=6) for name, kind in HEADS.items()}
+
+
+def photographs(*classes: int) -> dict[str, torch.Tensor]:
+    x, y = PHOTOS.features.float(), PHOTOS.labels
+    return {NAMES[c]: x[y == c] for c in classes}
+
+
+def right(model: lt.Predictor, classes: range) -> float:
+    keep = (TEST.labels >= classes.start) & (TEST.labels < classes.stop)
+    found = model.predict(TEST.features[keep].float(), top=1)
+    labels = TEST.labels[keep].tolist()
+    return 100 * sum(p.name == NAMES[c] for p, c in zip(found, labels, strict=True)) / len(labels)
+
+
+@pytest.mark.parametrize("refine", [False, True])
+@pytest.mark.parametrize("name", HEADS)
+def test_new_classes_are_recognised_and_old_ones_stay(models, name, refine):
+    model = predictor(models[name])
+    done = lt.extend(model, photographs(6, 7), refine=refine)
+    assert done.model.classes == NAMES and done.photographs == {"class 6": 5, "class 7": 5}
+    assert done.model.about.counts[6:] == (5, 5)
+    assert done.model.model.class_means.shape == (8, 16)
+    assert right(done.model, range(6, 8)) > 40
+    assert right(done.model, range(6)) > right(model, range(6)) - 15
+
+
+def test_the_row_is_the_mean_without_the_direction_and_as_long_as_its_neighbours(models):
+    served = trusted_model(CosineHead(16, 6), classes=6, means=False, trust=False)
+    done = lt.extend(predictor(served), photographs(6))
+    unit = torch.nn.functional.normalize(photographs(6)["class 6"], dim=1).mean(0)
+    d = served.head.direction[0]
+    row = unit - (unit @ d) * d
+    found = done.model.model.head.weight[6]
+    assert_close(torch.cosine_similarity(found, row, 0), torch.tensor(1.0))
+    assert found.norm().item() == pytest.approx(
+        served.head.folded().weight.norm(dim=1).mean().item()
+    )
+
+
+def test_old_logits_do_not_change(models):
+    model = predictor(models["deconfound"])
+    done = lt.extend(model, photographs(6))
+    x = TEST.features[:20].float()
+    old, new = model.predict(x, top=6), done.model.predict(x, top=7)
+    for a, b in zip(old, new, strict=True):
+        kept = {name: p for name, p in b.top if name != "class 6"}
+        total = sum(kept.values())
+        for name, p in a.top:
+            assert kept[name] / total == pytest.approx(p, abs=1e-4)
+
+
+def test_it_counts_what_it_takes_from_whom(models):
+    keep = HELD_OUT.labels < 6
+    held = Split(HELD_OUT.features[keep].float(), HELD_OUT.labels[keep])
+    model = predictor(models["linear"])
+    done = lt.extend(model, photographs(6, 7), held_out=held)
+    was, now = (m.predict(held.inputs, top=1) for m in (model, done.model))
+    lost = [
+        b.name
+        for a, b, c in zip(was, now, held.labels.tolist(), strict=True)
+        if a.name == NAMES[c] and b.name in NAMES[6:]
+    ]
+    for name in NAMES[6:]:
+        assert sum(done.taken[name].values()) == lost.count(name)
+        assert len(done.neighbours[name]) == 3
+    assert lt.extend(model, photographs(6)).taken is None
+
+
+def test_the_new_model_is_written_and_extended_again(models, tmp_path):
+    done = lt.extend(predictor(models["linear"]), photographs(6), out=tmp_path / "one")
+    again = lt.load_model(tmp_path / "one")
+    x = TEST.features[:9].float()
+    assert_close(again.logits(x), done.model.logits(x))
+    assert "class 6" in (tmp_path / "one" / "README.md").read_text()
+    twice = lt.extend(tmp_path / "one", photographs(7))
+    assert twice.model.classes == NAMES
+    adapted = lt.adapt(twice.model, TEST.features.float())
+    assert adapted.prior.shape == (8,)
+    both = lt.extend(lt.adapt(predictor(models["linear"]), uniform=True).model, photographs(6))
+    assert_close(both.model.logits(x).softmax(1), done.model.logits(x).softmax(1))
+
+
+def test_a_model_without_means_says_so():
+    served = trusted_model(LinearHead(16, 6), classes=6, means=False)
+    with pytest.raises(UserError, match="mean feature of each class"):
+        lt.extend(predictor(served), photographs(6))
+    normalised = trusted_model(CosineHead(16, 6), classes=6, means=False)
+    lt.extend(predictor(normalised), photographs(6))
+    with pytest.raises(UserError, match="refining the head needs the mean feature"):
+        lt.extend(predictor(normalised), photographs(6), refine=True)
+
+
+def test_bad_classes_are_refused(models):
+    model = predictor(models["linear"])
+    with pytest.raises(UserError, match="has the class class 2 already"):
+        lt.extend(model, {"class 2": PHOTOS.features[:3].float()})
+    with pytest.raises(UserError, match="which classes"):
+        lt.extend(model, {})
+    with pytest.raises(UserError, match="needs a name"):
+        lt.extend(model, {"": PHOTOS.features[:3].float()})
+    with pytest.raises(UserError, match="'x' has no readable photograph: .*NaN"):
+        lt.extend(model, {"x": [[float("nan")] * 16]})
+    with pytest.raises(UserError, match="'x' has no readable photograph: there is none"):
+        lt.extend(model, {"x": []})
+
+
+def test_one_photograph_is_warned_about_and_corrupt_ones_are_left_out(models, caplog):
+    model = predictor(models["linear"])
+    photo = PHOTOS.features[-1:].float()
+    done = lt.extend(model, {"x": [*photo, [float("nan")] * 16]})
+    assert done.photographs == {"x": 1} and list(done.unreadable["x"]) == [1]
+    assert "one photograph" in caplog.text
+
+
+@pytest.fixture
+def photo_run(tmp_path, monkeypatch):
+    """A run on photographs with a validation part, in the current folder."""
+    from helpers import photos
+
+    monkeypatch.chdir(tmp_path)
+    photos(tmp_path / "photos", val=(2, 2, 2))
+    options = dict(image_size=16, backbone="conv4", epochs=1, batch_size=7, warmup=0, device="cpu")
+    return lt.fit("photos", "deconfound-tde", out=tmp_path / "run", alpha=1.0, **options)
+
+
+def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
+    noise(tmp_path / "new" / "dog", 3)
+    noise(tmp_path / "new" / "eel", 2)
+    (tmp_path / "new" / "eel" / "bad.png").write_bytes(b"no image")
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["extend", "run", "dog=new/dog", "eel=new/eel", "-o", "grown"])
+    out, err = capsys.readouterr()
+    assert "dog: 3 photographs; nearest classes:" in out and "eel: 2 photographs" in out
+    assert "of 6 held-out images" in out and "bad.png" in err
+    assert lt.load_model("grown").classes == ("ant", "bee", "cat", "dog", "eel")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["dog"], "give a new class as NAME=PHOTOS"),
+        (["=x"], "give a new class as NAME=PHOTOS"),
+        (["dog=photos/val/ant", "dog=photos/val/bee"], "given twice"),
+        (["ant=photos/val/ant"], "has the class ant already"),
+        (["dog=photos/val/ant", "--refine"], "refining the head needs"),
+    ],
+)
+def test_the_command_refuses_bad_words(photo_run, words, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["extend", "run", *words])
+    assert message in capsys.readouterr().err
+
+
+def test_photographs_that_a_saved_model_reads_are_the_same(models, tmp_path):
+    save_pretrained(models["cosine"].fold(), tmp_path / "m")
+    one = lt.extend(tmp_path / "m", photographs(6))
+    other = lt.extend(predictor(models["cosine"]), photographs(6))
+    assert one.model.classes == other.model.classes

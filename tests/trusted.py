@@ -1,0 +1,89 @@
+"""A small model that stores what it knows of its certainty, and images for it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from longtail.core.config import Config
+from longtail.data.base import Data, Split, count, digest
+from longtail.evaluation.trust import describe_trust
+from longtail.methods.base import Model, compute_centroids
+from longtail.nn.backbones import Identity
+from longtail.nn.heads import Head, NormalisedHead
+from longtail.serving.model import ModelDescription, ServedModel
+from longtail.serving.predictor import Predictor, TorchNetwork
+from longtail.training.model import Blueprint
+from simulated import simulate, skewed_counts
+
+NAMES = tuple(f"class {i}" for i in range(8))
+COUNTS = skewed_counts(8, 50, 200)
+HELD_OUT = simulate([max(4, n // 5) for n in COUNTS.images], seed=1)
+
+
+def trusted_model(
+    head: Head, *, classes: int = 8, means: bool = True, trust: bool = True
+) -> ServedModel:
+    """A trained head on Gaussian features, of the first `classes`, with its description."""
+    images = [n if c < classes else 0 for c, n in enumerate(COUNTS.images)]
+    train = simulate(images)
+    x, y = train.features.float(), train.labels
+    head.reset_parameters(torch.Generator().manual_seed(0))
+    head.train()
+    solver = torch.optim.Adam(head.parameters(), 0.02)
+    for _ in range(150):
+        torch.nn.functional.cross_entropy(head(x), y).backward()
+        solver.step()
+        solver.zero_grad()
+    head.eval().requires_grad_(False)
+    data = Data(
+        name="gauss",
+        ratio=None,
+        classes=NAMES[:classes],
+        train=Split(x, y),
+        val=None,
+        test=Split(x, y),
+        counts=count(y, classes),
+        subset_sha256=digest(Split(x, y)),
+        mean=(),
+        std=(),
+    )
+    own = HELD_OUT.labels < classes
+    held, labels = HELD_OUT.features[own].float(), HELD_OUT.labels[own]
+    centroids = compute_centroids(x, y, classes) if means else None
+    found = describe_trust(head(held), held, labels, data.counts, class_means=centroids)
+    alpha = float(head.alpha) if isinstance(head, NormalisedHead) else None
+    about = ModelDescription(
+        blueprint=Blueprint.of(Config(backbone="identity"), head, data),
+        classes=data.classes,
+        counts=data.counts.images,
+        alpha=alpha,
+        dial=alpha is not None,
+        metrics={},
+        training={"method": "gauss"},
+        version="test",
+        trust=found if trust else None,
+    )
+    return ServedModel(Model(Identity(16), head), about, centroids)
+
+
+def predictor(served: ServedModel) -> Predictor:
+    return Predictor(served.about, TorchNetwork(served, "cpu"))
+
+
+def without_trust(served: ServedModel) -> Predictor:
+    about = replace(served.about, trust=None)
+    model = Model(served.backbone, served.head)
+    return predictor(ServedModel(model, about, served.class_means))
+
+
+def noise(folder: Path, images: int, size: int = 16) -> list[str]:
+    """Files of random pixels."""
+    random = np.random.RandomState(0)
+    folder.mkdir(parents=True)
+    for i in range(images):
+        pixels = random.randint(255, size=(size, size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return sorted(map(str, folder.iterdir()))
