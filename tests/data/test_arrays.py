@@ -108,7 +108,10 @@ BAD = {
         r"y_test of .*: the test part has '2', which the training part does not have, in 1 of 2",
     ),
     "floats": ({"y_train": np.array([0, 0, 0.5, 1, 1])}, r"the label 0\.5 is not whole in 1 of 5"),
-    "named": ({"classes": np.array(["a"])}, r"the label 1 in 2 of 5 .*the 1 classes are 0 to 0$"),
+    "named": (
+        {"classes": np.array(["a"])},
+        r"the label 1 in 2 of 5 .*the 1 classes are 0 to 0\. Correct the labels",
+    ),
     "ids": (
         {"x_train": np.ones((120, 2)), "y_train": np.arange(120)},
         r"120 different labels in 120 training rows\. Are they ids",
@@ -152,3 +155,10 @@ def test_not_an_npz(tmp_path: Path) -> None:
         np.save(file, np.ones(3))
     with pytest.raises(UserError, match=r"a\.npz cannot be read as \.npz"):
         load(str(path))
+
+
+def test_arrays_of_other_parts_are_named(
+    write_npz: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(write_npz(x_holdout=np.ones((2, 2)), y_holdout=np.array([0, 1])))
+    assert "points.npz: reads only x_train, x_val and x_test, and ignores x_holdout" in caplog.text

@@ -92,6 +92,20 @@ def test_missing_files_are_counted_and_named(listed, tmp_path: Path):
     )
 
 
+def test_missing_files_are_left_out_with_skip(listed, tmp_path: Path, caplog):
+    data = load(list=listed("gone.jpg"), corrupt="skip")
+    assert data.train.labels.tolist() == [0, 1]
+    assert "1 of 3 images are missing: gone.jpg" in caplog.text
+    assert "left out 1 of 3 images" in caplog.text
+    with pytest.raises(UserError, match=r"add these files, or remove the rows, or pass --corrupt"):
+        load(list=listed("gone.jpg"))
+    with pytest.raises(UserError, match=r"train\.txt:3: .*photos is a folder \(1 of 3 "):
+        (tmp_path / "photos").mkdir()
+        load(list=listed("photos"))
+    with pytest.raises(UserError, match=r"3 of 3 images are missing.*now .*photos$"):
+        load(list=listed("gone.jpg"), root=tmp_path / "photos", corrupt="skip")
+
+
 def test_a_label_gap_and_an_empty_class_are_counted_and_named(listed, tmp_path: Path):
     path = listed("a.png")
     path.write_text("a.png 0\nb.png 6\n")

@@ -103,13 +103,16 @@ class Stream(IterableDataset[Any]):
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "no pair": ([{"image": 1, "label": 2}], r"item 0 of the dataset is no pair \(dict\): a pair"),
-    "three values": ([(PIXELS[0], 0, 1)], r"item 0 of the dataset has 3 values \(tuple\)"),
-    "an error": (Broken(PIXELS), "item 4 of the dataset cannot be read: KeyError: 'gone'"),
+    "no pair": (
+        [{"image": 1, "label": 2}],
+        r"item 0 of the dataset .*: it is no pair \(dict\): a pair",
+    ),
+    "three values": ([(PIXELS[0], 0, 1)], r"item 0 of the dataset .*: it has 3 values \(tuple\)"),
+    "an error": (Broken(PIXELS), r"item 4 of the dataset cannot be read \(KeyError: 'gone'\)"),
     "iterable": (Stream(), "Stream can only be read from its start.*map-style"),
     "empty": (Pairs([], []), "the dataset is empty"),
-    "normalised": (Pairs(PIXELS / 100.0), r"item 0 of the dataset has floats from 0.* to 2\.5"),
-    "no image": (Pairs([3] * 6), "item 0 of the dataset is of type int: an image of PIL"),
+    "normalised": (Pairs(PIXELS / 100.0), r"item 0 of .* \(it has floats from 0.* to 2\.5"),
+    "no image": (Pairs([3] * 6), r"item 0 of .* \(it is of type int: an image of PIL"),
     "lengths": (Pairs([np.ones(2), np.ones(3)]), r"item 1 .* the shape \(3,\) and item 0 \(2,\)"),
     "labels": (Pairs(PIXELS, [[0, 1]] * 6), "a label is of type list in 6 of 6 rows"),
     "unlabelled": (Pairs(PIXELS, [-1, *LABELS[1:]]), "there is the label -1 in 1 of 6 rows"),
@@ -211,6 +214,11 @@ def test_hugging_face_parts() -> None:
     data = load(parts)
     assert data.val is not None and data.test is not None
     assert data.test.labels.tolist() == [1, 0]
+
+
+def test_other_parts_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    load({"train": Pairs(PIXELS), "holdout": Pairs(PIXELS)})
+    assert "the parts are train, val and test: ignores holdout" in caplog.text
 
 
 def test_hugging_face_paths(folder: Path) -> None:

@@ -46,7 +46,7 @@ def test_holes_are_corrupt_rows(
 ) -> None:
     images = [encoded(0), None, encoded(2), encoded(3)]
     write_parquet(tmp_path / "train.parquet", [0, 0, 1, 1], images=images)
-    with pytest.raises(UserError, match=r"row 1 of .*\(ValueError: no image is stored\)"):
+    with pytest.raises(UserError, match=r"row 1 of .*\(no image is stored\)"):
         load(str(tmp_path))
     data = load(str(tmp_path), corrupt="skip")
     assert data.counts.images == (1, 2)
@@ -205,12 +205,45 @@ def test_shards_of_any_name(write_parquet: Writer, tmp_path: Path) -> None:
     assert len(load(tmp_path / "photos-00001-of-00002.parquet").train) == 6
 
 
-def test_a_split_column_is_not_read_in_silence(
+def test_a_split_column_tells_the_parts_of_a_file_apart(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_columns(tmp_path / "a.parquet", label=[0, 1, 1], split=["train", "train", "test"])
-    assert len(load(tmp_path / "a.parquet").train) == 3
-    assert "a.parquet: the column 'split' is not read" in caplog.text
+    split = ["train", "TEST", "valid", "train", "test"]
+    write_columns(tmp_path / "a.parquet", label=["b", "b", "a", "a", "a"], split=split)
+    data = load(tmp_path / "a.parquet")
+    assert data.val is not None and data.test is not None
+    parts = (data.train, data.val, data.test)
+    assert [part.labels.tolist() for part in parts] == [[1, 0], [0], [1, 0]]
+    assert [part.input_tensor[:, 0, 0, 0].tolist() for part in parts] == [[0, 3], [2], [1, 4]]
+    assert caplog.text == ""
+    split[1] = "tset"
+    write_columns(tmp_path / "a.parquet", label=["b", "b", "a", "a", "a"], split=split)
+    with pytest.raises(UserError, match=r"'tset' \(1 row, first row 1 of .*Did you mean 'test'"):
+        load(tmp_path / "a.parquet")
+
+
+def test_a_split_column_of_one_word_or_beside_other_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_columns(tmp_path / "test.parquet", label=[0, 1, 1], split=["test"] * 3)
+    assert len(load(tmp_path / "test.parquet").train) == 3
+    assert "the column 'split' of" in caplog.text and "the word 'test' alone" in caplog.text
+    write_columns(tmp_path / "train.parquet", label=[0, 1], split=["train", "test"])
+    caplog.clear()
+    assert len(load(tmp_path).train) == 2
+    assert "parts are files, so the column 'split' is not read" in caplog.text
+
+
+def test_files_of_other_parts_are_named(
+    write_parquet: Writer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("train", "test", "holdout"):
+        write_parquet(tmp_path / f"{name}.parquet", [0, 1])
+    for place in (tmp_path, tmp_path / "train.parquet"):
+        caplog.clear()
+        load(place)
+        read = "reads only train.parquet, test.parquet, and ignores holdout.parquet"
+        assert f"{tmp_path}: {read}" in caplog.text
 
 
 def test_shards_with_other_classes(hub: Path, write_parquet: Writer) -> None:
@@ -238,7 +271,8 @@ def test_several_sets_in_one_repository(hub: Path, write_parquet: Writer) -> Non
 
 
 def write_columns(path: Path, **labels: list[object]) -> None:
-    cells = [{"bytes": encoded(i), "path": None} for i in range(3)]
+    rows = len(next(iter(labels.values())))
+    cells = [{"bytes": encoded(i), "path": None} for i in range(rows)]
     pq.write_table(pa.table({"img": pa.array(cells), **labels}), path)
 
 

@@ -142,7 +142,7 @@ BAD = {
     "words": (
         ("a.png,owl,train", "b.png,ant,vlaid", "c.png,owl,holdout"),
         "path,label,split",
-        r"'vlaid' \(1 rows, first .*t\.csv:3\), 'holdout' .*Did you mean 'valid'\?",
+        r"'vlaid' \(1 row, first .*t\.csv:3\), 'holdout' .*Did you mean 'valid'\?",
     ),
     "no training rows": (("a.png,owl,test",), "path,label,split", "no row with 'train'"),
     "new class": (
@@ -165,6 +165,7 @@ BAD = {
         "path,label,subset",
         r"the column 'subset' of .* has the words Test, train: rename it to 'split', or remove",
     ),
+    "mixed": (("a.png,owl", "b.png,3"), "path,label", r"numbers, such as 3 in .*'owl' in .*:2"),
     "empty path": (("a.png,owl", ",ant"), "path,label", r"no path in 1 of 2 rows, first in .*:3"),
     "fraction": (("a.png,1.0", "b.png,1.5"), "path,label", r"the label 1\.5 is not whole"),
     "negative": (("a.png,-1", "b.png,1"), "path,label", "there is the label -1 in 1 of 2 rows"),

@@ -35,6 +35,10 @@ class Folder:
         (image or smooth_photo(self.seed)).save(path, **options)
         return path
 
+    def files(self) -> list[Path]:
+        """List all images."""
+        return sorted(self.root.rglob("*.png"))
+
     def copy(self, name: str, copy: str) -> None:
         """Write the bytes of one image to another file."""
         self.add(copy).write_bytes((self.root / name).read_bytes())
@@ -247,6 +251,74 @@ def test_images_in_memory_are_compared(tmp_path: Path) -> None:
     audit = lt.audit((images, labels))
     assert [finding.kind for finding in audit.findings] == ["near-duplicates", "nothing-held-out"]
     assert "data:image/jpeg" in audit.to_html()
+
+
+def test_faults_of_a_table_do_not_stop_an_audit(photos: Folder, tmp_path: Path) -> None:
+    rows = [f"{path.relative_to(photos.root)},{path.parent.name},train" for path in photos.files()]
+    faults = ["gone.png,a,train", "train/a/0.png,b,train", "train/a/1.png,z,test"]
+    faults += ["train/a/2.png,,train", "train/a/3.png,a,tset", ",a,train", "train/b/0.png,-,test"]
+    table = tmp_path / "photos" / "t.csv"
+    table.write_text("\n".join(["path,label,split", *rows, *faults]))
+    audit = lt.audit(table)
+    kinds = found(audit)
+    assert kinds["unreadable"] == [("train/gone.png",)]
+    assert ("train/train/a/0.png", "train/train/a/0.png") in kinds["label-conflicts"]
+    problems = [note for (note,) in kinds["problems"]]
+    for words in ("no path in 1 of 39", "'tset' (1 row", "two labels", "no label in 1", "'-', 'z'"):
+        assert sum(words in problem for problem in problems) == 1, words
+    assert len(problems) == 5 and "gone.png does not exist (1 of" in kinds["ignored"][0][0]
+    with pytest.raises(lt.UserError) as caught:
+        lt.load(table, image_size=32)
+    message = str(caught.value)
+    assert message.startswith("6 problems:") and message.count("\n") == 6
+    assert all(problem.partition(" in ")[0] in message for problem in problems)
+    assert "gone.png does not exist (1 of" in message
+
+
+def test_ids_as_labels_are_a_finding(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.random.RandomState(0).randn(120, 2), y=np.arange(120))
+    (note,) = next(iter(found(lt.audit(tmp_path / "x.npz"))["problems"]))
+    assert "Are they ids of the images?" in note and "--min-count 1" in note
+
+
+class Items:
+    """A map-style data set with an item that raises, and one that is not a number."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        if row == 4:
+            raise KeyError("gone")
+        image = np.asarray(smooth_photo(row, (40, 40))) / 255
+        return image * (np.nan if row == 1 else 1), row % 2
+
+
+def test_items_that_cannot_be_read_do_not_stop_an_audit() -> None:
+    audit = lt.audit(Items())
+    kinds = found(audit)
+    assert kinds["unreadable"] == [("train/item 1 of the dataset",)]
+    assert "item 4 of the dataset cannot be read (KeyError: 'gone')" in kinds["ignored"][0][0]
+    assert audit.inspection.counts["train"] == (2, 2)
+    data = lt.load(Items(), corrupt="skip")
+    assert data.train.labels.tolist() == [0, 0, 1, 1]
+    with pytest.raises(lt.UserError, match=r"2 problems:\n- item 4 .*\n- item 1 .*NaN"):
+        lt.load(Items())
+
+
+def test_unreadable_images_are_not_counted(photos: Folder) -> None:
+    for image in (photos.root / "train/a").iterdir():
+        image.write_bytes(b"not an image")
+    audit = lt.audit(photos.root)
+    assert audit.inspection.counts["train"] == (0, 4, 4, 4)
+    assert found(audit)["empty-classes"] == [("a",)]
+
+
+def test_options_without_effect_are_refused(photos: Folder) -> None:
+    with pytest.raises(lt.UserError, match="leave out min_count"):
+        lt.audit(photos.root, min_count=1)
+    with pytest.raises(lt.UserError, match=r"unknown data option 'rot'\. Did you mean 'root'"):
+        lt.audit(photos.root, rot=photos.root)
 
 
 def test_loaded_data_is_audited_as_it_is(photos: Folder) -> None:

@@ -25,10 +25,15 @@ class SeveralErrors(UserError):
 
 
 class Problems:
-    """User errors that are collected, so that the user sees all of them at once."""
+    """User errors and warnings that are collected, so that the user sees all of them at once."""
 
     def __init__(self, errors: Iterable[UserError] = ()):
         self.errors = list(errors)
+        self.warnings: list[str] = []
+
+    def add(self, message: str) -> None:
+        """Add a user error."""
+        self.errors.append(UserError(message))
 
     @contextmanager
     def collect(self) -> Iterator[None]:

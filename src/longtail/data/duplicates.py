@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.core.progress import log_progress
-from longtail.data.decoding.images import Blob, Crop
+from longtail.data.decoding.images import Blob, Crop, UnreadableImage
 from longtail.data.sources import MemoryStore, Part
 
 END = 4096
@@ -109,6 +109,8 @@ def _measure_content(blob: Blob) -> Hashable:
     if isinstance(blob, Path):
         with blob.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
+    if isinstance(blob, UnreadableImage):
+        return None
     if isinstance(blob, Image.Image):
         blob = f"{blob.mode} {blob.size}".encode() + blob.tobytes()
     return hashlib.sha256(blob).digest() if blob else None

@@ -216,8 +216,8 @@ def _find_ignored(inspection: Inspection) -> Iterator[Finding]:
     warnings = inspection.source.warnings
     yield Finding(
         "ignored",
-        "some files or folders are not read",
-        "Move images that belong to a class into its folder.",
+        "some of the data is not read",
+        "Move, rename or repair what should be read; see docs/data.md.",
         tuple(Item(note=warning) for warning in warnings),
     )
 

@@ -88,7 +88,7 @@ class Inspection:
     source: Source
     """The data, without rows whose label is not a class."""
     counts: Mapping[str, tuple[int, ...]]
-    """Rows of each class in each part."""
+    """Readable rows of each class in each part."""
     facts: Mapping[str, PartFacts]
     """Facts about the images of each part; empty for embeddings."""
     duplicates: tuple[Duplicates, ...]
@@ -150,13 +150,19 @@ def inspect(name: str, source: Source) -> Inspection:
         name=name,
         source=source,
         counts={
-            part: tuple(torch.bincount(rows.labels, minlength=classes).tolist())
-            for part, rows in parts.items()
+            part: _count_readable(rows, facts.get(part), classes) for part, rows in parts.items()
         },
         facts=facts,
         duplicates=tuple(_find_duplicates(parts, facts)),
         not_finite=tuple(_find_not_finite(parts)),
     )
+
+
+def _count_readable(part: Part, facts: PartFacts | None, classes: int) -> tuple[int, ...]:
+    """Count the rows of each class, without unreadable images."""
+    readable = torch.ones(len(part), dtype=torch.bool)
+    readable[list(facts.unreadable if facts else ())] = False
+    return tuple(torch.bincount(part.labels[readable], minlength=classes).tolist())
 
 
 def read_images(part: Part, places: Tensor) -> Iterator[Blob]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError, list_some
+from longtail.core.errors import Problems, list_some
 from longtail.data.sources import Part, Source, Store
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
@@ -36,38 +36,61 @@ class LabelledPart(NamedTuple):
     """Class names that whole-number labels count from 0; empty if the labels name themselves."""
     others: tuple[str, ...] = ()
     """Columns that may hold the labels instead."""
+    rows: Sequence[int] | None = None
+    """(N,) ascending rows of the store that have the labels; None if these are all rows."""
+
+    def row(self, place: int) -> int:
+        """Return the row of the store that has the label at `place`."""
+        return place if self.rows is None else self.rows[place]
 
 
-def join_parts(parts: Mapping[str, LabelledPart], *, config: DataConfig) -> Source:
-    """Make a source of parts, whose labels are matched with the training classes by name."""
+def join_parts(
+    parts: Mapping[str, LabelledPart], *, config: DataConfig, problems: Problems
+) -> Source:
+    """Make a source of parts, whose labels are matched with the training classes by name.
+
+    Rows whose label is not a class are left out. They are among the problems of the source, and
+    so are those found earlier. Raises all of them if no training row is left.
+    """
     train = parts["train"]
     labels = {
-        name: _name_labels(part._replace(names=part.names or train.names))
+        name: _name_labels(part._replace(names=part.names or train.names), problems)
         for name, part in parts.items()
     }
-    classes = train.names or sort_classes(labels["train"])
-    if look_like_ids(labels["train"], config):
+    named = [label for label in labels["train"] if label is not None]
+    classes = train.names or sort_classes(named)
+    if look_like_ids(named, config):
         others = f" Other columns repeat: {', '.join(train.others)}." if train.others else ""
-        raise UserError(
-            f"{train.where}: there are {len(set(labels['train'])):,} different labels in "
-            f"{len(train.labels):,} training rows. Are they ids of the images?{others} If they are "
-            "classes, pass --min-count 1"
+        problems.add(
+            f"{train.where}: there are {len(set(named)):,} different labels in {len(named):,} "
+            f"training rows. Are they ids of the images?{others} If they are classes, pass "
+            "--min-count 1"
         )
     numbers = {name: number for number, name in enumerate(classes)}
     joined = {}
     for name, part in parts.items():
-        unknown = [row for row, label in enumerate(labels[name]) if label not in numbers]
+        strange = [
+            place
+            for place, label in enumerate(labels[name])
+            if label is not None and label not in numbers
+        ]
         where = "is not among the classes" if name == "train" else "the training part does not have"
-        strange = sorted({f"'{labels[name][row]}'" for row in unknown})
-        _refuse(
-            part,
-            unknown,
-            f"the {name} part has {list_some(strange)}, which {where},",
-            "remove these rows, or add training images",
-        )
-        encoded = torch.tensor([numbers[label] for label in labels[name]])
-        joined[name] = Part.whole(part.store, encoded)
-    return Source(classes, joined, unit="class from the names")
+        shown = list_some(sorted({f"'{labels[name][place]}'" for place in strange}))
+        found = f"the {name} part has {shown}, which {where},"
+        _report(part, strange, found, "remove these rows, or add training images", problems)
+        known = [(part.row(i), numbers[n]) for i, n in enumerate(labels[name]) if n in numbers]
+        if known:
+            rows, encoded = torch.tensor(known).T.contiguous()
+            joined[name] = Part(part.store, rows, encoded)
+    if "train" not in joined:
+        problems.raise_all()
+    return Source(
+        classes,
+        joined,
+        unit="class from the names",
+        problems=tuple(problems.errors),
+        warnings=tuple(problems.warnings),
+    )
 
 
 def look_like_ids(labels: Sequence[Any], config: DataConfig) -> bool:
@@ -100,39 +123,67 @@ def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(distinct, key=int) if all(map(str.isdecimal, distinct)) else distinct)
 
 
-def _name_labels(part: LabelledPart) -> list[str]:
-    """Return the class name of each row, or refuse what cannot be one."""
+def _name_labels(part: LabelledPart, problems: Problems) -> list[str | None]:
+    """Return the class name of each row, or None and a problem for what cannot be one."""
     labels = [simplify(value) for value in part.labels]
-    missing = [row for row, label in enumerate(labels) if label is None]
-    _refuse(part, missing, "there is no label", "add the labels, or remove these rows")
-    odd = [row for row, label in enumerate(labels) if not isinstance(label, int | float | str)]
+
+    def leave_out(places: Sequence[int], found: str, advice: str) -> None:
+        _report(part, places, found, advice, problems)
+        for place in places:
+            labels[place] = None
+
+    missing = [place for place, label in enumerate(labels) if label is None]
+    leave_out(missing, "there is no label", "add the labels, or remove these rows")
+    kinds = (int, float, str, type(None))
+    odd = [place for place, label in enumerate(labels) if not isinstance(label, kinds)]
     kind = type(labels[odd[0]]).__name__ if odd else ""
-    _refuse(part, odd, f"a label is of type {kind}", "a label is one whole number or one name")
-    if all(isinstance(label, str) and _is_number(label) for label in labels):
-        labels = [_to_number(label) for label in labels]
-    texts = [row for row, label in enumerate(labels) if isinstance(label, str)]
-    if 0 < len(texts) < len(labels):
-        number = next(row for row, label in enumerate(labels) if not isinstance(label, str))
-        raise UserError(
-            f"{part.where}: some labels are numbers, such as {labels[number]} in "
-            f"{part.store.describe(number)}, and some are text, such as '{labels[texts[0]]}' in "
-            f"{part.store.describe(texts[0])}: make all of them text, or all numbers"
-        )
-    fractions = [row for row, label in enumerate(labels) if isinstance(label, float)]
+    leave_out(odd, f"a label is of type {kind}", "a label is one whole number or one name")
+    if all(isinstance(label, str) and _is_number(label) for label in labels if label is not None):
+        labels = [label if label is None else _to_number(label) for label in labels]
+    if _report_mixture(part, labels, problems):
+        return [label if label is None else str(label) for label in labels]
+    fractions = [place for place, label in enumerate(labels) if isinstance(label, float)]
     shown = f"the label {labels[fractions[0]]} is not whole" if fractions else ""
-    _refuse(part, fractions, shown, "a class is a whole number or a name. Is this a measurement?")
+    advice = "a class is a whole number or a name. Is this a measurement?"
+    leave_out(fractions, shown, advice)
     most = len(part.names) or math.inf
     outside = [
-        row for row, label in enumerate(labels) if isinstance(label, int) and not 0 <= label < most
+        place
+        for place, label in enumerate(labels)
+        if isinstance(label, int) and not 0 <= label < most
     ]
     rule = f"the {most} classes are 0 to {most - 1}" if part.names else "labels count from 0"
-    if any(labels[row] < 0 for row in outside):
+    if any(labels[place] < 0 for place in outside):
         rule += ", and -1 often stands for unlabelled"
     shown = f"there is the label {labels[outside[0]]}" if outside else ""
-    _refuse(part, outside, shown, rule)
+    leave_out(outside, shown, f"{rule}. Correct the labels, or remove these rows")
     if part.names:
         return [part.names[label] if isinstance(label, int) else label for label in labels]
-    return [str(label) for label in labels]
+    return [label if label is None else str(label) for label in labels]
+
+
+def _report_mixture(part: LabelledPart, labels: Sequence[Any], problems: Problems) -> bool:
+    """Add a problem if some labels are numbers and some are text; return whether it is so.
+
+    Digits as text, as in a CSV file, are numbers, except where names are given that may be digits.
+    """
+    numbers = [not isinstance(label, str) or _is_digits(label, part) for label in labels]
+    given = [place for place, label in enumerate(labels) if label is not None]
+    number = next((place for place in given if numbers[place]), None)
+    text = next((place for place in given if not numbers[place]), None)
+    if number is None or text is None:
+        return False
+    first, second = (part.store.describe(part.row(place)) for place in (number, text))
+    problems.add(
+        f"{part.where}: some labels are numbers, such as {labels[number]} in {first}, and some are "
+        f"text, such as '{labels[text]}' in {second}: make all of them numbers, or give every "
+        "class a name with a letter in it"
+    )
+    return True
+
+
+def _is_digits(text: str, part: LabelledPart) -> bool:
+    return not part.names and bool(NUMBER.fullmatch(text))
 
 
 def _is_number(text: str) -> bool:
@@ -149,10 +200,12 @@ def _to_number(text: str) -> int | float:
         return int(number) if number.is_integer() else number
 
 
-def _refuse(part: LabelledPart, rows: Sequence[int], problem: str, advice: str) -> None:
-    """Raise an error that counts `rows` and names the first, if there are any."""
-    if rows:
-        raise UserError(
-            f"{part.where}: {problem} in {len(rows):,} of {len(part.labels):,} rows, first in "
-            f"{part.store.describe(rows[0])}: {advice}"
+def _report(
+    part: LabelledPart, places: Sequence[int], found: str, advice: str, problems: Problems
+) -> None:
+    """Add a problem that counts `places` and names the first, if there are any."""
+    if places:
+        problems.add(
+            f"{part.where}: {found} in {len(places):,} of {len(part.labels):,} rows, first in "
+            f"{part.store.describe(part.row(places[0]))}: {advice}"
         )

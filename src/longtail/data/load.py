@@ -39,6 +39,8 @@ from longtail.data.sources import Source
 
 log = logging.getLogger(__name__)
 
+PLACES = ("root", "list", "val_list", "test_list", "download")
+"""Options that say where data is."""
 SAMPLE = 200
 """Images whose sizes are looked at to choose one."""
 
@@ -71,8 +73,8 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
 def open_unread(data: Any = "", **options: Any) -> tuple[str, Source]:
     """Open a data set as `load` does, but read no image; return its name and the source.
 
-    A cut to a ratio is made, and problems that would prevent training stay in the source. `data`
-    may be loaded already.
+    A cut to a ratio is made, and problems that would prevent training stay in the source. Rows
+    without an image stay too, as they do with `corrupt` "skip". `data` may be loaded already.
     """
     if isinstance(data, Data):
         check_loaded(data, options)
@@ -80,7 +82,9 @@ def open_unread(data: Any = "", **options: Any) -> tuple[str, Source]:
         parts = {name: open_split(split, name) for name, split in splits.items() if split}
         return data.full_name, Source(data.classes, parts)
     config = _set_options(data, None, options)
-    config = replace(config, image_size=config.image_size or 64)  # boxes open only with a size
+    if unused := sorted(set(options) - set(PLACES)):
+        raise UserError(f"all images are looked at as they are stored: leave out {unused[0]}")
+    config = replace(config, image_size=64, corrupt="skip")  # boxes open only with a size
     source, base, ratio = _open(data, config)
     return (base, source) if ratio is None else (f"{base}:{ratio:g}", cut(source, ratio))
 

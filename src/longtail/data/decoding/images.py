@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from longtail.core.errors import UserError
 from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.orientation import (
     UPRIGHT,
@@ -42,10 +43,14 @@ class ImageChunk(NamedTuple):
     """Rows of the unreadable images, and the reasons."""
 
 
+class UnreadableImage(UserError):
+    """The reason why an image is unreadable, in words."""
+
+
 StoredImage = bytes | Path | Crop | None
-Blob = StoredImage | Image.Image
-"""An encoded image, the file that holds it or a part of it, an open image, or None if the store
-has no image for a row."""
+Blob = StoredImage | Image.Image | UnreadableImage
+"""An encoded image, the file that holds it or a part of it, an open image, the reason why it could
+not be read, or None if the store has no image for a row."""
 PixelsOrReason = NDArray[np.uint8] | str
 """Pixels (3, H, W), or the reason why the image is unreadable."""
 Allocate = Callable[[tuple[int, ...]], NDArray[np.uint8]]
@@ -82,7 +87,9 @@ def decode(
     level.
     """
     if blob is None:
-        raise ValueError("no image is stored")
+        raise UnreadableImage("no image is stored")
+    if isinstance(blob, UnreadableImage):
+        raise blob
     height, width = size if isinstance(size, tuple) else (size, size)
     if isinstance(blob, Image.Image):
         pixels = turn(_to_rgb(blob), read_orientation(blob))
@@ -92,7 +99,7 @@ def decode(
     else:
         encoded = blob if isinstance(blob, bytes) else blob.read_bytes()
         if not encoded:
-            raise ValueError("it has no bytes")
+            raise UnreadableImage("it has no bytes")
         with Image.open(io.BytesIO(encoded)) as image:
             orientation = read_orientation(image)
             if width and height and image.format == "JPEG" and image.mode == "RGB":
@@ -103,7 +110,7 @@ def decode(
     return np.asarray(pixels, dtype=np.uint8)
 
 
-def read_size(blob: StoredImage) -> tuple[int, int] | None:
+def read_size(blob: StoredImage | UnreadableImage) -> tuple[int, int] | None:
     """Return (width, height) of an encoded image, turned upright; None if it is unreadable.
 
     Only the header is read, unless that of a PNG leaves the orientation open.
@@ -127,6 +134,8 @@ def try_decode(
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
     except (MemoryError, ImportError):  # not the image's fault
         raise
+    except UnreadableImage as error:
+        return str(error)
     except UnidentifiedImageError:  # its message names an object in memory
         return "not an image in a known format"
     except FileNotFoundError:
@@ -168,7 +177,9 @@ def _orient_as_annotated(image: Image.Image, size: tuple[int, int]) -> Image.Ima
         return turn(image, read_orientation(image))
     if image.size == size:
         return image
-    raise ValueError(f"it is {upright[0]}x{upright[1]} and its annotations say {size[0]}x{size[1]}")
+    raise UnreadableImage(
+        f"it is {upright[0]}x{upright[1]} and its annotations say {size[0]}x{size[1]}"
+    )
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -176,7 +187,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):  # Pillow would clip the 16 bits, not scale them
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        raise ValueError(f"its pixels have 32 bits (mode {image.mode}), 8 or 16 are supported")
+        raise UnreadableImage(f"its pixels have 32 bits (mode {image.mode}), 8 or 16 are supported")
     elif "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")

@@ -1,17 +1,15 @@
 """Find the columns of a table that hold the images, the labels and the parts."""
 
 import json
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from longtail.core.errors import UserError
+from longtail.core.errors import Problems, UserError, list_some, suggest
+from longtail.core.names import count_noun
 from longtail.data.formats.folder import PARTS
-
-log = logging.getLogger(__name__)
 
 LABELS = ("labels", "fine_label", "class", "target")
 """Names that the column `label` beside encoded images may have instead."""
@@ -74,11 +72,6 @@ def find_image_columns(schema: Any, where: str) -> ImageColumns:
     one with a customary name.
     """
     features = _read_features(schema, where)
-    if any(name.lower() == "split" for name in schema.names):
-        log.warning(
-            "%s: the column 'split' is not read. Parts are files of their own, or keys of a dict",
-            where,
-        )
     shown = ", ".join(f"{field.name}: {field.type}" for field in schema)
     images = [field.name for field in schema if _holds_images(field.type)]
     image = find_column(images, "image", (), where, sure=images, shown=shown, layout=LAYOUT)
@@ -86,6 +79,36 @@ def find_image_columns(schema: Any, where: str) -> ImageColumns:
     named = [name for name in labels if features.get(name, {}).get("_type") == "ClassLabel"]
     label = find_column(labels, "label", LABELS, where, sure=named, shown=shown, layout=LAYOUT)
     return ImageColumns(image, label, tuple(features.get(label, {}).get("names", ())))
+
+
+def find_split(names: Sequence[str]) -> str | None:
+    """Return the column that tells the parts apart, if there is one."""
+    return next((name for name in names if name.lower() == "split"), None)
+
+
+def split_rows(
+    words: Sequence[object], column: str, describe: Callable[[int], str], problems: Problems
+) -> dict[str, list[int]]:
+    """Return the rows of each part by the `words` of a column; rows with other words are a problem.
+
+    `column` names the column in messages, and `describe` a row.
+    """
+    rows: dict[str, list[int]] = {part: [] for part in PARTS}
+    unknown: dict[str, list[int]] = {}
+    for row, word in enumerate(map(str, words)):
+        part = find_part(word)
+        (unknown.setdefault(word, []) if part is None else rows[part]).append(row)
+    if unknown:
+        known = [word for words in PARTS.values() for word in words]
+        shown = [
+            f"'{word}' ({count_noun(len(places), 'row')}, first {describe(places[0])})"
+            for word, places in unknown.items()
+        ]
+        problems.add(
+            f"{column} has unknown words: {list_some(shown)}."
+            f"{suggest(next(iter(unknown)).lower(), known)} It takes {', '.join(known)}"
+        )
+    return {part: chosen for part, chosen in rows.items() if chosen}
 
 
 def find_part(word: str) -> str | None:

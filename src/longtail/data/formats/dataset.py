@@ -8,7 +8,7 @@ a row of numbers.
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError
+from longtail.core.errors import Problems, UserError, list_some
 from longtail.data.decoding.image_store import ImageStore
-from longtail.data.decoding.images import Blob
-from longtail.data.formats.columns import find_image_columns
+from longtail.data.decoding.images import Blob, UnreadableImage
+from longtail.data.formats.columns import find_image_columns, find_split
 from longtail.data.formats.folder import Files
 from longtail.data.formats.npz import to_inputs
 from longtail.data.labels import LabelledPart, simplify
@@ -41,7 +41,7 @@ def is_hugging_face(data: object, kind: str = "Dataset") -> bool:
     return isinstance(found, type) and isinstance(data, found)
 
 
-def open_part(data: Any, *, config: DataConfig, where: str = "the dataset") -> LabelledPart:
+def open_part(data: Any, where: str, config: DataConfig, problems: Problems) -> LabelledPart:
     """Open a data set as one part; `where` names it in messages."""
     if isinstance(data, IterableDataset) or is_hugging_face(data, "IterableDataset"):
         raise UserError(
@@ -50,7 +50,7 @@ def open_part(data: Any, *, config: DataConfig, where: str = "the dataset") -> L
             "(with Hugging Face, load it without streaming=True)"
         )
     if is_hugging_face(data):
-        return _open_hugging_face(data, config, where)
+        return _open_hugging_face(data, config, where, problems)
     if isinstance(data, str) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise UserError(
             f"{where} is of type {type(data).__name__}, which cannot be read: pass a DataFrame, a "
@@ -63,11 +63,18 @@ def open_part(data: Any, *, config: DataConfig, where: str = "the dataset") -> L
         base = base.dataset
     if _is_image_folder(base):
         return _open_image_folder(base, index, config, where)
-    return _open_items(data, tuple(getattr(base, "classes", ())), config, where)
+    return _open_items(data, tuple(getattr(base, "classes", ())), config, where, problems)
 
 
-def _open_hugging_face(data: Any, config: DataConfig, where: str) -> LabelledPart:
+def _open_hugging_face(
+    data: Any, config: DataConfig, where: str, problems: Problems
+) -> LabelledPart:
     """Open a Hugging Face data set; its images stay encoded until they are decoded once."""
+    if split := find_split(data.column_names):
+        problems.warnings.append(
+            f"{where}: the column '{split}' is not read. Pass a dict of parts, as "
+            '{"train": ..., "test": ...}'
+        )
     image, label, classes = find_image_columns(data.features.arrow_schema, where)
     _check_filled(data, where)
     cells = data.select_columns([image]).with_format("arrow")  # Arrow leaves images encoded
@@ -126,34 +133,62 @@ def _open_image_folder(
 
 
 def _open_items(
-    data: Any, classes: tuple[str, ...], config: DataConfig, where: str
+    data: Any, classes: tuple[str, ...], config: DataConfig, where: str, problems: Problems
 ) -> LabelledPart:
     """Open the items of a data set one by one."""
     _check_filled(data, where)
-    first, _ = read_item(data, 0, where)
-    labels = _read_labels(data, where)
-    if is_embedding(first):
-        rows = [_to_array(read_item(data, row, where)[0]) for row in range(len(data))]
-        if odd := [row for row, values in enumerate(rows) if values.shape != rows[0].shape]:
-            raise UserError(
-                f"item {odd[0]} of {where} has the shape {rows[odd[0]].shape} and item 0 "
-                f"{rows[0].shape}: embeddings must have one length"
-            )
-        inputs = to_inputs(np.stack(rows), where)
-        return LabelledPart(MemoryStore(inputs, where), labels, where, classes)
+    embeddings = is_embedding(read_first(data, where))
+    labels, unread = _read_labels(data, from_items=embeddings)
+    rows = [row for row in range(len(data)) if row not in unread]
+    kept = [labels[row] for row in rows]
+    if unread:
+        _report_unread(unread, where, config, problems)
+    if embeddings:
+        inputs = to_inputs(_stack(data, rows, where), where)
+        return LabelledPart(MemoryStore(inputs, where), kept, where, classes)
 
     def blobs(rows: Tensor) -> Iterator[Blob]:
         for row in rows.tolist():
-            image, label = read_item(data, row, where)
+            try:
+                image, label = read_item(data, row)
+                blob = _to_blob(image)
+            except UnreadableImage as error:
+                yield error
+                continue
             if simplify(label) != simplify(labels[row]):
                 raise UserError(
                     f"item {row} of {where} has the label {label!r} and its `targets` say "
                     f"{labels[row]!r}: correct `targets`, or remove the attribute"
                 )
-            yield _to_blob(image, f"item {row} of {where}")
+            yield blob
 
     store = ImageStore(blobs, lambda row: f"item {row} of {where}", config)
-    return LabelledPart(store, labels, where, classes)
+    return LabelledPart(store, kept, where, classes, rows=rows)
+
+
+def _report_unread(
+    unread: Mapping[int, str], where: str, config: DataConfig, problems: Problems
+) -> None:
+    """Report items whose label is unknown because they cannot be read."""
+    row, reason = next(iter(unread.items()))
+    others = [str(other) for other in list(unread)[1:]]
+    more = f" Nor can the items {list_some(others)}." if others else ""
+    found = f"item {row} of {where} cannot be read ({reason}).{more}"
+    if config.corrupt == "skip":
+        problems.warnings.append(f"{found} --corrupt skip leaves out {len(unread):,} of the items")
+    else:
+        problems.add(f"{found} Repair them, or pass --corrupt skip to leave such items out")
+
+
+def _stack(data: Any, rows: Sequence[int], where: str) -> NDArray[Any]:
+    """Read the embeddings of `rows`, (N, D)."""
+    values = [_to_array(read_item(data, row)[0]) for row in rows]
+    if odd := [place for place, value in enumerate(values) if value.shape != values[0].shape]:
+        raise UserError(
+            f"item {rows[odd[0]]} of {where} has the shape {values[odd[0]].shape} and item "
+            f"{rows[0]} {values[0].shape}: embeddings must have one length"
+        )
+    return np.stack(values)
 
 
 def is_embedding(value: Any) -> bool:
@@ -167,43 +202,69 @@ def _check_filled(data: Any, where: str) -> None:
         raise UserError(f"{where} is empty: at least one image of two classes is expected")
 
 
-def _read_labels(data: Any, where: str) -> Sequence[Any]:
-    """Read all labels: from `targets`, as torchvision's sets have them, else from the items."""
-    targets = getattr(data, "targets", None)
+def _read_labels(data: Any, *, from_items: bool) -> tuple[Sequence[Any], dict[int, str]]:
+    """Read all labels: from `targets`, as torchvision's sets have them, else from the items.
+
+    Also return the items that cannot be read, with the reasons; they have no label.
+    """
+    targets = None if from_items else getattr(data, "targets", None)
     if isinstance(targets, Sequence | np.ndarray | Tensor) and len(targets) == len(data):
-        return targets if isinstance(targets, Sequence) else list(targets.tolist())
-    return [read_item(data, row, where)[1] for row in range(len(data))]
+        return (targets if isinstance(targets, Sequence) else list(targets.tolist())), {}
+    labels: list[Any] = []
+    unread = {}
+    for row in range(len(data)):
+        try:
+            labels.append(read_item(data, row)[1])
+        except UnreadableImage as error:
+            unread[row] = str(error)
+            labels.append(None)
+    return labels, unread
 
 
-def read_item(data: Any, row: int, where: str) -> tuple[Any, Any]:
-    """Read one item, which must be a pair of an image and a label."""
+def read_first(data: Any, where: str) -> Any:
+    """Read the image or embedding of the first item that can be read."""
+    reasons = []
+    for row in range(len(data)):
+        try:
+            return read_item(data, row)[0]
+        except UnreadableImage as error:
+            reasons.append(str(error))
+    raise UserError(f"item 0 of {where} cannot be read, and no other either: {reasons[0]}")
+
+
+def read_item(data: Any, row: int) -> tuple[Any, Any]:
+    """Read one item, which must be a pair of an image and a label.
+
+    Raises:
+        UnreadableImage: if it cannot be read, or is not a pair.
+    """
     try:
         item = data[row]
     except Exception as error:  # the code is the user's
-        raise UserError(
-            f"item {row} of {where} cannot be read: {type(error).__name__}: {error}"
-        ) from error
+        raise UnreadableImage(f"{type(error).__name__}: {error}") from error
     if not isinstance(item, tuple | list) or len(item) != 2:
         kind = f"has {len(item)} values" if isinstance(item, tuple | list) else "is no pair"
-        raise UserError(
-            f"item {row} of {where} {kind} ({type(item).__name__}): a pair of an image and a label "
-            "is expected"
+        raise UnreadableImage(
+            f"it {kind} ({type(item).__name__}): a pair of an image and a label is expected"
         )
     return item[0], item[1]
 
 
-def _to_blob(image: Any, where: str) -> Blob:
-    """Return the image as `decode` takes it."""
+def _to_blob(image: Any) -> Blob:
+    """Return the image as `decode` takes it, or the reason why it is none."""
     if isinstance(image, Image.Image | bytes | Path):
         return image
     if isinstance(image, str):
         return Path(image)
     if not isinstance(image, np.ndarray | Tensor) or image.ndim not in (2, 3):
-        raise UserError(
-            f"{where} is of type {type(image).__name__}: an image of PIL, or an array or tensor of "
-            "two or three dimensions, is expected"
+        return UnreadableImage(
+            f"it is of type {type(image).__name__}: an image of PIL, or an array or tensor of two "
+            "or three dimensions, is expected"
         )
-    pixels = to_inputs(image[None], where)[0]  # (C, H, W)
+    try:
+        pixels = to_inputs(image[None], "it")[0]  # (C, H, W)
+    except UserError as error:
+        return UnreadableImage(str(error))
     return Image.fromarray((pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)).numpy())
 
 

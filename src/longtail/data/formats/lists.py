@@ -4,7 +4,8 @@ A tab separates the two if the line has one; otherwise the last word is the labe
 have spaces in it, and a label after a tab too. Labels are all numbers from 0 up, or all text.
 """
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError, list_some
+from longtail.core.names import count_noun
 from longtail.data.formats.folder import Files
 from longtail.data.labels import LabelledPart, join_parts
 from longtail.data.sources import Source, Store
@@ -36,6 +38,15 @@ class ImageList(NamedTuple):
     origin: str
     """What stands before a line number in messages, such as "train.txt:"."""
 
+    def take(self, places: Sequence[int]) -> "ImageList":
+        """Return the rows at `places`."""
+        return ImageList(
+            [self.images[place] for place in places],
+            [self.labels[place] for place in places],
+            [self.lines[place] for place in places],
+            self.origin,
+        )
+
 
 def open_source(
     train: Path, *, root: Path, config: DataConfig, check: Check | None = None
@@ -49,58 +60,97 @@ def open_source(
     """
     paths = {"train": train, "val": config.val_list, "test": config.test_list}
     given = {part: path for part, path in paths.items() if path is not None}
-    parsed = {part: _parse(path) for part, path in given.items()}
+    problems = Problems()
+    parsed = {part: _parse(path, problems) for part, path in given.items()}
     named = check is None and not any(map(str.isdecimal, parsed["train"].labels))
-    numbers = {} if named else {part: _read_numbers(rows) for part, rows in parsed.items()}
-    for part, labels in numbers.items():
+    names: tuple[str, ...] = ()
+    if not named:
+        parsed = {part: _keep_numbers(rows, problems) for part, rows in parsed.items()}
         if check:
-            check(part, labels)
-    check_repeated(parsed)
+            for part, rows in parsed.items():
+                check(part, list(map(int, rows.labels)))
+        names = _name_classes(parsed["train"], train)
+    report_two_labels(parsed, problems)
     looked = f"paths are relative to --root, now {root}"
-    names = () if named else _name_classes(parsed["train"].images, numbers["train"], train)
+    found = keep_existing(parsed, root, looked, config, problems)
     parts = {
-        part: LabelledPart(store, numbers.get(part, parsed[part].labels), str(given[part]), names)
-        for part, store in open_files(parsed, root, looked, config).items()
-    }
-    return replace(join_parts(parts, config=config), unit="gap in the labels")
-
-
-def open_files(
-    parts: Mapping[str, ImageList], root: Path, looked: str, config: DataConfig
-) -> dict[str, Store]:
-    """Make a store of the images of each part under `root`; all must exist.
-
-    `looked` says in the error where they were looked for.
-    """
-    problems, stores = Problems(), {}
-    for part, rows in parts.items():
-        with problems.collect():
-            _check_files(rows, root, looked)
-        files = Files(root, rows.images)
-        describe = partial(_describe, files, rows.origin, torch.tensor(rows.lines))
-        stores[part] = files.open_store(config, describe)
-    problems.raise_all()
-    return stores
-
-
-def _check_files(rows: ImageList, root: Path, looked: str) -> None:
-    """Check that all images of `rows` exist."""
-    missing = [i for i, image in enumerate(rows.images) if not (root / image).is_file()]
-    if missing:
-        first = missing[0]
-        raise UserError(
-            f"{rows.origin}{rows.lines[first]}: {root / rows.images[first]} does not exist "
-            f"({len(missing):,} of {len(rows.images):,} images are missing: "
-            f"{list_some([rows.images[i] for i in missing])}): {looked}"
+        part: LabelledPart(
+            open_store(rows, root, config),
+            rows.labels if named else list(map(int, rows.labels)),
+            str(given[part]),
+            names,
         )
+        for part, rows in found.items()
+    }
+    source = join_parts(parts, config=config, problems=problems)
+    return replace(source, unit="gap in the labels")
+
+
+def keep_existing(
+    parts: Mapping[str, ImageList],
+    root: Path,
+    looked: str,
+    config: DataConfig,
+    problems: Problems,
+) -> dict[str, ImageList]:
+    """Leave out the rows whose image is missing under `root`, and parts without any image.
+
+    They are a problem, in which `looked` says where they were looked for. With `corrupt` "skip"
+    that is a warning, and reading leaves out the rows as it does unreadable images.
+    """
+    found = {}
+    for part, rows in parts.items():
+        missing = [
+            place
+            for place, image in enumerate(rows.images)
+            if not os.path.isfile(root / image)  # False even for a path that no file can have
+        ]
+        left = len(rows.images) - len(missing)
+        if missing:
+            message = _describe_missing(rows, missing, root, looked)
+            if left and config.corrupt == "skip":
+                problems.warnings.append(message)
+            else:
+                problems.add(message)
+                gone = set(missing)
+                rows = rows.take([i for i in range(len(rows.images)) if i not in gone])
+        if left:
+            found[part] = rows
+    if "train" not in found:
+        problems.raise_all()
+    return found
+
+
+def _describe_missing(rows: ImageList, missing: Sequence[int], root: Path, looked: str) -> str:
+    """Describe the rows at the places `missing`, and what to do about them."""
+    first = rows.images[missing[0]]
+    fault = "is a folder" if os.path.isdir(root / first) else "does not exist"
+    if 2 * len(missing) > len(rows.images):  # as a wrong root causes
+        advice = looked
+    else:
+        advice = "add these files, or remove the rows"
+    windows = "; Windows separates folders by \\, write / instead" if "\\" in first else ""
+    skip = ", or pass --corrupt skip to leave them out" * (len(missing) < len(rows.images))
+    return (
+        f"{rows.origin}{rows.lines[missing[0]]}: {root / first} {fault} ({len(missing):,} of "
+        f"{count_noun(len(rows.images), 'image is', 'images are')} missing: "
+        f"{list_some([rows.images[place] for place in missing])}): {advice}{windows}{skip}"
+    )
+
+
+def open_store(rows: ImageList, root: Path, config: DataConfig) -> Store:
+    """Make a store of the images of `rows` under `root`, which describes them with their lines."""
+    files = Files(root, rows.images)
+    describe = partial(_describe, files, rows.origin, torch.tensor(rows.lines))
+    return files.open_store(config, describe)
 
 
 def _describe(files: Files, origin: str, lines: Tensor, row: int) -> str:  # workers may pickle it
     return f"{files.describe(row)} ({origin}{lines[row]})"
 
 
-def check_repeated(parts: Mapping[str, ImageList]) -> None:
-    """Refuse an image with two labels."""
+def report_two_labels(parts: Mapping[str, ImageList], problems: Problems) -> None:
+    """Add a problem if an image has two labels."""
     seen: dict[str, tuple[str, str]] = {}
     conflicts = []
     for rows in parts.values():
@@ -110,11 +160,11 @@ def check_repeated(parts: Mapping[str, ImageList]) -> None:
                 here = f"{rows.origin}{line}"
                 conflicts.append(f"{image} is '{first}' ({place}) and '{label}' ({here})")
     if conflicts:
-        raise UserError(f"images have two labels: {list_some(conflicts)}. Keep one row of each")
+        problems.add(f"images have two labels: {list_some(conflicts)}. Keep one row of each")
 
 
-def _parse(path: Path) -> ImageList:
-    """Read the list at `path`, without empty lines."""
+def _parse(path: Path, problems: Problems) -> ImageList:
+    """Read the list at `path`, without empty lines and those that are not `path label`."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # Windows may write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
@@ -122,35 +172,50 @@ def _parse(path: Path) -> ImageList:
             f"the list {path} cannot be read from {Path.cwd()} ({error}): start from the folder "
             "that its path is relative to, or pass the path of a text file"
         ) from error
-    rows = ImageList([], [], [], f"{path}:")
+    rows, malformed = ImageList([], [], [], f"{path}:"), []
     # splitlines would end a line at a form feed within a name
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         words = [word.strip() for word in line.rsplit("\t" if "\t" in line else None, maxsplit=1)]
         if len(words) != 2 or not all(words):
-            raise UserError(f"{path}:{number}: expected 'path label', got '{line}'")
+            malformed.append((number, line))
+            continue
         rows.images.append(words[0])
         rows.labels.append(words[1])
         rows.lines.append(number)
+    if malformed:
+        number, line = malformed[0]
+        problems.add(
+            f"{path}:{number}: expected 'path label', got '{line}'{_count_more(len(malformed))}"
+        )
     if not rows.images:
+        problems.raise_all()
         raise UserError(f"the list {path} is empty: 'path label' is expected on each line")
     return rows
 
 
-def _read_numbers(rows: ImageList) -> list[int]:
-    """Return the labels as numbers; in a list of numbers each label must be one."""
-    for image, label, line in zip(rows.images, rows.labels, rows.lines, strict=True):
-        if not label.isdecimal():
-            raise UserError(
-                f"{rows.origin}{line}: expected 'path label' with a label from 0 up, as in other "
-                f"lines, got '{image} {label}'"
-            )
-    return [int(label) for label in rows.labels]
+def _keep_numbers(rows: ImageList, problems: Problems) -> ImageList:
+    """Leave out rows whose label is text; in a list of numbers each label must be one."""
+    places = range(len(rows.labels))
+    texts = [place for place in places if not rows.labels[place].isdecimal()]
+    if texts:
+        first = texts[0]
+        problems.add(
+            f"{rows.origin}{rows.lines[first]}: expected 'path label' with a label from 0 up, as "
+            f"in other lines, got '{rows.images[first]} {rows.labels[first]}'"
+            f"{_count_more(len(texts))}"
+        )
+    return rows.take([place for place in places if rows.labels[place].isdecimal()])
 
 
-def _name_classes(images: list[str], labels: list[int], path: Path) -> tuple[str, ...]:
+def _count_more(lines: int) -> str:
+    return f" ({lines:,} such lines)" if lines > 1 else ""
+
+
+def _name_classes(rows: ImageList, path: Path) -> tuple[str, ...]:
     """Name classes by their folders if each has a folder of its own, else by their numbers."""
+    images, labels = rows.images, list(map(int, rows.labels))
     if (highest := max(labels)) >= MOST_CLASSES:
         raise UserError(f"{path} has the label {highest}: classes are numbered 0, 1, 2, ...")
     folders: list[set[str]] = [set() for _ in range(highest + 1)]

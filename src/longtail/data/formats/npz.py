@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError
+from longtail.core.errors import Problems, UserError
 from longtail.data.labels import LabelledPart, join_parts, simplify
 from longtail.data.sources import MemoryStore, Source
 
@@ -53,7 +53,13 @@ def open_source(path: Path, *, config: DataConfig) -> Source:
             raise UserError(f"{path}: a row of {x} is {shapes[0]}, one of x_train {shapes[1]}")
         store = MemoryStore(to_inputs(stored[x], f"{x} of {path}"), f"{x} of {path.name}")
         parts[part] = LabelledPart(store, stored[y].tolist(), f"{y} of {path}", names)
-    return join_parts(parts, config=config)
+    problems = Problems()
+    read = {f"x{suffix}" for suffix in (*PARTS.values(), "")}
+    if others := sorted(name for name in stored if name.startswith("x_") and name not in read):
+        problems.warnings.append(
+            f"{path}: reads only x_train, x_val and x_test, and ignores {', '.join(others)}"
+        )
+    return join_parts(parts, config=config, problems=problems)
 
 
 def to_inputs(x: Array | Tensor, name: str) -> Tensor:
@@ -81,10 +87,19 @@ def to_inputs(x: Array | Tensor, name: str) -> Tensor:
 def _scale_to_bytes(x: Array, name: str) -> Array:
     """Convert images from 0 to 1, as torchvision's `ToTensor` makes them, to 0 to 255."""
     values = x.astype(np.float32)
-    if not (values.min(initial=0) >= 0 and values.max(initial=0) <= 1):  # NaN fails too
+    if not np.isfinite(values).all():
+        raise UserError(f"{name} has NaN or infinite values: correct or remove them")
+    low, high = values.min(initial=0), values.max(initial=0)
+    if low < 0 or high > 1:
+        bytes_as_floats = low >= 0 and high <= 255 and np.array_equal(values, values.round())
+        advice = (
+            "Divide them by 255, or convert them to uint8"
+            if bytes_as_floats
+            else "Leave out their normalisation, which longtail does itself"
+        )
         raise UserError(
             f"{name} has floats from {values.min():g} to {values.max():g}: images are uint8, or "
-            "floats from 0 to 1. Leave out their normalisation, which longtail does itself"
+            f"floats from 0 to 1. {advice}"
         )
     return (255 * values).round().astype(np.uint8)
 

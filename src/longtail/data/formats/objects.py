@@ -3,7 +3,6 @@
 A dict has the parts as its keys, as Hugging Face's `DatasetDict` does.
 """
 
-import logging
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError
+from longtail.core.errors import Problems, UserError
 from longtail.data.formats import dataset, table
 from longtail.data.formats.columns import find_part
 from longtail.data.formats.folder import PARTS
@@ -20,30 +19,31 @@ from longtail.data.formats.npz import to_inputs
 from longtail.data.labels import LabelledPart, join_parts
 from longtail.data.sources import MemoryStore, Source
 
-log = logging.getLogger(__name__)
-
 
 def open_source(data: Any, *, config: DataConfig) -> Source:
     """Open data in memory, whose kind follows from its type."""
+    problems = Problems()
     if not isinstance(data, Mapping):
-        return join_parts(_open_parts(data, "", config), config=config)
+        parts = _open_parts(data, "", config, problems)
+        return join_parts(parts, config=config, problems=problems)
     words = {word: find_part(str(word)) for word in data}
     if others := [str(word) for word, part in words.items() if part is None]:
-        log.warning("the parts are train, val and test: ignores %s", ", ".join(others))
+        ignored = ", ".join(others)
+        problems.warnings.append(f"the parts are train, val and test: ignores {ignored}")
     parts = {}
     for word, part in words.items():
         if part is None:
             continue
         if part in parts:
             raise UserError(f"there are several {part} parts: {', '.join(map(str, data))}")
-        opened = _open_parts(data[word], f"{word} of ", config)
+        opened = _open_parts(data[word], f"{word} of ", config, problems)
         if list(opened) != ["train"]:
             raise UserError(f"the table '{word}' has parts of its own: pass it without a dict")
         parts[part] = opened["train"]
     if "train" not in parts:
         raise UserError(f"the parts are {', '.join(map(str, data))}, and none is called train")
     ordered = {part: parts[part] for part in PARTS if part in parts}
-    return join_parts(ordered, config=config)
+    return join_parts(ordered, config=config, problems=problems)
 
 
 def find_evaluated(data: Any) -> tuple[str, Any] | None:
@@ -78,18 +78,20 @@ def holds_embeddings(data: Any) -> bool:
         images = _split_pair(data)[0]
         return len(images) > 0 and dataset.is_embedding(next(iter(images)))
     readable = hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data)
-    return bool(readable) and dataset.is_embedding(dataset.read_item(data, 0, "the dataset")[0])
+    return bool(readable) and dataset.is_embedding(dataset.read_first(data, "the dataset"))
 
 
-def _open_parts(data: Any, prefix: str, config: DataConfig) -> dict[str, LabelledPart]:
+def _open_parts(
+    data: Any, prefix: str, config: DataConfig, problems: Problems
+) -> dict[str, LabelledPart]:
     """Open a table in its parts, and anything else as one part; `prefix` names it in messages."""
     if _is_frame(data):
-        return table.open_parts(table.read_frame(data, f"{prefix}the table"), config)
+        return table.open_parts(table.read_frame(data, f"{prefix}the table"), config, problems)
     if isinstance(data, table.Table):
-        return table.open_parts(data, config)
+        return table.open_parts(data, config, problems)
     if isinstance(data, tuple):
-        return {"train": _open_pair(data, f"{prefix}the arrays", config)}
-    return {"train": dataset.open_part(data, config=config, where=f"{prefix}the dataset")}
+        return {"train": _open_pair(data, f"{prefix}the arrays", config, problems)}
+    return {"train": dataset.open_part(data, f"{prefix}the dataset", config, problems)}
 
 
 def _is_frame(data: object) -> bool:
@@ -108,7 +110,9 @@ def _split_pair(data: tuple[Any, ...]) -> tuple[Any, list[Any]]:
     return images, labels.tolist() if hasattr(labels, "tolist") else list(labels)
 
 
-def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> LabelledPart:
+def _open_pair(
+    data: tuple[Any, ...], where: str, config: DataConfig, problems: Problems
+) -> LabelledPart:
     """Open images or embeddings, and their labels."""
     images, labels = _split_pair(data)
     if len(images) != len(labels) or not labels:
@@ -121,4 +125,4 @@ def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> Labelle
         inputs = to_inputs(images, where)
         return LabelledPart(MemoryStore(inputs, where), labels, where)
     pairs = list(zip(images, labels, strict=True))
-    return dataset.open_part(pairs, config=config, where=where)
+    return dataset.open_part(pairs, where, config, problems)

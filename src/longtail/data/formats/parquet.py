@@ -19,11 +19,17 @@ import pyarrow.parquet as pq
 from torch import Tensor
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError
+from longtail.core.errors import Problems, UserError
 from longtail.data.decoding.cache import CachedStore, describe_size, hash_file
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import StoredImage
-from longtail.data.formats.columns import ImageColumns, find_image_columns, find_part
+from longtail.data.formats.columns import (
+    ImageColumns,
+    find_image_columns,
+    find_part,
+    find_split,
+    split_rows,
+)
 from longtail.data.formats.folder import PARTS
 from longtail.data.labels import LabelledPart, join_parts
 from longtail.data.sources import Source
@@ -88,8 +94,48 @@ def open_source(files: Mapping[str, Sequence[Path]], *, config: DataConfig) -> S
     A cut keeps the first rows of each class: such files are written shuffled, and every smaller
     subset is then part of a larger one.
     """
+    problems = Problems()
     parts = {part: _open_part(paths, config) for part, paths in files.items()}
-    return replace(join_parts(parts, config=config), shuffled=True)
+    labelled = {name: part for name, (part, _) in parts.items()}
+    words = parts["train"][1]
+    if words is not None and len(files) == 1:
+        labelled = _split_part(labelled["train"], words, files["train"][0], problems)
+    elif any(split is not None for _, split in parts.values()):
+        folder = files["train"][0].parent
+        problems.warnings.append(f"{folder}: parts are files, so the column 'split' is not read")
+    if others := _list_others(files):
+        read = ", ".join(path.name for paths in files.values() for path in paths[:1])
+        folder = files["train"][0].parent
+        problems.warnings.append(f"{folder}: reads only {read}, and ignores {', '.join(others)}")
+    return replace(join_parts(labelled, config=config, problems=problems), shuffled=True)
+
+
+def _split_part(
+    part: LabelledPart, words: Sequence[Any], path: Path, problems: Problems
+) -> dict[str, LabelledPart]:
+    """Split a part by the words of its column `split`; one word for all rows splits nothing."""
+    column = f"the column 'split' of {path}"
+    parts = split_rows(words, column, part.store.describe, problems)
+    if len(parts) == 1 and "train" not in parts:
+        problems.warnings.append(f"{column} has the word '{words[0]}' alone, so it is not read")
+        return {"train": part}
+    if "train" not in parts:
+        problems.add(f"{column} has no row with 'train'")
+        problems.raise_all()
+    return {
+        name: part._replace(labels=[part.labels[row] for row in rows], rows=rows)
+        for name, rows in parts.items()
+    }
+
+
+def _list_others(files: Mapping[str, Sequence[Path]]) -> list[str]:
+    """List the parquet files beside a training part of that name that no part reads."""
+    train = files["train"][0]
+    match = SHARD.fullmatch(train.name)
+    if not match or find_part(match["word"]) != "train":
+        return []
+    read = {path for paths in files.values() for path in paths}
+    return [path.name for path in sorted(train.parent.glob("*.parquet")) if path not in read]
 
 
 @dataclass(frozen=True)
@@ -129,8 +175,11 @@ class Shards:
         return self.names[row].as_py() or self.describe(row)
 
 
-def _open_part(paths: Sequence[Path], config: DataConfig) -> LabelledPart:
-    """Open the files of one part, which must have the same layout and classes."""
+def _open_part(paths: Sequence[Path], config: DataConfig) -> tuple[LabelledPart, list[Any] | None]:
+    """Open the files of one part, which must have the same layout and classes.
+
+    Also return the values of their column `split`; None if there is none.
+    """
     _check_complete(paths)
     shards = [_read_shard(path) for path in paths]
     for path, shard in zip(paths, shards, strict=True):
@@ -152,7 +201,10 @@ def _open_part(paths: Sequence[Path], config: DataConfig) -> LabelledPart:
         return f"{' '.join(map(hash_file, paths))} {describe_size(config)}"
 
     where = f"the column '{label}' of {paths[0]}"
-    return LabelledPart(CachedStore(images, content), labels, where, classes)
+    part = LabelledPart(CachedStore(images, content), labels, where, classes)
+    if any(shard.split is None for shard in shards):
+        return part, None
+    return part, [word for shard in shards for word in shard.split or ()]
 
 
 class Shard(NamedTuple):
@@ -162,10 +214,12 @@ class Shard(NamedTuple):
     labels: list[Any]
     names: pa.Array
     """(N,) path of each image in its struct, or null."""
+    split: list[Any] | None
+    """(N,) words of the column `split`; None if there is none."""
 
 
 def _read_shard(path: Path) -> Shard:
-    """Read the labels and the names of the images of a file."""
+    """Read the labels, the names of the images and the parts of a file."""
     try:
         with pq.ParquetFile(path) as file:
             columns = find_image_columns(file.schema_arrow, str(path))
@@ -174,9 +228,11 @@ def _read_shard(path: Path) -> Shard:
             if file.schema_arrow.field(columns.image).type.get_field_index("path") >= 0:
                 stored = file.read(columns=[f"{columns.image}.path"]).column(0)
                 names = pc.struct_field(stored, "path").combine_chunks().cast(pa.string())
+            split = find_split(file.schema_arrow.names)
+            words = split and file.read(columns=[split]).column(0).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read as parquet: {error}") from error
-    return Shard(columns, labels, names)
+    return Shard(columns, labels, names, words or None)
 
 
 def _check_complete(paths: Sequence[Path]) -> None:

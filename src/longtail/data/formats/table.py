@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import UserError, list_some, suggest
+from longtail.core.errors import Problems, UserError
 from longtail.data.catalogue import data_root
-from longtail.data.formats.columns import find_column, find_part
-from longtail.data.formats.folder import PARTS
-from longtail.data.formats.lists import ImageList, check_repeated, open_files
+from longtail.data.formats.columns import find_column, find_part, find_split, split_rows
+from longtail.data.formats.lists import ImageList, keep_existing, open_store, report_two_labels
 from longtail.data.labels import LabelledPart, join_parts, look_like_ids, simplify
 from longtail.data.sources import Source
 
@@ -42,6 +41,10 @@ class Table(NamedTuple):
     def column(self, name: str) -> list[Any]:
         """Return the values of a column."""
         return self.columns[self.names.index(name)]
+
+    def describe(self, row: int) -> str:
+        """Describe a row by its line."""
+        return f"{self.origin}{self.lines[row]}"
 
 
 def read_csv(path: Path) -> Table:
@@ -89,10 +92,13 @@ def read_frame(frame: Any, where: str = "the table") -> Table:
 
 def find_evaluated(table: Table) -> tuple[str, Table] | None:
     """Find the rows of the test part, else of the validation part; None if there are neither."""
-    parts = {part: rows for part, rows in _split_rows(table).items() if part != "train"}
-    if not parts:
+    problems = Problems()
+    parts = _split_rows(table, problems)
+    problems.raise_all()
+    part = next((part for part in ("test", "val") if part in parts), None)
+    if part is None:
         return None
-    part, rows = next((part, parts[part]) for part in ("test", "val") if part in parts)
+    rows = parts[part]
     kept = [place for place, name in enumerate(table.names) if name.lower() != "split"]
     return part, table._replace(
         names=[table.names[place] for place in kept],
@@ -103,37 +109,40 @@ def find_evaluated(table: Table) -> tuple[str, Table] | None:
 
 def open_source(table: Table, *, config: DataConfig) -> Source:
     """Open the images of a table."""
-    return join_parts(open_parts(table, config), config=config)
+    problems = Problems()
+    return join_parts(open_parts(table, config, problems), config=config, problems=problems)
 
 
-def open_parts(table: Table, config: DataConfig) -> dict[str, LabelledPart]:
+def open_parts(table: Table, config: DataConfig, problems: Problems) -> dict[str, LabelledPart]:
     """Open every part of a table; all rows are for training if there is no column `split`."""
     path = find_column(table.names, "path", PATHS, table.where)
     label = find_column(table.names, "label", LABELS, table.where)
     if not table.lines:
         raise UserError(f"{table.where} has no rows: one for each image is expected")
-    parts = _split_rows(table)
-    if "train" not in parts:
-        raise UserError(f"the column 'split' of {table.where} has no row with 'train'")
     images, labels = _read_paths(table, path), list(map(simplify, table.column(label)))
-    rows = {
-        part: ImageList(
-            [images[row] for row in chosen],
-            [labels[row] for row in chosen],
-            [table.lines[row] for row in chosen],
-            table.origin,
+    if without := [row for row, image in enumerate(images) if not image]:
+        problems.add(
+            f"the column '{path}' of {table.where} has no path in {len(without):,} of "
+            f"{len(images):,} rows, first in {table.describe(without[0])}: add the paths, or "
+            "remove these rows"
         )
-        for part, chosen in parts.items()
+    parts = _split_rows(table, problems)
+    if "train" not in parts:
+        problems.add(f"the column 'split' of {table.where} has no row with 'train'")
+        problems.raise_all()
+    whole = ImageList(images, labels, table.lines, table.origin)
+    rows = {
+        part: whole.take([row for row in chosen if images[row]]) for part, chosen in parts.items()
     }
-    check_repeated(rows)
+    report_two_labels(rows, problems)
     root = find_root(table, config)
     places = " and ".join(map(str, _list_places(table, config)))
-    looked = f"longtail looked in {places}; pass the folder as --root"
+    looked = f"longtail looked in {places}{'' if config.root else '; pass the folder as --root'}"
     where = f"the column '{label}' of {table.where}"
     repeating = _list_repeating(table) if look_like_ids(labels, config) else ()
     return {
-        part: LabelledPart(store, rows[part].labels, where, others=repeating)
-        for part, store in open_files(rows, root, looked, config).items()
+        part: LabelledPart(open_store(found, root, config), found.labels, where, others=repeating)
+        for part, found in keep_existing(rows, root, looked, config, problems).items()
     }
 
 
@@ -151,8 +160,9 @@ def _list_repeating(table: Table) -> tuple[str, ...]:
 def find_root(table: Table, config: DataConfig) -> Path:
     """Find the folder that paths are relative to: the place with the most of the first images."""
     places = _list_places(table, config)
-    images = _read_paths(table, find_column(table.names, "path", PATHS, table.where))[:SAMPLE]
-    found = [sum((place / image).is_file() for image in images) for place in places]
+    paths = _read_paths(table, find_column(table.names, "path", PATHS, table.where))
+    images = list(filter(None, paths))[:SAMPLE]
+    found = [sum(os.path.isfile(place / image) for image in images) for place in places]
     return places[found.index(max(found))]
 
 
@@ -165,53 +175,30 @@ def _list_places(table: Table, config: DataConfig) -> list[Path]:
 
 
 def _read_paths(table: Table, name: str) -> list[str]:
-    """Return the paths of all images."""
-    values = table.column(name)
-    wrong = [
-        row
-        for row, value in enumerate(values)
-        if not isinstance(value, str | os.PathLike) or not os.fspath(value).strip()
+    """Return the paths of all images, empty where there is none."""
+    return [
+        str(os.fspath(value)).strip() if isinstance(value, str | os.PathLike) else ""
+        for value in table.column(name)
     ]
-    if wrong:
-        raise UserError(
-            f"the column '{name}' of {table.where} has no path in {len(wrong):,} of "
-            f"{len(values):,} rows, first in {table.origin}{table.lines[wrong[0]]}: add the paths, "
-            "or remove these rows"
-        )
-    return [str(os.fspath(value)).strip() for value in values]
 
 
-def _check_no_split(table: Table) -> None:
-    """Refuse a column that tells the parts apart by another name."""
+def _split_rows(table: Table, problems: Problems) -> dict[str, list[int]]:
+    """Return the rows of each part, by the words of the column `split`."""
+    name = find_split(table.names)
+    if name is None:
+        _report_other_split(table, problems)
+        return {"train": list(range(len(table.lines)))}
+    column = f"the column '{name}' of {table.where}"
+    return split_rows(table.column(name), column, table.describe, problems)
+
+
+def _report_other_split(table: Table, problems: Problems) -> None:
+    """Add a problem for a column that tells the parts apart by another name."""
     for name, values in zip(table.names, table.columns, strict=True):
         words = set(map(str, values))
         parts = {find_part(word) for word in words}
         if len(parts) > 1 and None not in parts:
-            raise UserError(
+            problems.add(
                 f"the column '{name}' of {table.where} has the words {', '.join(sorted(words))}: "
                 "rename it to 'split', or remove it to train on all rows"
             )
-
-
-def _split_rows(table: Table) -> dict[str, list[int]]:
-    """Return the rows of each part, by the words of the column `split`."""
-    name = next((name for name in table.names if name.lower() == "split"), None)
-    if name is None:
-        _check_no_split(table)
-        return {"train": list(range(len(table.lines)))}
-    rows: dict[str, list[int]] = {part: [] for part in PARTS}
-    unknown: dict[str, list[int]] = {}
-    for row, word in enumerate(map(str, table.column(name))):
-        part = find_part(word)
-        (unknown.setdefault(word, []) if part is None else rows[part]).append(row)
-    if unknown:
-        words = [word for words in PARTS.values() for word in words]
-        shown = [
-            f"'{word}' ({len(places):,} rows, first {table.origin}{table.lines[places[0]]})"
-            for word, places in unknown.items()
-        ]
-        raise UserError(
-            f"the column '{name}' of {table.where} has unknown words: {list_some(shown)}."
-            f"{suggest(next(iter(unknown)).lower(), words)} It takes {', '.join(words)}"
-        )
-    return {part: chosen for part, chosen in rows.items() if chosen}
