@@ -215,3 +215,26 @@ def test_parts_of_different_sizes(paint: Painter, tmp_path: Path) -> None:
     data = load(str(tmp_path), image_size=5)
     assert data.test is not None
     assert data.train.inputs.shape == data.test.inputs.shape == torch.Size((2, 3, 5, 5))
+
+
+def test_files_that_are_not_read_are_named(
+    paint: Painter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("ant/1.png", "bee/1.png"):
+        paint(name)
+    (tmp_path / "ant" / "1.png").rename(tmp_path / "ant" / "1.JFIF")
+    for name in ("ant/1.heic", "ant/2.HEIC", "bee/photo", "bee/Thumbs.db", "bee/.hidden"):
+        (tmp_path / name).write_bytes(b"unknown")
+    (tmp_path / "cat").symlink_to(tmp_path / "gone")
+    data = load(tmp_path)
+    assert data.classes == ("ant", "bee") and data.counts.images == (1, 1)
+    expected = "3 files are not read: 2 with .heic, 1 without suffix, such as ant/1.heic"
+    assert f"{tmp_path}: {expected}" in caplog.text
+    assert f"{tmp_path}: ignores links to what does not exist: cat" in caplog.text
+
+
+def test_one_level_too_high(paint: Painter, tmp_path: Path) -> None:
+    for name in ("photos/train/ant/1.png", "photos/train/bee/1.png"):
+        paint(name)
+    with pytest.raises(UserError, match=r"has one folder: if the classes .* pass .*/photos"):
+        load(tmp_path)

@@ -136,7 +136,7 @@ def test_numbers_with_leading_zeros_are_names(write: Callable[..., Path]) -> Non
 
 BAD = {
     "no label": (("a.png,owl",), "path,lable", r"needs 'label'\. Did you mean 'lable'\? Rename"),
-    "no header": (("b.png,ant",), "a.png,owl", r"columns \(a\.png, owl\) and needs 'path'"),
+    "no header": (("b.png,ant",), "a.png,owl", r"needs 'path'\. Its first line is a row"),
     "two paths": (("a.png,b.png,owl",), "file,image,label", "several columns .* path: file, image"),
     "no rows": ((), "path,label", "has no rows"),
     "words": (

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from longtail.core.errors import Problems, UserError, list_some, suggest
 from longtail.core.names import count_noun
-from longtail.data.formats.folder import PARTS
+from longtail.data.formats.folder import PARTS, SUFFIXES
 
 LABELS = ("labels", "fine_label", "class", "target")
 """Names that the column `label` beside encoded images may have instead."""
@@ -32,7 +32,7 @@ def find_column(
     where: str,
     *,
     sure: Sequence[str] = (),
-    shown: str = "",
+    shown: Sequence[str] = (),
     layout: str = "",
 ) -> str:
     """Return the column called `wanted` in any case, else the only one of `sure` or `synonyms`.
@@ -43,7 +43,7 @@ def find_column(
         synonyms: names that it may have instead, in lower case.
         where: name of the table in messages.
         sure: columns that the table itself declares to be what is wanted.
-        shown: all columns of the table, for messages; `columns` by default.
+        shown: "name: type" of all columns of the table, for messages; `columns` by default.
         layout: the layout that is expected, for messages.
     """
     named = [[c for c in columns if c.strip().lower() in names] for names in ((wanted,), synonyms)]
@@ -57,11 +57,18 @@ def find_column(
             )
     known = [wanted, *synonyms]
     near = [c for c in columns if get_close_matches(c.strip().lower(), known, n=1, cutoff=0.6)]
-    hint = f" Did you mean '{near[0]}'?" if near else ""
     expected = f" ({layout})" if layout else ""
+    if odd := [each for each in shown if each.partition(": ")[0].strip().lower() == wanted]:
+        advice = f"Its column {odd[0]} is of another type"
+    elif near:
+        advice = f"Did you mean '{near[0]}'? Rename the column to '{wanted}'"
+    elif any(name.lower().endswith(SUFFIXES) for name in columns):
+        advice = "Its first line is a row: put a line with the names of the columns above it"
+    else:
+        advice = f"Rename the column that holds it to '{wanted}', or add it"
     raise UserError(
-        f"{where} has the columns ({shown or ', '.join(columns)}) and needs '{wanted}'{expected}."
-        f"{hint} Rename the column to '{wanted}'"
+        f"{where} has the columns ({', '.join(shown or columns)}) and needs '{wanted}'{expected}. "
+        f"{advice}"
     )
 
 
@@ -72,7 +79,7 @@ def find_image_columns(schema: Any, where: str) -> ImageColumns:
     one with a customary name.
     """
     features = _read_features(schema, where)
-    shown = ", ".join(f"{field.name}: {field.type}" for field in schema)
+    shown = [f"{field.name}: {field.type}" for field in schema]
     images = [field.name for field in schema if _holds_images(field.type)]
     image = find_column(images, "image", (), where, sure=images, shown=shown, layout=LAYOUT)
     labels = [field.name for field in schema if _holds_labels(field.type)]

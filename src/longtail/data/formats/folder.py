@@ -1,5 +1,6 @@
 """Class folders of images, or train, val and test folders with class folders in each."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -10,12 +11,18 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError, list_some
+from longtail.core.names import count_noun
 from longtail.data.decoding.cache import CachedStore, describe_size, hash_files
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import StoredImage
 from longtail.data.sources import Part, Source, Store
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+SUFFIXES = (
+    *(".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff"),
+    ".webp",
+)
+LITTER = ("desktop.ini", "thumbs.db")
+"""Files, in lower case, that Windows leaves in folders."""
 PARTS = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "dev"),
@@ -38,21 +45,29 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
             + (f". Or pass a file in it: {list_some(files)}" if files else "")
         )
     classes = tuple(sorted(inside["train"]))
+    if len(classes) == 1 and _subfolders(only := inside["train"][classes[0]]):
+        problems.add(f"{folders['train']} has one folder: if the classes are in it, pass {only}")
     parts = {}
     for part, path in folders.items():
         with problems.collect():
             _check_classes(inside[part], inside["train"])
         with problems.collect():
-            parts[part] = _open_part(path, inside[part], classes, config)
+            parts[part] = _open_part(path, inside[part], classes, config, problems)
     if "train" not in parts:
         problems.raise_all()
-    warnings = (_describe_ignored(root, folders), *map(_describe_loose, (root, *folders.values())))
+    read = dict.fromkeys((root, *folders.values()))  # root may be the training part
+    warnings = (
+        _describe_ignored(root, folders),
+        *map(_describe_loose, read),
+        *map(_describe_dangling, read),
+        *problems.warnings,
+    )
     return Source(
         classes,
         parts,
         unit="folder",
         problems=tuple(problems.errors),
-        warnings=tuple(dict.fromkeys(filter(None, warnings))),  # root may be the training part
+        warnings=tuple(filter(None, warnings)),
     )
 
 
@@ -129,15 +144,23 @@ def _check_classes(classes: Mapping[str, Path], training: Collection[str]) -> No
 
 
 def _open_part(
-    root: Path, folders: Mapping[str, Path], classes: Sequence[str], config: DataConfig
+    root: Path,
+    folders: Mapping[str, Path],
+    classes: Sequence[str],
+    config: DataConfig,
+    problems: Problems,
 ) -> Part:
-    """Open all images below those `folders` of `root` that are `classes`."""
+    """Open all images below those `folders` of `root` that are `classes`; name other files."""
     paths: list[Path] = []
     labels: list[int] = []
+    others: list[Path] = []
     for label, name in enumerate(classes):
-        images = list_images(folders[name]) if name in folders else []
+        images, rest = _list_files(folders[name]) if name in folders else ([], [])
         paths += images
         labels += [label] * len(images)
+        others += rest
+    if others:
+        problems.warnings.append(_describe_others(root, others))
     if not paths:
         if _list_loose(root):
             raise _flat_error(root)
@@ -173,9 +196,38 @@ def _describe_loose(folder: Path) -> str:
     return f"{folder}: reads only the folders in it, and ignores the images {list_some(loose)}"
 
 
+def _describe_dangling(folder: Path) -> str:
+    """Describe the links in `folder` that lead nowhere; empty if there are none."""
+    links = sorted(p.name for p in folder.iterdir() if p.is_symlink() and not p.exists())
+    return f"{folder}: ignores links to what does not exist: {list_some(links)}" if links else ""
+
+
+def _describe_others(root: Path, others: Sequence[Path]) -> str:
+    """Describe the files in class folders whose suffix is not an image's."""
+    kinds = Counter(path.suffix.lower() for path in others).most_common()
+    counted = [
+        f"{number:,} {f'with {kind}' if kind else 'without suffix'}" for kind, number in kinds
+    ]
+    return (
+        f"{root}: {count_noun(len(others), 'file is', 'files are')} not read: "
+        f"{list_some(counted, most=5)}, such as {others[0].relative_to(root)}"
+    )
+
+
 def list_images(root: Path) -> list[Path]:
     """List all image files below `root`, in alphabetical order."""
-    return sorted(path for path in root.rglob("*") if _is_image(path.relative_to(root)))
+    return _list_files(root)[0]
+
+
+def _list_files(root: Path) -> tuple[list[Path], list[Path]]:
+    """List the image files below `root`, and the other files that are not hidden, in order."""
+    images, others = [], []
+    for path in sorted(root.rglob("*")):
+        if _is_image(path.relative_to(root)):
+            images.append(path)
+        elif not (_is_hidden(path.relative_to(root)) or path.name.lower() in LITTER):
+            others += [] if path.is_dir() else [path]
+    return images, others
 
 
 class Files:
@@ -228,4 +280,8 @@ def _list_loose(root: Path) -> list[str]:
 
 def _is_image(path: Path) -> bool:
     """Whether the suffix is an image's; hidden files, as file managers leave them, do not count."""
-    return path.suffix.lower() in SUFFIXES and not any(part[0] == "." for part in path.parts)
+    return path.suffix.lower() in SUFFIXES and not _is_hidden(path)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part[0] == "." for part in path.parts)
