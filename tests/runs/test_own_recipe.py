@@ -18,7 +18,7 @@ from longtail.data.base import Data, Split, count
 from longtail.runs import own_recipe
 from longtail.runs.folder import Run
 from longtail.runs.own_recipe import choose_settings, settle_inputs, settle_trainings
-from longtail.runs.plan import Job, resolve
+from longtail.runs.plan import FEW_STEPS, Job, resolve
 
 QUICK = {"device": "cpu", "epochs": 1, "batch_size": 7}
 
@@ -100,6 +100,20 @@ class TestWhatFollowsFromTheData:
         large = settled(own_images(100_000, 128)).train
         assert (large.batch_size, large.pad, large.augment) == (256, 16, "resized-crop")
         assert large.epochs == 30 and large.optimizer == "sgd" and large.head_lr is None
+
+    @pytest.mark.parametrize(
+        ("images", "batch", "reason"),
+        [
+            (2000, 32, "a thirty-second of 2,000 images or less"),
+            (117, 16, "the smallest for a set of more than 64 images"),
+            (41, 10, "4 steps an epoch over 41 images"),
+        ],
+    )
+    def test_the_batch_from_scratch_has_a_true_reason(self, images, batch, reason):
+        config = Config.preset("photos").with_options(backbone="conv4")
+        setting = choose_settings(config, methods.build("auto"), own_images(images, 32))[0]
+        assert setting == ("batch_size", batch, reason)
+        assert images >= FEW_STEPS * batch  # else a warning would advise against it
 
     def test_embeddings_and_named_sets_keep_their_own_recipe(self):
         for name in ("letters-lt", "digits-lt", "cifar100-lt:100", "imagenet-lt", "x.npz"):

@@ -16,7 +16,7 @@ from longtail.data.base import Data
 from longtail.methods.base import Choice, Method
 from longtail.nn.published import describe_inputs, require_backbone
 from longtail.runs.auto import TUNING_FRACTION
-from longtail.runs.plan import DataOf, Job, check_mix, set_interpolation
+from longtail.runs.plan import FEW_STEPS, DataOf, Job, check_mix, set_interpolation
 from longtail.training.launch import find_accelerator
 from longtail.training.probe import time_image
 
@@ -175,8 +175,14 @@ def _optimise(config: Config, lr: float, head_lr: float, reason: str) -> Iterato
 def _train_from_scratch(config: Config, data: Data) -> Iterator[Setting]:
     side, images = data.train.inputs.shape[-1], len(data.train)
     batch = 2 ** min(8, max(4, math.floor(math.log2(max(1, images / 32)))))
-    yield Setting("batch_size", min(batch, images), f"a thirty-second of {images:,} images or less")
-    batch = config.train.batch_size if _is_given(config, "batch_size") else min(batch, images)
+    reason = f"a thirty-second of {images:,} images or less"
+    if batch > images / 32:
+        reason = f"the smallest for a set of more than {FEW_STEPS * batch} images"
+    if batch > images // FEW_STEPS:
+        batch = max(2, images // FEW_STEPS)
+        reason = f"{images // batch} steps an epoch over {images:,} images"
+    yield Setting("batch_size", batch, reason)
+    batch = config.train.batch_size if _is_given(config, "batch_size") else batch
     epochs = min(200, max(30, round(SCRATCH_STEPS / max(1, images // batch))))
     yield Setting("epochs", epochs, f"about {epochs * max(1, images // batch):,} steps")
     adam = _is_given(config, "optimizer") and config.train.optimizer != "sgd"
