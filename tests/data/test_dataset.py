@@ -278,12 +278,22 @@ def test_arrays(tmp_path: Path) -> None:
     assert parts.test is not None and parts.test.labels.tolist() == [2]
 
 
+def test_arrays_that_cannot_be_written_to_do_not_warn() -> None:
+    fixed = PIXELS.copy()
+    fixed.flags.writeable = False
+    assert load((fixed, LABELS)).subset_sha256 == load((PIXELS, LABELS)).subset_sha256
+
+
 BAD_ARRAYS: dict[str, tuple[Any, str]] = {
     "lengths": ((PIXELS, LABELS[:5]), "have 6 images and 5 labels: one label for each"),
     "one hot": ((PIXELS, np.eye(6)), "a label is of type list in 6 of 6 rows"),
     "three": ((PIXELS, LABELS, LABELS), "a tuple of 3 was given"),
-    "shape": ((np.ones((6, 5, 4, 3), int), LABELS), r"int64 of shape \(6, 5, 4, 3\)"),
-    "normalised": ((PIXELS / 100.0, LABELS), "has floats from 0"),
+    "shape": (
+        (np.ones((6, 5, 4, 3), int), LABELS),
+        r"int64 of shape \(6, 5, 4, 3\): images are uint8",
+    ),
+    "normalised": ((PIXELS / 100.0, LABELS), "has floats from 0.* Leave out their normalisation"),
+    "floats": ((PIXELS.astype(float), LABELS), "has floats from 0.* Divide them by 255"),
     "nan": ((PIXELS, [float("nan")] * 6), "no label in 6 of 6 rows"),
 }
 

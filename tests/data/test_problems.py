@@ -50,6 +50,8 @@ def test_every_error_comes_at_once(paint: Painter, tmp_path: Path, monkeypatch) 
     (tmp_path / "train" / "cat").mkdir()
     (tmp_path / "train" / "ant" / "broken.png").write_bytes(b"no image")
     (tmp_path / "test" / "ant" / "empty.png").write_bytes(b"")
+    pointer = b"version https://git-lfs.github.com/spec/v1\n"
+    (tmp_path / "test" / "ant" / "pointer.png").write_bytes(pointer)
     paint("train/bee/large.png", size=(9, 9))
     decoded: list[object] = []
     real = images.decode
@@ -63,8 +65,8 @@ def test_every_error_comes_at_once(paint: Painter, tmp_path: Path, monkeypatch) 
     assert "class 'cat' has no training image" in cat
     assert "broken.png cannot be read (not an image in a known format)" in broken
     assert "1.png is 6x4" in large and "large.png is 9x9" in large and "--image-size" in large
-    assert "empty.png cannot be read (it has no bytes)" in empty
-    assert len(decoded) == len(set(decoded)) == 7  # once each
+    assert "empty.png cannot be read (it has no bytes)" in empty and "pointer.png" in empty
+    assert len(decoded) == len(set(decoded)) == 8  # once each
 
 
 def test_the_number_of_other_sizes_is_given(paint: Painter, tmp_path: Path) -> None:

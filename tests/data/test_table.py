@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from makers import Painter
+from PIL import Image
 
 from longtail.core.errors import UserError
 from longtail.data.load import load
@@ -137,6 +138,12 @@ def test_numbers_with_leading_zeros_are_names(write: Callable[..., Path]) -> Non
 BAD = {
     "no label": (("a.png,owl",), "path,lable", r"needs 'label'\. Did you mean 'lable'\? Rename"),
     "no header": (("b.png,ant",), "a.png,owl", r"needs 'path'\. Its first line is a row"),
+    "no header but near": (("b.png,ant",), "img/peach.jpg,peach", "Its first line is a row"),
+    "one hot": (
+        ("a.png,1,0", "b.png,0,1"),
+        "path,owl,ant",
+        "a column of 0 and 1 for each of owl, ant: write",
+    ),
     "two paths": (("a.png,b.png,owl",), "file,image,label", "several columns .* path: file, image"),
     "no rows": ((), "path,label", "has no rows"),
     "words": (
@@ -212,6 +219,12 @@ def test_bad_labels(frame: Any, case: str) -> None:
     labels, message = BAD_LABELS[case]
     with pytest.raises(UserError, match=message):
         load(frame({"path": ["a.png", "b.png", "c.png"], "label": labels}))
+
+
+def test_images_in_a_table(frame: Any) -> None:
+    pixels = [Image.new("RGB", (4, 4))] * 2
+    with pytest.raises(UserError, match=r"it holds Image\. Pass images in memory as \(images, lab"):
+        load(frame({"image": pixels, "label": [0, 1]}))
 
 
 def test_missing_values_of_pandas(frame: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from longtail.cli.arguments import OptionalOut
+from longtail.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Audit:
 
     def run(self) -> None:
         """Print the audit, and write its page if asked to."""
+        if self.out and self.out.is_dir():
+            raise UserError(f"{self.out} is a folder: pass a file, as in -o {self.out}/audit.html")
         from longtail.reporting.audit import audit
 
         places = {name: getattr(self, name) for name in ("root", "list", "val_list", "test_list")}

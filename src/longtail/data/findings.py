@@ -100,17 +100,18 @@ def _find_shared(inspection: Inspection) -> Iterator[Finding]:
         group for group in groups if len({inspection.name_class(row) for row in group.rows}) > 1
     ]
     marked = {*leaks, *labels}
+    one, several = ("image", "images") if inspection.facts else ("row", "rows")
     plain = [group for group in groups if group not in marked]
     yield Finding(
         "leaks",
-        f"{count_noun(len(leaks), 'image is', 'images are')} in more than one part {SIGNS}",
+        f"{count_noun(len(leaks), f'{one} is', f'{several} are')} in more than one part {SIGNS}",
         "Remove each from all parts but one: accuracy on an image that was trained on does not "
         "carry over to new images.",
         _list_groups(leaks),
     )
     yield Finding(
         "label-conflicts",
-        f"{count_noun(len(labels), 'image has', 'images have')} more than one label {SIGNS}",
+        f"{count_noun(len(labels), f'{one} has', f'{several} have')} more than one label {SIGNS}",
         "Decide which label is right and remove the other copies.",
         _list_groups(labels),
     )
@@ -121,7 +122,7 @@ def _find_shared(inspection: Inspection) -> Iterator[Finding]:
         found = [group for group in plain if group.exact == exact]
         yield Finding(
             kind,
-            f"{count_noun(len(found), 'image is', 'images are')} {stored}",
+            f"{count_noun(len(found), f'{one} is', f'{several} are')} {stored}",
             "Keep one copy of each: copies make a class look larger than it is, and --val-fraction "
             "may hold out the copy of a training image.",
             _list_groups(found),

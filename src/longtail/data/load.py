@@ -218,7 +218,7 @@ def check_loaded(data: Data, options: Mapping[str, Any]) -> None:
         if name in options and with_values(data.files, {name: options[name]}) != data.files:
             raise UserError(
                 f"{name} takes effect when data is loaded, and this data is loaded already: pass "
-                f"it to load, as in load('{data.full_name}', {name}={options[name]!r})"
+                f"it to load, as in load(..., {name}={options[name]!r})"
             )
 
 

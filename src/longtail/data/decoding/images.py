@@ -60,6 +60,8 @@ T = TypeVar("T")
 Interpolation = Literal["bilinear", "bicubic"]
 """How images are resized."""
 
+GIT_LFS = b"version https://git-lfs"
+"""First bytes of a file that stands for one that was not fetched."""
 BATCH = 32
 """Images per task of the thread pool, so that its overhead is small even for small images."""
 MAX_DECODERS = 32
@@ -100,6 +102,8 @@ def decode(
         encoded = blob if isinstance(blob, bytes) else blob.read_bytes()
         if not encoded:
             raise UnreadableImage("it has no bytes")
+        if encoded.startswith(GIT_LFS):
+            raise UnreadableImage("it is a pointer of Git LFS: fetch the image with git lfs pull")
         with Image.open(io.BytesIO(encoded)) as image:
             orientation = read_orientation(image)
             if width and height and image.format == "JPEG" and image.mode == "RGB":

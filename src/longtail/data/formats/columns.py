@@ -60,10 +60,10 @@ def find_column(
     expected = f" ({layout})" if layout else ""
     if odd := [each for each in shown if each.partition(": ")[0].strip().lower() == wanted]:
         advice = f"Its column {odd[0]} is of another type"
-    elif near:
-        advice = f"Did you mean '{near[0]}'? Rename the column to '{wanted}'"
     elif any(name.lower().endswith(SUFFIXES) for name in columns):
         advice = "Its first line is a row: put a line with the names of the columns above it"
+    elif near:
+        advice = f"Did you mean '{near[0]}'? Rename the column to '{wanted}'"
     else:
         advice = f"Rename the column that holds it to '{wanted}', or add it"
     raise UserError(

@@ -131,9 +131,10 @@ def _describe_missing(rows: ImageList, missing: Sequence[int], root: Path, looke
         advice = "add these files, or remove the rows"
     windows = "; Windows separates folders by \\, write / instead" if "\\" in first else ""
     skip = ", or pass --corrupt skip to leave them out" * (len(missing) < len(rows.images))
+    verb = "is" if len(missing) == 1 else "are"
     return (
         f"{rows.origin}{rows.lines[missing[0]]}: {root / first} {fault} ({len(missing):,} of "
-        f"{count_noun(len(rows.images), 'image is', 'images are')} missing: "
+        f"{count_noun(len(rows.images), 'image')} {verb} missing: "
         f"{list_some([rows.images[place] for place in missing])}): {advice}{windows}{skip}"
     )
 

@@ -68,13 +68,18 @@ def to_inputs(x: Array | Tensor, name: str) -> Tensor:
     if x.dtype.kind == "f" and x.ndim in (3, 4):
         x = _scale_to_bytes(x, name)
     if x.dtype == np.uint8 and x.ndim in (3, 4):
-        images = torch.from_numpy(x)
+        images = torch.from_numpy(x if x.flags.writeable else x.copy())  # torch warns of others
         if x.ndim == 3:
             return images[:, None]
         if x.shape[1] not in (1, 3):
             images = images.permute(0, 3, 1, 2)
         if images.shape[1] in (1, 3):
             return images.contiguous()
+    if x.ndim in (3, 4) and x.dtype != np.uint8:
+        raise UserError(
+            f"{name} is {x.dtype} of shape {x.shape}: images are uint8, or floats from 0 to 1. "
+            "Convert them"
+        )
     if x.ndim != 2 or x.dtype.kind not in "fiub":
         raise UserError(
             f"{name} is {x.dtype} of shape {x.shape}: embeddings (N, D), or images (N, H, W), "

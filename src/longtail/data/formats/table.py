@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import Problems, UserError
+from longtail.core.errors import Problems, UserError, list_some
+from longtail.core.names import count_noun
 from longtail.data.catalogue import data_root
 from longtail.data.formats.columns import find_column, find_part, find_split, split_rows
 from longtail.data.formats.lists import ImageList, keep_existing, open_store, report_two_labels
@@ -76,8 +77,8 @@ def read_csv(path: Path) -> Table:
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(names):
             raise UserError(
-                f"{path}:{line} has {len(row)} columns and the first line {len(names)}: put quotes "
-                f"around a value that contains '{separator}'"
+                f"{path}:{line} has {count_noun(len(row), 'column')} and the first line "
+                f"{len(names)}: put quotes around a value that contains '{separator}'"
             )
     columns = [[row[place] for row in rows[1:]] for place in range(len(names))]
     return Table(names, columns, lines[1:], str(path), f"{path}:", path.parent)
@@ -116,15 +117,19 @@ def open_source(table: Table, *, config: DataConfig) -> Source:
 def open_parts(table: Table, config: DataConfig, problems: Problems) -> dict[str, LabelledPart]:
     """Open every part of a table; all rows are for training if there is no column `split`."""
     path = find_column(table.names, "path", PATHS, table.where)
-    label = find_column(table.names, "label", LABELS, table.where)
     if not table.lines:
         raise UserError(f"{table.where} has no rows: one for each image is expected")
+    _refuse_one_hot(table)
+    label = find_column(table.names, "label", LABELS, table.where)
     images, labels = _read_paths(table, path), list(map(simplify, table.column(label)))
     if without := [row for row, image in enumerate(images) if not image]:
+        advice = "add the paths, or remove these rows"
+        if len(without) == len(images):
+            kind = type(table.column(path)[0]).__name__
+            advice = f"it holds {kind}. Pass images in memory as (images, labels)"
         problems.add(
             f"the column '{path}' of {table.where} has no path in {len(without):,} of "
-            f"{len(images):,} rows, first in {table.describe(without[0])}: add the paths, or "
-            "remove these rows"
+            f"{len(images):,} rows, first in {table.describe(without[0])}: {advice}"
         )
     parts = _split_rows(table, problems)
     if "train" not in parts:
@@ -144,6 +149,22 @@ def open_parts(table: Table, config: DataConfig, problems: Problems) -> dict[str
         part: LabelledPart(open_store(found, root, config), found.labels, where, others=repeating)
         for part, found in keep_existing(rows, root, looked, config, problems).items()
     }
+
+
+def _refuse_one_hot(table: Table) -> None:
+    """Refuse a table that has a column of 0 and 1 for each class, and none of labels."""
+    if any(name.strip().lower() in ("label", *LABELS) for name in table.names):
+        return
+    flags = [
+        name
+        for name, values in zip(table.names, table.columns, strict=True)
+        if set(map(str, values)) == {"0", "1"}
+    ]
+    if len(flags) > 1:
+        raise UserError(
+            f"{table.where} has a column of 0 and 1 for each of {list_some(flags)}: write the name "
+            "of the class into one column 'label' instead"
+        )
 
 
 def _list_repeating(table: Table) -> tuple[str, ...]:
