@@ -184,3 +184,11 @@ class TestLinks:
         assert load(tmp_path).counts.images == (1, 1)
         (tmp_path / "dog" / "self.png").symlink_to(tmp_path / "dog" / "self.png")
         assert "self.png cannot be read" in message_of(tmp_path)[0]
+
+
+def test_different_sizes_in_several_parts_are_one_problem(paint: Painter, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        painted(paint, f"{part}/ant/1.png", f"{part}/bee/1.png")
+        paint(f"{part}/bee/large.png", size=(9, 9))
+    (line,) = message_of(tmp_path)
+    assert line.startswith("images differ in size")

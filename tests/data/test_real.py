@@ -66,8 +66,9 @@ def test_tiny_imagenet_is_taken_as_it_is(shared: Path) -> None:
 
 
 def test_real_lists_have_their_classes(shared: Path) -> None:
+    from longtail.core.errors import Problems
     from longtail.data.formats.lists import _parse
 
-    rows = _parse(shared / "lists" / "Places_LT_train.txt")
+    rows = _parse(shared / "lists" / "Places_LT_train.txt", Problems())
     assert len(rows.images) == len(rows.lines) == 62_500
     assert max(map(int, rows.labels)) == 364

@@ -314,6 +314,15 @@ def test_unreadable_images_are_not_counted(photos: Folder) -> None:
     assert found(audit)["empty-classes"] == [("a",)]
 
 
+def test_a_folder_as_output_is_refused_before_the_audit(
+    photos: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longtail.reporting.audit.audit", lambda *_, **__: 1 / 0)
+    with pytest.raises(SystemExit, match="2"):
+        main(["audit", str(photos.root), "-o", str(photos.root)])
+    assert "is a folder: pass a file, as in -o" in capsys.readouterr().err
+
+
 def test_options_without_effect_are_refused(photos: Folder) -> None:
     with pytest.raises(lt.UserError, match="leave out min_count"):
         lt.audit(photos.root, min_count=1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from longtail.core.errors import Problems, UserError
 from longtail.data.base import Split
 from longtail.data.decoding.cache import CachedStore
-from longtail.data.decoding.image_store import ImageStore
+from longtail.data.decoding.image_store import ImageStore, SizeError
 
 
 class Store(Protocol):
@@ -163,6 +163,8 @@ class Source:
                 splits[name] = part.read()
         with problems.collect():
             _check_shapes(splits)
+        sizes = [error for error in problems.errors if isinstance(error, SizeError)]
+        problems.errors = [error for error in problems.errors if error not in sizes[1:]]
         problems.raise_all()
         parts = {
             name: Part.whole(MemoryStore(split.input_tensor, name, split.files), split.labels)
@@ -176,7 +178,7 @@ def _check_shapes(splits: Mapping[str, Split]) -> None:
     shapes = {name: tuple(split.inputs.shape[1:]) for name, split in splits.items()}
     for name, shape in shapes.items():
         if shape != (expected := shapes.get("train", shape)):
-            raise UserError(
+            raise SizeError(
                 f"the {name} images are {shape} and the training images {expected} (channels, "
                 "height, width): pass --image-size to bring them to one size"
             )

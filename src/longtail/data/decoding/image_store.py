@@ -39,6 +39,10 @@ MIN_FOR_PROCESSES = 4096
 """Images that make the start of processes worthwhile."""
 
 
+class SizeError(UserError):
+    """The error for images of different sizes, which one option mends for all parts."""
+
+
 class UnreadableError(UserError):
     """The error for unreadable images; `found` is its message without advice for training."""
 
@@ -221,7 +225,7 @@ class ImageBuffer:
         )
         others = len(self.other_sizes) - 1
         more = f", {others:,} more differ" if others else ""
-        raise UserError(
+        raise SizeError(
             f"images differ in size ({described}{more}): "
             "pass --image-size, as in --image-size 64, to bring them to one"
         )
