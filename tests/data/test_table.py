@@ -227,6 +227,12 @@ def test_images_in_a_table(frame: Any) -> None:
         load(frame({"image": pixels, "label": [0, 1]}))
 
 
+def test_labels_are_counted_over_the_whole_table(write: Callable[..., Path]) -> None:
+    rows = ("a.png,,train", "b.png,ant,train", "c.png,owl,train", "d.png,,test", "e.png,ant,test")
+    with pytest.raises(UserError, match=r"^the column 'label' .* no label in 2 of 5 rows, first"):
+        load(write(*rows))
+
+
 def test_missing_values_of_pandas(frame: Any) -> None:
     pandas = pytest.importorskip("pandas")
     labels = pandas.array([1, None, 2], dtype="Int64")

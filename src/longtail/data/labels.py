@@ -43,6 +43,14 @@ class LabelledPart(NamedTuple):
         """Return the row of the store that has the label at `place`."""
         return place if self.rows is None else self.rows[place]
 
+    def describe(self, place: int) -> str:
+        """Describe the row that has the label at `place`."""
+        return self.store.describe(self.row(place))
+
+
+Faults = dict[tuple[str, str, str], tuple[str, int]]
+"""Rows without a usable label: where, what was found and advice; the first row and their number."""
+
 
 def join_parts(
     parts: Mapping[str, LabelledPart], *, config: DataConfig, problems: Problems
@@ -53,10 +61,15 @@ def join_parts(
     so are those found earlier. Raises all of them if no training row is left.
     """
     train = parts["train"]
+    faults: Faults = {}
     labels = {
-        name: _name_labels(part._replace(names=part.names or train.names), problems)
+        name: _name_labels(part._replace(names=part.names or train.names), faults, problems)
         for name, part in parts.items()
     }
+    for (where, found, advice), (first, number) in faults.items():
+        rows = sum(len(part.labels) for part in parts.values() if part.where == where)
+        counted = f"{number:,} of {rows:,} rows"
+        problems.add(f"{where}: {found} in {counted}, first in {first}: {advice}")
     named = [label for label in labels["train"] if label is not None]
     classes = train.names or sort_classes(named)
     if look_like_ids(named, config):
@@ -76,8 +89,12 @@ def join_parts(
         ]
         where = "is not among the classes" if name == "train" else "the training part does not have"
         shown = list_some(sorted({f"'{labels[name][place]}'" for place in strange}))
-        found = f"the {name} part has {shown}, which {where},"
-        _report(part, strange, found, "remove these rows, or add training images", problems)
+        if strange:
+            problems.add(
+                f"{part.where}: the {name} part has {shown}, which {where}, in {len(strange):,} of "
+                f"{len(part.labels):,} rows, first in {part.describe(strange[0])}: remove these "
+                "rows, or add training images"
+            )
         known = [(part.row(i), numbers[n]) for i, n in enumerate(labels[name]) if n in numbers]
         if known:
             rows, encoded = torch.tensor(known).T.contiguous()
@@ -123,13 +140,15 @@ def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(distinct, key=int) if all(map(str.isdecimal, distinct)) else distinct)
 
 
-def _name_labels(part: LabelledPart, problems: Problems) -> list[str | None]:
-    """Return the class name of each row, or None and a problem for what cannot be one."""
+def _name_labels(part: LabelledPart, faults: Faults, problems: Problems) -> list[str | None]:
+    """Return the class name of each row, or None and a fault for what cannot be one."""
     labels = [simplify(value) for value in part.labels]
 
     def leave_out(places: Sequence[int], found: str, advice: str) -> None:
-        _report(part, places, found, advice, problems)
         for place in places:
+            kind = (part.where, found, advice)
+            first, number = faults.get(kind) or (part.describe(place), 0)
+            faults[kind] = (first, number + 1)
             labels[place] = None
 
     missing = [place for place, label in enumerate(labels) if label is None]
@@ -173,7 +192,7 @@ def _report_mixture(part: LabelledPart, labels: Sequence[Any], problems: Problem
     text = next((place for place in given if not numbers[place]), None)
     if number is None or text is None:
         return False
-    first, second = (part.store.describe(part.row(place)) for place in (number, text))
+    first, second = part.describe(number), part.describe(text)
     problems.add(
         f"{part.where}: some labels are numbers, such as {labels[number]} in {first}, and some are "
         f"text, such as '{labels[text]}' in {second}: make all of them numbers, or give every "
@@ -198,14 +217,3 @@ def _to_number(text: str) -> int | float:
     except ValueError:
         number = float(text)
         return int(number) if number.is_integer() else number
-
-
-def _report(
-    part: LabelledPart, places: Sequence[int], found: str, advice: str, problems: Problems
-) -> None:
-    """Add a problem that counts `places` and names the first, if there are any."""
-    if places:
-        problems.add(
-            f"{part.where}: {found} in {len(places):,} of {len(part.labels):,} rows, first in "
-            f"{part.store.describe(part.row(places[0]))}: {advice}"
-        )
