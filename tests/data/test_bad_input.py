@@ -95,7 +95,8 @@ def test_missing_files_are_counted_and_named(listed, tmp_path: Path):
 def test_missing_files_are_left_out_with_skip(listed, tmp_path: Path, caplog):
     data = load(list=listed("gone.jpg"), corrupt="skip")
     assert data.train.labels.tolist() == [0, 1]
-    assert "1 of 3 images is missing: gone.jpg" in caplog.text
+    assert "1 of 3 images is missing: gone.jpg): add these files, or remove" in caplog.text
+    assert "--corrupt" not in caplog.text
     assert "left out 1 of 3 images" in caplog.text
     with pytest.raises(UserError, match=r"add these files, or remove the rows, or pass --corrupt"):
         load(list=listed("gone.jpg"))

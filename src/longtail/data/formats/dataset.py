@@ -177,7 +177,8 @@ def _report_unread(
     if config.corrupt == "skip":
         problems.warnings.append(f"{found} --corrupt skip leaves out {len(unread):,} of the items")
     else:
-        problems.add(f"{found} Repair them, or pass --corrupt skip to leave such items out")
+        these = "them" if others else "it"
+        problems.add(f"{found} Repair {these}, or pass --corrupt skip to leave such items out")
 
 
 def _stack(data: Any, rows: Sequence[int], where: str) -> NDArray[Any]:

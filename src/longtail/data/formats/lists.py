@@ -111,7 +111,8 @@ def keep_existing(
             if left and config.corrupt == "skip":
                 problems.warnings.append(message)
             else:
-                problems.add(message)
+                skip = ", or pass --corrupt skip to leave them out" if left else ""
+                problems.add(f"{message}{skip}")
                 gone = set(missing)
                 rows = rows.take([i for i in range(len(rows.images)) if i not in gone])
         if left:
@@ -130,12 +131,11 @@ def _describe_missing(rows: ImageList, missing: Sequence[int], root: Path, looke
     else:
         advice = "add these files, or remove the rows"
     windows = "; Windows separates folders by \\, write / instead" if "\\" in first else ""
-    skip = ", or pass --corrupt skip to leave them out" * (len(missing) < len(rows.images))
     verb = "is" if len(missing) == 1 else "are"
     return (
         f"{rows.origin}{rows.lines[missing[0]]}: {root / first} {fault} ({len(missing):,} of "
         f"{count_noun(len(rows.images), 'image')} {verb} missing: "
-        f"{list_some([rows.images[place] for place in missing])}): {advice}{windows}{skip}"
+        f"{list_some([rows.images[place] for place in missing])}): {advice}{windows}"
     )
 
 
