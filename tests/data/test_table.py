@@ -172,7 +172,6 @@ BAD = {
         "path,label,subset",
         r"the column 'subset' of .* has the words Test, train: rename it to 'split', or remove",
     ),
-    "mixed": (("a.png,owl", "b.png,3"), "path,label", r"numbers, such as 3 in .*'owl' in .*:2"),
     "empty path": (("a.png,owl", ",ant"), "path,label", r"no path in 1 of 2 rows, first in .*:3"),
     "fraction": (("a.png,1.0", "b.png,1.5"), "path,label", r"the label 1\.5 is not whole"),
     "negative": (("a.png,-1", "b.png,1"), "path,label", "there is the label -1 in 1 of 2 rows"),
@@ -196,6 +195,11 @@ def test_bad_tables(write: Callable[..., Path], case: str) -> None:
     rows, head, message = BAD[case]
     with pytest.raises(UserError, match=message):
         load(write(*rows, head=head))
+
+
+def test_digits_among_names_are_names(write: Callable[..., Path], caplog: Any) -> None:
+    assert load(write("a.png,owl", "b.png,3", head="path,label")).classes == ("3", "owl")
+    assert "numbers, such as 3 in" in caplog.text and "each is the name of a class" in caplog.text
 
 
 def test_other_encodings_and_empty_files(write: Callable[..., Path], tmp_path: Path) -> None:

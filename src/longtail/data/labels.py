@@ -184,25 +184,29 @@ def _name_labels(part: LabelledPart, faults: Faults, problems: Problems) -> list
 def _report_mixture(part: LabelledPart, labels: Sequence[Any], problems: Problems) -> bool:
     """Add a problem if some labels are numbers and some are text; return whether it is so.
 
-    Digits as text, as in a CSV file, are numbers, except where names are given that may be digits.
+    In a file everything is text. Digits among names are then names too, as in a set of
+    characters, and a warning says so. Where names are given they may be digits.
     """
-    numbers = [not isinstance(label, str) or _is_digits(label, part) for label in labels]
+
+    def is_number(label: Any) -> bool:
+        digits = isinstance(label, str) and NUMBER.fullmatch(label) and not part.names
+        return bool(digits) or not isinstance(label, str)
+
     given = [place for place, label in enumerate(labels) if label is not None]
-    number = next((place for place in given if numbers[place]), None)
-    text = next((place for place in given if not numbers[place]), None)
+    number = next((place for place in given if is_number(labels[place])), None)
+    text = next((place for place in given if not is_number(labels[place])), None)
     if number is None or text is None:
         return False
-    first, second = part.describe(number), part.describe(text)
-    problems.add(
-        f"{part.where}: some labels are numbers, such as {labels[number]} in {first}, and some are "
-        f"text, such as '{labels[text]}' in {second}: make all of them numbers, or give every "
-        "class a name with a letter in it"
+    found = (
+        f"{part.where}: some labels are numbers, such as {labels[number]} in "
+        f"{part.describe(number)}, and some are text, such as '{labels[text]}' in "
+        f"{part.describe(text)}"
     )
+    if all(isinstance(labels[place], str) for place in given):
+        problems.warnings.append(f"{found}: each is the name of a class")
+        return False
+    problems.add(f"{found}: make all of them numbers, or all text")
     return True
-
-
-def _is_digits(text: str, part: LabelledPart) -> bool:
-    return not part.names and bool(NUMBER.fullmatch(text))
 
 
 def _is_number(text: str) -> bool:
