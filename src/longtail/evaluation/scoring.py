@@ -45,21 +45,31 @@ class Evaluation:
     """The trained head, after the method's rule."""
     features: Features
     scores: Scores
-    """Scores of the evaluated part."""
+    """Scores of the evaluated part by the shipped head."""
     held_out: Scores | None
+    scale: float = 1.0
+    """Factor of the logits that a choice of the rule fitted to held-out images."""
+
+    @property
+    def shipped(self) -> Head:
+        """The head with the scale, whose probabilities are those of the scores."""
+        return self.head if self.scale == 1 else self.head.scaled(self.scale)
 
 
-def score_parts(method: Method, head: Head, features: Features, data: Data) -> Evaluation:
+def score_parts(
+    method: Method, head: Head, features: Features, data: Data, scale: float = 1.0
+) -> Evaluation:
     """Apply the method's rule to `head`, and score `features` with the head that it returns.
 
-    A normalised head gets the alpha of the method, which its saved state then holds.
+    A normalised head gets the alpha of the method, which its saved state then holds. `scale` is
+    the factor of the logits that are shipped.
     """
     head = _apply_rule(method, head, features, data)
     if isinstance(head, NormalisedHead):
         head.alpha = method.alpha or 0.0
-    scores = score(head, features.evaluated, data.evaluated.labels)
-    held_out = score(head, *features.held_out) if features.held_out else None
-    return Evaluation(head, features, scores, held_out)
+    scores = score(head, features.evaluated, data.evaluated.labels).scaled(scale)
+    held_out = score(head, *features.held_out).scaled(scale) if features.held_out else None
+    return Evaluation(head, features, scores, held_out, scale)
 
 
 def score_flips(
@@ -70,7 +80,7 @@ def score_flips(
     `mirrored` are the features (N, D) of the mirror images of the evaluated part.
     """
     plain = evaluation.scores
-    other = score(evaluation.head, mirrored, plain.labels)
+    other = score(evaluation.head, mirrored, plain.labels).scaled(evaluation.scale)
     logits = (plain.at(alpha or 0.0) + other.at(alpha or 0.0)) / 2
     figures = accuracy(logits, plain.labels, counts)
     return {**figures.splits(), "class_mean": figures.class_mean}

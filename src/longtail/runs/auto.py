@@ -44,6 +44,8 @@ class Decision:
     """The training that it belongs to: the job's own, or that of a rival that won."""
     chosen: Mapping[str, Any] = field(default_factory=dict)
     """The open option with its value, and the standing of every candidate, for the result."""
+    scale: float = 1.0
+    """Factor of the logits under which the held-out part has the likelihood of the winner."""
 
 
 def decide(
@@ -89,8 +91,10 @@ def decide(
         winner = trainers[name] if own else train(rivals[name], f"rivals/{name}", data)
     if choice.option == "alpha" and value == 0 and replica.fabric.global_rank == 0:
         log_no_gain(images)
-    chosen = _describe(choice.option, value, standings)
-    return Decision(job.with_choice(value), "held-out likelihood", winner, chosen)
+    chosen, scale = _describe(choice.option, value, standings), 1.0
+    if choice.option == "rule":  # other choices leave the scale that the head was trained with
+        chosen["logit_scale"] = scale = standings[value].fit.usable_scale
+    return Decision(job.with_choice(value), "held-out likelihood", winner, chosen, scale)
 
 
 def _hold_out(data: Data) -> Data:
