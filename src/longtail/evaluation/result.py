@@ -247,8 +247,13 @@ def make_result(
     alpha: tuple[float | None, str],
     cost: ClassifierCost,
     chosen: Mapping[str, Any],
+    *,
+    mean_cos: float | None = None,
 ) -> ClassifierResult:
-    """Make the result of one method at one alpha, which comes with the rule that chose it."""
+    """Make the result of one method at one alpha, which comes with the rule that chose it.
+
+    A known `mean_cos` saves the features of the training images.
+    """
     head, scores = evaluation.head, evaluation.scores
     metrics = measure(scores.at(alpha[0] or 0.0), scores.labels, data.counts, data.classes)
     figures = metrics.accuracy
@@ -272,7 +277,7 @@ def make_result(
             versions=versions(),
             git=commit(),
         ),
-        details=_classifier_details(data, evaluation, recipe["files"]),
+        details=_classifier_details(data, evaluation, recipe["files"], mean_cos),
         cost=cost,
         chosen={**chosen, **({"recipe": config.recipe_name} if config.recipe_name else {})},
         metrics=metrics,
@@ -280,12 +285,13 @@ def make_result(
 
 
 def _classifier_details(
-    data: Data, evaluation: Evaluation, files: Mapping[str, Any]
+    data: Data, evaluation: Evaluation, files: Mapping[str, Any], mean_cos: float | None
 ) -> ClassifierDetails:
     head, features, scores = evaluation.head, evaluation.features, evaluation.scores
-    mean_cos = class_cos = None
+    class_cos = None
     if isinstance(head, NormalisedHead):
-        mean_cos = cosines(head, features.train).mean().item()
+        if mean_cos is None:
+            mean_cos = cosines(head, features.train).mean().item()
         class_cos = class_means(cosines(head, features.evaluated), scores.labels, len(data.classes))
     return ClassifierDetails(
         ratio=data.ratio,

@@ -6,6 +6,7 @@ Shapes: N images, D features.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from torch import Tensor
@@ -24,17 +25,22 @@ logger = logging.getLogger(__name__)
 class Features:
     """Features of every part of a data set; the test images are read once."""
 
-    train: Tensor  # (N, D)
+    extract_train: Callable[[], Tensor]
     evaluated: Tensor  # (N, D), of the part that results are reported on
     held_out: HeldOut | None
 
+    @cached_property
+    def train(self) -> Tensor:
+        """Features (N, D) of the training images, which are extracted where they are needed."""
+        return self.extract_train()
+
 
 def extract_parts(data: Data, extract: Callable[[Split], Tensor]) -> Features:
-    """Extract features of every part once."""
+    """Extract features of every part once, those of the training images when they are needed."""
     held_out = HeldOut(extract(data.val), data.val.labels) if data.val is not None else None
-    train, same = extract(data.train), data.evaluated is data.val
+    same = data.evaluated is data.val
     evaluated = held_out.features if held_out and same else extract(data.evaluated)
-    return Features(train, evaluated, held_out)
+    return Features(partial(extract, data.train), evaluated, held_out)
 
 
 @dataclass(frozen=True)

@@ -50,10 +50,11 @@ def evaluate_training(
         if id(data) not in extracted:
             began = time.perf_counter()
             features = scoring.extract_parts(data, replica.features)
+            _ = features.train  # the jobs of a training share the time that this takes
             extracted[id(data)] = features, time.perf_counter() - began
         features, extraction_seconds = extracted[id(data)]
         began = time.perf_counter() - extraction_seconds  # as if the job were alone
-        decision = decide(job, replica, features, data, progress, finished)
+        decision = decide(job, replica, features, data, progress, finished, training.shared)
         method, winner = decision.method, decision.trainer
         if winner is not replica:
             features = scoring.extract_parts(data, winner.features)

@@ -210,7 +210,8 @@ def evaluate_own(
     if opened.job.config.flips:
         mirrored = opened.mirrored_features(opened.data.evaluated)
         chosen["flips"] = score_flips(opened.evaluation, mirrored, choice[0], opened.data.counts)
-    return make_result(opened.job.config, opened.data, opened.evaluation, choice, cost, chosen)
+    made = opened.job.config, opened.data, opened.evaluation
+    return make_result(*made, choice, cost, chosen, mean_cos=stored.get("mean_cos"))
 
 
 def _choose_alpha(opened: OpenRun) -> tuple[float, str]:
