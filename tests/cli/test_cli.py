@@ -411,3 +411,11 @@ def test_an_unknown_recipe_names_those_that_exist(capsys):
     said = refused(capsys, "train", "digits-lt", "--recipe", "fronteer")
     assert "unknown recipe 'fronteer'. Did you mean 'frontier'?" in said
     assert "they are frontier, or give a YAML file" in said
+
+
+def test_names_of_files_cannot_steer_the_terminal(capsys, tmp_path):
+    for name in ("ant/1.png", "bee/1.png", "bee/\x1b[2J.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"not an image")
+    said = refused(capsys, "train", str(tmp_path))
+    assert "\x1b" not in said and "bee/\\x1b[2J.png" in said

@@ -1,6 +1,12 @@
-from longtail.core.names import make_printable
+from longtail.core.names import count_noun, make_printable, shorten
 
 
 def test_control_characters_and_undecodable_bytes_are_escaped() -> None:
     assert make_printable("a\x1b[2Jb\n\u202e\udce9") == "a\\x1b[2Jb\\n\\u202e\\udce9"
     assert make_printable("Füchse 狐 <b>") == "Füchse 狐 <b>"
+
+
+def test_names_are_cut_and_things_counted() -> None:
+    assert (shorten("lynx", 4), shorten("wolves", 4)) == ("lynx", "wol…")
+    assert (count_noun(1, "image"), count_noun(2000, "image")) == ("1 image", "2,000 images")
+    assert count_noun(2, "class is", "classes are") == "2 classes are"

@@ -56,6 +56,11 @@ def test_rows_are_named_by_their_file_without_its_folder(write_npz: Writer) -> N
     assert test.files.to_pylist() == [f"row {row} of x_test of {path.name}" for row in (0, 1)]
 
 
+def test_whole_floats_and_gaps_are_classes(write_npz: Writer) -> None:
+    data = load(write_npz(y_train=np.array([10.0, 2, 2, 10, 2]), y_test=np.array([2, 10])))
+    assert data.classes == ("2", "10") and data.train.labels.tolist() == [1, 0, 0, 1, 0]
+
+
 def test_class_names_for_numbers(write_npz: Writer) -> None:
     assert load(str(write_npz(classes=np.array(["owl", "ant"])))).classes == ("owl", "ant")
 
@@ -94,17 +99,28 @@ BAD = {
     ),
     "no labels": ({"y_test": None}, r"lacks y_test: x_train y_train"),
     "no inputs": ({"x_train": None}, r"lacks x: x_train y_train"),
-    "negative": ({"y_train": np.array([0, 0, -1, 1, 1])}, r"row 2 of x_train .* has the label -1"),
+    "negative": (
+        {"y_train": np.array([0, 0, -1, 1, 1])},
+        r"the label -1 in 1 of 5 rows, first in row 2 of x_train",
+    ),
     "range": (
         {"y_test": np.array([0, 2])},
-        r"row 1 of x_test of .* has the label 2: the 2 classes",
+        r"y_test of .*: the test part has '2', which the training part does not have, in 1 of 2",
     ),
-    "floats": ({"y_train": np.ones(5)}, r"y_train is float64: class numbers or class names"),
+    "floats": ({"y_train": np.array([0, 0, 0.5, 1, 1])}, r"the label 0\.5 is not whole in 1 of 5"),
+    "named": ({"classes": np.array(["a"])}, r"the label 1 in 2 of 5 .*the 1 classes are 0 to 0$"),
+    "ids": (
+        {"x_train": np.ones((120, 2)), "y_train": np.arange(120)},
+        r"120 different labels in 120 training rows\. Are they ids",
+    ),
     "strange": (
         {"y_train": np.array(list("aabbb")), "y_test": np.array(["a", "c"])},
-        r"y_test has the class 'c'",
+        r"the test part has 'c', which the training part does not have",
     ),
-    "mixed": ({"y_test": np.array(["0", "1"])}, r"numbers in one part and names in another"),
+    "mixed": (
+        {"y_test": np.array(["a", "b"])},
+        r"the test part has 'a', 'b', which the training part does not have",
+    ),
     "twice": ({"classes": np.array(["a", "a"])}, r"classes must be a row of different names"),
     "one class": (
         {"y_train": np.zeros(5, int), "y_test": None, "x_test": None},

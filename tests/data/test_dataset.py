@@ -113,7 +113,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "lengths": (Pairs([np.ones(2), np.ones(3)]), r"item 1 .* the shape \(3,\) and item 0 \(2,\)"),
     "labels": (Pairs(PIXELS, [[0, 1]] * 6), "a label is of type list in 6 of 6 rows"),
     "unlabelled": (Pairs(PIXELS, [-1, *LABELS[1:]]), "there is the label -1 in 1 of 6 rows"),
-    "number": (7, "data of type int cannot be read: pass a name, a path, a DataFrame"),
+    "number": (7, "the dataset is of type int, which cannot be read: pass a DataFrame, a map"),
+    "path": ({"train": "photos"}, "train of the dataset is of type str.* stands alone"),
     "no training part": ({"test": Pairs(PIXELS)}, "the parts are test, and none is called train"),
     "twice": ({"train": Pairs(PIXELS), "training": Pairs(PIXELS)}, "several train parts"),
 }
@@ -143,6 +144,13 @@ def test_image_folder(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "transform" not in caplog.text
     load(ImageFolder(str(folder), transform=lambda image: 1 / 0))
     assert "the transform of the ImageFolder is not used" in caplog.text
+
+
+def test_an_image_folder_with_other_targets(folder: Path) -> None:
+    from torchvision.datasets import ImageFolder
+
+    data = load(ImageFolder(str(folder), target_transform=lambda label: 7 - label))
+    assert data.classes == ("6", "7") and data.train.labels.tolist() == [1, 1, 0]
 
 
 def test_a_subset_of_an_image_folder_is_read_from_its_files(folder: Path) -> None:
@@ -215,6 +223,16 @@ def test_hugging_face_paths(folder: Path) -> None:
     assert data.train.files is not None and data.train.files.to_pylist() == paths
 
 
+@pytest.mark.parametrize("more", [{}, {"path": "a.png"}])
+def test_hugging_face_structs_that_are_not_declared_as_images(more: dict[str, str]) -> None:
+    datasets = pytest.importorskip("datasets")
+    cells = [{"bytes": encoded(i), **more} for i in range(3)]
+    data = load(datasets.Dataset.from_dict({"image": cells, "label": [0, 1, 1]}))
+    assert data.train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2]
+    assert data.train.files is not None
+    assert data.train.files[1].as_py() == more.get("path", "row 1 of the dataset")
+
+
 def test_hugging_face_label_columns() -> None:
     assert load(hugging_face(["owl", "ant"], "species")).classes == ("owl", "ant")
     assert load(hugging_face(None, "target", size=[0] * 4)).classes == ("0", "1")
@@ -232,13 +250,16 @@ def test_hugging_face_streams_are_refused() -> None:
         load(hugging_face(["owl", "ant"]).to_iterable_dataset())
 
 
-def test_arrays() -> None:
+def test_arrays(tmp_path: Path) -> None:
     whole = load((PIXELS, LABELS))
     assert whole.name == "arrays"
     for images in (torch.from_numpy(PIXELS), PIXELS.transpose(0, 3, 1, 2), PIXELS / 255):
         data = load((images, torch.tensor(LABELS)))
         assert data.subset_sha256 == whole.subset_sha256
     assert load((FORMS["PIL"], np.array(LABELS))).subset_sha256 == whole.subset_sha256
+    Image.fromarray(PIXELS[0]).save(tmp_path / "a.png")
+    paths = np.array([str(tmp_path / "a.png")] * 2)
+    assert (load((paths, [0, 1])).train.input_tensor == whole.train.input_tensor[0]).all()
     named = load((PIXELS, ["owl", "owl", "ant", "ant", "bee", "owl"]))
     assert named.classes == ("ant", "bee", "owl")
     assert load((np.ones((6, 2)), LABELS)).embeddings

@@ -59,7 +59,7 @@ def test_equal_rows_of_arrays_are_grouped(tmp_path: Path, shape: tuple[int, ...]
     x = np.random.RandomState(0).randint(0, 255, shape).astype(np.uint8)
     x[4] = x[1]
     np.savez(tmp_path / "x.npz", x=x, y=np.arange(6) % 2)
-    assert find_exact(npz.open_source(tmp_path / "x.npz").parts) == [
+    assert find_exact(npz.open_source(tmp_path / "x.npz", config=DataConfig()).parts) == [
         (Row("train", 1), Row("train", 4))
     ]
 
@@ -68,7 +68,9 @@ def test_parts_that_were_cut_name_their_own_places(tmp_path: Path) -> None:
     x = np.arange(12, dtype=np.float32).reshape(6, 2)
     x[5] = x[3]
     np.savez(tmp_path / "x.npz", x=x, y=np.arange(6) % 2)
-    part = npz.open_source(tmp_path / "x.npz").train.take(torch.tensor([2, 3, 5]))
+    part = npz.open_source(tmp_path / "x.npz", config=DataConfig()).train.take(
+        torch.tensor([2, 3, 5])
+    )
     assert find_exact({"train": part}) == [(Row("train", 1), Row("train", 2))]
 
 

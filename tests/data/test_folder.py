@@ -112,11 +112,27 @@ def test_loose_images_of_any_part_and_beside_the_classes_are_named(
     assert f"{tmp_path}: reads only the folders in it, and ignores the images y.png" in caplog.text
 
 
-def test_a_class_called_train_may_have_folders_inside(paint: Painter, tmp_path: Path) -> None:
-    for grey, name in enumerate(("train/1.png", "train/steam/2.png", "bus/1.png", "car/1.png")):
+def test_a_training_part_with_loose_images_is_not_guessed_to_be_a_class(
+    paint: Painter, tmp_path: Path, caplog
+) -> None:
+    for grey, name in enumerate(
+        ("train/1.png", "train/cat/2.png", "train/lynx/3.png", "bus/1.png")
+    ):
         paint(name, grey=grey)
-    data = load(str(tmp_path))
-    assert data.classes == ("bus", "car", "train") and data.counts.images == (1, 1, 2)
+    with pytest.raises(
+        UserError, match=r"train has images \(1\.png\) and folders, and bus beside it, so it may"
+    ):
+        load(str(tmp_path))
+    (tmp_path / "bus" / "1.png").rename(tmp_path / "bus" / "notes.txt")
+    assert load(str(tmp_path)).classes == ("cat", "lynx")
+    assert "ignores bus" in caplog.text and "ignores the images 1.png" in caplog.text
+
+
+def test_files_that_may_be_meant_are_named(tmp_path: Path) -> None:
+    for name in ("labels.csv", "photos.parquet", "README.md"):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r"Or pass a file in it: labels\.csv, photos\.parquet$"):
+        load(str(tmp_path))
 
 
 def test_parts_without_class_folders_are_not_classes(paint: Painter, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from makers import Painter
 from longtail.core.config import Config, DataConfig
 from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts
-from longtail.data.catalogue import LISTED, ListedSet
+from longtail.data.catalogue import LISTED, ListedSet, list_data_sets
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN
-from longtail.data.load import list_data_sets, load
+from longtail.data.load import load
 
 
 @pytest.fixture

@@ -120,7 +120,17 @@ def test_a_test_label_out_of_range(paint: Painter, train: Path, tmp_path: Path) 
     test.write_text("1 of four.png 0\nnew.png 2\n")
     with pytest.raises(UserError) as caught:
         load(list=train, test_list=test, root=tmp_path / "images")
-    assert f"({test}:2) has the label 2: the 2 classes are 0 to 1" in str(caught.value)
+    message = str(caught.value)
+    assert message.startswith(f"{test}: there is the label 2 in 1 of 2 rows, first in ")
+    assert message.endswith(f"({test}:2): the 2 classes are 0 to 1")
+
+
+def test_numbers_that_are_ids(paint: Painter, tmp_path: Path) -> None:
+    names = [paint(f"images/{i}.png").name for i in range(120)]
+    train = tmp_path / "train.txt"
+    train.write_text("".join(f"{name} {i}\n" for i, name in enumerate(names)))
+    with pytest.raises(UserError, match="120 different labels in 120 training rows. Are they ids"):
+        load(list=train, root=tmp_path / "images")
 
 
 def test_an_absurd_label(train: Path, tmp_path: Path) -> None:

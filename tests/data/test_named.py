@@ -11,8 +11,9 @@ from torchvision import datasets
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
+from longtail.data.catalogue import list_data_sets
 from longtail.data.formats.cifar import CIFAR_MEAN, CIFAR_STD
-from longtail.data.load import list_data_sets, load
+from longtail.data.load import load
 
 
 @pytest.fixture(autouse=True)

@@ -191,6 +191,28 @@ def test_a_missing_shard(hub: Path) -> None:
         load(hub)
 
 
+def test_a_shard_that_is_there_twice(hub: Path) -> None:
+    first, second = sorted((hub / "data").glob("train-*"))
+    second.write_bytes(first.read_bytes())
+    second.rename(first.with_stem(f"{first.stem}-a1b2"))
+    with pytest.raises(UserError, match="has 2 files of this part, .* is one of 2 by its name"):
+        load(hub)
+
+
+def test_shards_of_any_name(write_parquet: Writer, tmp_path: Path) -> None:
+    for i in range(2):
+        write_parquet(tmp_path / f"photos-0000{i}-of-00002.parquet", [0, 1, 1])
+    assert len(load(tmp_path / "photos-00001-of-00002.parquet").train) == 6
+
+
+def test_a_split_column_is_not_read_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_columns(tmp_path / "a.parquet", label=[0, 1, 1], split=["train", "train", "test"])
+    assert len(load(tmp_path / "a.parquet").train) == 3
+    assert "a.parquet: the column 'split' is not read" in caplog.text
+
+
 def test_shards_with_other_classes(hub: Path, write_parquet: Writer) -> None:
     shard = hub / "data" / "train-00001-of-00002.parquet"
     write_parquet(shard, [1, 0], names=["ant", "owl"])

@@ -9,7 +9,8 @@ import torch
 from longtail.core.config import DataConfig
 from longtail.data.cut import cut
 from longtail.data.decoding.images import decode
-from longtail.data.load import _open_packed, load
+from longtail.data.formats import packed
+from longtail.data.load import load
 
 TOTALS = {
     ("cifar100-lt", 100): 10_847,
@@ -23,7 +24,7 @@ TOTALS = {
 
 @pytest.mark.parametrize(("name", "ratio"), TOTALS)
 def test_first_rows_of_each_class(shared: Path, name: str, ratio: int) -> None:
-    train = cut(_open_packed(name, config=DataConfig(root=shared)), ratio).train
+    train = cut(packed.open_source(name, config=DataConfig(root=shared)), ratio).train
     assert len(train) == TOTALS[name, ratio]
     labels = pq.read_table(shared / name / "train.parquet", columns=["label"])["label"].to_pylist()
     classes = max(labels) + 1
@@ -55,7 +56,7 @@ def test_cifar100_whole(shared: Path) -> None:
 
 
 def test_tiny_imagenet_is_taken_as_it_is(shared: Path) -> None:
-    tiny = _open_packed("tiny-imagenet-lt", config=DataConfig(root=shared))
+    tiny = packed.open_source("tiny-imagenet-lt", config=DataConfig(root=shared))
     sizes = {name: len(part) for name, part in tiny.parts.items()}
     assert sizes == {"train": 21_549, "val": 2_000, "test": 8_000}
     counts = tiny.counts()

@@ -125,6 +125,11 @@ def test_numbers_are_classes_in_their_order(write: Callable[..., Path], frame: A
         assert data.classes == whole.classes and data.subset_sha256 == whole.subset_sha256
 
 
+def test_long_numbers_keep_all_digits(write: Callable[..., Path]) -> None:
+    path = write("a.png,9007199254740993", "b.png,9007199254740992", head="path,label")
+    assert load(path).classes == ("9007199254740992", "9007199254740993")
+
+
 def test_numbers_with_leading_zeros_are_names(write: Callable[..., Path]) -> None:
     assert load(write("a.png,010", "b.png,007", head="path,label")).classes == ("007", "010")
 
@@ -149,6 +154,16 @@ BAD = {
         ("a.png,owl", "b.png,"),
         "path,label",
         r"no label in 1 of 2 rows, first in .*b\.png \(.*t\.csv:3\)",
+    ),
+    "nan": (
+        ("a.png,1", "b.png,NaN"),
+        "path,label",
+        r"no label in 1 of 2 rows, first in .*t\.csv:3",
+    ),
+    "other split": (
+        ("a.png,owl,train", "b.png,ant,train", "c.png,owl,Test"),
+        "path,label,subset",
+        r"the column 'subset' of .* has the words Test, train: rename it to 'split', or remove",
     ),
     "empty path": (("a.png,owl", ",ant"), "path,label", r"no path in 1 of 2 rows, first in .*:3"),
     "fraction": (("a.png,1.0", "b.png,1.5"), "path,label", r"the label 1\.5 is not whole"),
@@ -212,7 +227,7 @@ def test_repeated_rows_are_reported(
 ) -> None:
     rows = ("a.png,owl,train", "b.png,ant,train", "a.png,owl,train", "b.png,ant,test")
     assert len(load(write(*rows)).train) == 3
-    assert "images are stored more than once" in caplog.text
+    assert "images are stored more than once: " in caplog.text
     assert "1 of the 1 test images are training images too" in caplog.text
 
 

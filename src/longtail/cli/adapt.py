@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from longtail.cli.arguments import Images, Out
-from longtail.cli.output import count_noun, print_lines
+from longtail.cli.output import print_lines
 from longtail.cli.predict import list_images
 from longtail.core.errors import UserError
+from longtail.core.names import count_noun
 
 if TYPE_CHECKING:
     from longtail.serving.adapt import Adaptation

@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from longtail.cli.arguments import parse_number
 from longtail.cli.output import is_first_process, print_lines
+from longtail.core.names import shorten
 
 if TYPE_CHECKING:
     from longtail.evaluation.metrics import Metrics
@@ -69,8 +70,7 @@ def print_metrics(metrics: "Metrics") -> None:
 
 
 def _shorten(cell: Any) -> Any:
-    long = isinstance(cell, str) and len(cell) > WIDEST
-    return f"{cell[: WIDEST - 1]}…" if long else cell
+    return shorten(cell, WIDEST) if isinstance(cell, str) else cell
 
 
 def _print_choice(result: "ClassifierResult", *, given: bool) -> None:

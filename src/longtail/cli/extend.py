@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from longtail.cli.arguments import Out
-from longtail.cli.output import count_noun, is_first_process
+from longtail.cli.output import is_first_process
 from longtail.cli.predict import list_images
 from longtail.core.errors import UserError
+from longtail.core.names import count_noun
 
 if TYPE_CHECKING:
     from longtail.data.base import Split

@@ -51,7 +51,7 @@ class DataSets:
 
     def run(self) -> None:
         """Print the list."""
-        from longtail.data.load import list_data_sets
+        from longtail.data.catalogue import list_data_sets
 
         print_lines(["data", "what", "found"], list_data_sets(self.root))
         print(

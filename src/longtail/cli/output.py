@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from longtail.core.names import make_printable
 from longtail.core.notebook import Cell, format_cell
 
 
@@ -38,15 +39,10 @@ def print_lines(header: Sequence[str], lines: Iterable[Sequence[Cell]]) -> None:
     """Print a plain table with aligned columns, on rank 0 only; None as a dash."""
     if not is_first_process():
         return
-    rows = [header, *([format_cell(cell) for cell in line] for line in lines)]
+    rows = [header, *([make_printable(format_cell(cell)) for cell in line] for line in lines)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(map(str.ljust, row, widths)).rstrip())
-
-
-def count_noun(number: int, noun: str) -> str:
-    """Format a count, such as '1 image' or '2,000 images'."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def is_first_process() -> bool:

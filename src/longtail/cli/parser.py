@@ -35,6 +35,7 @@ from longtail.cli.sweep import Sweep
 from longtail.cli.train import Train
 from longtail.core.config import PRETRAINED, Config
 from longtail.core.errors import UserError, unknown_error
+from longtail.core.names import make_printable
 from longtail.training.recipes import read_recipe
 
 COMMANDS: dict[str, type] = {
@@ -71,6 +72,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         parse(words)()
 
 
+class PrintableFormatter(logging.Formatter):
+    """Escapes control characters, since names of files may be anything."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format the record; its lines stay lines."""
+        return _escape(super().format(record))
+
+
+def _escape(message: str) -> str:
+    return "\n".join(map(make_printable, message.split("\n")))
+
+
 @contextmanager
 def user_errors(words: Sequence[str] = ()) -> Iterator[None]:
     """Print a `UserError` as one paragraph and exit with code 2.
@@ -79,12 +92,14 @@ def user_errors(words: Sequence[str] = ()) -> Iterator[None]:
     """
     # OpenMP threads that spin while they wait starve other processes; torch reads this on import
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("longtail").setLevel(logging.WARNING if rank() else logging.INFO)
     try:
         yield
     except UserError as error:
-        _stop(str(error))
+        _stop(_escape(str(error)))
     except RuntimeError as error:
         from longtail.data.decoding.workers import explain_killed_worker
 

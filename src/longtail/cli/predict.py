@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from longtail.cli.arguments import Images
-from longtail.cli.output import count_noun
 from longtail.core.errors import UserError
+from longtail.core.names import count_noun
 from longtail.core.spreadsheets import format_rows
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Names that users gave to files and classes, made safe to print."""
+"""Names that users gave to files and classes, and numbers of things, as people read them."""
 
 
 def make_printable(name: str) -> str:
@@ -12,3 +12,13 @@ def make_printable(name: str) -> str:
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in name
     )
+
+
+def shorten(name: str, most: int) -> str:
+    """Cut a name after `most` letters; an ellipsis shows where."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def count_noun(number: int, one: str, several: str = "") -> str:
+    """Count in words: '1 image', '2,000 images', or '2 images are' with `several`."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"

@@ -33,6 +33,12 @@ class ClassCounts:
         medium = tuple(c for c, n in enumerate(self.images) if FEW_BELOW <= n <= MANY_ABOVE)
         return {"many": many, "medium": medium, "few": few}
 
+    @property
+    def imbalance(self) -> float:
+        """Images of the largest class over those of the smallest that has any."""
+        present = [number for number in self.images if number] or [1]
+        return max(present) / min(present)
+
     def tensor(self) -> Tensor:
         """Return the counts as a (C,) float32 tensor."""
         return torch.tensor(self.images, dtype=torch.float32)

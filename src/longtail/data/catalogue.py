@@ -115,3 +115,12 @@ def find_folder(name: str, root: Path | None) -> Path | None:
             return folder
     unpacked = PACKED[name].folder
     return root / unpacked if unpacked and (root / unpacked).is_dir() else None
+
+
+def list_data_sets(root: Path | None = None) -> list[tuple[str, str, str]]:
+    """List the data sets known by name: (name, description, where it is under `root` or "")."""
+    root = data_root(DataConfig(root=root))
+    rows = [(name, description, "built in") for name, description in BUILT_IN.items()]
+    described = [(name, packed.description) for name, packed in PACKED.items()]
+    described += [(name, listed.description) for name, listed in LISTED.items()]
+    return rows + [(name, text, str(find_folder(name, root) or "")) for name, text in described]

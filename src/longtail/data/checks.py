@@ -6,25 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from longtail.core.errors import UserError, list_some
-from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.duplicates import find_exact
 from longtail.data.sources import Part, Source
 
 log = logging.getLogger(__name__)
-
-MOST_CLASSES = 1_000_000
-
-
-def number_classes(labels: Tensor, where: str) -> tuple[str, ...]:
-    """Name classes by their numbers, up to the highest training label; errors name `where`."""
-    highest = max(int(labels.max()), 0)
-    if highest >= MOST_CLASSES:
-        raise UserError(f"{where} has the label {highest}: classes are numbered 0, 1, 2, ...")
-    return tuple(str(label) for label in range(highest + 1))
 
 
 def check_labels(source: Source) -> None:
@@ -56,8 +44,8 @@ def check_categories(
 
 def file_store(part: Part) -> ImageStore | None:
     """The store of the part if its images are files."""
-    store = part.store.store if isinstance(part.store, CachedStore) else part.store
-    return store if isinstance(store, ImageStore) and store.file_name is not None else None
+    store = part.image_store
+    return store if store and store.file_name else None
 
 
 def describe_duplicates(source: Source) -> list[str]:

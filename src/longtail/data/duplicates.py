@@ -17,8 +17,6 @@ from PIL import Image
 from torch import Tensor
 
 from longtail.core.progress import log_progress
-from longtail.data.decoding.cache import CachedStore
-from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import Blob, Crop
 from longtail.data.sources import MemoryStore, Part
 
@@ -69,13 +67,12 @@ def find_exact(parts: Mapping[str, Part]) -> list[tuple[Row, ...]]:
 
 def read_stored(part: Part, places: Tensor) -> Iterator[Blob]:
     """Yield the stored image of each row at the ascending `places`; bytes of a row in memory."""
-    store = part.store.store if isinstance(part.store, CachedStore) else part.store
     rows = part.rows[places]
-    if isinstance(store, ImageStore):
-        yield from store.blobs(rows)
-    elif isinstance(store, MemoryStore):
+    if part.image_store:
+        yield from part.image_store.blobs(rows)
+    elif isinstance(part.store, MemoryStore):
         for row in rows.tolist():
-            yield store.inputs[row].contiguous().numpy().tobytes()
+            yield part.store.inputs[row].contiguous().numpy().tobytes()
 
 
 def _read_groups(
@@ -128,7 +125,10 @@ def find_near(thumbnails: NDArray[np.uint8]) -> list[tuple[int, ...]]:
     Returns:
         Groups of ascending rows. If a is near b, and b near c, one group has all three.
     """
-    grey = torch.from_numpy(thumbnails).float().mean(dim=3)  # (N, 16, 16)
+    images = torch.from_numpy(thumbnails)
+    grey = images.mean(dim=3, dtype=torch.float32)  # (N, 16, 16)
+    detail = grey - _repeat(_average(grey, 4))
+    views = [_normalise(each.flatten(1)) for each in (grey, detail)]  # (N, 256)
     coarse = _average(grey, 8).flatten(1)
     rows = torch.nonzero(coarse.std(dim=1) >= LEAST_CONTRAST).flatten()
     coarse, pairs = _normalise(coarse[rows]), [torch.empty(0, 2, dtype=torch.int64)]
@@ -137,26 +137,19 @@ def find_near(thumbnails: NDArray[np.uint8]) -> list[tuple[int, ...]]:
         alike = coarse[start : start + CHUNK] @ coarse[start:].T > COARSE  # (CHUNK, N - start)
         alike = alike.triu(diagonal=1)
         if alike.count_nonzero() > MOST * CHUNK:  # the images of a large group still form a chain
-            alike &= alike.cumsum(dim=1) <= MOST
+            alike &= alike.cumsum(dim=1, dtype=torch.int32) <= MOST
         candidates = rows[start + torch.nonzero(alike)]  # (P, 2)
-        pairs.append(candidates[_are_near(thumbnails, candidates)])
+        pairs += [_keep_near(images, views, some) for some in candidates.split(MOST * 256)]
     return _join(torch.cat(pairs), len(thumbnails))
 
 
-def _are_near(thumbnails: NDArray[np.uint8], pairs: Tensor) -> Tensor:
-    """Whether the thumbnails of each pair (P, 2) agree in detail and colour, (P,) bool."""
-    near = []
-    for some in pairs.split(CHUNK * MOST):
-        colours = [torch.from_numpy(thumbnails[side.numpy()]).float() for side in some.T]
-        grey = [each.mean(dim=3) for each in colours]
-        detail = [each - _repeat(_average(each, 4)) for each in grey]
-        centred = [each - each.mean(dim=(1, 2), keepdim=True) for each in colours]
-        near.append(
-            (_correlate(*grey) >= FINE)
-            & (_correlate(*detail) >= FINE)
-            & (_correlate(*centred) >= COLOUR)
-        )
-    return torch.cat(near)
+def _keep_near(images: Tensor, views: Iterable[Tensor], pairs: Tensor) -> Tensor:
+    """Keep the pairs (P, 2) whose images agree in all unit-length `views` (N, D) and in colour."""
+    for view in views:
+        pairs = pairs[_correlate(*(view[side] for side in pairs.T)) >= FINE]
+    colours = (images[side].float() for side in pairs.T)  # (P, 16, 16, 3)
+    centred = (each - each.mean(dim=(1, 2), keepdim=True) for each in colours)
+    return pairs[_correlate(*(_normalise(each.flatten(1)) for each in centred)) >= COLOUR]
 
 
 def _join(pairs: Tensor, rows: int) -> list[tuple[int, ...]]:
@@ -173,8 +166,8 @@ def _join(pairs: Tensor, rows: int) -> list[tuple[int, ...]]:
 
 
 def _correlate(first: Tensor, second: Tensor) -> Tensor:
-    """Correlation of the rows of two tensors (P, ...), (P,)."""
-    return (_normalise(first.flatten(1)) * _normalise(second.flatten(1))).sum(dim=1)
+    """Correlation of the normalised rows of two tensors (P, D), (P,)."""
+    return (first * second).sum(dim=1)
 
 
 def _normalise(values: Tensor) -> Tensor:

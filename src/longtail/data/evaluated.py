@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.data.base import Data, Split
-from longtail.data.decoding.cache import CachedStore
-from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import Blob
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.sources import MemoryStore, Part, Source
@@ -50,8 +48,7 @@ class EvaluatedPart:
     @property
     def embeddings(self) -> bool:
         """Whether the inputs are feature vectors."""
-        store = self.part.store
-        return isinstance(store, MemoryStore) and store.inputs.ndim == 2
+        return self.part.embeddings
 
     def class_names(self) -> list[str]:
         """Return the class name of each row; a label without a name is its number."""
@@ -64,11 +61,10 @@ class EvaluatedPart:
 
     def inputs(self) -> Iterator[Blob | NDArray[Any]]:
         """Yield the rows one by one: encoded images, pixels (C, H, W) or embeddings (D,)."""
-        store, rows = self.part.store, self.part.rows
-        store = store.store if isinstance(store, CachedStore) else store
-        if isinstance(store, ImageStore):
-            return store.blobs(rows)
-        inputs, places = store.read(rows)
+        rows = self.part.rows
+        if self.part.image_store:
+            return self.part.image_store.blobs(rows)
+        inputs, places = self.part.store.read(rows)
         found = dict(zip(places.tolist(), inputs.numpy(), strict=True))
         return (found.get(place) for place in range(len(rows)))  # None if it is unreadable
 

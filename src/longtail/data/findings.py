@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from longtail.core.names import count_noun
 from longtail.data.duplicates import Row
 from longtail.data.inspection import Duplicates, Inspection
 
@@ -62,7 +63,7 @@ def _find_problems(inspection: Inspection) -> Iterator[Finding]:
     errors = inspection.source.problems
     yield Finding(
         "problems",
-        f"{_count(len(errors), 'problem prevents', 'problems prevent')} training",
+        f"{count_noun(len(errors), 'problem prevents', 'problems prevent')} training",
         "Each line says what to do.",
         tuple(Item(note=str(error)) for error in errors),
     )
@@ -76,7 +77,7 @@ def _find_unreadable(inspection: Inspection) -> Iterator[Finding]:
     )
     yield Finding(
         "unreadable",
-        f"{_count(len(items), 'image')} cannot be read",
+        f"{count_noun(len(items), 'image')} cannot be read",
         "Repair or remove these files, or pass --corrupt skip to leave them out.",
         items,
     )
@@ -85,7 +86,7 @@ def _find_unreadable(inspection: Inspection) -> Iterator[Finding]:
 def _find_not_finite(inspection: Inspection) -> Iterator[Finding]:
     yield Finding(
         "not-finite",
-        f"{_count(len(inspection.not_finite), 'row has', 'rows have')} NaN or infinite values",
+        f"{count_noun(len(inspection.not_finite), 'row has', 'rows have')} NaN or infinite values",
         "Remove or correct these rows: no network can be trained on them.",
         tuple(Item((row,)) for row in inspection.not_finite),
     )
@@ -102,14 +103,14 @@ def _find_shared(inspection: Inspection) -> Iterator[Finding]:
     plain = [group for group in groups if group not in marked]
     yield Finding(
         "leaks",
-        f"{_count(len(leaks), 'image is', 'images are')} in more than one part {SIGNS}",
+        f"{count_noun(len(leaks), 'image is', 'images are')} in more than one part {SIGNS}",
         "Remove each from all parts but one: accuracy on an image that was trained on does not "
         "carry over to new images.",
         _list_groups(leaks),
     )
     yield Finding(
         "label-conflicts",
-        f"{_count(len(labels), 'image has', 'images have')} more than one label {SIGNS}",
+        f"{count_noun(len(labels), 'image has', 'images have')} more than one label {SIGNS}",
         "Decide which label is right and remove the other copies.",
         _list_groups(labels),
     )
@@ -120,7 +121,7 @@ def _find_shared(inspection: Inspection) -> Iterator[Finding]:
         found = [group for group in plain if group.exact == exact]
         yield Finding(
             kind,
-            f"{_count(len(found), 'image is', 'images are')} {stored}",
+            f"{count_noun(len(found), 'image is', 'images are')} {stored}",
             "Keep one copy of each: copies make a class look larger than it is, and --val-fraction "
             "may hold out the copy of a training image.",
             _list_groups(found),
@@ -184,7 +185,7 @@ def _find_unusual(inspection: Inspection) -> Iterator[Finding]:
     ]
     yield Finding(
         "odd-sizes",
-        f"{_count(len(odd), 'image is', 'images are')} unusually small or narrow",
+        f"{count_noun(len(odd), 'image is', 'images are')} unusually small or narrow",
         "Check that they show what they should; --image-size enlarges small images and crops the "
         "centre of narrow ones.",
         tuple(odd),
@@ -198,14 +199,14 @@ def _find_unusual(inspection: Inspection) -> Iterator[Finding]:
     ]
     yield Finding(
         "odd-modes",
-        f"{_count(len(items), 'image has', 'images have')} an unusual colour mode",
+        f"{count_noun(len(items), 'image has', 'images have')} an unusual colour mode",
         "All are converted to RGB; check that they are of the same kind as the others.",
         tuple(items),
     )
     turned = [row for row in rows if inspection.facts[row.part].rotated[row.place]]
     yield Finding(
         "rotated",
-        f"{_count(len(turned), 'photograph is', 'photographs are')} stored rotated",
+        f"{count_noun(len(turned), 'photograph is', 'photographs are')} stored rotated",
         "Nothing to do here: longtail turns them upright by their EXIF tag. Other tools may not.",
         tuple(Item((row,)) for row in turned),
     )
@@ -225,15 +226,10 @@ def _describe_classes(
     inspection: Inspection, kind: str, numbers: Sequence[int], one: str, several: str, advice: str
 ) -> Finding:
     """Describe the classes with these numbers."""
-    summary = _count(len(numbers), f"class {one}", f"classes {several}")
+    summary = count_noun(len(numbers), f"class {one}", f"classes {several}")
     items = tuple(Item(note=inspection.source.classes[number]) for number in numbers)
     return Finding(kind, summary, advice, items)
 
 
 def _list_groups(groups: Sequence[Duplicates]) -> tuple[Item, ...]:
     return tuple(Item(group.rows, "=" if group.exact else "~") for group in groups)
-
-
-def _count(number: int, one: str, several: str = "") -> str:
-    """Count in words: '1 image is' or '2,000 images are'."""
-    return f"{number:,} {one if number == 1 else several or one + 's'}"

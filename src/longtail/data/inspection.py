@@ -145,7 +145,7 @@ def inspect(name: str, source: Source) -> Inspection:
         known = (part.labels >= 0) & (part.labels < classes)
         parts[part_name] = part if known.all() else part.take(torch.nonzero(known).flatten())
     source = replace(source, parts=parts, problems=tuple(problems.errors))
-    facts = {part: _inspect_part(rows) for part, rows in parts.items() if not _is_table(rows)}
+    facts = {part: _inspect_part(rows) for part, rows in parts.items() if not rows.embeddings}
     return Inspection(
         name=name,
         source=source,
@@ -164,15 +164,10 @@ def read_images(part: Part, places: Tensor) -> Iterator[Blob]:
     if not isinstance(part.store, MemoryStore):
         yield from read_stored(part, places)
         return
-    if not _is_table(part):
+    if not part.embeddings:
         for image in part.store.inputs[part.rows[places]]:
             pixels = image.permute(1, 2, 0).contiguous().numpy()
             yield Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-
-
-def _is_table(part: Part) -> bool:
-    """Whether the part has embeddings, not images."""
-    return isinstance(part.store, MemoryStore) and part.store.inputs.ndim == 2
 
 
 def _inspect_part(part: Part) -> PartFacts:

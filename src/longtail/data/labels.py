@@ -16,6 +16,8 @@ from longtail.core.errors import UserError, list_some
 from longtail.data.sources import Part, Source, Store
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+MISSING = ("", "nan", "<na>")
+"""Texts, in lower case, that pandas and others write for a missing label."""
 FEW_ROWS = 100
 """Rows below which many different labels may well be meant."""
 MOST_DISTINCT = 0.9
@@ -55,11 +57,12 @@ def join_parts(parts: Mapping[str, LabelledPart], *, config: DataConfig) -> Sour
     joined = {}
     for name, part in parts.items():
         unknown = [row for row, label in enumerate(labels[name]) if label not in numbers]
+        where = "is not among the classes" if name == "train" else "the training part does not have"
         strange = sorted({f"'{labels[name][row]}'" for row in unknown})
         _refuse(
             part,
             unknown,
-            f"the {name} part has {list_some(strange)}, which the training part does not have,",
+            f"the {name} part has {list_some(strange)}, which {where},",
             "remove these rows, or add training images",
         )
         encoded = torch.tensor([numbers[label] for label in labels[name]])
@@ -78,7 +81,8 @@ def simplify(value: Any) -> Any:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, str):
-        return value.strip() or None
+        text = value.strip()
+        return None if text.lower() in MISSING else text
     if type(value).__name__ in ("NAType", "NaTType"):  # missing values of pandas
         return None
     if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:
@@ -105,7 +109,7 @@ def _name_labels(part: LabelledPart) -> list[str]:
     kind = type(labels[odd[0]]).__name__ if odd else ""
     _refuse(part, odd, f"a label is of type {kind}", "a label is one whole number or one name")
     if all(isinstance(label, str) and _is_number(label) for label in labels):
-        labels = [simplify(float(label)) for label in labels]
+        labels = [_to_number(label) for label in labels]
     texts = [row for row, label in enumerate(labels) if isinstance(label, str)]
     if 0 < len(texts) < len(labels):
         number = next(row for row, label in enumerate(labels) if not isinstance(label, str))
@@ -122,8 +126,10 @@ def _name_labels(part: LabelledPart) -> list[str]:
         row for row, label in enumerate(labels) if isinstance(label, int) and not 0 <= label < most
     ]
     rule = f"the {most} classes are 0 to {most - 1}" if part.names else "labels count from 0"
+    if any(labels[row] < 0 for row in outside):
+        rule += ", and -1 often stands for unlabelled"
     shown = f"there is the label {labels[outside[0]]}" if outside else ""
-    _refuse(part, outside, shown, f"{rule}, and -1 often stands for unlabelled")
+    _refuse(part, outside, shown, rule)
     if part.names:
         return [part.names[label] if isinstance(label, int) else label for label in labels]
     return [str(label) for label in labels]
@@ -132,6 +138,15 @@ def _name_labels(part: LabelledPart) -> list[str]:
 def _is_number(text: str) -> bool:
     """Whether the text is a number; "007" is a name, which would lose its zeros."""
     return bool(NUMBER.fullmatch(text)) and not (text.isdecimal() and text != str(int(text)))
+
+
+def _to_number(text: str) -> int | float:
+    """Return the number of a text; a float would round the digits of a long whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        return int(number) if number.is_integer() else number
 
 
 def _refuse(part: LabelledPart, rows: Sequence[int], problem: str, advice: str) -> None:

@@ -17,14 +17,11 @@ from longtail.core.config import RANGES, DataConfig
 from longtail.core.errors import Problems, UserError, suggest, unknown_error
 from longtail.core.options import check_values, with_values
 from longtail.data.base import Data
-from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, find_folder, list_names
+from longtail.data.catalogue import BUILT_IN, LISTED, PACKED, data_root, list_names
 from longtail.data.cut import cut
-from longtail.data.decoding.cache import CachedStore
-from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import read_size
 from longtail.data.evaluated import EvaluatedPart, open_split
 from longtail.data.formats import (
-    cifar,
     coco_crops,
     digits,
     folder,
@@ -33,6 +30,7 @@ from longtail.data.formats import (
     lists,
     npz,
     objects,
+    packed,
     parquet,
     table,
 )
@@ -41,7 +39,6 @@ from longtail.data.sources import Source
 
 log = logging.getLogger(__name__)
 
-FILES = (*table.SUFFIXES, ".parquet", ".npz")
 SAMPLE = 200
 """Images whose sizes are looked at to choose one."""
 
@@ -107,9 +104,8 @@ def choose_image_size(data: Any, config: DataConfig, largest: int) -> int | None
     small images that already have one square size, and data that is not made of image files.
     """
     source, _, _ = _open(data, config)
-    store = source.train.store
-    store = store.store if isinstance(store, CachedStore) else store
-    if not isinstance(store, ImageStore):
+    store = source.train.image_store
+    if store is None:
         return None
     rows = source.train.rows[:: max(1, len(source.train) // SAMPLE)]
     sizes = [
@@ -206,7 +202,7 @@ def _open(data: Any, config: DataConfig) -> tuple[Source, str, float | None]:
     elif base == "digits-lt":
         source, ratio = digits.open_source(), ratio or digits.DEFAULT_RATIO
     elif base in PACKED:
-        source, ratio = _open_packed(base, config), ratio or PACKED[base].ratio
+        source, ratio = packed.open_source(base, config=config), ratio or PACKED[base].ratio
     else:
         source = _open_path(base, config)
     return source, base, ratio
@@ -235,15 +231,6 @@ def is_path(name: str) -> bool:
     return bool(name) and name.partition(":")[0] not in list_names()
 
 
-def list_data_sets(root: Path | None = None) -> list[tuple[str, str, str]]:
-    """List the data sets known by name: (name, description, where it is under `root` or "")."""
-    root = data_root(DataConfig(root=root))
-    rows = [(name, description, "built in") for name, description in BUILT_IN.items()]
-    described = [(name, packed.description) for name, packed in PACKED.items()]
-    described += [(name, listed.description) for name, listed in LISTED.items()]
-    return rows + [(name, text, str(find_folder(name, root) or "")) for name, text in described]
-
-
 def _split_ratio(name: str) -> tuple[str, float | None]:
     """Split `name:ratio` in two, unless a path with that colon exists."""
     base, colon, number = name.rpartition(":")
@@ -258,34 +245,6 @@ def _split_ratio(name: str) -> tuple[str, float | None]:
     if not math.isfinite(ratio) or ratio < 1:
         raise UserError(f"ratio '{number}' of '{name}' is not a number from 1 up, as in {base}:100")
     return base, ratio
-
-
-def _open_packed(name: str, config: DataConfig) -> Source:
-    """Open a set of `PACKED`: parquet comes first, then torchvision's files, then a download."""
-    entry, root = PACKED[name], data_root(config)
-    place = find_folder(name, root)
-    if place is None and not (config.download and entry.torchvision):
-        unpacked = f" and no {entry.folder}/" if entry.folder else ""
-        missing = f"there is no {name}/train.parquet{unpacked} under {root}"
-        where = missing if root else "neither --root nor $LONGTAIL_DATA is set"
-        offer = (
-            "Pass --root FOLDER, or --root FOLDER --download to download it there"
-            if entry.torchvision
-            else "Pass --root FOLDER with the folder that holds it (there is no download for it)"
-        )
-        raise UserError(f"{name} was not found: {where}. {offer}")
-    if place is None or place.name == entry.folder:
-        source = cifar.open_source(entry, root, download=config.download)
-    else:
-        source = parquet.open_source(parquet.find_parts(place), config=config)
-        if len(source.classes) != entry.classes:
-            raise UserError(
-                f"{place} has {len(source.classes)} classes and {name} has {entry.classes}: "
-                "pass the folder's path to take it as it is"
-            )
-    if entry.torchvision:
-        source = replace(source, mean=cifar.CIFAR_MEAN, std=cifar.CIFAR_STD)
-    return source
 
 
 def _open_path(name: str, config: DataConfig) -> Source:
@@ -304,17 +263,17 @@ def _open_path(name: str, config: DataConfig) -> Source:
         if kind == ".parquet":
             return parquet.open_file(path, config=config)
         if kind == ".npz":
-            return npz.open_source(path)
+            return npz.open_source(path, config=config)
         raise UserError(
             f"{path} is not a .csv, .tsv, .parquet or .npz file; a list of 'path label' lines is "
             "passed with --list"
         )
     if not name:
         raise UserError("no data was named: pass a name or a path (list the names: longtail data)")
-    near = map(str, path.parent.glob("*"))
-    if path.suffix in FILES or "/" in name or os.sep in name or name[:1] in "~.":
+    near = [beside.name for beside in path.parent.glob("*")]  # a long parent makes all paths alike
+    if path.suffix in folder.FILES or "/" in name or os.sep in name or name[:1] in "~.":
         raise UserError(
-            f"{path} does not exist.{suggest(str(path), near)} Pass a name or a path "
+            f"{path} does not exist.{suggest(path.name, near)} Pass a name or a path "
             "(list the names: longtail data)"
         )
     more = "there is no such folder; list the names: longtail data"

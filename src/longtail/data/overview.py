@@ -8,7 +8,7 @@ from longtail.core.errors import list_some
 from longtail.core.notebook import html_table
 
 if TYPE_CHECKING:
-    from longtail.data.base import ClassCounts, Data
+    from longtail.data.base import Data
 
 PARTS = {"train": "training", "val": "validation", "test": "test"}
 SPLITS = {
@@ -32,10 +32,9 @@ def describe_data(data: "Data") -> str:
     kind = "embeddings" if data.embeddings else "images"
     shape = "x".join(map(str, data.train.inputs.shape[1:]))
     splits = ", ".join(f"{len(c)} {split}" for split, c in data.counts.splits.items())
-    ratio = _imbalance(data.counts)
     return (
-        f"{data.full_name!r}: {len(data.classes)} classes ({splits}), imbalance ratio {ratio:.3g}, "
-        f"{kind} of {shape}: {parts}"
+        f"{data.full_name!r}: {len(data.classes)} classes ({splits}), imbalance ratio "
+        f"{data.counts.imbalance:.3g}, {kind} of {shape}: {parts}"
     )
 
 
@@ -47,7 +46,7 @@ def describe_as_html(data: "Data") -> str:
     parts = html_table(
         ("part", kind),
         [(PARTS[part], number) for part, number in images.items()],
-        f"{title}{_imbalance(data.counts):.3g}",
+        f"{title}{data.counts.imbalance:.3g}",
     )
     rows = [
         (
@@ -65,8 +64,3 @@ def _count_images(data: "Data") -> dict[str, int]:
     """Count the rows of each part."""
     parts = {"train": data.train, "val": data.val, "test": data.test}
     return {name: len(part) for name, part in parts.items() if part is not None}
-
-
-def _imbalance(counts: "ClassCounts") -> float:
-    """Images of the largest class over those of the smallest."""
-    return max(counts.images) / max(min(counts.images), 1)

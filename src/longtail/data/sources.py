@@ -13,6 +13,8 @@ from torch import Tensor
 
 from longtail.core.errors import Problems, UserError
 from longtail.data.base import Split
+from longtail.data.decoding.cache import CachedStore
+from longtail.data.decoding.image_store import ImageStore
 
 
 class Store(Protocol):
@@ -87,6 +89,17 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def embeddings(self) -> bool:
+        """Whether the inputs are feature vectors."""
+        return isinstance(self.store, MemoryStore) and self.store.inputs.ndim == 2
+
+    @property
+    def image_store(self) -> ImageStore | None:
+        """The store of encoded images; None if the inputs are in memory."""
+        store = self.store.store if isinstance(self.store, CachedStore) else self.store
+        return store if isinstance(store, ImageStore) else None
 
     def take(self, index: Tensor) -> "Part":
         """Return the rows of the part at the ascending `index`."""

@@ -50,14 +50,15 @@ class Audit:
         """Return everything as JSON values; rows and classes are named."""
         classes, counts = self.inspection.source.classes, self.inspection.counts
         images = self.inspection.summarise_images()
-        present = [count for count in counts["train"] if count]
-        splits = ClassCounts(counts["train"]).splits
+        train = ClassCounts(counts["train"])
         return {
             "data": self.inspection.name,
             "classes": list(classes),
             "counts": {part: list(each) for part, each in counts.items()},
-            "imbalance": max(present) / min(present) if present else None,
-            "splits": {name: [classes[c] for c in members] for name, members in splits.items()},
+            "imbalance": train.imbalance,
+            "splits": {
+                name: [classes[c] for c in members] for name, members in train.splits.items()
+            },
             "images": images and images._asdict(),
             "findings": [self._finding_to_json(finding) for finding in self.findings],
             "run": self.outlook and self.outlook.to_json(),

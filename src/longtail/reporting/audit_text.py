@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from longtail.core.errors import list_some
-from longtail.core.names import make_printable
+from longtail.core.names import count_noun, make_printable, shorten
 from longtail.data.base import ClassCounts
 from longtail.data.findings import Finding, Item
 from longtail.data.inspection import Inspection
@@ -37,7 +37,7 @@ def describe_data(inspection: Inspection) -> Iterator[str]:
     for split, members in ClassCounts(counts).splits.items():
         names = [make_printable(inspection.source.classes[number]) for number in members]
         listed = f": {list_some(names, MOST_NAMES)}" if names else ""
-        line = f"{SPLITS[split]}, {_count(len(names), 'class', 'classes')}{listed}"
+        line = f"{SPLITS[split]}, {count_noun(len(names), 'class', 'classes')}{listed}"
         yield from _wrap(line, "", "  ")
     yield from _wrap(describe_images(inspection), "", "  ")
 
@@ -47,10 +47,9 @@ def describe_imbalance(counts: Sequence[int]) -> str:
     present = [count for count in counts if count]
     if not present:
         return "no class has a training image"
-    largest, smallest = max(present), min(present)
     return (
-        f"imbalance ratio {largest / smallest:.3g}: {largest:,} training images in the largest "
-        f"class, {smallest:,} in the smallest"
+        f"imbalance ratio {ClassCounts(tuple(counts)).imbalance:.3g}: {max(present):,} training "
+        f"images in the largest class, {min(present):,} in the smallest"
     )
 
 
@@ -89,11 +88,11 @@ def draw_bars(names: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
     for place, block in enumerate(blocks):
         if place:
             hidden = order.index(block[0]) - order.index(blocks[place - 1][-1]) - 1
-            yield f"... {_count(hidden, 'class', 'classes')} more"
+            yield f"... {count_noun(hidden, 'class', 'classes')} more"
         for number in block:
             length = round(room * counts[number] / largest)
             bar = "█" * max(length, 1 if counts[number] else 0)
-            name = _shorten(names[number], longest)
+            name = shorten(names[number], longest)
             yield f"{name:<{longest}} {counts[number]:>{digits},} {bar}".rstrip()
 
 
@@ -157,7 +156,7 @@ def describe_curve(outlook: RunOutlook) -> str:
 def _list_outlooks(outlooks: Iterable[ClassOutlook]) -> Iterator[str]:
     yield f"  {'class':<{NAME_WIDTH}} {'images':>7} {'accuracy':>9} {'expected':>9} {'gain':>6}"
     for each in outlooks:
-        name = _shorten(make_printable(each.name), NAME_WIDTH)
+        name = shorten(make_printable(each.name), NAME_WIDTH)
         yield (
             f"  {name:<{NAME_WIDTH}} {each.images:>7,} {each.accuracy:>9.1f} "
             f"{each.expected:>9.1f} {each.gain:>+6.1f}"
@@ -169,11 +168,3 @@ def _wrap(text: str, first: str, rest: str) -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
     )
-
-
-def _shorten(name: str, width: int) -> str:
-    return name if len(name) <= width else f"{name[: width - 3]}..."
-
-
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from longtail.core.names import count_noun
 from longtail.evaluation import tables
 
 
@@ -21,16 +22,12 @@ def state_finding(groups: Sequence[tables.SeedGroup], measure: str) -> str:
     figure = tables.format_figure(tables.row(best.results).figures[measure])
     name = measure if measure == tables.CLASS_MEAN else "accuracy"
     network = first["backbone"] + (", frozen" if first.get("train", {}).get("freeze") else "")
-    cost = f"{_count(first['epochs'], 'epoch')}, {_count(seeds, 'seed')}"
+    cost = f"{count_noun(first['epochs'], 'epoch')}, {count_noun(seeds, 'seed')}"
     lead = _describe_lead(best, groups, measure)
     return (
         f"{best.label} reaches {figure} % {name} on {tables.data_name(first)}{lead}; "
         f"{network}, {cost}."
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _describe_lead(best: tables.SeedGroup, groups: Sequence[tables.SeedGroup], measure: str) -> str:

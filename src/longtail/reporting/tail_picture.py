@@ -8,6 +8,7 @@ with fallbacks.
 from collections.abc import Sequence
 from html import escape
 
+from longtail.core.names import shorten
 from longtail.data.base import FEW_BELOW, MANY_ABOVE, ClassCounts
 
 COLOURS = {"many": "#0072b2", "medium": "#d98c00", "few": "#b5487c"}
@@ -35,7 +36,7 @@ def draw_tail(names: Sequence[str], counts: Sequence[int]) -> str:
     for place, anchor, number in ((0, "start", order[0]), (100, "end", order[-1])):
         lines.append(
             f'<text x="{place}%" y="{HEIGHT - 8}" text-anchor="{anchor}" '
-            f'style="{TEXT}">{escape(_shorten(names[number]))}, {counts[number]:,}</text>'
+            f'style="{TEXT}">{escape(shorten(names[number], LONGEST))}, {counts[number]:,}</text>'
         )
     inside = "\n".join(lines)
     label = f"Training images of {len(counts)} classes, {largest} to {min(counts)}"
@@ -77,7 +78,3 @@ def _draw_boundary(value: int, largest: int) -> str:
         f'<line x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}" style="{style}"/>'
         f'<text x="100%" y="{y - 3:.1f}" text-anchor="end" style="{TEXT}">{value}</text>'
     )
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"

@@ -1,6 +1,7 @@
 """Find the columns of a table that hold the images, the labels and the parts."""
 
 import json
+import logging
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ import pyarrow as pa
 
 from longtail.core.errors import UserError
 from longtail.data.formats.folder import PARTS
+
+log = logging.getLogger(__name__)
 
 LABELS = ("labels", "fine_label", "class", "target")
 """Names that the column `label` beside encoded images may have instead."""
@@ -71,6 +74,11 @@ def find_image_columns(schema: Any, where: str) -> ImageColumns:
     one with a customary name.
     """
     features = _read_features(schema, where)
+    if any(name.lower() == "split" for name in schema.names):
+        log.warning(
+            "%s: the column 'split' is not read. Parts are files of their own, or keys of a dict",
+            where,
+        )
     shown = ", ".join(f"{field.name}: {field.type}" for field in schema)
     images = [field.name for field in schema if _holds_images(field.type)]
     image = find_column(images, "image", (), where, sure=images, shown=shown, layout=LAYOUT)

@@ -51,10 +51,10 @@ def open_part(data: Any, *, config: DataConfig, where: str = "the dataset") -> L
         )
     if is_hugging_face(data):
         return _open_hugging_face(data, config, where)
-    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+    if isinstance(data, str) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise UserError(
-            f"data of type {type(data).__name__} cannot be read: pass a name, a path, a DataFrame, "
-            "a map-style data set or (images, labels)"
+            f"{where} is of type {type(data).__name__}, which cannot be read: pass a DataFrame, a "
+            "map-style data set or (images, labels); a name or a path stands alone, not in a dict"
         )
     base: Any = data
     index = list(range(len(data)))
@@ -90,11 +90,15 @@ def _open_hugging_face(data: Any, config: DataConfig, where: str) -> LabelledPar
     return LabelledPart(store, labels, f"the column '{label}' of {where}", classes)
 
 
-def _read_paths(data: Any, image: str) -> pa.ChunkedArray:
-    """Read the path of each image in its struct, without the images."""
-    column = f"{image}.path"
-    encoded = data.cast_column(image, type(data.features[image])(decode=False))
-    return encoded.flatten().select_columns([column]).with_format("arrow")[:].column(0)
+def _read_paths(data: Any, image: str) -> pa.Array | pa.ChunkedArray:
+    """Read the path of each image in its struct, or null, without the images."""
+    feature, column = data.features[image], f"{image}.path"
+    if hasattr(feature, "decode"):  # `datasets.Image`, not a plain struct
+        data = data.cast_column(image, type(feature)(decode=False))
+    flat = data.flatten()
+    if column not in flat.column_names:
+        return pa.nulls(len(data), pa.string())
+    return flat.select_columns([column]).with_format("arrow")[:].column(0)
 
 
 def _is_image_folder(data: object) -> bool:
@@ -105,7 +109,7 @@ def _is_image_folder(data: object) -> bool:
 def _open_image_folder(
     data: Any, index: Sequence[int], config: DataConfig, where: str
 ) -> LabelledPart:
-    """Open the files of an ImageFolder, which its transform does not change."""
+    """Open the files of an ImageFolder without its transform; labels are those of its items."""
     _check_filled(index, where)
     if data.transform is not None:
         log.warning(
@@ -115,8 +119,10 @@ def _open_image_folder(
     samples = [data.samples[i] for i in index]
     root = Path(data.root).expanduser()
     files = Files(root, (Path(os.path.relpath(path, root)).as_posix() for path, _ in samples))
-    labels = [label for _, label in samples]
-    return LabelledPart(files.open_store(config), labels, str(root), tuple(data.classes))
+    labels, classes = [label for _, label in samples], tuple(data.classes)
+    if data.target_transform is not None:
+        labels, classes = list(map(data.target_transform, labels)), ()  # other classes, perhaps
+    return LabelledPart(files.open_store(config), labels, str(root), classes)
 
 
 def _open_items(

@@ -22,6 +22,8 @@ PARTS = {
     "test": ("test", "testing"),
 }
 """Names that the folder of a part may have, in any case; the earliest wins."""
+FILES = (".csv", ".npz", ".parquet", ".tsv")
+"""Suffixes of files that hold a data set."""
 
 
 def open_source(root: Path, *, config: DataConfig) -> Source:
@@ -29,9 +31,11 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
     folders, problems = _find_parts(root), Problems()
     inside = {part: _list_classes(path, problems) for part, path in folders.items()}
     if not inside["train"]:
+        files = sorted(path.name for path in root.iterdir() if path.suffix.lower() in FILES)
         raise UserError(
             f"{folders['train']} has no class folders: {root}/CLASS/image.jpg or "
             f"{root}/train/CLASS/image.jpg is expected"
+            + (f". Or pass a file in it: {list_some(files)}" if files else "")
         )
     classes = tuple(sorted(inside["train"]))
     parts = {}
@@ -55,26 +59,36 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
 def _find_parts(root: Path) -> dict[str, Path]:
     """Find the folder of each part; without part folders, `root` is the training part.
 
-    A folder called `train` may be a class of vehicles. With images of its own it is a part only if
-    it has class folders too, and either another part or no other folder beside it.
+    A folder called `train` may be a class of vehicles: with images of its own it is a part only if
+    it has class folders too. It is refused if the folders beside it could be classes.
     """
     inside = {name.lower(): path for name, path in sorted(_subfolders(root).items())}
     matches = {part: [name for name in names if name in inside] for part, names in PARTS.items()}
     folders = {part: inside[names[0]] for part, names in matches.items() if names}
-    only_parts = len(inside) == sum(map(len, matches.values()))
-
-    def is_part(folder: Path) -> bool:
-        beside = only_parts or len(folders) > 1
-        return not _list_loose(folder) or (beside and bool(_subfolders(folder)))
-
-    if "train" in folders and is_part(folders["train"]):
+    others = [path for name, path in inside.items() if not any(name in m for m in matches.values())]
+    train = folders.get("train")
+    if train and (not _list_loose(train) or _subfolders(train)):
+        if len(folders) == 1:
+            _check_unambiguous(train, others)
         return folders
-    other = next(filter(is_part, folders.values()), None)
-    if other and "train" not in folders:
+    other = next((folder for folder in folders.values() if not _list_loose(folder)), None)
+    if other and not train:
         raise UserError(f"{root} has {other.name}/ and no train/ beside it")
-    if only_parts and len(folders) > 1:
+    if len(folders) > 1 and not others:
         raise _flat_error(next(iter(folders.values())))
     return {"train": root}
+
+
+def _check_unambiguous(train: Path, others: Iterable[Path]) -> None:
+    """Check that a folder called `train` with images of its own is not one class of several."""
+    loose = sorted(_list_loose(train))
+    classes = [folder.name for folder in others if _list_loose(folder)]
+    if loose and classes:
+        raise UserError(
+            f"{train} has images ({list_some(loose)}) and folders, and {list_some(classes)} beside "
+            "it, so it may be the training part or a class: move its images into its folders or, "
+            "if it is a class, give it another name"
+        )
 
 
 def _flat_error(folder: Path) -> UserError:

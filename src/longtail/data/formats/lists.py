@@ -5,6 +5,7 @@ have spaces in it, and a label after a tab too. Labels are all numbers from 0 up
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -14,10 +15,11 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError, list_some
-from longtail.data.checks import number_classes
 from longtail.data.formats.folder import Files
 from longtail.data.labels import LabelledPart, join_parts
-from longtail.data.sources import Part, Source, Store
+from longtail.data.sources import Source, Store
+
+MOST_CLASSES = 1_000_000
 
 Check = Callable[[str, list[int]], None]
 """check(part, labels) raises an error for a list that is not expected."""
@@ -55,20 +57,12 @@ def open_source(
             check(part, labels)
     check_repeated(parsed)
     looked = f"paths are relative to --root, now {root}"
-    stores = open_files(parsed, root, looked, config)
-    if named:
-        parts = {
-            part: LabelledPart(store, parsed[part].labels, str(given[part]))
-            for part, store in stores.items()
-        }
-        return join_parts(parts, config=config)
-    encoded = {part: torch.tensor(labels) for part, labels in numbers.items()}
-    classes = number_classes(encoded["train"], str(train))
-    return Source(
-        _name_classes(parsed["train"].images, numbers["train"], classes),
-        {part: Part.whole(store, encoded[part]) for part, store in stores.items()},
-        unit="gap in the labels",
-    )
+    names = () if named else _name_classes(parsed["train"].images, numbers["train"], train)
+    parts = {
+        part: LabelledPart(store, numbers.get(part, parsed[part].labels), str(given[part]), names)
+        for part, store in open_files(parsed, root, looked, config).items()
+    }
+    return replace(join_parts(parts, config=config), unit="gap in the labels")
 
 
 def open_files(
@@ -155,13 +149,13 @@ def _read_numbers(rows: ImageList) -> list[int]:
     return [int(label) for label in rows.labels]
 
 
-def _name_classes(
-    images: list[str], labels: list[int], numbers: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Name classes by their folders if each has a folder of its own, else by `numbers`."""
-    folders: list[set[str]] = [set() for _ in numbers]
+def _name_classes(images: list[str], labels: list[int], path: Path) -> tuple[str, ...]:
+    """Name classes by their folders if each has a folder of its own, else by their numbers."""
+    if (highest := max(labels)) >= MOST_CLASSES:
+        raise UserError(f"{path} has the label {highest}: classes are numbered 0, 1, 2, ...")
+    folders: list[set[str]] = [set() for _ in range(highest + 1)]
     for image, label in zip(images, labels, strict=True):
         folders[label].add(PurePosixPath(image).parent.name)
     distinct = set().union(*folders) - {""}
-    one_each = all(len(names) == 1 for names in folders) and len(distinct) == len(numbers)
-    return tuple(names.pop() for names in folders) if one_each else numbers
+    one_each = all(len(names) == 1 for names in folders) and len(distinct) == len(folders)
+    return tuple(names.pop() if one_each else str(n) for n, names in enumerate(folders))

@@ -6,7 +6,6 @@ y is class numbers or class names (N,). `classes`, optional, names the classes i
 """
 
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
-from longtail.data.checks import number_classes
-from longtail.data.sources import MemoryStore, Part, Source
+from longtail.data.labels import LabelledPart, join_parts, simplify
+from longtail.data.sources import MemoryStore, Source
 
 Array = NDArray[np.generic]
 PARTS = {"train": "_train", "val": "_val", "test": "_test"}
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path, *, config: DataConfig) -> Source:
     """Open the data set of an `.npz` file."""
     try:
         with np.load(path, allow_pickle=False) as file:  # a pickle could run anything
@@ -32,10 +32,9 @@ def open_source(path: Path) -> Source:
             f"{path} cannot be read as .npz: {error}. Save it with numpy.savez; class names as "
             "numpy.array(names, dtype=str), not as objects"
         ) from error
-    suffixes = PARTS if "x_train" in stored else {"train": ""}
-    inputs: dict[str, Tensor] = {}
-    labels: dict[str, Array] = {}
-    for part, suffix in suffixes.items():
+    names = _read_names(stored["classes"], path) if "classes" in stored else ()
+    parts: dict[str, LabelledPart] = {}
+    for part, suffix in (PARTS if "x_train" in stored else {"train": ""}).items():
         x, y = f"x{suffix}", f"y{suffix}"
         if part != "train" and x not in stored and y not in stored:
             continue
@@ -44,17 +43,17 @@ def open_source(path: Path) -> Source:
                 f"{path} has ({', '.join(stored)}) and lacks {x if x not in stored else y}: "
                 "x_train y_train [x_val y_val] x_test y_test, or x y, are expected"
             )
-        inputs[part], labels[part] = to_inputs(stored[x], f"{x} of {path}"), stored[y]
-        _check_pair(stored[x], stored[y], names=(x, y), path=path)
-        if inputs[part].shape[1:] != inputs["train"].shape[1:]:
-            shapes = [tuple(inputs[name].shape[1:]) for name in (part, "train")]
+        if stored[y].ndim != 1 or stored[x].shape[:1] != stored[y].shape or not len(stored[y]):
+            raise UserError(
+                f"{path}: {x} has shape {stored[x].shape} and {y} {stored[y].shape}: "
+                "one label for each row is expected, and at least one row"
+            )
+        if part != "train" and stored[x].shape[1:] != stored["x_train"].shape[1:]:
+            shapes = [stored[name].shape[1:] for name in (x, "x_train")]
             raise UserError(f"{path}: a row of {x} is {shapes[0]}, one of x_train {shapes[1]}")
-    classes, numbers = _number_labels(labels, stored.get("classes"), path)
-    parts = {
-        part: Part.whole(MemoryStore(x, f"x{suffixes[part]} of {path.name}"), numbers[part])
-        for part, x in inputs.items()
-    }
-    return Source(classes, parts, unit="gap in the labels")
+        store = MemoryStore(to_inputs(stored[x], f"{x} of {path}"), f"{x} of {path.name}")
+        parts[part] = LabelledPart(store, stored[y].tolist(), f"{y} of {path}", names)
+    return join_parts(parts, config=config)
 
 
 def to_inputs(x: Array | Tensor, name: str) -> Tensor:
@@ -90,53 +89,9 @@ def _scale_to_bytes(x: Array, name: str) -> Array:
     return (255 * values).round().astype(np.uint8)
 
 
-def _check_pair(x: Array, y: Array, *, names: tuple[str, str], path: Path) -> None:
-    """Check that inputs and labels come in pairs."""
-    if y.ndim != 1 or len(x) != len(y) or not len(y):
-        raise UserError(
-            f"{path}: {names[0]} has shape {x.shape} and {names[1]} {y.shape}: "
-            "one label for each row is expected, and at least one row"
-        )
-    if y.dtype.kind not in "iuUS":
-        raise UserError(
-            f"{path}: {names[1]} is {y.dtype}: class numbers or class names are expected"
-        )
-
-
-def _number_labels(
-    labels: Mapping[str, Array], classes: Array | None, path: Path
-) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-    """Return the class names, and the labels of each part as class numbers."""
-    train = labels["train"]
-    if classes is not None:
-        names = _class_names(classes, path)
-    elif train.dtype.kind in "iu":
-        names = number_classes(torch.from_numpy(train.astype(np.int64)), f"y_train of {path}")
-    else:
-        names = _class_names(np.unique(train), path)
-    numbers = {name: number for number, name in enumerate(names)}
-    encoded = {}
-    for part, values in labels.items():
-        if (values.dtype.kind in "iu") != (train.dtype.kind in "iu"):
-            raise UserError(f"{path}: labels are numbers in one part and names in another")
-        if values.dtype.kind in "US":
-            texts = _to_texts(values)
-            unknown = next((text for text in texts if text not in numbers), None)
-            if unknown is not None:
-                raise UserError(f"{path}: y_{part} has the class '{unknown}', which is not known")
-            values = np.array([numbers[text] for text in texts])
-        encoded[part] = torch.from_numpy(values.astype(np.int64))
-    return names, encoded
-
-
-def _class_names(values: Array, path: Path) -> tuple[str, ...]:
+def _read_names(values: Array, path: Path) -> tuple[str, ...]:
     """Convert class names to text and check that they differ."""
-    names = tuple(_to_texts(values)) if values.ndim == 1 else ()
+    names = tuple(str(simplify(value)) for value in values.tolist()) if values.ndim == 1 else ()
     if not names or len(set(names)) < len(names):
         raise UserError(f"{path}: classes must be a row of different names, got {values!r}")
     return names
-
-
-def _to_texts(values: Array) -> list[str]:
-    """Convert labels to text; numpy's S type holds bytes."""
-    return [v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()]

@@ -116,7 +116,8 @@ def _open_pair(data: tuple[Any, ...], where: str, config: DataConfig) -> Labelle
             f"{where} have {len(images):,} images and {len(labels):,} labels: one label for each "
             "image is expected, and at least one"
         )
-    if isinstance(images, np.ndarray | Tensor) and images.dtype != object:
+    listed = isinstance(images, np.ndarray) and images.dtype.kind in "OU"  # of paths, for example
+    if isinstance(images, np.ndarray | Tensor) and not listed:
         inputs = to_inputs(images, where)
         return LabelledPart(MemoryStore(inputs, where), labels, where)
     pairs = list(zip(images, labels, strict=True))

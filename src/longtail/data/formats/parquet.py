@@ -28,7 +28,9 @@ from longtail.data.formats.folder import PARTS
 from longtail.data.labels import LabelledPart, join_parts
 from longtail.data.sources import Source
 
-SHARD = re.compile(r"(?P<word>[a-z]+)(-\d+-of-(?P<total>\d+)(-\w+)?)?\.parquet", re.IGNORECASE)
+SHARD = re.compile(
+    r"(?P<word>[a-z]+)(-(?P<number>\d+)-of-(?P<total>\d+)(-\w+)?)?\.parquet", re.IGNORECASE
+)
 """Name of a file of a part; a hash may follow the number of shards."""
 
 
@@ -56,22 +58,27 @@ def find_evaluated(root: Path) -> tuple[str, Path] | None:
 
 def find_parts(folder: Path) -> dict[str, list[Path]]:
     """Find the files of each part in `folder`; of two words for a part the first counts."""
+    files = _group_files(folder)
+    found = {part: [word for word in words if word in files] for part, words in PARTS.items()}
+    return {part: files[words[0]] for part, words in found.items() if words}
+
+
+def _group_files(folder: Path) -> dict[str, list[Path]]:
+    """Group the files in `folder` by the word that their names begin with."""
     files: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("*.parquet")):
         if match := SHARD.fullmatch(path.name):
             files.setdefault(match["word"].lower(), []).append(path)
-    found = {part: [word for word in words if word in files] for part, words in PARTS.items()}
-    return {part: files[words[0]] for part, words in found.items() if words}
+    return files
 
 
 def open_file(path: Path, *, config: DataConfig) -> Source:
     """Open one file with its shards as the training part; a training file with the other parts."""
     match = SHARD.fullmatch(path.name)
-    part = find_part(match["word"]) if match else None
-    beside = find_parts(path.parent) if part else {}
-    if part == "train" and path in beside["train"]:
+    word = match["word"].lower() if match else ""
+    if find_part(word) == "train" and path in (beside := find_parts(path.parent))["train"]:
         return open_source(beside, config=config)
-    shards = beside[part] if part and path in beside[part] else [path]
+    shards = _group_files(path.parent)[word] if match and match["total"] else [path]
     return open_source({"train": shards}, config=config)
 
 
@@ -173,13 +180,13 @@ def _read_shard(path: Path) -> Shard:
 
 
 def _check_complete(paths: Sequence[Path]) -> None:
-    """Check that no shard is missing: the name of each ends in their number."""
-    totals = {match["total"] for path in paths if (match := SHARD.fullmatch(path.name))}
-    total = totals.pop() if len(totals) == 1 else None
-    expected = int(total or 1)
-    if totals or len(paths) != expected:
+    """Check that every shard is there once: the name of each has its number and that of all."""
+    matches = [SHARD.fullmatch(path.name) for path in paths]
+    shards = {(int(m["total"] or 1), int(m["number"] or 0)) if m else (1, 0) for m in matches}
+    total = max(shards)[0]
+    if not len(shards) == len(paths) == total or min(shards)[0] < total:
         raise UserError(
             f"{paths[0].parent} has {len(paths)} files of this part, and {paths[0].name} is one of "
-            f"{expected} by its name: download those that are missing, or remove those that do not "
+            f"{total} by its name: download those that are missing, or remove those that do not "
             "belong to it"
         )

@@ -181,10 +181,23 @@ def _read_paths(table: Table, name: str) -> list[str]:
     return [str(os.fspath(value)).strip() for value in values]
 
 
+def _check_no_split(table: Table) -> None:
+    """Refuse a column that tells the parts apart by another name."""
+    for name, values in zip(table.names, table.columns, strict=True):
+        words = set(map(str, values))
+        parts = {find_part(word) for word in words}
+        if len(parts) > 1 and None not in parts:
+            raise UserError(
+                f"the column '{name}' of {table.where} has the words {', '.join(sorted(words))}: "
+                "rename it to 'split', or remove it to train on all rows"
+            )
+
+
 def _split_rows(table: Table) -> dict[str, list[int]]:
     """Return the rows of each part, by the words of the column `split`."""
     name = next((name for name in table.names if name.lower() == "split"), None)
     if name is None:
+        _check_no_split(table)
         return {"train": list(range(len(table.lines)))}
     rows: dict[str, list[int]] = {part: [] for part in PARTS}
     unknown: dict[str, list[int]] = {}
