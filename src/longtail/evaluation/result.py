@@ -17,7 +17,7 @@ from longtail.core.spreadsheets import format_rows
 from longtail.data.base import Data
 from longtail.evaluation import summary, tables
 from longtail.evaluation.accuracy import sweep
-from longtail.evaluation.alpha import cosines
+from longtail.evaluation.alpha import cosines, explain_choice
 from longtail.evaluation.metrics import Metrics, measure
 from longtail.evaluation.scoring import Evaluation
 from longtail.nn.heads import Head, NormalisedHead
@@ -155,6 +155,16 @@ class Result(Generic[Details]):
         return f"{self.method}{alpha} on {part}, seed {self.seed}"
 
     @property
+    def class_mean(self) -> float | None:
+        """Mean accuracy over the classes that have a test image."""
+        return tables.class_mean(self.per_class)
+
+    @property
+    def evaluated_on(self) -> str:
+        """The part that the figures are of: a key of `tables.PARTS`."""
+        return self.provenance.evaluated_on
+
+    @property
     def _splits(self) -> dict[str, float | None]:
         return {name: getattr(self, name) for name in tables.SPLITS}
 
@@ -179,8 +189,11 @@ class ClassifierResult(Result[ClassifierDetails]):
 
     metrics: Metrics
 
+    def __str__(self) -> str:
+        return summary.to_text(self.metrics, self.title, explain_choice(self.to_json()))
+
     def _repr_html_(self) -> str:
-        return summary.to_html(self.metrics, self.title)
+        return summary.to_html(self.metrics, self.title, explain_choice(self.to_json()))
 
 
 KEYS = (

@@ -203,7 +203,7 @@ def evaluate_own(
         choice = (stored["alpha"], stored["alpha_rule"])
     else:
         _check_has_alpha(opened)
-        choice = _choose_alpha(opened) if alpha == "auto" else (alpha, "fixed")
+        choice = _choose_alpha(opened) if alpha == "auto" else (alpha, "given")
     cost = ClassifierCost.from_json(stored)
     kept = ["logit_scale"] + (["rule", "strength", "candidates"] if alpha is None else [])
     chosen = {key: stored[key] for key in kept if key in stored}
