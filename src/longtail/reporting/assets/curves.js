@@ -22,7 +22,8 @@ function rankTicks() {
   }
   const names = order.map((c) => cut(page.names[c], width < 600 ? 16 : 26));
   const slanted = Math.max(...names.map((name) => name.length)) * 7 > Math.max(each, 11);
-  const every = Math.ceil((slanted ? 15 : 11) / each);
+  const least = slanted ? (width < 600 ? 26 : 15) : 11; // pixels between names
+  const every = Math.ceil(least / each);
   const xTicks = names.map((name, bin) => [middleOf(bin), name]).filter((_, bin) => bin % every === 0);
   return { xTicks, slanted };
 }
