@@ -99,7 +99,7 @@ def _find_run(model: Run | Predictor | Path | str) -> Run | None:
     if path.is_file() and path.suffix not in SUFFIXES:
         raise UserError(
             f"{path} is not a model: a model is the folder of a run, of longtail retrofit or of "
-            "save_pretrained, or a file that longtail export wrote (.safetensors, .onnx or .pt2). "
+            "save_pretrained, or a file that longtail export wrote (.safetensors or .onnx). "
             "Pass labelled data as --data"
         )
     exported = path.is_file() or path.suffix in SUFFIXES or (path / CONFIG).is_file()
