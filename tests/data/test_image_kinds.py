@@ -107,7 +107,7 @@ BROKEN = {
     "text": (b"<html>not found</html>", "not an image in a known format"),
     "half a png": (encode(RGB)[:400], "truncated"),
     "half a jpeg": (encode(RGB, "JPEG")[:800], "truncated|Premature|ended"),
-    "only a header": (encode(RGB, "JPEG")[:30], "Error|error|known format"),
+    "only a header": (encode(RGB, "JPEG")[:30], "Truncated|error|known format"),
 }
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import (
     average_precision_score,
@@ -60,6 +60,7 @@ def test_figures_agree_with_scikit_learn_with_classes_absent_from_either_side(
     target, guessed = labels.numpy(), logits.argmax(1).numpy()
     seen = np.bincount(target, minlength=8)
     present = np.flatnonzero(seen)
+    assume(len(present) > 1)
     undefined = {"labels": range(8), "zero_division": np.nan}
     p, r, f, _ = precision_recall_fscore_support(target, guessed, **undefined)
     for column, theirs in zip(("precision", "recall", "f1"), (p, r, f), strict=True):
@@ -82,6 +83,20 @@ def test_figures_agree_with_scikit_learn_with_classes_absent_from_either_side(
     )
     same([metrics.top5], [top_k_accuracy_score(target, logits.numpy(), k=5, labels=range(8))])
     assert (metrics.confusion == confusion_matrix(target, guessed, labels=range(8))).all()
+
+
+def test_classes_that_are_never_predicted_are_counted():
+    metrics = made(*predictions(0, absent={1}, never={0, 1, 4}))
+    assert metrics.never_predicted == 2
+    shown = "2 classes are never predicted: precision 0 in the averages"
+    assert shown in summary.to_text(metrics, "x") and shown in summary.to_html(metrics, "x")
+    assert "never predicted" not in summary.to_text(made(*predictions(0, 400)), "x")
+
+
+def test_a_single_class_has_only_recall():
+    metrics = made(*predictions(0, absent=set(range(7))))
+    assert metrics.macro == metrics.weighted == metrics.per_class[7]
+    assert metrics.macro == (None, metrics.accuracy.overall, None, None)
 
 
 def test_splits_sizes_and_confusions_agree_with_plain_loops():
@@ -221,8 +236,9 @@ def test_json_is_small_and_the_tables_hold_the_rest():
     assert whole["classes"][0]["class"] == "a" and len(whole["confusion"]) == 8
     assert list(whole["classes"][0]) == [
         *("class", "train_images", "accuracy", "test_images"),
-        *("precision", "recall", "f1", "average_precision"),
+        *("precision", "recall", "f1", "average_precision", "split"),
     ]
+    assert [row["split"] for row in whole["classes"]] == ["many"] * 2 + ["medium"] * 3 + ["few"] * 3
     assert repr(metrics).startswith("Metrics(overall ") and len(repr(metrics)) < 100
 
 

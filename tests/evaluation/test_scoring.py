@@ -33,7 +33,7 @@ def trained():
 
     train, held_out = draw(data.train.labels), draw(torch.tensor(LABELS))
     head.mean_feature.copy_(train.mean(0))
-    features = Features(train, held_out, HeldOut(held_out, torch.tensor(LABELS)))
+    features = Features(lambda: train, held_out, HeldOut(held_out, torch.tensor(LABELS)))
     return head, features, data
 
 

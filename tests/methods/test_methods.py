@@ -83,6 +83,7 @@ class TestRules:
         for x, z in zip(rows, logits.tolist(), strict=True):
             cosines = [reference.cos(x, mean) for mean in means]
             assert z.index(max(z)) == cosines.index(max(cosines))
+            close(torch.tensor(z), torch.tensor([16 * c for c in cosines]), rtol=1e-4, atol=1e-4)
 
     def test_they_share_the_baselines_training_and_leave_its_checkpoint_as_it_was(self, tmp_path):
         names = ["baseline", "decouple-joint", "decouple-ncm", "decouple-tau-norm"]

@@ -399,6 +399,24 @@ def test_with_bias_adds_to_the_total_and_again(kind):
         assert alone(x).dtype == torch.float32
 
 
+@every
+def test_scaled_multiplies_the_logits(kind):
+    head, x = trained(kind).eval(), torch.rand(3, 8)
+    before = head(x).detach()
+    scaled = head.scaled(2.5)
+    biased = head.with_bias(torch.arange(5.0))
+    assert_close(scaled(x), 2.5 * before)
+    assert_close(biased.scaled(2.5)(x), 2.5 * biased(x))
+    assert_close(scaled.scaled(0.4)(x), before)
+    assert_close(head(x).detach(), before)
+    assert not any(parameter.requires_grad for parameter in scaled.parameters())
+
+
+def test_a_head_that_takes_no_scale_is_named():
+    with pytest.raises(UserError, match="a MemoryHead takes no scale"):
+        MemoryHead(8, 5).scaled(2.0)
+
+
 def test_with_bias_keeps_the_strength_of_the_rule():
     head = AffineHead.of(torch.rand(5, 8), torch.rand(5), tau=0.5)
     assert head.with_bias(torch.rand(5)).tau == 0.5

@@ -366,6 +366,11 @@ def test_a_run_beside_the_data_names_the_classes_that_would_gain(tmp_path: Path,
     assert "more labels would help most" in str(audit) and "<circle" in audit.to_html()
     main(["audit", str(tmp_path / "x.npz"), "--run", str(tmp_path / "run")])
     assert capsys.readouterr().out == f"{audit}\n"
+    run.write("result.json", json.dumps(result | {"per_class": [0.0, 100.0, 0.0, 90.0, 95.0, 5.0]}))
+    loose = lt.audit(tmp_path / "x.npz", run=run)
+    assert "too loose to tell which classes more labels would help" in " ".join(str(loose).split())
+    assert "would help most here" not in str(loose) and "far below" not in str(loose)
+    assert "<circle" in loose.to_html() and "Largest gain" not in loose.to_html()
     np.savez(tmp_path / "other.npz", x=x, y=np.array(["p", "q"])[y % 2])
     with pytest.raises(lt.UserError, match="was trained on other classes than the data has"):
         lt.audit(tmp_path / "other.npz", run=run)

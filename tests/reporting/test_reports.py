@@ -16,7 +16,7 @@ from helpers import tiny_config, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
 from longtail.data.base import Data, Split
-from longtail.evaluation import tables
+from longtail.evaluation import scoring, tables
 from longtail.evaluation.slider import POSITIONS, SliderCounts
 from longtail.runs.compare import find_runs
 from longtail.runs.fit import fit_all
@@ -28,7 +28,7 @@ METHODS = ["baseline", "deconfound-tde"]
 
 def make_runs(out: Path, data: Data, names=METHODS, seeds=(0,), **options) -> list[Run]:
     options = {"backbone": "identity", "augment": "none", "epochs": 2, "alpha": 0.5, **options}
-    if names == ["baseline"]:
+    if names == ["baseline"] or options["alpha"] is None:
         del options["alpha"]
     return fit_all(tiny_config(**options), names, list(seeds), out=out, data=data)
 
@@ -555,6 +555,56 @@ def test_a_training_at_alpha_0_is_offered_and_drawn_once(chromium, tmp_path, dat
     assert options == ["deconfound, seed 0", "deconfound-tde, seed 0"]
     assert chromium.run("$('path').querySelectorAll('polyline').length") == 1
     assert chromium.run("$('path').querySelectorAll('circle').length") == 2  # their own alphas
+
+
+def make_auto(out: Path, data: Data, *rules: str) -> list[Run]:
+    """Runs of `auto`, whose seeds chose `rules`, and the training that they share with others."""
+    held = replace(data, val=data.test)
+    made = []
+    for seed, rule in enumerate(rules):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scoring, "find_best", lambda standings, rule=rule: rule)
+            made += make_runs(out / f"auto{seed}", held, ["auto"], seeds=(seed,), alpha=None)
+    return made
+
+
+def test_seeds_of_auto_are_one_method_whatever_rules_they_chose(tmp_path, data):
+    made = make_auto(tmp_path, data, "nearest-mean", "tde:1", "self-prior:1")
+    assert [run.result["heads"] for run in made] == [1, 2, 2]
+    (row,) = tables.rows([run.result for run in made])
+    assert (row.method, row.seeds, row.alpha) == ("auto", 3, "-, 1")
+    other = make_auto(tmp_path / "other", data, "nearest-mean")
+    (again,) = [{**run.result, "options": {"heads": "4"}} for run in other]
+    labels = [row.method for row in tables.rows([made[0].result, again])]
+    assert labels == ["auto, heads default", "auto, heads 4"]
+
+
+@needs_chromium
+def test_a_rule_without_alpha_has_a_line_of_its_own(chromium, tmp_path, data):
+    held = replace(data, val=data.test)
+    made = [
+        *make_auto(tmp_path, data, "nearest-mean"),
+        *make_runs(tmp_path / "tde", held, METHODS[1:]),
+    ]
+    assert len({run.result["training_id"] for run in made}) == 1
+    page = lt.report(made, tmp_path / "r.html")
+    captions = re.findall("<caption>([^<]*, (?:no alpha|alpha .*))</caption>", page.read_text())
+    assert captions == ["auto, no alpha", "deconfound-tde, alpha 0", "deconfound-tde, alpha 0.5"]
+    chromium.open(page)
+    lines = "paths.map(({ label, points }) => [label, points.length])"
+    assert chromium.run(lines) == [["deconfound-tde", len(POSITIONS)], ["auto", 2]]
+
+
+@needs_chromium
+def test_seeds_with_and_without_an_alpha_share_a_curve(chromium, tmp_path, data):
+    made = make_auto(tmp_path, data, "nearest-mean", "tde:1")
+    chromium.open(lt.report(made, tmp_path / "r.html"))
+    at_zero = (made[0].result["overall"] + made[1].result["sweep"]["0"]["overall"]) / 2
+    assert chromium.run("paths[0].figures[0][0]") == pytest.approx(at_zero, abs=1e-3)
+    assert chromium.run("paths.map(({ points }) => points.length)") == [len(POSITIONS)]
+    assert chromium.run("$('path').querySelectorAll('circle').length") == 1
+    assert chromium.run("document.querySelectorAll('#splits input').length") == 1
+    assert chromium.complaints() == []
 
 
 @needs_chromium

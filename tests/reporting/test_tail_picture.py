@@ -20,6 +20,13 @@ def test_bars_are_sorted_and_coloured_by_split() -> None:
     assert texts == ["100", "20", "150 training images", "b & <c>, 150", "d, 3"]
 
 
+def test_a_long_name_is_short_only_on_a_narrow_screen() -> None:
+    name = "Tomato leaf mosaic virus"
+    tree = ElementTree.fromstring(draw_tail(["a", name], [20, 3]))
+    texts = {text.get("class"): text.text for text in tree.iter(f"{SVG}text")}
+    assert texts["roomy"] == f"{name}, 3" and texts["narrow"] == "Tomato leaf mosai…, 3"
+
+
 def test_thousands_of_classes_share_bars() -> None:
     names = [f"class {number}" for number in range(8142)]
     tree = ElementTree.fromstring(draw_tail(names, list(range(8142, 0, -1))))

@@ -85,6 +85,25 @@ class TestWithAValidationPart:
         assert pinned.result["per_class"] == run.result["per_class"]
         assert "rule" not in pinned.result and pinned.result["options"] == {"rule": rule}
 
+    @pytest.mark.parametrize(
+        "rule", ["as-trained", "tde:1.5", "self-prior:0.25", "nearest-mean", "balanced-softmax"]
+    )
+    def test_the_shipped_model_has_the_likelihood_that_won(self, rule, tmp_path, monkeypatch):
+        """The scale that was fitted to the winner is in its head."""
+        let_win(monkeypatch, rule)
+        data = with_validation()
+        run = fit(tmp_path / "r", data, thorough=rule in auto.RIVALS)
+        assert run.result["logit_scale"] not in (0, 1)
+        logits = lt.load_model(run, device="cpu").logits(data.val.inputs)
+        losses = torch.nn.functional.cross_entropy(logits, data.val.labels, reduction="none")
+        by_class = [losses[data.val.labels == c].mean().item() for c in range(3)]
+        won = run.result["candidates"][rule]
+        assert sum(by_class) / 3 == pytest.approx(won["nll"], abs=1e-4)
+        certain = lt.load_model(run, device="cpu").logits(data.test.inputs).softmax(1).amax(1)
+        stored = run.predictions["probability"].to_pylist()
+        assert stored == pytest.approx(certain.tolist(), abs=1e-4)
+        check_doors(run, data)
+
 
 class TestWithoutOne:
     def test_a_tuning_run_chooses_and_everything_is_trained_on(self, tmp_path, caplog):

@@ -58,7 +58,8 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
     }
     result = run.result
     chosen = () if method.choice is None else ("candidates",)
-    assert tuple(result) == (*KEYS, *(("rule", *chosen) if name == "auto" else chosen))
+    auto = ("rule", *chosen, "logit_scale")
+    assert tuple(result) == (*KEYS, *(auto if name == "auto" else chosen))
     assert result["method"] == name and result["counts"] == [24, 12, 4]
     assert [record["epoch"] for record in run.metrics] == list(range(epochs))
     assert 0 <= result["overall"] <= 100 and result["many"] is None
@@ -104,7 +105,7 @@ def test_training_learns_and_evaluate_gives_the_same_result_again(tmp_path):
     assert run.result["overall"] > 60
     assert lt.evaluate(run, data=data).to_json() == run.result
     at_zero = lt.evaluate(run, data, 0.0)
-    assert at_zero.alpha == 0.0 and at_zero.alpha_rule == "fixed"
+    assert at_zero.alpha == 0.0 and at_zero.alpha_rule == "given"
     swept = lt.sweep(run, [0.0, 0.5], data=data)
     assert swept[0.0].overall == at_zero.overall
     assert swept[0.5].overall == pytest.approx(run.result["overall"], rel=1e-5)

@@ -92,7 +92,7 @@ def test_data_made_in_memory_keeps_its_name(project, monkeypatch):
     monkeypatch.chdir(project.parent)
     run = lt.fit(tiny_data(), "cosine", out=project / "x", resume=True, **words)
     assert run.finished
-    with pytest.raises(lt.UserError, match=r"tiny does not exist.*data=load"):
+    with pytest.raises(lt.UserError, match=r"trained on data in memory \('tiny'\)"):
         lt.evaluate(run)
 
 

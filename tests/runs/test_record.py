@@ -81,7 +81,7 @@ def test_runs_and_results_show_themselves_in_a_notebook(run, named, tmp_path):
     assert repr(result).startswith("ClassifierResult(deconfound-tde at alpha 1 on the test part")
     assert len(repr(result)) < 200
     for page in (run._repr_html_(), result._repr_html_()):
-        assert page.startswith("<table>") and "deconfound-tde" in page
+        assert page.startswith("<table ") and "deconfound-tde" in page
         assert "<b>" not in page
     assert "unfinished" in Run(tmp_path)._repr_html_()
     (run.folder / "result.json").rename(tmp_path / "result.json")

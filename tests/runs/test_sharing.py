@@ -10,9 +10,11 @@ from helpers import tiny_config, tiny_data
 from interrupted import without_clock
 from longtail import methods
 from longtail.evaluation.result import own_seconds
+from longtail.runs import reopen as reopening
 from longtail.runs.fit import fit_all, run_jobs
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job, plan
+from longtail.runs.reopen import evaluate_own
 
 
 class Counting:
@@ -111,3 +113,54 @@ def test_a_second_stage_pays_for_the_first_too(tmp_path):
     run_jobs([crt], data=data, others=[baseline])
     first, both = own_seconds(baseline.run.result), own_seconds(crt.run.result)
     assert both > first
+
+
+def test_a_frozen_network_sees_each_part_once_whatever_the_methods_and_seeds(tmp_path, monkeypatch):
+    import timm
+
+    from longtail.training import features, trainer
+
+    network, seen = timm.create_model("test_efficientnet"), []
+    torch.save(network.state_dict(), tmp_path / "x.pth")
+
+    def record(model, split, *args, **options):
+        seen.append(len(split))
+        return extract(model, split, *args, **options)
+
+    extract = features.extract
+    for module in (features, trainer):
+        monkeypatch.setattr(module, "extract", record)
+    options = {
+        "backbone": "test_efficientnet",
+        "weights": str(tmp_path / "x.pth"),
+        "crop_size": 64,
+        "augment": "resized-crop",
+    }
+    config, data = tiny_config(freeze=True, epochs=1, **options), tiny_data(counts=(24, 12, 8))
+    runs = fit_all(config, ["baseline", "auto"], [0, 1], out=tmp_path / "r", data=data)
+    tuned = 5 + 2 + 2  # held out of 24, 12 and 8
+    assert sorted(seen) == sorted([44, len(data.test), 44 - tuned, tuned])
+    alone = tiny_config(freeze=True, epochs=1, seed=1, **options)
+    (other,) = fit_all(alone, ["auto"], [1], out=tmp_path / "alone", data=data)
+    assert same(runs[-1], other)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("deconfound-tde", ["test"]), ("auto", ["test", "train"])]
+)
+def test_an_evaluation_reads_the_training_images_only_for_a_rule(
+    name, parts, tmp_path, monkeypatch
+):
+    data = tiny_data()
+    options = {"rule": "nearest-mean"} if name == "auto" else {}
+    (run,) = fit_all(tiny_config(**options), [name], [0], out=tmp_path, data=data)
+    seen = []
+
+    def record(model, split, *args, **kinds):
+        seen.append("train" if split is data.train else "test")
+        return extract(model, split, *args, **kinds)
+
+    extract = reopening.extract
+    monkeypatch.setattr(reopening, "extract", record)
+    assert evaluate_own(run, data=data).to_json() == run.result
+    assert seen == parts

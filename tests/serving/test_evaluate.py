@@ -66,7 +66,8 @@ class TestOtherData:
     def test_a_subset_of_the_classes_and_unknown_ones(self, place, run, caplog):
         found = lt.evaluate(run, place / "other")
         assert isinstance(found, ModelEvaluation)
-        assert found.evaluated_on == "test" and found.model == "run" and found.data == "other"
+        assert found.model == "deconfound-tde, seed 0"
+        assert found.evaluated_on == "test" and found.data == "other"
         assert found.unknown == {"CAT": 1, "zebra": 2}
         assert "left out the images of 2 classes that the model does not know" in caplog.text
         assert "'CAT' (1; Did you mean 'cat'?), 'zebra' (2)" in caplog.text
@@ -92,10 +93,36 @@ class TestOtherData:
         assert lt.evaluate(run, everything).metrics.seen == (0, 1, 0)
         assert lt.evaluate(run, everything / "train").metrics.seen == (1, 1, 0)
 
+    def test_it_has_the_words_of_a_result(self, place, run):
+        own, other = lt.evaluate(run), lt.evaluate(run, place / "photos" / "test")
+        words = ("overall", "many", "medium", "few", "class_mean", "per_class", "counts", "alpha")
+        for word in words:
+            assert getattr(own, word) == getattr(other, word), word
+        assert (own.evaluated_on, other.evaluated_on) == ("test", "all")
+
+    def test_an_image_that_a_table_names_and_that_is_missing_is_left_out(
+        self, place, run, tmp_path, caplog
+    ):
+        files = sorted((place / "other" / "test" / "ant").glob("*.png"))
+        rows = [f"{path},ant" for path in [*files, tmp_path / "gone.png"]]
+        (tmp_path / "rows.csv").write_text("\n".join(["path,label", *rows]))
+        found = lt.evaluate(run, tmp_path / "rows.csv")
+        assert found.metrics.seen == (3, 0, 0)
+        assert found.unreadable == {str(tmp_path / "gone.png"): "it does not exist"}
+        assert "left out 1 of 4 images" in caplog.text
+        (tmp_path / "rows.csv").write_text("path,label\nant/0.png,ant\n")
+        with pytest.raises(UserError, match="pass the folder as --root"):
+            lt.evaluate(run, tmp_path / "rows.csv")
+        found = lt.evaluate(run, tmp_path / "rows.csv", root=place / "other" / "test")
+        assert found.metrics.seen == (1, 0, 0)
+
     def test_one_image_of_one_class(self, tmp_path, run):
         found = lt.evaluate(run, write(tmp_path / "one", cat=1))
         assert found.metrics.sizes["overall"] == (1, 1)
-        assert "one" in repr(found) and "<table>" in found._repr_html_()
+        for scored in (found.metrics.macro, found.metrics.weighted, found.metrics.per_class[2]):
+            assert scored == (None, found.overall, None, None)
+        assert "with images of a single class, only recall has a meaning" in str(found)
+        assert "one" in repr(found) and "<table " in found._repr_html_()
 
     def test_unreadable_images_are_named_and_left_out(self, tmp_path, run, caplog):
         folder = write(tmp_path / "other", ant=2, bee=1)
@@ -208,9 +235,25 @@ class TestBadInput:
         with pytest.raises(UserError, match=r"classes are 0, 1, 2 and 7 more"):
             lt.evaluate(run, "digits-lt")
 
+    def test_labels_that_are_numbers_or_in_another_case(self, tmp_path, run):
+        with pytest.raises(UserError, match="Its labels are numbers: replace them by the names"):
+            lt.evaluate(run, "digits-lt")
+        other = write(tmp_path / "other", ANT=1, Bee=1)
+        with pytest.raises(UserError, match="They differ only in upper and lower case"):
+            lt.evaluate(run, other)
+
+    def test_a_file_that_is_no_model(self, tmp_path, place, run):
+        (tmp_path / "some.csv").write_text("path,label\n")
+        with pytest.raises(UserError, match=r"some.csv is not a model: .* labelled data as --data"):
+            lt.evaluate(tmp_path / "some.csv")
+
+    def test_a_folder_of_runs_names_them(self, place):
+        with pytest.raises(UserError, match=r"is not a run.* It holds \d runs?: .*run"):
+            lt.evaluate(place)
+
     def test_data_without_labels(self, tmp_path, run):
         (tmp_path / "a.png").write_bytes(b"")
-        with pytest.raises(UserError, match="class folders"):
+        with pytest.raises(UserError, match="needs labels: .* longtail predict MODEL"):
             lt.evaluate(run, tmp_path)
         (tmp_path / "test" / "ant").mkdir(parents=True)
         with pytest.raises(UserError, match="no image under .*test"):
@@ -254,7 +297,8 @@ class TestCommand:
     def test_other_data(self, place, capsys):
         cli.main(["eval", str(place / "run"), "--data", str(place / "other")])
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == "run at alpha 1 on the test part of other"
+        assert lines[0] == "deconfound-tde, seed 0 at alpha 1 on the test part of other"
+        assert lines[-1] == "alpha 1, fixed before training"
         assert lines[2].split()[:3] == ["overall", "2", "5"]
 
     def test_json_has_everything(self, place, capsys):
@@ -271,9 +315,7 @@ def print_tables(folder: Path, data, capsys) -> list[str]:
     if data is None:
         cli.main(["eval", str(folder)])
     else:
-        from longtail.cli.evaluate import print_metrics
-
-        print_metrics(lt.evaluate(folder, data).metrics)
+        print(lt.evaluate(folder, data))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     return lines

@@ -289,7 +289,7 @@ def test_trainings_of_one_network_share_its_features():
 
     data, config = tiny_data(), tiny_config(freeze=True)
     jobs = plan.plan(config, ["baseline", "deconfound"], [0, 1], Path("unused"))
-    replicas = _build_replicas(jobs, lambda job: data, launch(config.machine))
+    replicas = _build_replicas(jobs, lambda job: data, launch(config.machine), {})
     shared = [replica.batches for replica in replicas]
     assert shared[0] is shared[1] and shared[2] is shared[3] and shared[0] is not shared[2]
     assert replicas[0].features(data.train) is shared[0].source  # computed once

@@ -3,20 +3,12 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from longtail.cli.arguments import parse_number
-from longtail.cli.output import is_first_process, print_lines
-from longtail.core.names import shorten
-
-if TYPE_CHECKING:
-    from longtail.evaluation.metrics import Metrics
-    from longtail.evaluation.result import ClassifierResult
-
-WIDEST = 28
-"""Characters of a class name that are printed, so that a line fits 80 columns."""
+from longtail.cli.output import is_first_process
 
 
 @dataclass(frozen=True)
@@ -32,6 +24,8 @@ class Eval:
     data: str | None = None
     """Labelled data of the same classes, by name: its test part is evaluated, else its validation
     part, else all of it. By default the run's own data; if that has moved, its new location."""
+    root: Path | None = None
+    """Folder that the paths of a table or list in --data are relative to, if not its own."""
     json: bool = False
     """Print everything as JSON, with a row for each class and the confusion matrix."""
 
@@ -43,40 +37,12 @@ class Eval:
     def run(self) -> None:
         """Print tables or JSON."""
         from longtail.evaluation.result import round_floats
-        from longtail.serving.evaluate import ModelEvaluation, evaluate
+        from longtail.serving.evaluate import evaluate
 
         alpha = self.alpha if self.alpha in (None, "auto") else parse_number("--alpha", self.alpha)
-        result = evaluate(self.model, self.data, alpha)  # type: ignore[arg-type]
+        result = evaluate(self.model, self.data, alpha, root=self.root)  # type: ignore[arg-type]
         if self.json:
             print(json.dumps(result.to_json() | round_floats(result.metrics.tables())))
             return
-        print_lines([result.title], [])
-        print_metrics(result.metrics)
-        if not isinstance(result, ModelEvaluation):
-            _print_choice(result, given=isinstance(alpha, float))
-
-
-def print_metrics(metrics: "Metrics") -> None:
-    """Print the tables of an evaluation."""
-    from longtail.evaluation import summary
-
-    print_lines(*summary.split_table(metrics))
-    print_lines([""], [])
-    print_lines(*summary.average_table(metrics))
-    if metrics.confusions:
-        header, rows = summary.confusion_table(metrics)
-        print_lines([""], [])
-        print_lines(header, [[_shorten(cell) for cell in row] for row in rows])
-
-
-def _shorten(cell: Any) -> Any:
-    return shorten(cell, WIDEST) if isinstance(cell, str) else cell
-
-
-def _print_choice(result: "ClassifierResult", *, given: bool) -> None:
-    """Print how alpha, or what a rule chose, was chosen."""
-    from longtail.evaluation.alpha import RULES, describe_choice
-
-    if result.alpha_rule and is_first_process():
-        option, value, rule = describe_choice(result.to_json())
-        print(f"{option} {value}, {'as given' if given else RULES[rule]}")
+        if is_first_process():
+            print(result)

@@ -4,8 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from longtail.core.names import make_printable
-from longtail.core.notebook import Cell, format_cell
+from longtail.core.notebook import Cell, format_lines
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
@@ -39,10 +38,7 @@ def print_lines(header: Sequence[str], lines: Iterable[Sequence[Cell]]) -> None:
     """Print a plain table with aligned columns, on rank 0 only; None as a dash."""
     if not is_first_process():
         return
-    rows = [header, *([make_printable(format_cell(cell)) for cell in line] for line in lines)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(map(str.ljust, row, widths)).rstrip())
+    print("\n".join(format_lines(header, lines)))
 
 
 def is_first_process() -> bool:

@@ -26,6 +26,8 @@ class EvaluatedPart:
     """The part: `test`, else `val`, else `all` of the data."""
     classes: tuple[str, ...]
     part: Part
+    missing: tuple[str, ...] = ()
+    """Images that a table names and that do not exist."""
 
     @staticmethod
     def of_source(source: Source, name: str) -> "EvaluatedPart":

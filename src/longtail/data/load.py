@@ -140,13 +140,19 @@ def open_evaluated(data: Any, config: DataConfig) -> EvaluatedPart:
     """
     if isinstance(data, Data):
         return EvaluatedPart.of_data(data)
-    found = _find_evaluated(data)
+    found, missing = _find_evaluated(data), list[str]()
+    if found and isinstance(found[1], table.Table):
+        rows, missing = table.leave_out_missing(found[1], config)
+        found = found[0], rows
     source, name, _ = _open(found[1] if found else data, config)
     Problems(source.problems).raise_all()
     for warning in source.warnings:
         log.warning("%s", warning)
     opened = EvaluatedPart.of_source(source, name)
-    return replace(opened, name=name_data(data), evaluated_on=found[0]) if found else opened
+    if not found:
+        return opened
+    named = replace(opened, name=name_data(data), evaluated_on=found[0])
+    return replace(named, missing=tuple(missing))
 
 
 def _find_evaluated(data: Any) -> tuple[str, Any] | None:
@@ -157,7 +163,8 @@ def _find_evaluated(data: Any) -> tuple[str, Any] | None:
     if os.fspath(data) and path.is_dir():
         return parquet.find_evaluated(path) or folder.find_evaluated(path)
     if path.suffix.lower() in table.SUFFIXES and path.is_file():
-        return table.find_evaluated(table.read_csv(path))
+        rows = table.read_csv(path)
+        return table.find_evaluated(rows) or ("all", rows)
     return None
 
 

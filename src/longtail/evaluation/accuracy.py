@@ -31,6 +31,13 @@ class Scores:
             return self.total
         return self.total - alpha * self.indirect
 
+    def scaled(self, factor: float) -> "Scores":
+        """Return the scores times `factor`."""
+        if factor == 1:
+            return self
+        indirect = None if self.indirect is None else factor * self.indirect
+        return Scores(factor * self.total, indirect, self.labels)
+
 
 @dataclass(frozen=True)
 class Accuracy:

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 RULES = {
     "fixed": "fixed before training",
+    "given": "as given",
     "held-out": "chosen on held-out data for the best mean class accuracy",
     "held-out likelihood": "chosen on held-out data for the best class-balanced likelihood",
     "label-free": "set without labels: 1 / mean cos(x, d)",
@@ -120,6 +121,14 @@ def label_free_alpha(mean_cos: float) -> float:
     A mean cosine of at most 0.1 means that there is no common direction to remove: alpha is 0.
     """
     return 0.0 if mean_cos <= 0.1 else min(3.0, 1 / mean_cos)
+
+
+def explain_choice(result: Mapping[str, Any]) -> str:
+    """The chosen option, its value and how it was chosen, in words; empty if nothing was open."""
+    if not result.get("alpha_rule"):
+        return ""
+    option, value, rule = describe_choice(result)
+    return f"{option} {value}, {RULES[rule]}"
 
 
 def describe_choice(result: Mapping[str, Any]) -> tuple[str, str, str]:

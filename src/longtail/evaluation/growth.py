@@ -16,6 +16,8 @@ LEAST_COUNTS = 3
 """Classes with a known accuracy, and different numbers of images among them, that a fit needs."""
 FAR = 1.5
 """Spreads below the curve from which a class is far below it."""
+LOOSEST = 25.0
+"""Spread, in percent, up to which a curve ranks classes: their distances hide its rise beyond."""
 SOFT = 10.0
 """Distance from the curve, in percent, beyond which a class pulls less than its square."""
 
@@ -31,6 +33,11 @@ class AccuracyCurve:
     """Standard deviation of the classes around the curve, in percent."""
     classes: int
     """Number of classes it was fitted to."""
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the classes lie close enough to the curve to rank them by it."""
+        return self.spread <= LOOSEST
 
     def at(self, images: float) -> float:
         """Accuracy to expect of a class with this many training images."""

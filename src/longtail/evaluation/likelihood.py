@@ -28,6 +28,12 @@ class Fit(NamedTuple):
     scale: float
     """The fitted factor of the logits, an inverse temperature; 0 if they explain nothing."""
 
+    @property
+    def usable_scale(self) -> float:
+        """The factor to ship; 1 if the images set no limit to it, in six digits as results have."""
+        found = 0 < self.scale < 0.99 * 2**LARGEST
+        return float(f"{self.scale:.6g}") if found else 1.0
+
 
 @torch.no_grad()
 def fit_likelihood(logits: Tensor, labels: Tensor) -> Fit:

@@ -93,6 +93,11 @@ class Metrics:
         return tables.class_mean(self.accuracy.per_class)
 
     @property
+    def never_predicted(self) -> int:
+        """Number of classes with test images that no image was taken for."""
+        return len(set(self.labels.tolist()) - set(self.predictions.tolist()))
+
+    @property
     def confusion(self) -> Array:
         """Test images by their class (rows) and the predicted class (columns), (C, C)."""
         from sklearn.metrics import confusion_matrix
@@ -117,9 +122,11 @@ class Metrics:
         """List the figures of each class: a row of per_class.csv."""
         columns = (self.classes, self.counts, self.accuracy.per_class, self.seen, self.per_class)
         names = ("class", "train_images", "accuracy", "test_images")
+        splits = ClassCounts(self.counts).splits
+        split_of = {number: name for name, group in splits.items() for number in group}
         return [
-            {**dict(zip(names, row, strict=True)), **scored._asdict()}
-            for *row, scored in zip(*columns, strict=True)
+            {**dict(zip(names, row, strict=True)), **scored._asdict(), "split": split_of[number]}
+            for number, (*row, scored) in enumerate(zip(*columns, strict=True))
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -151,6 +158,10 @@ def measure(logits: Tensor, labels: Tensor, counts: ClassCounts, classes: Sequen
     hits = np.bincount(target[predictions == target], minlength=len(classes))
     top_hits = np.bincount(target[in_top], minlength=len(classes))
     per_class = _score_classes(probabilities, predictions, target, seen)
+    macro, weighted = _average(per_class, np.sign(seen)), _average(per_class, seen)
+    if (seen > 0).sum() == 1:  # no image of another class can be taken for it
+        per_class = tuple(map(_keep_recall, per_class))
+        macro, weighted = _keep_recall(macro), _keep_recall(weighted)
     has_top = len(classes) > TOP and len(target) > 0
     every = {"overall": range(len(classes)), **counts.splits}
     sizes = {
@@ -164,8 +175,8 @@ def measure(logits: Tensor, labels: Tensor, counts: ClassCounts, classes: Sequen
         sizes=sizes,
         seen=tuple(seen.tolist()),
         per_class=per_class,
-        macro=_average(per_class, np.sign(seen)),
-        weighted=_average(per_class, seen),
+        macro=macro,
+        weighted=weighted,
         top5=100 * float(in_top.mean()) if has_top else None,
         intervals={
             **bootstrap(hits, seen, counts.splits),
@@ -251,6 +262,11 @@ def _score_classes(
         precision, recall, f1 = (None if np.isnan(value) else 100 * value for value in row)
         scored.append(Scored(precision, recall, f1, area))
     return tuple(scored)
+
+
+def _keep_recall(scored: Scored) -> Scored:
+    """Drop the figures that need images of other classes."""
+    return Scored(None, scored.recall, None, None)
 
 
 def _average_precision(positive: Array, scores: Array) -> float:

@@ -17,7 +17,7 @@ from longtail.core.spreadsheets import format_rows
 from longtail.data.base import Data
 from longtail.evaluation import summary, tables
 from longtail.evaluation.accuracy import sweep
-from longtail.evaluation.alpha import cosines
+from longtail.evaluation.alpha import cosines, explain_choice
 from longtail.evaluation.metrics import Metrics, measure
 from longtail.evaluation.scoring import Evaluation
 from longtail.nn.heads import Head, NormalisedHead
@@ -155,6 +155,16 @@ class Result(Generic[Details]):
         return f"{self.method}{alpha} on {part}, seed {self.seed}"
 
     @property
+    def class_mean(self) -> float | None:
+        """Mean accuracy over the classes that have a test image."""
+        return tables.class_mean(self.per_class)
+
+    @property
+    def evaluated_on(self) -> str:
+        """The part that the figures are of: a key of `tables.PARTS`."""
+        return self.provenance.evaluated_on
+
+    @property
     def _splits(self) -> dict[str, float | None]:
         return {name: getattr(self, name) for name in tables.SPLITS}
 
@@ -179,8 +189,11 @@ class ClassifierResult(Result[ClassifierDetails]):
 
     metrics: Metrics
 
+    def __str__(self) -> str:
+        return summary.to_text(self.metrics, self.title, explain_choice(self.to_json()))
+
     def _repr_html_(self) -> str:
-        return summary.to_html(self.metrics, self.title)
+        return summary.to_html(self.metrics, self.title, explain_choice(self.to_json()))
 
 
 KEYS = (
@@ -247,8 +260,13 @@ def make_result(
     alpha: tuple[float | None, str],
     cost: ClassifierCost,
     chosen: Mapping[str, Any],
+    *,
+    mean_cos: float | None = None,
 ) -> ClassifierResult:
-    """Make the result of one method at one alpha, which comes with the rule that chose it."""
+    """Make the result of one method at one alpha, which comes with the rule that chose it.
+
+    A known `mean_cos` saves the features of the training images.
+    """
     head, scores = evaluation.head, evaluation.scores
     metrics = measure(scores.at(alpha[0] or 0.0), scores.labels, data.counts, data.classes)
     figures = metrics.accuracy
@@ -272,7 +290,7 @@ def make_result(
             versions=versions(),
             git=commit(),
         ),
-        details=_classifier_details(data, evaluation, recipe["files"]),
+        details=_classifier_details(data, evaluation, recipe["files"], mean_cos),
         cost=cost,
         chosen={**chosen, **({"recipe": config.recipe_name} if config.recipe_name else {})},
         metrics=metrics,
@@ -280,12 +298,13 @@ def make_result(
 
 
 def _classifier_details(
-    data: Data, evaluation: Evaluation, files: Mapping[str, Any]
+    data: Data, evaluation: Evaluation, files: Mapping[str, Any], mean_cos: float | None
 ) -> ClassifierDetails:
     head, features, scores = evaluation.head, evaluation.features, evaluation.scores
-    mean_cos = class_cos = None
+    class_cos = None
     if isinstance(head, NormalisedHead):
-        mean_cos = cosines(head, features.train).mean().item()
+        if mean_cos is None:
+            mean_cos = cosines(head, features.train).mean().item()
         class_cos = class_means(cosines(head, features.evaluated), scores.labels, len(data.classes))
     return ClassifierDetails(
         ratio=data.ratio,

@@ -6,6 +6,7 @@ Shapes: N images, D features.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from torch import Tensor
@@ -24,17 +25,22 @@ logger = logging.getLogger(__name__)
 class Features:
     """Features of every part of a data set; the test images are read once."""
 
-    train: Tensor  # (N, D)
+    extract_train: Callable[[], Tensor]
     evaluated: Tensor  # (N, D), of the part that results are reported on
     held_out: HeldOut | None
 
+    @cached_property
+    def train(self) -> Tensor:
+        """Features (N, D) of the training images, which are extracted where they are needed."""
+        return self.extract_train()
+
 
 def extract_parts(data: Data, extract: Callable[[Split], Tensor]) -> Features:
-    """Extract features of every part once."""
+    """Extract features of every part once, those of the training images when they are needed."""
     held_out = HeldOut(extract(data.val), data.val.labels) if data.val is not None else None
-    train, same = extract(data.train), data.evaluated is data.val
+    same = data.evaluated is data.val
     evaluated = held_out.features if held_out and same else extract(data.evaluated)
-    return Features(train, evaluated, held_out)
+    return Features(partial(extract, data.train), evaluated, held_out)
 
 
 @dataclass(frozen=True)
@@ -45,21 +51,31 @@ class Evaluation:
     """The trained head, after the method's rule."""
     features: Features
     scores: Scores
-    """Scores of the evaluated part."""
+    """Scores of the evaluated part by the shipped head."""
     held_out: Scores | None
+    scale: float = 1.0
+    """Factor of the logits that a choice of the rule fitted to held-out images."""
+
+    @property
+    def shipped(self) -> Head:
+        """The head with the scale, whose probabilities are those of the scores."""
+        return self.head if self.scale == 1 else self.head.scaled(self.scale)
 
 
-def score_parts(method: Method, head: Head, features: Features, data: Data) -> Evaluation:
+def score_parts(
+    method: Method, head: Head, features: Features, data: Data, scale: float = 1.0
+) -> Evaluation:
     """Apply the method's rule to `head`, and score `features` with the head that it returns.
 
-    A normalised head gets the alpha of the method, which its saved state then holds.
+    A normalised head gets the alpha of the method, which its saved state then holds. `scale` is
+    the factor of the logits that are shipped.
     """
     head = _apply_rule(method, head, features, data)
     if isinstance(head, NormalisedHead):
         head.alpha = method.alpha or 0.0
-    scores = score(head, features.evaluated, data.evaluated.labels)
-    held_out = score(head, *features.held_out) if features.held_out else None
-    return Evaluation(head, features, scores, held_out)
+    scores = score(head, features.evaluated, data.evaluated.labels).scaled(scale)
+    held_out = score(head, *features.held_out).scaled(scale) if features.held_out else None
+    return Evaluation(head, features, scores, held_out, scale)
 
 
 def score_flips(
@@ -70,7 +86,7 @@ def score_flips(
     `mirrored` are the features (N, D) of the mirror images of the evaluated part.
     """
     plain = evaluation.scores
-    other = score(evaluation.head, mirrored, plain.labels)
+    other = score(evaluation.head, mirrored, plain.labels).scaled(evaluation.scale)
     logits = (plain.at(alpha or 0.0) + other.at(alpha or 0.0)) / 2
     figures = accuracy(logits, plain.labels, counts)
     return {**figures.splits(), "class_mean": figures.class_mean}

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from longtail.core.notebook import Cell, html_table
+from longtail.core.names import count_noun, shorten
+from longtail.core.notebook import Cell, format_lines, html_table
 from longtail.evaluation.metrics import COVERAGE, Interval, Metrics
 
 SHOWN = 5
 """Confusions that a summary shows."""
+WIDEST = 28
+"""Characters of a class name that a text shows, so that a line fits 80 columns."""
 
 
 class Table(NamedTuple):
@@ -52,9 +55,34 @@ def confusion_table(metrics: Metrics, most: int = SHOWN) -> Table:
     return Table(["class", "taken for", "images", "of the class"], rows)
 
 
-def to_html(metrics: Metrics, title: str) -> str:
+def describe_averages(metrics: Metrics) -> str:
+    """Say what the averages count as 0 or leave out; empty if there is nothing to say."""
+    if metrics.sizes["overall"].classes == 1:
+        return "with images of a single class, only recall has a meaning"
+    number = metrics.never_predicted
+    if not number:
+        return ""
+    classes = count_noun(number, "class is", "classes are")
+    return f"{classes} never predicted: precision 0 in the averages"
+
+
+def to_text(metrics: Metrics, title: str, choice: str = "") -> str:
+    """Show all three tables as text, and how alpha or a rule was chosen."""
+    lines = [title, *format_lines(*split_table(metrics)), ""]
+    lines += format_lines(*average_table(metrics))
+    lines += filter(None, [describe_averages(metrics)])
+    if metrics.confusions:
+        header, rows = confusion_table(metrics)
+        shown = [[shorten(c, WIDEST) if isinstance(c, str) else c for c in row] for row in rows]
+        lines += ["", *format_lines(header, shown)]
+    return "\n".join([*lines, *filter(None, [choice])])
+
+
+def to_html(metrics: Metrics, title: str, choice: str = "") -> str:
     """Show all three tables as HTML."""
-    titles = {title: split_table, "averages over the classes": average_table}
+    averages = filter(None, ["averages over the classes", describe_averages(metrics)])
+    titles = {"; ".join(filter(None, [title, choice])): split_table}
+    titles["; ".join(averages)] = average_table
     if metrics.confusions:
         titles["most frequent confusions"] = confusion_table
     return "".join(html_table(*make(metrics), text) for text, make in titles.items())

@@ -47,6 +47,8 @@ METHOD_SETTINGS = (
     *("focal_gamma", "eql_share"),
 )
 """Settings that belong to single methods, so that a comparison of methods need not share them."""
+HEAD_SETTINGS = ("heads", "tau", "gamma")
+"""Settings of the shipped head, which may differ between the seeds of `auto`."""
 HEADER = ("method", "alpha", "seeds")
 """Names of the first columns; the accuracies follow."""
 
@@ -82,7 +84,8 @@ def group_seeds(results: Iterable[Mapping[str, Any]]) -> list[SeedGroup]:
 
 def _row_settings(result: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
     """All settings of a result except its seed and values chosen for that seed."""
-    fields = {name: result[name] for name in ROW_FIELDS if name in result}
+    chosen = HEAD_SETTINGS if "rule" in result else ()  # those of the head that this seed shipped
+    fields = {name: result[name] for name in ROW_FIELDS if name in result and name not in chosen}
     if result.get("alpha_rule") == "fixed":
         fields["alpha"] = result["alpha"]
     elif result.get("alpha_rule") and result["alpha"] is None:
@@ -91,7 +94,8 @@ def _row_settings(result: Mapping[str, Any], options: Iterable[str]) -> dict[str
     settings = {name: value for part in parts for name, value in result.get(part, {}).items()}
     settings.pop("evaluate_on", None)  # same as evaluated_on
     # a result's own field takes precedence over an option
-    settings |= {n: result["options"].get(n, "default") for n in options if n not in result}
+    own = result.keys() - set(chosen)
+    settings |= {n: result["options"].get(n, "default") for n in options if n not in own}
     return settings | fields
 
 

@@ -30,6 +30,8 @@ from longtail.nn.ops import product
 
 TAUS = tuple(i / 10 for i in range(11))
 """Values that `auto` tries: 0 to 1 in steps of 0.1."""
+COSINE_TAU = 16.0
+"""Scale of the cosines of `decouple-ncm`: that of the paper's cosine classifiers."""
 KANG = Paper("Kang et al.", 2020, "1910.09217")
 TWO_STAGE = CausalReading(rebalances=True, effect="NDE")
 
@@ -96,10 +98,14 @@ def _reset_head(model: Model, features: Tensor, labels: Tensor, counts: ClassCou
 
 @torch.no_grad()
 def use_class_means(inputs: RuleInputs) -> Head:
-    """Return the cosine classifier whose weights are the class means."""
+    """Return the cosine classifier whose weights are the class means.
+
+    Its logits have the scale of the trained head, or that of the paper's cosine classifiers:
+    cosines alone lie so close together that every class would be about equally probable.
+    """
     means = compute_centroids(inputs.features, inputs.labels, len(inputs.counts))
     head = FoldedHead(means.shape[1], len(means)).to(means)
-    head.weight.copy_(F.normalize(means))
+    head.weight.copy_(getattr(inputs.head, "tau", COSINE_TAU) * F.normalize(means))
     return head.eval()
 
 

@@ -11,6 +11,7 @@ de-confounded (0, gamma). Since N is a product, the logits are one matrix produc
 features and weights.
 """
 
+import copy
 import math
 from numbers import Real
 from typing import TYPE_CHECKING, Any, final
@@ -190,6 +191,12 @@ class NormalisedHead(FloatBuffers, Head):
     def with_bias(self, bias: Tensor) -> Head:
         """Return the folded head at alpha 0 with `bias` (C,) added to its logits."""
         return self.folded(0.0).with_bias(bias)
+
+    def scaled(self, factor: float) -> Head:
+        """Return a copy in eval mode with the logits of this one times `factor`: another tau."""
+        head = copy.deepcopy(self).requires_grad_(False)
+        head.tau = factor * self.tau
+        return head.eval()
 
     def extra_repr(self) -> str:
         alpha = "unknown" if self.alpha.is_meta else round(self.alpha.item(), 6)

@@ -70,6 +70,12 @@ class Head(nn.Module):
             "normalised head"
         )
 
+    def scaled(self, factor: float) -> "Head":
+        """Return a frozen head whose logits are those of this one times `factor`, above 0."""
+        raise UserError(
+            f"a {type(self).__name__} takes no scale: it needs a linear or a normalised head"
+        )
+
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)}" for name in self.repr_fields)
 
@@ -94,6 +100,9 @@ class LinearHead(Head):
 
     def with_bias(self, bias: Tensor) -> Head:
         return AffineHead.of(self.weight, bias)
+
+    def scaled(self, factor: float) -> Head:
+        return AffineHead.of(factor * self.weight)
 
 
 @final
@@ -127,6 +136,12 @@ class FoldedHead(Head):
     def with_bias(self, bias: Tensor) -> Head:
         head, bias = copy.deepcopy(self), bias.detach().to(self.weight)
         head.bias = bias.clone() if self.bias is None else self.bias + bias
+        return head
+
+    def scaled(self, factor: float) -> Head:
+        head = copy.deepcopy(self)
+        head.weight.mul_(factor)
+        head.bias = None if self.bias is None else factor * self.bias
         return head
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
@@ -164,6 +179,9 @@ class AffineHead(Head):
 
     def with_bias(self, bias: Tensor) -> Head:
         return AffineHead.of(self.weight, self.bias + bias.to(self.bias), self.tau)
+
+    def scaled(self, factor: float) -> Head:
+        return AffineHead.of(factor * self.weight, factor * self.bias, self.tau)
 
 
 def check_heads(dim: int, heads: int) -> None:

@@ -127,6 +127,12 @@ def describe_item(inspection: Inspection, finding: Finding, item: Item) -> str:
     return make_printable(text)
 
 
+TOO_LOOSE = (
+    ": too loose to tell which classes more labels would help. The number of images does not "
+    "explain the accuracies; train longer, or look at the classes one by one"
+)
+
+
 def describe_outlook(outlook: RunOutlook) -> Iterator[str]:
     """Describe the curve of a run and the classes that would gain most."""
     yield ""
@@ -136,6 +142,8 @@ def describe_outlook(outlook: RunOutlook) -> Iterator[str]:
         yield "too few classes with an accuracy to fit accuracy against training images"
         return
     yield describe_curve(outlook)
+    if not curve.ranks:
+        return
     yield "more labels would help most here (gain of the curve from twice as many images):"
     yield from _list_outlooks(outlook.classes[:MOST_NAMES])
     if outlook.far_below:
@@ -150,6 +158,7 @@ def describe_curve(outlook: RunOutlook) -> str:
     return (
         f"accuracy = {curve.ceiling:.1f} - {curve.drop:.1f} n^-{curve.power:.2f} for n training "
         f"images, ± {curve.spread:.1f} over {curve.classes:,} classes"
+        + ("" if curve.ranks else TOO_LOOSE)
     )
 
 

@@ -56,13 +56,14 @@ def _collect_mistakes(group: Group) -> dict[str, Any]:
 def _collect_run(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> dict[str, Any]:
     trainings = [other.result["training_id"] for other in runs]
     training = run.result["training_id"]
+    removes = any(r.result["alpha"] and r.result["training_id"] == training for r in runs)
     return {
         "name": run.name,
         "group": run.group,
         "training": trainings.index(training),
         "alpha": run.result["alpha"],
         # a run at alpha 0 stays there if the TDE run of its training is on the page too
-        "follows": bool(run.result["alpha"]) or trainings.count(training) == 1,
+        "follows": bool(run.result["alpha"]) or not removes,
         "loss": [[r["epoch"] + 1, float(f"{r['loss']:.5g}")] for r in run.run.metrics],
         "ownHits": run.slider.own_hits,
         "hits": run.slider.hits,

@@ -30,7 +30,7 @@ class RunOutlook:
     classes: tuple[ClassOutlook, ...]
     """Classes with an accuracy, the largest gain first; empty without a curve."""
     far_below: tuple[ClassOutlook, ...]
-    """Classes far below the curve, the farthest first."""
+    """Classes far below the curve, the farthest first; empty if the curve is too loose."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the outlook as JSON values."""
@@ -55,5 +55,5 @@ def study_run(run: Run | Path | str, known: Collection[str]) -> RunOutlook:
         evaluated_on=PARTS[result["evaluated_on"]],
         curve=curve,
         classes=tuple(classes),
-        far_below=tuple(list_far_below(curve, classes)) if curve else (),
+        far_below=tuple(list_far_below(curve, classes)) if curve and curve.ranks else (),
     )

@@ -128,7 +128,7 @@ def describe_confusion(group: Group, groups: Sequence[Group]) -> dict[str, Any]:
     trainings = {run.result["training_id"] for run in group}
     repeated = any(
         trainings == {run.result["training_id"] for run in other}
-        and not any(run.result["alpha"] for run in other)
+        and all(run.result["alpha"] == 0 for run in other)  # a rule without alpha has another head
         for other in groups
     )
     before = any(alphas) and not repeated

@@ -16,8 +16,13 @@ HEIGHT, TOP, BOTTOM = 240, 16, 24
 """Pixels of the picture, above the bars and below them."""
 MOST = 300
 """Bars that a screen can show; more classes share bars."""
-LONGEST = 18
-"""Letters of a class name on the axis; two of them fit 390 pixels."""
+LONGEST, LONGEST_NARROW = 60, 18
+"""Letters of a class name on the axis, and on a narrow screen; two of them fit 390 pixels."""
+NARROW = """<style>
+.tail .narrow { display: none }
+@media (max-width: 44rem) { .tail .narrow { display: inline } .tail .roomy { display: none } }
+</style>"""
+"""Shows the names that fit the screen."""
 AXIS = "stroke: var(--line, #999)"
 TEXT = "font-size: 12px; fill: var(--soft, currentColor)"
 
@@ -33,17 +38,31 @@ def draw_tail(names: Sequence[str], counts: Sequence[int]) -> str:
     base = HEIGHT - BOTTOM
     lines.append(f'<line x1="0" x2="100%" y1="{base}" y2="{base}" style="{AXIS}"/>')
     lines.append(f'<text x="0" y="12" style="{TEXT}">{largest:,} training images</text>')
-    for place, anchor, number in ((0, "start", order[0]), (100, "end", order[-1])):
-        lines.append(
-            f'<text x="{place}%" y="{HEIGHT - 8}" text-anchor="{anchor}" '
-            f'style="{TEXT}">{escape(shorten(names[number], LONGEST))}, {counts[number]:,}</text>'
-        )
+    lines += [_draw_name(order[0], "0", "start", names, counts)]
+    lines += [_draw_name(order[-1], "100%", "end", names, counts)]
     inside = "\n".join(lines)
     label = f"Training images of {len(counts)} classes, {largest} to {min(counts)}"
     return (
         f'<svg class="tail" role="img" aria-label="{label}" width="100%" height="{HEIGHT}" '
         f'style="height: {HEIGHT}px" xmlns="http://www.w3.org/2000/svg">\n{inside}\n</svg>'
     )
+
+
+def _draw_name(
+    number: int, x: str, anchor: str, names: Sequence[str], counts: Sequence[int]
+) -> str:
+    """Draw the name of a class and its images below the axis; a long name also in short."""
+    place = f'x="{x}" y="{HEIGHT - 8}" text-anchor="{anchor}"'
+    kinds = {"roomy": LONGEST, "narrow": LONGEST_NARROW}
+    shown = {kind: shorten(names[number], most) for kind, most in kinds.items()}
+    if shown["roomy"] == shown["narrow"]:
+        del shown["narrow"]
+    texts = [
+        f'<text class="{kind if len(shown) > 1 else ""}" {place} '
+        f'style="{TEXT}">{escape(name)}, {counts[number]:,}</text>'
+        for kind, name in shown.items()
+    ]
+    return "".join([NARROW, *texts] if len(shown) > 1 else texts)
 
 
 def _draw_bar(

@@ -23,7 +23,7 @@ from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Run
 from longtail.runs.packing import on_cuda
 from longtail.runs.plan import Job, resolve
-from longtail.runs.train import train_jobs
+from longtail.runs.train import Shared, train_jobs
 from longtail.training.loop import Progress
 from longtail.training.trainer import Trainer
 
@@ -44,6 +44,8 @@ class Decision:
     """The training that it belongs to: the job's own, or that of a rival that won."""
     chosen: Mapping[str, Any] = field(default_factory=dict)
     """The open option with its value, and the standing of every candidate, for the result."""
+    scale: float = 1.0
+    """Factor of the logits under which the held-out part has the likelihood of the winner."""
 
 
 def decide(
@@ -53,21 +55,29 @@ def decide(
     data: Data,
     progress: Progress | None,
     finished: dict[str, Trainer],
+    shared: Shared,
 ) -> Decision:
     """Choose the open option of `job`, which `replica` was trained for on `data`.
 
     Jobs that share a training also share `finished`, the trainings that a choice needs beside it.
+    All trainings of a command share `shared`.
     """
     choice = job.method.choice
     if choice is None:
         has_alpha = job.method.alpha is not None and job.method.rule is None
         return Decision(job.method, "fixed" if has_alpha else "", replica)
     own = features.held_out is not None and data.test is not None
-    tuning = data if own else _hold_out(data)
+    tuning = data if own else _hold_out(data, shared)
     images = 0 if tuning.val is None else len(tuning.val)
     if images < max(1, choice.least_images * len(data.classes)):
         return _decide_without(job, choice, replica, features, images)
-    train = partial(_train_beside, fabric=replica.fabric, progress=progress, finished=finished)
+    train = partial(
+        _train_beside,
+        fabric=replica.fabric,
+        progress=progress,
+        finished=finished,
+        shared=shared,
+    )
     trainer = replica
     if not own:
         _announce_tuning(choice, replica.fabric)
@@ -89,14 +99,18 @@ def decide(
         winner = trainers[name] if own else train(rivals[name], f"rivals/{name}", data)
     if choice.option == "alpha" and value == 0 and replica.fabric.global_rank == 0:
         log_no_gain(images)
-    chosen = _describe(choice.option, value, standings)
-    return Decision(job.with_choice(value), "held-out likelihood", winner, chosen)
+    chosen, scale = _describe(choice.option, value, standings), 1.0
+    if choice.option == "rule":  # other choices leave the scale that the head was trained with
+        chosen["logit_scale"] = scale = standings[value].fit.usable_scale
+    return Decision(job.with_choice(value), "held-out likelihood", winner, chosen, scale)
 
 
-def _hold_out(data: Data) -> Data:
+def _hold_out(data: Data, shared: Shared) -> Data:
     """Return `data` with a part of each training class as its validation part, and no test part."""
-    rest, held = hold_out(data.train, TUNING_FRACTION)
-    return replace(data, train=rest, val=held, test=None)
+    if id(data) not in shared.tuning:
+        rest, held = hold_out(data.train, TUNING_FRACTION)
+        shared.tuning[id(data)] = data, replace(data, train=rest, val=held, test=None)
+    return shared.tuning[id(data)][1]
 
 
 def _decide_without(
@@ -144,6 +158,7 @@ def _train_beside(
     fabric: Fabric,
     progress: Progress | None,
     finished: dict[str, Trainer],
+    shared: Shared,
 ) -> Trainer:
     """Train `job` on `data` in a folder inside its run, or take it from `finished`."""
     name = job.training_id(data)
@@ -154,7 +169,7 @@ def _train_beside(
         cuda, weights = on_cuda(fabric), job.weights_id
         inner.run.begin(job.config, overwrite=False, cuda=cuda, weights_id=weights)
     fabric.barrier()
-    training = train_jobs([inner], lambda _: data, fabric, progress)
+    training = train_jobs([inner], lambda _: data, fabric, progress, shared=shared)
     for error in training.failed.values():
         raise error
     finished[name] = training.replicas[0]

@@ -21,7 +21,7 @@ from longtail.runs import plan as planning
 from longtail.runs.folder import Run
 from longtail.runs.plan import DataOf, Job
 from longtail.runs.record import evaluate_training
-from longtail.runs.train import train_jobs
+from longtail.runs.train import Shared, train_jobs
 from longtail.training.launch import explain_out_of_memory, launch
 from longtail.training.loop import Progress
 from longtail.training.model import fit_weights
@@ -155,14 +155,16 @@ def run_jobs(
                 cuda, weights = packing.on_cuda(fabric), job.weights_id
                 job.run.begin(job.config, overwrite=overwrite, cuda=cuda, weights_id=weights)
 
-    folders = [job.run.folder for job in unfinished]
+    folders, shared = [job.run.folder for job in unfinished], Shared()
     with _name_resume_command(jobs), hold_folders(folders, fabric, begin):
         for reuse in (False, True):  # the first stage of some is the whole training of others
             part = [job for job in unfinished if bool(job.method.first) is reuse]
             for groups in packing.schedule(part, data_of, replicas, others):
                 first = groups[0][0]
                 with explain_out_of_memory(first.config, data_of(first), fabric, len(groups)):
-                    for job in _train_and_evaluate(groups, data_of, fabric, progress, others):
+                    for job in _train_and_evaluate(
+                        groups, data_of, fabric, progress, others, shared
+                    ):
                         if on_result and fabric.global_rank == 0:
                             on_result(job)
     return [job.run for job in jobs]
@@ -185,9 +187,11 @@ def _train_and_evaluate(
     fabric: Fabric,
     progress: Progress | None,
     others: Sequence[Job],
+    shared: Shared,
 ) -> Iterator[Job]:
     """Train one job of each group side by side, then evaluate every job of each group."""
-    training = train_jobs([group[0] for group in groups], data_of, fabric, progress, others)
+    firsts = [group[0] for group in groups]
+    training = train_jobs(firsts, data_of, fabric, progress, others, shared)
     for group, replica in zip(groups, training.replicas, strict=True):
         if replica not in training.failed:
             yield from evaluate_training(group, training, replica, data_of, progress)

@@ -24,9 +24,16 @@ from longtail.core.notebook import html_table
 from longtail.core.options import Settings, differences
 from longtail.core.spreadsheets import restore_cell
 from longtail.data import load as data_sets
+from longtail.evaluation import tables
 from longtail.evaluation.predictions import NAME, read_table
 from longtail.runs.checkpoint import read_checkpoint, write_checkpoint
-from longtail.runs.places import find_reason, make_absolute, map_paths, resolve
+from longtail.runs.places import (
+    describe_runs_below,
+    explain_missing,
+    make_absolute,
+    map_paths,
+    resolve,
+)
 
 FILES = (
     *("result.json", "per_class.csv", "sweep.csv", "slider.json", "report.html"),
@@ -61,9 +68,11 @@ class Folder(ABC, Generic[C]):
         if not self.finished:
             return html_table(["state"], [["unfinished"]], repr(self))
         result = self.result
-        names = ("method", "data", "seed", "alpha", "overall", "many", "medium", "few")
         alpha = result["alpha"] if result["alpha"] is None else f"{result['alpha']:g}"
-        cells = {**result, "alpha": alpha}
+        mean = tables.class_mean(result["per_class"])
+        cells = {**result, "alpha": alpha, tables.CLASS_MEAN: mean}
+        chosen = ("rule",) if "rule" in result else ()
+        names = ("method", *chosen, "data", "seed", "alpha", *tables.SPLITS, tables.CLASS_MEAN)
         return html_table(names, [[cells[name] for name in names]], repr(self))
 
     @staticmethod
@@ -75,14 +84,19 @@ class Folder(ABC, Generic[C]):
     def open(cls, folder: Path | str | Self) -> Self:
         """Open a run that exists, finished or not."""
         run = folder if isinstance(folder, cls) else cls(cast(Path | str, folder))
-        if not (run.folder / "config.yaml").exists():
-            raise UserError(
-                f"{run.folder} is not a run: it has no config.yaml. "
-                f"A run is the --out folder of {cls.command}; several methods or seeds have one "
-                "each at OUT/METHOD/sSEED"
-            )
+        run._check_is_run()
         _ = run.config  # refuses a run of another kind
         return run
+
+    def _check_is_run(self) -> None:
+        """Refuse a folder that no training has begun, and name the runs below it."""
+        if (self.folder / "config.yaml").exists():
+            return
+        raise UserError(
+            f"{self.folder} is not a run: it has no config.yaml. A run is the --out folder of "
+            f"{self.command}; several methods or seeds have one each at OUT/METHOD/sSEED"
+            f"{describe_runs_below(self.folder)}"
+        )
 
     @property
     def config(self) -> C:
@@ -100,6 +114,7 @@ class Folder(ABC, Generic[C]):
     def result(self) -> dict[str, Any]:
         """The content of result.json, which is written when the run is finished."""
         if not self.finished:
+            self._check_is_run()
             raise UserError(f"{self.folder} has not finished: continue it with {self.resume_line}")
         path = self.folder / "result.json"
         try:
@@ -163,7 +178,8 @@ class Folder(ABC, Generic[C]):
         """Names of the classes in the order of their labels."""
         path = self.folder / "per_class.csv"
         try:
-            with path.open(newline="") as file:
+            # a spreadsheet may have saved it again, with a byte order mark
+            with path.open(newline="", encoding="utf-8-sig") as file:
                 return [restore_cell(row["class"]) for row in csv.DictReader(file)]
         except (FileNotFoundError, KeyError, ValueError):
             raise UserError(
@@ -225,11 +241,7 @@ class Folder(ABC, Generic[C]):
 
     def missing_data(self, error: UserError) -> UserError:
         """Return the error for a run whose data cannot be loaded because of `error`."""
-        reason = find_reason(error, self.config, self.is_path)
-        return UserError(
-            f"the data of {self.folder} cannot be loaded: {reason}. If the data has moved, pass "
-            "--data PATH, or in Python data=load(...)"
-        )
+        return explain_missing(self.folder, error, self.config, self.is_path)
 
     def remove(self) -> None:
         """Delete the files of a run, and nothing else that lies beside them."""
@@ -248,7 +260,7 @@ class Folder(ABC, Generic[C]):
     def write(self, name: str, content: str) -> None:
         """Write a text file whole or not at all."""
         with replace_atomically(self.folder / name) as path:
-            path.write_text(content)
+            path.write_text(content, encoding="utf-8")
 
     def save_checkpoint(self, content: Mapping[str, Any]) -> None:
         """Replace last.pt; the previous one stays until the new one is on disk."""

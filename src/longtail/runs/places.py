@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longtail.core.config import PRETRAINED
-from longtail.core.errors import SeveralErrors, UserError
+from longtail.core.errors import SeveralErrors, UserError, list_some
+from longtail.core.names import count_noun
 from longtail.core.options import Settings
 from longtail.data.decoding.image_store import UnreadableError
 
@@ -48,7 +49,31 @@ def exists(path: Path) -> bool:
     return any(os.path.exists(each) for each in (name, name.rpartition(":")[0]))
 
 
-def find_reason(error: UserError, config: Any, is_path: IsPath) -> str:
+def describe_runs_below(folder: Path) -> str:
+    """Return a sentence that names the runs in `folder`; empty if there are none."""
+    files = (
+        file for depth in ("*", "*/*", "*/*/*") for file in folder.glob(f"{depth}/config.yaml")
+    )
+    inner = {"tuning", "rivals"}
+    runs = sorted(str(file.parent) for file in files if not inner & set(file.parts[-3:]))
+    return f". It holds {count_noun(len(runs), 'run')}: {list_some(runs)}" if runs else ""
+
+
+def explain_missing(folder: Path, error: UserError, config: Any, is_path: IsPath) -> UserError:
+    """Return the error for the run in `folder` whose data cannot be loaded because of `error`."""
+    own = str(config.data)
+    if own and is_path(own) and not os.path.isabs(own):  # a run stores other paths as absolute
+        return UserError(
+            f"{folder} was trained on data in memory ('{own}'): pass it in Python, as in "
+            "evaluate(run, data=...)"
+        )
+    return UserError(
+        f"the data of {folder} cannot be loaded: {_find_reason(error, config, is_path)}. If the "
+        "data has moved, pass --data PATH, or in Python data=load(...)"
+    )
+
+
+def _find_reason(error: UserError, config: Any, is_path: IsPath) -> str:
     """Return why the data of `config` cannot be loaded: its images, a missing path, or `error`."""
     errors = error.errors if isinstance(error, SeveralErrors) else [error]
     if found := [each.found for each in errors if isinstance(each, UnreadableError)]:

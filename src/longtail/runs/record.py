@@ -50,14 +50,16 @@ def evaluate_training(
         if id(data) not in extracted:
             began = time.perf_counter()
             features = scoring.extract_parts(data, replica.features)
+            _ = features.train  # the jobs of a training share the time that this takes
             extracted[id(data)] = features, time.perf_counter() - began
         features, extraction_seconds = extracted[id(data)]
         began = time.perf_counter() - extraction_seconds  # as if the job were alone
-        decision = decide(job, replica, features, data, progress, finished)
+        decision = decide(job, replica, features, data, progress, finished, training.shared)
         method, winner = decision.method, decision.trainer
         if winner is not replica:
             features = scoring.extract_parts(data, winner.features)
-        evaluation = scoring.score_parts(method, winner.model.head, features, data)
+        trained = winner.model.head
+        evaluation = scoring.score_parts(method, trained, features, data, decision.scale)
         alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
         chosen = dict(decision.chosen)
         if job.config.flips:
@@ -79,9 +81,10 @@ def evaluate_training(
             if job is not group[0]:
                 job.run.write_metrics(group[0].run.metrics)
             job.run.save_model(winner.model.state_dict())
-            if method.rule is not None:
-                job.run.save_model(evaluation.head.state_dict(), "head.safetensors")
-            blueprint = Blueprint.of(job.config, evaluation.head, data)
+            shipped = evaluation.shipped
+            if method.rule is not None or not isinstance(shipped, type(trained)):
+                job.run.save_model(shipped.state_dict(), "head.safetensors")
+            blueprint = Blueprint.of(job.config, shipped, data)
             job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
             slider = count_for_slider(evaluation.scores, data.counts, alpha)
             logits = evaluation.scores.at(alpha or 0.0)

@@ -72,20 +72,27 @@ class OpenRun:
     def evaluation(self) -> Evaluation:
         """Features and scores of every part of its data, with the head at the run's own alpha."""
         features = extract_parts(self.data, self.features)
-        evaluation = score_parts(self.method, self.model.head, features, self.data)
+        evaluation = score_parts(
+            self.method, self.model.head, features, self.data, self._logit_scale
+        )
         self._set_alpha(evaluation.head)
         return evaluation
 
     @cached_property
     def head(self) -> Head:
-        """The head after the method's rule, at the run's own alpha.
+        """The shipped head: after the method's rule, at the run's own alpha and scale.
 
         Only a rule needs the features of all data, which can take minutes.
         """
         if self.method.rule:
-            return self.evaluation.head
-        self._set_alpha(self.model.head)
-        return self.model.head
+            return self.evaluation.shipped
+        head, scale = self.model.head, self._logit_scale
+        self._set_alpha(head)
+        return head if scale == 1 else head.scaled(scale)
+
+    @property
+    def _logit_scale(self) -> float:
+        return float(self.job.run.result.get("logit_scale", 1.0))  # older results have none
 
     def _set_alpha(self, head: Head) -> None:
         if isinstance(head, NormalisedHead):
@@ -196,14 +203,15 @@ def evaluate_own(
         choice = (stored["alpha"], stored["alpha_rule"])
     else:
         _check_has_alpha(opened)
-        choice = _choose_alpha(opened) if alpha == "auto" else (alpha, "fixed")
+        choice = _choose_alpha(opened) if alpha == "auto" else (alpha, "given")
     cost = ClassifierCost.from_json(stored)
-    kept = ("rule", "strength", "candidates") if alpha is None else ()
+    kept = ["logit_scale"] + (["rule", "strength", "candidates"] if alpha is None else [])
     chosen = {key: stored[key] for key in kept if key in stored}
     if opened.job.config.flips:
         mirrored = opened.mirrored_features(opened.data.evaluated)
         chosen["flips"] = score_flips(opened.evaluation, mirrored, choice[0], opened.data.counts)
-    return make_result(opened.job.config, opened.data, opened.evaluation, choice, cost, chosen)
+    made = opened.job.config, opened.data, opened.evaluation
+    return make_result(*made, choice, cost, chosen, mean_cos=stored.get("mean_cos"))
 
 
 def _choose_alpha(opened: OpenRun) -> tuple[float, str]:

@@ -2,26 +2,37 @@
 
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric import Fabric
 
-from longtail.core.config import TrainConfig
+from longtail.core.config import Config, TrainConfig
 from longtail.core.errors import UserError
 from longtail.core.interrupt import defer_interrupt
+from longtail.data.base import Data
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
 from longtail.runs.packing import find_trained_run, on_cuda
 from longtail.runs.plan import DataOf, Job
-from longtail.training.batches import Batches, identify_batches, place
+from longtail.training.batches import Batches, FeatureBatches, identify_batches, place
 from longtail.training.features import place_features
 from longtail.training.loop import Progress, Stopwatch, train
 from longtail.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the trainings of one command share, whatever their method and seed."""
+
+    frozen: dict[Hashable, FeatureBatches] = field(default_factory=dict)
+    """Features of frozen networks, which are extracted once."""
+    tuning: dict[int, tuple[Data, Data]] = field(default_factory=dict)
+    """Data for tuning runs by the id of the data that it was made of, which comes first."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,7 @@ class FinishedTraining:
     """Over all replicas together."""
     clock: Stopwatch
     """Seconds of training, also of those before an interruption; without the last evaluation."""
+    shared: Shared
 
 
 def train_jobs(
@@ -43,13 +55,15 @@ def train_jobs(
     fabric: Fabric,
     progress: Progress | None,
     others: Sequence[Job] = (),
+    shared: Shared | None = None,
 ) -> FinishedTraining:
     """Train `jobs` side by side, from their checkpoints or from finished runs of `others`.
 
     The first Ctrl-C finishes and saves the epoch before it raises: the middle of an epoch cannot be
     resumed.
     """
-    replicas = _build_replicas(jobs, data_of, fabric)
+    shared = shared or Shared()
+    replicas = _build_replicas(jobs, data_of, fabric, shared.frozen)
     done = _restore(jobs, replicas, fabric, others)
     progress = progress if fabric.global_rank == 0 else None
     if progress:
@@ -99,7 +113,7 @@ def train_jobs(
         )
     clock.stop()
     images = images_until(max(replica.epochs for replica in replicas))
-    return FinishedTraining(replicas, failed, images / clock.seconds, clock)
+    return FinishedTraining(replicas, failed, images / clock.seconds, clock, shared)
 
 
 def _is_true_on_any_rank(flag: bool, fabric: Fabric) -> bool:
@@ -141,7 +155,9 @@ def _restore(
     return done
 
 
-def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> list[Trainer]:
+def _build_replicas(
+    jobs: Sequence[Job], data_of: DataOf, fabric: Fabric, frozen: dict[Hashable, FeatureBatches]
+) -> list[Trainer]:
     """Build a trainer for each job; jobs with the same images and crops share their batches."""
     placed: dict[Any, Batches] = {}
     replicas = []
@@ -149,16 +165,27 @@ def _build_replicas(jobs: Sequence[Job], data_of: DataOf, fabric: Fabric) -> lis
         data, train = data_of(job), job.config.train
         views = job.method.views
         key = identify_batches(data, train, views)
-        if train.freeze:  # features are shared by all that have network, weights and images alike
-            seen = TrainConfig(crop_size=train.crop_size)
-            key = (key, repr(replace(job.config, method="", options={}, train=seen)))
-        if key not in placed and train.freeze:
-            placed[key] = place_features(job.config, job.method, data, fabric)
-        elif key not in placed:
-            placed[key] = place(data, train, job.config.machine, fabric.device, views)
+        batches: Batches
+        if train.freeze:
+            key = _identify_features(job.config, key)
+            if key not in frozen:
+                frozen[key] = place_features(job.config, job.method, data, fabric)
+            batches = frozen[key]
+        else:
+            if key not in placed:
+                placed[key] = place(data, train, job.config.machine, fabric.device, views)
+            batches = placed[key]
         fresh = not job.run.has_checkpoint
-        replicas.append(Trainer(job.config, job.method, data, placed[key], fabric, fresh=fresh))
+        replicas.append(Trainer(job.config, job.method, data, batches, fabric, fresh=fresh))
     return replicas
+
+
+def _identify_features(config: Config, batches: Hashable) -> Hashable:
+    """Return a value that trainings share if network, weights and images are alike."""
+    seen = TrainConfig(crop_size=config.train.crop_size)
+    alike = replace(config, method="", options={}, train=seen, adaptive=(), recipe_name="")
+    # the seed draws the weights of a network that starts without any
+    return batches, repr(replace(alike, seed=0) if config.weights else alike)
 
 
 def _score_held_out(replica: Trainer) -> dict[str, float | None] | None:

@@ -5,11 +5,11 @@ Classes are matched by name. Images are prepared as the model's description says
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,79 +19,33 @@ from longtail.core.errors import UserError, list_some, suggest
 from longtail.core.progress import log_progress
 from longtail.data.base import ClassCounts
 from longtail.data.evaluated import EvaluatedPart
-from longtail.data.load import open_evaluated
-from longtail.evaluation import summary, tables
-from longtail.evaluation.metrics import Metrics, measure
-from longtail.evaluation.result import ClassifierResult, round_floats, short_name
+from longtail.data.formats.folder import list_images
+from longtail.data.load import is_named, open_evaluated
+from longtail.evaluation.alpha import explain_choice
+from longtail.evaluation.metrics import measure
+from longtail.evaluation.result import ClassifierResult, short_name
 from longtail.methods.base import Auto
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.runs.reopen import evaluate_own, find_own_data
+from longtail.serving.evaluation import ModelEvaluation as ModelEvaluation
 from longtail.serving.predictor import BATCH, Predictor, load_model
 from longtail.serving.read import CONFIG
 
 logger = logging.getLogger(__name__)
 
-PARTS = {"test": "the test part", "val": "the validation part", "all": "all images"}
-"""Parts of other data that a model may be evaluated on, in words."""
 SUFFIXES = (".safetensors", ".onnx", ".pt2", ".pt", ".pth", ".pkl", ".ckpt")
 """Suffixes of model files; those that `load_model` refuses have its explanation."""
 SHOWN = 10
 """Classes or files that a warning names."""
 
 
-@dataclass(frozen=True, repr=False)
-class ModelEvaluation:
-    """The figures of a model on other labelled data than a run's own."""
-
-    model: str
-    """Name of the run or file; the method of a model that was loaded already."""
-    data: str
-    evaluated_on: str
-    """The part of the data: a key of `PARTS`."""
-    alpha: float | None
-    metrics: Metrics
-    """All figures; splits are those of the model's own training images."""
-    unknown: Mapping[str, int]
-    """Images of each class that the model does not know, which were left out."""
-    unreadable: Mapping[str, str]
-    """Unreadable images, which were left out, and the reasons."""
-
-    def __repr__(self) -> str:
-        figures = tables.describe_splits(self.metrics.accuracy.splits())
-        return f"ModelEvaluation({self.title}: {figures})"
-
-    def _repr_html_(self) -> str:
-        return summary.to_html(self.metrics, self.title)
-
-    @property
-    def title(self) -> str:
-        """Model, alpha, part and data in words."""
-        alpha = "" if self.alpha is None else f" at alpha {self.alpha:g}"
-        return f"{self.model}{alpha} on {PARTS[self.evaluated_on]} of {self.data}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON with the keys of result.json, as far as they apply."""
-        figures = self.metrics.accuracy
-        plain = {
-            "model": self.model,
-            "data": self.data,
-            "alpha": self.alpha,
-            "evaluated_on": self.evaluated_on,
-            **figures.splits(),
-            "counts": self.metrics.counts,
-            "per_class": figures.per_class,
-            **self.metrics.to_json(),
-            "unknown": dict(self.unknown),
-            "unreadable": dict(self.unreadable),
-        }
-        return cast(dict[str, Any], round_floats(plain))
-
-
 def evaluate(
     model: Run | Predictor | Path | str,
     data: Any = None,
     alpha: Auto | None = None,
+    *,
+    root: Path | str | None = None,
 ) -> ClassifierResult | ModelEvaluation:
     """Evaluate a model on labelled data; nothing is written.
 
@@ -106,6 +60,7 @@ def evaluate(
             run's own data was moved, its place.
         alpha: a number, or None for the model's own. For a run on its own data also `auto`: chosen
             on held-out data that is not the evaluated part, or by the label-free rule without any.
+        root: folder that the paths of a table or list are relative to, if it is not its own.
 
     Raises:
         UserError: if the data has no class of the model, or is none that the model takes.
@@ -127,7 +82,13 @@ def evaluate(
     if alpha is not None:
         predictor = copy(predictor)  # the caller's keeps its alpha
         predictor.alpha = alpha
-    return _evaluate_part(predictor, _name_model(model), _open_part(predictor, run, data))
+    found = _evaluate_part(
+        predictor, _name_model(run or model), _open_part(predictor, run, data, root)
+    )
+    if run is None:
+        return found
+    given = {} if alpha is None else {"alpha": alpha, "alpha_rule": "given"}
+    return replace(found, choice=explain_choice(given or run.result))
 
 
 def _find_run(model: Run | Predictor | Path | str) -> Run | None:
@@ -135,22 +96,33 @@ def _find_run(model: Run | Predictor | Path | str) -> Run | None:
     if isinstance(model, (Run, Predictor)):
         return model if isinstance(model, Run) else None
     path = Path(model)
+    if path.is_file() and path.suffix not in SUFFIXES:
+        raise UserError(
+            f"{path} is not a model: a model is the folder of a run, of longtail retrofit or of "
+            "save_pretrained, or a file that longtail export wrote (.safetensors or .onnx). "
+            "Pass labelled data as --data"
+        )
     exported = path.is_file() or path.suffix in SUFFIXES or (path / CONFIG).is_file()
     return None if exported else Run.open(path)
 
 
 def _name_model(model: Run | Predictor | Path | str) -> str:
-    """Name the model as its file or folder is called, or by its method if it is loaded already."""
+    """Name a run by method and seed, a file by its name, a loaded model by its method."""
     if isinstance(model, Predictor):
         return str(model.about.training.get("method", "model"))
-    return short_name(str(model.folder if isinstance(model, Run) else model))
+    if isinstance(model, Run):
+        return f"{model.result['method']}, seed {model.result['seed']}"
+    return short_name(str(model))
 
 
-def _open_part(predictor: Predictor, run: Run | None, data: Any) -> EvaluatedPart:
+def _open_part(
+    predictor: Predictor, run: Run | None, data: Any, root: Path | str | None
+) -> EvaluatedPart:
     """Open the part of `data` to evaluate on, for images as the model takes them."""
-    blueprint = predictor.about.blueprint
+    _check_labelled(data)
+    blueprint, own = predictor.about.blueprint, run.config.files.root if run else None
     config = DataConfig(
-        root=run.config.files.root if run else None,
+        root=Path(root) if root else own,
         image_size=None if blueprint.embeddings else max(blueprint.shape[1:]),
         interpolation=blueprint.interpolation,
     )
@@ -159,6 +131,31 @@ def _open_part(predictor: Predictor, run: Run | None, data: Any) -> EvaluatedPar
         kinds = ("embeddings", "images") if part.embeddings else ("images", "embeddings")
         raise UserError(f"{part.name} holds {kinds[0]}, but the model takes {kinds[1]}")
     return part
+
+
+def _check_labelled(data: Any) -> None:
+    """Refuse a folder of images without class folders, and name the command for it."""
+    if not is_named(data) or not Path(data).expanduser().is_dir():
+        return
+    folder = Path(data).expanduser()
+    inside = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    if any(path.is_dir() or path.suffix.lower() == ".parquet" for path in inside):
+        return
+    if list_images(folder):
+        raise UserError(
+            f"{data} has images but no class folders, and an evaluation needs labels: move the "
+            f"images to {data}/CLASS/. Without labels, longtail predict MODEL {data} answers them"
+        )
+
+
+def _compare_names(names: Sequence[str], classes: Sequence[str]) -> str:
+    """Return a hint for labels that are numbers, or that differ from the classes only in case."""
+    folded = {name.casefold() for name in classes}
+    if all(name.isdecimal() for name in names) and not all(map(str.isdecimal, classes)):
+        return ". Its labels are numbers: replace them by the names of the classes"
+    if all(name.casefold() in folded for name in names):
+        return ". They differ only in upper and lower case: write them as the model does"
+    return ""
 
 
 def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> ModelEvaluation:
@@ -171,6 +168,7 @@ def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> Mode
         raise UserError(
             f"{part.name} has no class of the model. Its classes are {list_some(sorted(unknown))}; "
             f"those of the model are {list_some(predictor.classes)}"
+            f"{_compare_names(list(unknown), predictor.classes)}"
         )
     known = part.take(torch.tensor(kept))
     logits, unreadable = _compute_logits(predictor, known)
@@ -183,7 +181,8 @@ def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> Mode
         alpha=predictor.alpha,
         metrics=measure(logits, torch.tensor(labels), counts, predictor.classes),
         unknown=unknown,
-        unreadable={known.part.describe(place): why for place, why in unreadable.items()},
+        unreadable={known.part.describe(place): why for place, why in unreadable.items()}
+        | dict.fromkeys(part.missing, "it does not exist"),
     )
     _log_left_out(evaluation)
     return evaluation

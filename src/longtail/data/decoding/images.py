@@ -147,7 +147,7 @@ def try_decode(
     except Image.DecompressionBombError as error:
         return f"it is too large: {error}"
     except Exception as error:  # decoders raise anything at all on broken bytes
-        return f"{type(error).__name__}: {error}"
+        return str(error) or "it cannot be decoded"
 
 
 def _decode_jpeg(

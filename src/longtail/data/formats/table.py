@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,11 +102,27 @@ def find_evaluated(table: Table) -> tuple[str, Table] | None:
         return None
     rows = parts[part]
     kept = [place for place, name in enumerate(table.names) if name.lower() != "split"]
-    return part, table._replace(
-        names=[table.names[place] for place in kept],
-        columns=[[table.columns[place][row] for row in rows] for place in kept],
-        lines=[table.lines[row] for row in rows],
-    )
+    names, columns = [table.names[place] for place in kept], [table.columns[p] for p in kept]
+    return part, _take_rows(table._replace(names=names, columns=columns), rows)
+
+
+def leave_out_missing(table: Table, config: DataConfig) -> tuple[Table, list[str]]:
+    """Leave out the rows whose image does not exist; also list these images.
+
+    If none exists, all rows stay: the folder that they are relative to must be wrong.
+    """
+    root = find_root(table, config)
+    images = _read_paths(table, find_column(table.names, "path", PATHS, table.where))
+    found = [row for row, image in enumerate(images) if (root / image).is_file()]
+    if not found or len(found) == len(images):
+        return table, []
+    missing = sorted(set(range(len(images))) - set(found))
+    return _take_rows(table, found), [str(root / images[row]) for row in missing]
+
+
+def _take_rows(table: Table, rows: Sequence[int]) -> Table:
+    columns = [[column[row] for row in rows] for column in table.columns]
+    return table._replace(columns=columns, lines=[table.lines[row] for row in rows])
 
 
 def open_source(table: Table, *, config: DataConfig) -> Source:

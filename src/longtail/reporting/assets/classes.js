@@ -91,7 +91,7 @@ function drawExtremes() {
 function addSorting() {
   for (const head of HEADS) {
     const { key } = head.dataset;
-    const button = element("button", { type: "button" }, head.textContent);
+    const button = element("button", { type: "button" }, ...head.childNodes);
     button.addEventListener("click", () => {
       state.down = state.sort === key ? !state.down : ["change", "train", "test"].includes(key);
       state.sort = key;

@@ -120,8 +120,8 @@ function drawSplits() {
 function addFollowers() {
   [...$("splits").tBodies[0].rows].forEach((row, g) => {
     const runs = members[g];
-    if (!runs[0].live) return row.lastElementChild.append("no alpha");
-    const box = element("input", { type: "checkbox", checked: runs[0].follows });
+    if (!runs.some((run) => run.live)) return row.lastElementChild.append("no alpha");
+    const box = element("input", { type: "checkbox", checked: runs.every((run) => run.follows) });
     box.setAttribute("aria-label", `${page.groups[g].label} follows the slider`);
     box.addEventListener("change", () => {
       for (const run of runs) run.follows = box.checked;

@@ -22,7 +22,8 @@ function rankTicks() {
   }
   const names = order.map((c) => cut(page.names[c], width < 600 ? 16 : 26));
   const slanted = Math.max(...names.map((name) => name.length)) * 7 > Math.max(each, 11);
-  const every = Math.ceil((slanted ? 15 : 11) / each);
+  const least = slanted ? (width < 600 ? 26 : 15) : 11; // pixels between names
+  const every = Math.ceil(least / each);
   const xTicks = names.map((name, bin) => [middleOf(bin), name]).filter((_, bin) => bin % every === 0);
   return { xTicks, slanted };
 }
@@ -87,14 +88,17 @@ function measurePaths() {
   const withAlphaFirst = [...page.groups.keys()].sort((a, b) => hasAlpha(b) - hasAlpha(a) || a - b);
   paths = withAlphaFirst.flatMap((g) => {
     const [group, runs] = [page.groups[g], members[g]];
+    const live = runs.some((run) => run.live); // seeds of auto may ship different rules
     const training = JSON.stringify(runs.map((run) => run.training));
-    if (drawn.has(training)) return [];
-    drawn.add(training);
-    const positions = runs[0].live ? [...runs[0].hits.keys()] : [0, LAST];
+    if (runs.every((run) => run.live)) {
+      if (drawn.has(training)) return [];
+      drawn.add(training);
+    }
+    const positions = live ? Array.from({ length: LAST + 1 }, (_, p) => p) : [0, LAST];
     const figures = positions.map((p) => figureWithInterval(runs, p));
     if (figures.includes(null)) return [];
     return [{
-      ...group, positions, figures, live: runs[0].live,
+      ...group, positions, figures, live,
       points: positions.map((p, i) => [p / LAST, figures[i][0]]), band: figures.map(([, ...band]) => band),
     }];
   });
@@ -104,8 +108,9 @@ function drawPath() {
   const values = paths.flatMap(({ band }) => band.flat());
   const yTicks = roundTicks(Math.min(...values), Math.max(...values), 5);
   const dots = page.groups.flatMap((group, g) => {
-    const figure = members[g][0].live && figureWithInterval(members[g], null);
-    const alpha = Math.min(mean(members[g].map((run) => run.alpha)), alphaAt(LAST));
+    const own = members[g].filter((run) => run.live).map((run) => run.alpha);
+    const figure = own.length ? figureWithInterval(members[g], null) : null;
+    const alpha = Math.min(mean(own), alphaAt(LAST));
     return figure ? [[partOf(alpha), figure[0], group.colour]] : [];
   });
   const text = (position) => [
