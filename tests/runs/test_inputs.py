@@ -173,7 +173,7 @@ def test_a_data_frame_is_trained_and_evaluated(here: Path) -> None:
     run = lt.fit(table, "deconfound-tde", out="run", **FAST)
     assert run.result["data"] == run.config.data == "table"
     assert lt.evaluate(run, data=table).overall == pytest.approx(run.result["overall"], rel=1e-5)
-    with pytest.raises(UserError, match=r"cannot be loaded.*data=load\(\.\.\.\)"):
+    with pytest.raises(UserError, match=r"trained on data in memory \('table'\)"):
         lt.evaluate(run)
     with pytest.raises(UserError, match="has no test and no validation part"):
         lt.fit(table[table.split == "train"], "cosine", out="none", **FAST)

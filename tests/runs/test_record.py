@@ -83,7 +83,11 @@ def test_runs_and_results_show_themselves_in_a_notebook(run, named, tmp_path):
     for page in (run._repr_html_(), result._repr_html_()):
         assert page.startswith("<table ") and "deconfound-tde" in page
         assert "<b>" not in page
+    assert "class mean" in run._repr_html_() and "text-align: right" in run._repr_html_()
+    assert str(result).splitlines()[0] == result.title and "average precision" in str(result)
     assert "unfinished" in Run(tmp_path)._repr_html_()
+    with pytest.raises(lt.UserError, match="is not a run: it has no config.yaml"):
+        _ = Run(tmp_path).result
     (run.folder / "result.json").rename(tmp_path / "result.json")
     assert "unfinished" in run._repr_html_()
     (tmp_path / "result.json").rename(run.folder / "result.json")
