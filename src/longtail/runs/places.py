@@ -62,7 +62,7 @@ def describe_runs_below(folder: Path) -> str:
 def explain_missing(folder: Path, error: UserError, config: Any, is_path: IsPath) -> UserError:
     """Return the error for the run in `folder` whose data cannot be loaded because of `error`."""
     own = str(config.data)
-    if own and is_path(own) and not os.path.isabs(own):  # a run stores other paths as absolute
+    if is_path(own) and len(Path(own).parts) == 1:  # a run stores paths as absolute ones
         return UserError(
             f"{folder} was trained on data in memory ('{own}'): pass it in Python, as in "
             "evaluate(run, data=...)"
