@@ -25,8 +25,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors to a safetensors file, whole or not at all."""
+    write_bytes(path, encode_tensors(tensors))
+
+
+def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the content of a safetensors file."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_bytes(path, safetensors.torch.save(plain))
+    return safetensors.torch.save(plain)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -36,13 +41,20 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def replace_atomically(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, and move it to `path` when the block succeeds."""
+def replace_atomically(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, and move it to `path` when the block succeeds.
+
+    A durable file is on disk, whole and under its name, before this returns.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        if durable:
+            _sync_file(temporary)
         os.replace(temporary, path)
+        if durable:
+            sync_folder(path.parent)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
@@ -55,3 +67,18 @@ def replace_atomically(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to disk, on systems that can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
