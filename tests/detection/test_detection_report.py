@@ -8,6 +8,7 @@ import pytest
 from browser import needs_chromium
 from longtail.core.config import MachineConfig
 from longtail.detection import report as page
+from longtail.detection.run import DetectionRun
 
 CPU = MachineConfig(device="cpu")
 
@@ -33,7 +34,7 @@ def test_a_report_lists_other_differences_than_the_method(run, data, tmp_path):
     result = {**run.result, "method": "cosine-tde", "heads": 1}
     result["train"] = {**result["train"], "epochs": 24}
     result["inference"] = {**result["inference"], "detections": 9}
-    (other / "result.json").write_text(json.dumps(result))
+    DetectionRun(other).write("result.json", json.dumps(result))
     note = "The runs differ in more than their method: epochs 1, 24; detections 5, 9."
     for folders, said in (([run.folder], 0), ([run.folder, other], note)):
         out = tmp_path / "page.html"

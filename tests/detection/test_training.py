@@ -26,7 +26,7 @@ def test_a_run_leaves_its_folder(run, data):
     files = {path.name for path in run.folder.iterdir()}
     assert files == {
         *("config.yaml", "env.json", "metrics.jsonl", "last.pt", "model.safetensors"),
-        *("categories.json", "per_class.csv", "result.json"),
+        *("categories.json", "per_class.csv", "result.json", "manifest.json"),
     }
     header, *classes = (run.folder / "per_class.csv").read_text().splitlines()
     assert header == "class,train_images,AP" and len(classes) == 80

@@ -374,7 +374,7 @@ class TestRefused:
     def test_a_result_of_another_version(self, tmp_path, runs):
         result = {k: v for k, v in runs[0].result.items() if k != "weight_norm"}
         folder = shutil.copytree(runs[0].folder, tmp_path / "copy")
-        (folder / "result.json").write_text(json.dumps(result))
+        Run(folder).write("result.json", json.dumps(result))
         message = self.refused("weight-norm", [folder])
         pattern = r"another version of longtail \(.+\): its result has no weight_norm"
         assert re.search(pattern, message) and "with --resume evaluates the run again" in message

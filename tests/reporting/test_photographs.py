@@ -66,7 +66,7 @@ def test_a_run_without_examples_has_no_section(tmp_path, runs):
     folder = Path(shutil.copytree(runs[0].folder, tmp_path / "old"))
     (folder / "examples.parquet").unlink()
     assert 'id="examples"' not in lt.report([folder], tmp_path / "r.html").read_text()
-    (folder / "examples.parquet").write_bytes(b"PAR1 cut")
+    Run(folder).write("examples.parquet", b"PAR1 cut")
     with pytest.raises(UserError, match="cut short: delete .*result.json, and the same"):
         lt.report([folder], tmp_path / "r.html")
 

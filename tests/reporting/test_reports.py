@@ -92,13 +92,14 @@ class TestBadInput:
         folder = self.copy(tmp_path, runs[1])
         metrics, names = folder / "metrics.jsonl", folder / "per_class.csv"
         metrics.write_text(metrics.read_text()[:-20])
-        assert f"{metrics} is damaged: copy it again" in self.refused(tmp_path, [folder])
+        refusal = self.refused(tmp_path, [folder])
+        assert f"{metrics} is damaged: it has" in refusal and "Copy it again" in refusal
         metrics.unlink()
         (folder / "env.json").unlink()
         page = lt.report([folder], tmp_path / "whole.html").read_text()
         assert ">unknown</pre>" in page
         for content, what in (("a,b\n1,2\n", "damaged"), (None, "missing")):
-            names.unlink() if content is None else names.write_text(content)
+            names.unlink() if content is None else Run(folder).write(names.name, content)
             message = f"{names} is {what}: copy it again, or delete {folder}/result.json"
             assert message in self.refused(tmp_path, [folder])
             with pytest.raises(UserError, match=f"per_class.csv is {what}"):
@@ -107,11 +108,11 @@ class TestBadInput:
     def test_a_run_of_another_version(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])
         stored = json.loads((folder / "slider.json").read_text())
-        (folder / "slider.json").write_text(json.dumps({**stored, "format": 99}))
+        Run(folder).write("slider.json", json.dumps({**stored, "format": 99}))
         message = self.refused(tmp_path, [folder])
         assert "has format 99, this version of longtail reads 1 and 2" in message
         for cut in ("{", '{"format": 1}', '{"format": 2}'):
-            (folder / "slider.json").write_text(cut)
+            Run(folder).write("slider.json", cut)
             assert "cut short" in self.refused(tmp_path, [folder])
         (folder / "slider.json").unlink()
         assert "since an older version evaluated it" in self.refused(tmp_path, [folder])
@@ -119,7 +120,7 @@ class TestBadInput:
     def test_a_result_of_another_version(self, tmp_path, runs):
         folder = self.copy(tmp_path, runs[1])
         result = {name: v for name, v in runs[1].result.items() if name != "capture_seconds"}
-        (folder / "result.json").write_text(json.dumps(result))
+        Run(folder).write("result.json", json.dumps(result))
         message = self.refused(tmp_path, [folder])
         assert "its result has no capture_seconds" in message and "--resume" in message
 
@@ -154,7 +155,7 @@ class TestBadInput:
 def test_a_tau_without_held_out_data_is_not_described_as_label_free(tmp_path, data):
     made = make_runs(tmp_path, data, ["baseline"])
     result = made[0].result | {"tau": 0.0, "alpha_rule": "least"}
-    (made[0].folder / "result.json").write_text(json.dumps(result))
+    made[0].write("result.json", json.dumps(result))
     text = lt.report(made, tmp_path / "r.html").read_text()
     assert "tau 0, the value that changes least" in text and "mean cos" not in text
 
@@ -413,7 +414,7 @@ class TestCurvesAndConfusions:
         stored = json.loads((folder / "slider.json").read_text())
         old = {name: stored[name] for name in ("alphas", "seen", "hits", "own_hits")}
         old |= {"format": 1, "before": stored["confusions"][0], "after": stored["own_confusion"]}
-        (folder / "slider.json").write_text(json.dumps(old))
+        Run(folder).write("slider.json", json.dumps(old))
         page = lt.report([runs[0], folder], tmp_path / "r.html")
         assert "do not follow the slider here" in page.read_text()
         assert "Most frequent confusions" not in page.read_text()
@@ -521,7 +522,7 @@ def test_averages_and_intervals_are_shown_where_results_have_them(tmp_path, runs
     for folder, top5 in zip(folders, (90.0, 80.0), strict=True):
         result = json.loads((folder / "result.json").read_text())
         result |= {"macro": macro, "top5": top5, "intervals": {"overall": [40.0, 51.25]}}
-        (folder / "result.json").write_text(json.dumps(result))
+        Run(folder).write("result.json", json.dumps(result))
     text = lt.report(folders, tmp_path / "r.html").read_text()
     body = text.partition('id="averages-title"')[2].partition("</table>")[0]
     cells = re.findall(r"<t[hd][^>]*?(?: class=\"(best)\")?>([^<]*)</t[hd]>", body)
@@ -531,7 +532,7 @@ def test_averages_and_intervals_are_shown_where_results_have_them(tmp_path, runs
     assert [bool(best) for best, _ in cells[7:14]] == [0, 1, 1, 0, 1, 1, 0]
     assert [bool(best) for best, _ in cells[14:]] == [0, 1, 1, 0, 1, 0, 0]
     old = {k: v for k, v in result.items() if k not in ("macro", "top5", "intervals")}
-    (folder / "result.json").write_text(json.dumps(old))
+    Run(folder).write("result.json", json.dumps(old))
     assert "averages-title" not in lt.report(folders, tmp_path / "r.html").read_text()
 
 
@@ -640,9 +641,9 @@ def large_run(folder: Path, seed: int, small: Run) -> Run:
     result = {**small.result, "counts": counts, "seed": seed, "training_id": str(seed)}
     shutil.copytree(small.folder, folder)
     rows = [f"class number {c},{n},0\n" for c, n in enumerate(counts)]
-    (folder / "per_class.csv").write_text("class,train_images,accuracy\n" + "".join(rows))
-    (folder / "slider.json").write_text(json.dumps(slider.to_json()))
-    (folder / "result.json").write_text(json.dumps(result))
+    Run(folder).write("per_class.csv", "class,train_images,accuracy\n" + "".join(rows))
+    Run(folder).write("slider.json", json.dumps(slider.to_json()))
+    Run(folder).write("result.json", json.dumps(result))
     return Run(folder)
 
 

@@ -47,6 +47,8 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "env.json",
         "metrics.jsonl",
         "last.pt",
+        "previous.pt",
+        "manifest.json",
         "model.safetensors",
         "model.json",
         "result.json",
@@ -352,6 +354,9 @@ class TestBadInput:
         run, other = fit(tmp_path, data=data), fit(tmp_path / "other", "baseline", data=data)
         weights = (other.folder / "model.safetensors").read_bytes()
         (run.folder / "model.safetensors").write_bytes(weights)
+        with pytest.raises(UserError, match=r"model\.safetensors is damaged: it has"):
+            lt.evaluate(run, data=data)
+        (run.folder / "manifest.json").unlink()
         with pytest.raises(UserError, match="of another model than the run.s config.yaml asks for"):
             lt.evaluate(run, data=data)
         (run.folder / "result.json").write_text("{")

@@ -50,8 +50,8 @@ def test_predictions_give_the_result_again(run, named):
 
 
 def test_result_json_has_the_new_figures_at_its_end(run):
-    *_, sizes, confusions = run.result
-    assert (sizes, confusions) == ("split_sizes", "confusions")
+    assert list(run.result)[-3:] == ["split_sizes", "confusions", "ranks"]
+    assert run.result["ranks"] == 1
     result = run.result
     assert result["split_sizes"]["overall"] == {"classes": 3, "images": 15}
     assert result["top5"] is None and result["intervals"]["many"] is None
@@ -63,7 +63,9 @@ def test_result_json_has_the_new_figures_at_its_end(run):
 def test_a_result_without_the_new_figures_is_still_read(run, tmp_path):
     old = tmp_path / "old"
     shutil.copytree(run.folder, old)
+    (old / "manifest.json").unlink()
     new = ("class_mean", "macro", "weighted", "top5", "intervals", "split_sizes", "confusions")
+    new = (*new, "ranks")
     kept = {name: value for name, value in run.result.items() if name not in new}
     (old / "result.json").write_text(json.dumps(kept))
     rows = "".join(f"{name},9,1\n" for name in NAMES)

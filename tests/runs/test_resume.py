@@ -169,7 +169,10 @@ def test_a_checkpoint_cut_short_is_said_and_kept(tmp_path):
     run = interrupted(tmp_path)
     path = run.folder / "last.pt"
     path.write_bytes(path.read_bytes()[:-500])
-    with pytest.raises(UserError, match="cut short or is not a checkpoint.*Delete it"):
+    with pytest.raises(UserError, match=r"last\.pt is damaged.*Delete last\.pt in"):
+        resume(run)
+    (run.folder / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"cut short or is not a checkpoint.*Delete last\.pt"):
         resume(run)
     assert path.exists()
 
@@ -178,6 +181,7 @@ def test_a_checkpoint_of_another_version_is_said(tmp_path):
     run = interrupted(tmp_path)
     content = torch.load(run.folder / "last.pt", weights_only=True)
     torch.save({**content, "format": 99}, run.folder / "last.pt")
+    (run.folder / "manifest.json").unlink()
     with pytest.raises(UserError, match="has checkpoint format 99, this version reads 1"):
         resume(run)
 
@@ -255,7 +259,7 @@ def test_a_start_may_be_killed_anywhere(overwrite, tmp_path, monkeypatch):
         run.check(config, resume=True, overwrite=False)
         run.check(config, resume=False, overwrite=True)
         run.begin(config, overwrite=True, cuda=False)
-        assert files_in(run.folder) == {"config.yaml", "env.json"}
+        assert files_in(run.folder) == {"config.yaml", "env.json", "manifest.json"}
         call += 1
     assert call > 2
 

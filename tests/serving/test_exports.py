@@ -312,6 +312,9 @@ def test_runs_that_lack_something_say_so(runs, tmp_path):
 
     folder = shutil.copytree(runs["baseline"].folder, tmp_path / "run")
     (folder / "model.json").write_text("{}")
+    with pytest.raises(UserError, match=r"model\.json is damaged: it has 2 bytes"):
+        lt.load_model(folder)
+    (folder / "manifest.json").unlink()
     with pytest.raises(UserError, match="does not say which model"):
         lt.load_model(folder)
     (folder / "model.json").unlink()
@@ -327,4 +330,4 @@ def test_the_metadata_of_safetensors_has_a_fixed_order(runs, tmp_path):
         path = lt.export(runs["baseline"], out=tmp_path / f"{number}.safetensors")
         assert path.read_bytes() == (tmp_path / "0.safetensors").read_bytes()
     with safe_open(path, framework="pt") as file:
-        assert sorted(file.metadata()) == ["format", "longtail"]
+        assert sorted(file.metadata()) == ["format", "longtail", "sha256"]

@@ -316,6 +316,9 @@ def test_an_unknown_network_raises_an_error(name, made):
     about["blueprint"] |= {"backbone": name, "shape": [3, 8, 8], "seen": [8, 8]}
     about["blueprint"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
     (folder / "tde" / "config.json").write_text(json.dumps(about))
+    weights = folder / "tde" / "model.safetensors"
+    # without the description that it is compared with
+    safetensors.torch.save_file(safetensors.torch.load_file(weights), weights)
     with pytest.raises(UserError, match="network 'nothing'|no network|weights of another model"):
         lt.load_model(folder / "tde")
 

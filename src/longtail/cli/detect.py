@@ -121,6 +121,7 @@ class DetectSweep:
 
     def run(self) -> None:
         """Print one line per alpha and write sweep.csv into the run."""
+        from longtail.core.locks import hold_lock
         from longtail.detection.reopen import OpenDetector
         from longtail.evaluation.result import csv_text
 
@@ -130,7 +131,8 @@ class DetectSweep:
         _print_precisions(results)
         names = tuple(results[0]["ap"])
         rows = ((r["alpha"], *(r["ap"][name] for name in names)) for r in results)
-        finished.run.write("sweep.csv", csv_text(("alpha", *names), rows))
+        with hold_lock(self.folder):  # another sweep may end now
+            finished.run.write("sweep.csv", csv_text(("alpha", *names), rows))
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from longtail.cli.report import Report
 from longtail.cli.retrofit import RetrofitCommand
 from longtail.cli.sweep import Sweep
 from longtail.cli.train import Train
+from longtail.cli.verify import Verify
 from longtail.core.config import PRETRAINED, Config
 from longtail.core.errors import UserError, unknown_error
 from longtail.core.names import make_printable
@@ -53,6 +54,7 @@ COMMANDS: dict[str, type] = {
     "figures": Figures,
     "embed": Embed,
     "retrofit": RetrofitCommand,
+    "verify": Verify,
     "methods": Methods,
     "data": DataSets,
     "detect train": DetectTrain,

@@ -43,11 +43,12 @@ class DetectionRun(Folder[DetectionConfig]):
     @property
     def categories(self) -> Categories:
         """Classes of the training set with their frequencies."""
-        content = json.loads((self.folder / CATEGORIES).read_text())
+        content = json.loads(self.verify(CATEGORIES).read_text(encoding="utf-8"))
         return Categories(**{name: tuple(values) for name, values in content.items()})
 
     def write_result(self, result: "DetectionResult", categories: Categories) -> None:
         """Write categories.json, per_class.csv, and last result.json: the run is finished."""
+        self.record_metrics()
         self.write(CATEGORIES, json.dumps(asdict(categories)) + "\n")
         rows = zip(categories.names, result.counts, result.per_class, strict=True)
         self.write("per_class.csv", csv_text(("class", "train_images", "AP"), rows))

@@ -69,7 +69,7 @@ def fit(
     check_data(config, train, val)
     fabric = launch(config.machine.to_machine())
     draw_batches(config, train, 0, fabric.global_rank, fabric.world_size)  # checks the batch size
-    fresh = overwrite or not (run.folder / "last.pt").exists()
+    fresh = overwrite or not run.has_checkpoint
     canvas = prepare_images(config, train).fit_canvas(range(len(train)))
     detector = build_detector(
         config, train.categories, fresh=fresh, images=len(train), canvas=canvas
@@ -79,8 +79,13 @@ def fit(
     def begin() -> None:
         run.check(config, resume=resume, overwrite=overwrite)  # again, now that we hold the lock
         if overwrite or not run.finished:
-            cuda = fabric.device.type == "cuda"
-            run.begin(config, overwrite=overwrite, cuda=cuda, weights_id=weights)
+            run.begin(
+                config,
+                overwrite=overwrite,
+                cuda=fabric.device.type == "cuda",
+                weights_id=weights,
+                ranks=fabric.world_size,
+            )
 
     with hold_folders([run.folder] if overwrite or not run.finished else [], fabric, begin):
         if run.finished:
@@ -110,6 +115,7 @@ def _train_and_evaluate(
             images_per_second=images / seconds,
             device=environment(cuda=fabric.device.type == "cuda")["device"],
             losses=losses,
+            ranks=fabric.world_size,
         )
         result = make_result(config, (loop.data, val), measured, detector, cost)
         run.write_result(result, loop.data.categories)
@@ -147,7 +153,7 @@ def _train(
     """
     config, first = loop.config, loop.fabric.global_rank == 0
     epochs, every = config.train.epochs, config.machine.save_seconds
-    saved = run.load_checkpoint()
+    saved = run.load_checkpoint(config)
     if saved:
         _check_same_data(run, saved["data"], loop.data.digest)
     done, spent, losses = loop.restore(saved)
@@ -174,7 +180,7 @@ def _train(
         run.append_metrics(record, epoch=epoch)
         if now - last_save >= every or epoch + 1 == epochs:
             passed = {"epoch": epoch + 1, "seconds": now - began, "losses": losses}
-            run.save_checkpoint(passed | loop.state())
+            run.save_checkpoint(passed | loop.state(), config)
             last_save = now
         if progress:
             progress.epoch(record)

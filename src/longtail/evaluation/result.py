@@ -73,11 +73,14 @@ class Cost:
     images_per_second: float
     """Training images per second, over all replicas."""
     device: str
+    ranks: int | None = field(default=None, kw_only=True)
+    """Processes that trained it together; None if unknown, as in older results."""
 
     @classmethod
     def from_json(cls, result: Mapping[str, Any]) -> Self:
         """Read the cost back from a stored result."""
-        return cls(**{field.name: result[field.name] for field in fields(cls)})
+        names = [item.name for item in fields(cls)]
+        return cls(**{"ranks": None, **{name: result[name] for name in names if name in result}})
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,7 @@ KEYS = (
     *("per_class", "sweep", "mean_cos", "class_cos", "feature_norm", "weight_norm", "seconds"),
     *("capture_seconds", "replicas", "images", "images_per_second", "device", "options", "files"),
     *("train", "versions", "git", "class_mean", "macro", "weighted", "top5", "intervals"),
-    *("split_sizes", "confusions"),
+    *("split_sizes", "confusions", "ranks"),
 )
 """The keys of a classifier's result.json, in order; a detector's has some, followed by its own."""
 

@@ -167,7 +167,8 @@ def _train_beside(
     inner = replace(job, run=Run(job.run.folder / folder))
     if fabric.global_rank == 0:
         cuda, weights = on_cuda(fabric), job.weights_id
-        inner.run.begin(job.config, overwrite=False, cuda=cuda, weights_id=weights)
+        ranks = fabric.world_size
+        inner.run.begin(job.config, overwrite=False, cuda=cuda, weights_id=weights, ranks=ranks)
     fabric.barrier()
     training = train_jobs([inner], lambda _: data, fabric, progress, shared=shared)
     for error in training.failed.values():

@@ -1,7 +1,10 @@
-"""The checkpoint of a run: a file with all that a resumed training needs."""
+"""The checkpoint of a run: a file with all that a resumed training needs.
+
+The checkpoint before the last one is kept, and is used if the last one is damaged.
+"""
 
 import io
-import os
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,31 +12,59 @@ from typing import Any
 import torch
 
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
+from longtail.core.manifest import DamageError, read_manifest, replace_recorded, verify
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
+LAST, PREVIOUS = "last.pt", "previous.pt"
 
 
-def write_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a checkpoint; the previous one stays until the new one is on disk."""
+def write_checkpoint(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write a checkpoint; the last one stays until the new one is on disk, and then as previous."""
     whole = io.BytesIO()  # so that a full disk fails in a plain write with a clear error
     torch.save({"format": FORMAT, **content}, whole)
-    with replace_atomically(path) as temporary, temporary.open("wb") as file:
-        file.write(whole.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
+    with replace_recorded(folder / LAST, keep=folder / PREVIOUS) as temporary:
+        temporary.write_bytes(whole.getbuffer())
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read what `write_checkpoint` wrote."""
+def list_checkpoints(folder: Path) -> list[Path]:
+    """List the checkpoints of a run, the last one first."""
+    return [folder / name for name in (LAST, PREVIOUS) if (folder / name).exists()]
+
+
+def read_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """Read the last checkpoint, or the previous one if that is damaged; None if there is none."""
+    read_manifest(folder)  # damage to it is no reason to doubt both checkpoints
+    damage: DamageError | None = None
+    for path in list_checkpoints(folder):
+        try:
+            content = _read(path)
+        except DamageError as error:
+            damage = damage or error
+            continue
+        if damage:
+            logger.warning("%s %s of epoch %d is used", damage, path, content["epoch"])
+        return content
+    if damage:
+        raise DamageError(
+            f"{damage} Delete {' and '.join(path.name for path in list_checkpoints(folder))} in "
+            f"{folder}, and --resume starts this run from its first epoch; or use --overwrite"
+        )
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read one checkpoint."""
     try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        content: dict[str, Any] = torch.load(verify(path), map_location="cpu", weights_only=True)
         version = content["format"]
+    except UserError:
+        raise
     except Exception as error:
-        raise UserError(
+        raise DamageError(
             f"{path} cannot be read: it was cut short or is not a checkpoint "
-            f"({type(error).__name__}). Delete it and --resume starts this run from its "
-            "first epoch, or use --overwrite"
+            f"({type(error).__name__})."
         ) from error
     if version != FORMAT:
         raise UserError(

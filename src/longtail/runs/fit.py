@@ -3,6 +3,7 @@
 `fit` is the public call; `longtail train` takes the same options.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -13,6 +14,7 @@ from lightning.fabric import Fabric
 
 from longtail.core.config import Config
 from longtail.core.console import show_if_interactive
+from longtail.core.errors import Problems
 from longtail.core.locks import hold_folders
 from longtail.data import load as data_sets
 from longtail.data.base import Data
@@ -27,6 +29,8 @@ from longtail.training.loop import Progress
 from longtail.training.model import fit_weights
 from longtail.training.probe import check_fits
 from longtail.training.recipes import read_recipe
+
+logger = logging.getLogger(__name__)
 
 
 def fit(
@@ -114,7 +118,11 @@ def run_jobs(
     `data` is loaded or in memory; without it, each job's configuration names its own. `on_data` is
     called with each job and its data before anything is trained, and may raise; `on_result` with
     each job once its result is written. Finished runs of `others` need not be trained again.
+    A damaged run does not stop the others: its error is raised when they are done.
     """
+    problems = Problems()
+    if resume and len(jobs) > 1:
+        jobs = _leave_out_damaged(jobs, problems)
 
     def check_folders() -> None:
         for job in jobs:
@@ -152,8 +160,13 @@ def run_jobs(
         check_folders()  # again: no other process can change them now
         for job in unfinished:
             if overwrite or not job.run.finished:
-                cuda, weights = packing.on_cuda(fabric), job.weights_id
-                job.run.begin(job.config, overwrite=overwrite, cuda=cuda, weights_id=weights)
+                job.run.begin(
+                    job.config,
+                    overwrite=overwrite,
+                    cuda=packing.on_cuda(fabric),
+                    weights_id=job.weights_id,
+                    ranks=fabric.world_size,
+                )
 
     folders, shared = [job.run.folder for job in unfinished], Shared()
     with _name_resume_command(jobs), hold_folders(folders, fabric, begin):
@@ -167,7 +180,22 @@ def run_jobs(
                     ):
                         if on_result and fabric.global_rank == 0:
                             on_result(job)
+    problems.raise_all()
     return [job.run for job in jobs]
+
+
+def _leave_out_damaged(jobs: Sequence[Job], problems: Problems) -> list[Job]:
+    """Return the jobs whose runs are sound; raise the `problems` if there are none."""
+    sound = []
+    for job in jobs:
+        with problems.collect():
+            job.run.check_sound()
+            sound.append(job)
+    if not sound:
+        problems.raise_all()
+    for problem in problems.errors:
+        logger.warning("%s. The other runs go on", str(problem).rstrip("."))
+    return sound
 
 
 @contextmanager

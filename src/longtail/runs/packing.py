@@ -1,5 +1,6 @@
 """Pack trainings: which share a device, in which order, and which finished runs they can reuse."""
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,12 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from lightning.fabric import Fabric
 
+from longtail.core.manifest import DamageError
 from longtail.data.base import Data
 from longtail.runs.folder import Run
 from longtail.runs.plan import DataOf, Job
 from longtail.training.batches import must_stream
 from longtail.training.probe import NetworkProbe
 from longtail.training.schedule import schedule_stages
+
+logger = logging.getLogger(__name__)
 
 
 class TrainedRun(NamedTuple):
@@ -27,11 +31,22 @@ def find_trained_run(job: Job, data: Data, others: Iterable[Job]) -> TrainedRun 
     """Find the finished run among `others` that trained most of the first epochs of `job`."""
     stages = schedule_stages(job.method.stages, job.config.train.epochs)
     epochs = {job.first_stage_id(data): stages[0].stop, job.training_id(data): stages[-1].stop}
-    beside = [other for other in others if other.config.data == job.config.data]
-    # the stored id, since a recipe may have changed after its run was trained
-    runs = {other.run.result["training_id"]: other.run for other in beside if other.run.has_model}
+    beside = [other.run for other in others if other.config.data == job.config.data]
+    runs: dict[str, Run] = {}
+    for run in filter(_has_sound_model, beside):
+        # the stored id, since a recipe may have changed after its run was trained
+        runs[run.result["training_id"]] = run
     candidates = [TrainedRun(runs[name], epochs[name]) for name in epochs if name in runs]
     return max(candidates, key=lambda trained: trained.epochs, default=None)
+
+
+def _has_sound_model(run: Run) -> bool:
+    """Return whether a run is finished and its model can be used; warn if it is damaged."""
+    try:
+        return run.has_model and bool(run.result and run.verify("model.safetensors"))
+    except DamageError as damage:
+        logger.warning("%s. Runs that share its training do without it", str(damage).rstrip("."))
+        return False
 
 
 def select_unfinished(jobs: Sequence[Job], data_of: DataOf, overwrite: bool) -> list[Job]:

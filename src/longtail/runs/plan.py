@@ -19,6 +19,7 @@ from longtail.nn.published import describe_inputs
 from longtail.nn.weights import identify
 from longtail.runs.folder import Run
 from longtail.training.inputs import choose_mix
+from longtail.training.launch import count_ranks
 from longtail.training.model import use_inputs_of_weights
 from longtail.training.schedule import ends_in_warmup, schedule_stages
 
@@ -53,6 +54,8 @@ class Job:
             tree["weights"] = self.weights_id  # wherever the file lies
         for place in ("machine", "files", "data", "adaptive", "recipe_name", "flips"):
             del tree[place]
+        if (ranks := count_ranks(self.config.machine)) > 1:  # each has batch statistics of its own
+            tree["ranks"] = ranks
         text = json.dumps([tree, data.identity], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -76,7 +79,7 @@ class Job:
 
     def load_checkpoint(self, data: Data) -> dict[str, Any] | None:
         """Load the run's checkpoint, if it has one; refuse one that was trained on other data."""
-        saved = self.run.load_checkpoint()
+        saved = self.run.load_checkpoint(self.config)
         if saved and saved["data"] != data.identity:
             raise self._other_data_error(data)
         return saved

@@ -11,7 +11,6 @@ from pyarrow import parquet
 
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
 from longtail.data.base import Data
 from longtail.evaluation import result as results
 from longtail.evaluation import scoring, tables
@@ -74,6 +73,7 @@ def evaluate_training(
             device=environment(cuda=on_cuda(fabric))["device"],
             capture_seconds=training.clock.paused_seconds,
             replicas=len(training.replicas),
+            ranks=fabric.world_size,
         )
         choice = (alpha, decision.rule)
         result = results.make_result(job.config, data, evaluation, choice, cost, chosen)
@@ -89,8 +89,10 @@ def evaluate_training(
             slider = count_for_slider(evaluation.scores, data.counts, alpha)
             logits = evaluation.scores.at(alpha or 0.0)
             table = make_predictions(logits, data.evaluated, data.classes)
-            write_predictions(job.run.folder / PREDICTIONS, table)
+            with job.run.replace(PREDICTIONS) as path:
+                write_predictions(path, table)
             write_examples(job.run, make_examples(logits, data.evaluated))
+            job.run.record_metrics()
             write_result(job.run, result, slider, data)
         yield job
 
@@ -119,19 +121,19 @@ def write_result(
 def write_examples(run: Run, examples: pa.Table | None) -> None:
     """Write the example photographs of an evaluation, if it has any."""
     if examples is not None:
-        with replace_atomically(run.folder / EXAMPLES) as path:
+        with run.replace(EXAMPLES) as path:
             parquet.write_table(examples, path)
 
 
 def read_examples(run: Run) -> pa.Table | None:
     """Read the example photographs of `run`; None for embeddings and runs of older versions."""
-    path = run.folder / EXAMPLES
+    path = run.verify(EXAMPLES)
     return read_table(path, run.way_to_evaluate_again) if path.exists() else None
 
 
 def read_slider(run: Run) -> SliderCounts:
     """Read the slider counts that the evaluation of `run` wrote, in format 1 or 2."""
-    path, again = run.folder / SLIDER, run.way_to_evaluate_again
+    path, again = run.verify(SLIDER), run.way_to_evaluate_again
     try:
         content = json.loads(path.read_text())
         version = content["format"]

@@ -133,7 +133,7 @@ class Checkpoint(NamedTuple):
 
 def _save(job: Job, replica: Trainer, done: Checkpoint) -> None:
     state = {"data": replica.data.identity, "replica": replica.state_dict()}
-    job.run.save_checkpoint({**done._asdict(), **state})
+    job.run.save_checkpoint({**done._asdict(), **state}, job.config)
 
 
 def _restore(

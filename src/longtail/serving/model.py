@@ -198,7 +198,7 @@ class ServedModel(nn.Module):
 def read_run(run: Run | Path | str) -> ServedModel:
     """Read the model of a finished run; its alpha, if it has one, is adjustable."""
     run = Run.open(run)
-    result, file = run.result, run.folder / "model.json"
+    result, file = run.result, run.verify("model.json")
     if not file.exists():
         raise UserError(
             f"{run.folder} was written by an older version and has no model.json: delete its "

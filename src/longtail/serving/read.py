@@ -4,21 +4,27 @@ safetensors files hold only numbers, ONNX files numbers and a graph. `load_model
 files, pickles above all, without opening them.
 """
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors
+from longtail.core.manifest import DamageError
+from longtail.core.seals import check_seal, check_sealed_file
 from longtail.serving.model import ModelDescription, ServedModel, read_run
 
 DESCRIPTION = "longtail"
 """Key of the model's description in the metadata of every format."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+SEALED = "sealed"
+"""Key of a description whose file holds its own hash."""
+WAY_OUT = "Copy it again from where it was written, or export the run again"
 
 
 def read_folder(folder: Path) -> ServedModel:
@@ -30,15 +36,56 @@ def read_folder(folder: Path) -> ServedModel:
             f"{folder} is neither a run (no config.yaml) nor a saved model (no {CONFIG} with "
             f"{WEIGHTS})"
         )
-    about = ModelDescription.from_json((folder / CONFIG).read_text(), str(folder / CONFIG))
+    about = check_description(folder)
     return ServedModel.load(about, read_tensors(folder / WEIGHTS), str(folder))
+
+
+def check_description(folder: Path) -> ModelDescription:
+    """Read the description in a folder of `save_pretrained`; it must be that of its weights."""
+    path = folder / CONFIG
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise DamageError(f"{path} is damaged: {error}. {WAY_OUT}") from None
+    about = ModelDescription.from_json(text, str(path))
+    own = check_safetensors(folder / WEIGHTS)
+    if is_sealed(own) and json.loads(text) != json.loads(own or ""):
+        raise DamageError(
+            f"{path} was changed: {WEIGHTS} beside it holds another description of the model. "
+            f"{WAY_OUT}"
+        )
+    return about
+
+
+def check_safetensors(path: Path) -> str | None:
+    """Return the description in a safetensors file, if any; refuse a file that has changed."""
+    sealed = check_sealed_file(path, WAY_OUT)
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(DESCRIPTION)
+    except (SafetensorError, OSError):
+        return None  # whoever reads the tensors reports it
+    _check_has_seal(text, sealed, path)
+    return text
+
+
+def _check_has_seal(text: str | None, sealed: bool, path: Path) -> None:
+    if is_sealed(text) and not sealed:
+        raise DamageError(f"{path} is damaged: its SHA-256 is gone. {WAY_OUT}")
+
+
+def is_sealed(text: str | None) -> bool:
+    """Return whether a description says that its file holds its own hash."""
+    try:
+        return bool(json.loads(text or "{}").get(SEALED))
+    except (ValueError, AttributeError, RecursionError):
+        return False  # `ModelDescription.from_json` reports it
 
 
 def read_safetensors(path: Path) -> ServedModel:
     """Read the model of a .safetensors file that longtail export wrote."""
+    text = check_safetensors(path)
     tensors = read_tensors(path)
-    with safe_open(path, framework="pt") as file:
-        text = (file.metadata() or {}).get(DESCRIPTION)
     if text is None:
         raise UserError(
             f"{path} holds weights without a description of the model: pass the folder of the run, "
@@ -80,7 +127,9 @@ def read_onnx(path: Path) -> tuple[ModelDescription, OnnxNetwork]:
     """Read the description and the graph of an ONNX file."""
     try:
         # from bytes, so that the file cannot make the runtime read other files
-        network = OnnxNetwork(path.read_bytes())
+        content = path.read_bytes()
+        sealed = check_seal(content, str(path), WAY_OUT)
+        network = OnnxNetwork(content)
         text = network.session.get_modelmeta().custom_metadata_map.get(DESCRIPTION)
     except UserError:
         raise
@@ -90,6 +139,7 @@ def read_onnx(path: Path) -> tuple[ModelDescription, OnnxNetwork]:
         ) from None
     if text is None:
         raise UserError(f"{path} was not written by longtail export: run it with onnxruntime")
+    _check_has_seal(text, sealed, path)
     about = ModelDescription.from_json(text, str(path))
     if network.session.get_outputs()[0].shape[-1] != len(about.classes):
         raise UserError(f"{path} names {len(about.classes)} classes, but its graph has others")

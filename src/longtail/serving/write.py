@@ -17,6 +17,7 @@ from torch import Tensor
 
 from longtail.core.errors import UserError, unknown_error
 from longtail.core.files import write_bytes
+from longtail.core.seals import BLANK, KEY, seal
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import FILES, Run
 from longtail.serving.card import render_card
@@ -24,6 +25,7 @@ from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_er
 from longtail.serving.read import (
     CONFIG,
     DESCRIPTION,
+    SEALED,
     WEIGHTS,
     OnnxNetwork,
     read_folder,
@@ -110,7 +112,7 @@ def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
 
 
 def _describe(model: ServedModel, indent: int | None = None) -> str:
-    return json.dumps(model.about.to_json(), indent=indent)
+    return json.dumps({**model.about.to_json(), SEALED: True}, indent=indent)
 
 
 Graph = Callable[..., Tensor]
@@ -120,7 +122,8 @@ Graph = Callable[..., Tensor]
 def _safetensors(model: ServedModel) -> tuple[bytes, Graph]:
     weights = {name: w.cpu().contiguous() for name, w in model.state_dict().items()}
     text = _describe(model)
-    content = _sort_metadata(safetensors.torch.save(weights, {"format": "pt", DESCRIPTION: text}))
+    metadata = {"format": "pt", DESCRIPTION: text, KEY: BLANK}
+    content = seal(_sort_metadata(safetensors.torch.save(weights, metadata)))
     about = ModelDescription.from_json(text, "the file")
     return content, ServedModel.load(about, safetensors.torch.load(content), "the file")
 
@@ -158,7 +161,8 @@ def _onnx(model: ServedModel) -> tuple[bytes, Graph]:
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()  # stack traces hold paths of this machine
     program.model.metadata_props[DESCRIPTION] = _describe(model)
-    content = program.model_proto.SerializeToString()
+    program.model.metadata_props[KEY] = BLANK
+    content = seal(program.model_proto.SerializeToString())
     return content, OnnxNetwork(content)
 
 
@@ -172,8 +176,14 @@ def _torch_export(model: ServedModel) -> tuple[bytes, Graph]:
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # it holds paths of this machine
         torch.export.save(program, content, extra_files={f"{DESCRIPTION}.json": _describe(model)})
-        content.seek(0)
-        return content.getvalue(), torch.export.load(content).module()
+        sealed = seal(_add_comment(content.getvalue(), BLANK.encode()))
+        return sealed, torch.export.load(io.BytesIO(sealed)).module()
+
+
+def _add_comment(archive: bytes, comment: bytes) -> bytes:
+    """Add a comment to a zip file without one, whose last two bytes are the comment's length."""
+    assert archive.endswith(b"\0\0")
+    return archive[:-2] + len(comment).to_bytes(2, "little") + comment
 
 
 WRITERS: dict[str, tuple[str, Callable[[ServedModel], tuple[bytes, Graph]]]] = {

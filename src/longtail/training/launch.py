@@ -68,6 +68,12 @@ def _check_mps(machine: MachineConfig, world: int) -> None:
         raise UserError(f"--device mps is one device, not {world}: leave out --devices")
 
 
+def count_ranks(machine: MachineConfig) -> int:
+    """Count the processes of a training on all hosts."""
+    per_host, hosts = _count_processes(machine)
+    return per_host * hosts
+
+
 def _count_processes(machine: MachineConfig) -> tuple[int, int]:
     """Processes per host and number of hosts, from torchrun, SLURM or the options."""
     per_host, env = count_processes(machine), os.environ

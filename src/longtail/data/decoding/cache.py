@@ -3,7 +3,8 @@
 The name of a file is the hash of what went into it: the encoded images, the rows, the size and the
 decoder. Changed data has another name, so a file is never out of date, and it may be deleted at any
 time. Files are memory-mapped: processes share one copy and read only what they need, and the
-system can take the memory back.
+system can take the memory back. A file ends with the hash of all before it, which is verified when
+the file is opened.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from secrets import token_hex
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.core.config import DataConfig
+from longtail.core.files import sync_folder
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import allocate_in_memory
 
@@ -35,6 +38,10 @@ PROBED_FILES = 256
 """Files of a set whose content is hashed."""
 PROBED_BYTES = 4096
 """Bytes that are hashed at each end of a probed file."""
+HASH_BYTES = 32
+"""Bytes of the SHA-256 at the end of a file."""
+BLOCK = 1 << 20
+"""Bytes that are read at a time to hash a file."""
 
 
 def cache_folder() -> Path:
@@ -74,9 +81,9 @@ class CachedStore:
                 return kept, everything
             inputs, places = self.store.read(rows, partial(_allocate, part))
             if len(places) == len(rows) and part and part.exists():
-                with part.open("rb") as file:
-                    os.fsync(file.fileno())
+                _append_hash(part)
                 part.replace(path)  # only now, so that a file of that name is never partial
+                sync_folder(path.parent)
                 return torch.from_numpy(np.load(path, mmap_mode="c")), places
             if part and len(places) < len(rows):
                 log.warning("Decoded images were not cached because some are unreadable")
@@ -108,10 +115,37 @@ def _load(path: Path) -> Tensor | None:
     if not path.exists():
         return None
     try:
+        if not matches_hash(path):
+            raise ValueError("its hash differs, or an older version wrote it")
         return torch.from_numpy(np.load(path, mmap_mode="c"))
     except (OSError, ValueError, EOFError) as error:
         log.warning("%s is damaged and is written again (%s)", path, error)
         return None
+
+
+def matches_hash(path: Path) -> bool:
+    """Return whether an array of the cache ends with the hash of its content."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size - HASH_BYTES
+        found = _hash_start(file, size)
+        return size >= 0 and file.read(HASH_BYTES) == found
+
+
+def _append_hash(path: Path) -> None:
+    """Add the hash of a file to its end, and bring it to disk."""
+    with path.open("r+b") as file:
+        file.write(_hash_start(file, os.fstat(file.fileno()).st_size))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _hash_start(file: BinaryIO, size: int) -> bytes:
+    """Return the SHA-256 of the first `size` bytes of a file, and leave it there."""
+    sha = hashlib.sha256()
+    while size > 0 and (block := file.read(min(size, BLOCK))):
+        sha.update(block)
+        size -= len(block)
+    return sha.digest()
 
 
 @contextmanager

@@ -1,0 +1,47 @@
+"""`longtail verify`: check that files still hold what was written."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from longtail.core.errors import UserError
+from longtail.core.names import count_noun, make_printable
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Check that runs, exports and the cache are undamaged.
+
+    Compares every file with the hash that was recorded when it was written. Prints a paragraph for
+    each damaged or missing file, with the way to repair it, and a summary. The exit code is 0 if
+    all is well, 1 if there is damage, and 2 if there is nothing to verify.
+    """
+
+    paths: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
+    """Runs, folders of runs, exported files, saved models, or the cache of decoded images."""
+
+    examples = """
+      longtail verify runs/letters
+      longtail verify runs/* model.safetensors model.onnx
+      longtail verify ~/.cache/longtail"""
+
+    def run(self) -> None:
+        """Print the damage and a summary."""
+        from longtail.serving.verification import verify_all
+
+        if not self.paths:
+            raise UserError("verify what? Name runs, exports or the cache: longtail verify RUN...")
+        found = [verify_all(path) for path in self.paths]
+        for paragraph in (text for each in found for text in each.damage):
+            print("\n".join(map(make_printable, paragraph.split("\n"))))
+        damaged = sum(len(each.damage) for each in found)
+        bare = sum(len(each.unverified) for each in found)
+        summary = f"{count_noun(sum(each.verified for each in found), 'file')} verified, "
+        summary += f"{damaged:,} damaged or missing"
+        if bare:
+            summary += f"; {count_noun(bare, 'file')} of older versions without a recorded hash"
+        print(summary)
+        sys.exit(1 if damaged else 0)

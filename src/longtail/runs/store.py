@@ -1,0 +1,184 @@
+"""The files of a run: each is written whole, recorded in the manifest and verified when read."""
+
+import csv
+import json
+import logging
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+
+from longtail.core.errors import UserError
+from longtail.core.files import encode_tensors, read_tensors, replace_atomically
+from longtail.core.manifest import DamageError, forget, record, replace_recorded, verify
+from longtail.core.names import count_noun
+from longtail.core.spreadsheets import restore_cell
+from longtail.runs.checkpoint import list_checkpoints
+from longtail.runs.lines import format_lines, parse_lines
+from longtail.runs.places import describe_runs_below
+from longtail.runs.repairs import explain_evaluation, explain_repair
+
+logger = logging.getLogger(__name__)
+
+CONFIG, ENVIRONMENT, METRICS = "config.yaml", "env.json", "metrics.jsonl"
+
+
+class RunFiles:
+    """The files of one training (abstract)."""
+
+    command: str
+    """The command that starts or resumes the run."""
+
+    def __init__(self, folder: Path | str):
+        self.folder = Path(folder)
+        self._records: list[dict[str, Any]] | None = None
+
+    def check_is_run(self) -> None:
+        """Refuse a folder that no training has begun, and name the runs below it."""
+        if (self.folder / CONFIG).exists():
+            return
+        raise UserError(
+            f"{self.folder} is not a run: it has no config.yaml. A run is the --out folder of "
+            f"{self.command}; several methods or seeds have one each at OUT/METHOD/sSEED"
+            f"{describe_runs_below(self.folder)}"
+        )
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The content of result.json, which is written when the run is finished."""
+        if not self.finished:
+            self.check_is_run()
+            raise UserError(f"{self.folder} has not finished: continue it with {self.resume_line}")
+        path = self.verify("result.json")
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError:
+            raise UserError(
+                f"{path} is damaged: delete it, and {self.command} --resume evaluates the run again"
+            ) from None
+
+    @property
+    def resume_line(self) -> str:
+        """The command line that resumes the run unchanged."""
+        return f"{self.command} --resume --out {shlex.quote(str(self.folder))}"
+
+    @property
+    def way_to_evaluate_again(self) -> str:
+        """The advice for a missing or damaged file that an evaluation writes."""
+        return explain_evaluation(self.folder, self.command)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its result is written."""
+        return (self.folder / "result.json").exists()
+
+    @property
+    def has_model(self) -> bool:
+        """Whether it is finished and its weights are still there."""
+        return self.finished and (self.folder / "model.safetensors").exists()
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a checkpoint is there to continue from."""
+        return bool(list_checkpoints(self.folder))
+
+    @property
+    def weights_id(self) -> str | None:
+        """What tells the weights apart that the run started from; None before its start."""
+        return cast(str | None, self.environment.get("weights"))
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """The content of env.json; empty if there is no such file, or not of this version."""
+        try:
+            content = json.loads(self.verify(ENVIRONMENT).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            if isinstance(error, DamageError):
+                raise
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The records of metrics.jsonl, one for each epoch."""
+        path = self.verify(METRICS)
+        try:
+            return parse_lines(path.read_text(encoding="utf-8")) if path.exists() else []
+        except ValueError as error:
+            raise DamageError(
+                f"{path} is damaged: {error}. {explain_repair(path, self.command)}"
+            ) from None
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes in the order of their labels."""
+        path = self.verify("per_class.csv")
+        try:
+            # in a run without a manifest, a spreadsheet may have added a byte order mark
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                return [restore_cell(row["class"]) for row in csv.DictReader(file)]
+        except (FileNotFoundError, KeyError, ValueError):
+            raise UserError(
+                f"{path} is {'damaged' if path.exists() else 'missing'}: copy it again, or "
+                f"{self.way_to_evaluate_again}"
+            ) from None
+
+    @property
+    def made_with(self) -> str:
+        """The content of env.json as text; `unknown` if the file is missing or damaged."""
+        try:
+            content = self.environment
+        except DamageError as damage:
+            logger.warning("%s", damage)
+            content = {}
+        return json.dumps(content, indent=1) if content else "unknown"
+
+    def verify(self, name: str) -> Path:
+        """Return the path of a file after a check that it holds what was written to it."""
+        path = self.folder / name
+        return verify(path, explain_repair(path, self.command))
+
+    def replace(self, name: str) -> AbstractContextManager[Path]:
+        """Yield a temporary path, and move it to `name` when the block succeeds."""
+        return replace_recorded(self.folder / name)
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write a file whole or not at all, and record its hash; text is UTF-8."""
+        with self.replace(name) as path:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> None:
+        """Write the weights as trained; those of a head that a rule made go to another `name`."""
+        self.write(name, encode_tensors(state))
+
+    def load_model(self, name: str = "model.safetensors") -> dict[str, Tensor]:
+        """Read what `save_model` wrote."""
+        path = self.verify(name)
+        if not path.exists():
+            raise UserError(f"{self.folder} has no model yet: continue it with {self.resume_line}")
+        return read_tensors(path)
+
+    def append_metrics(self, record: Mapping[str, Any], *, epoch: int) -> None:
+        """Add the record of `epoch`; drop later ones, which a resumed run trains again."""
+        if self._records is None:
+            self._records = [old for old in self.metrics if old["epoch"] < epoch]
+            forget(self.folder / METRICS)  # its lines have checksums of their own
+            if (found := len(self._records)) < epoch:
+                logger.warning(
+                    "%s lacks %d of %s: the curve of the loss has a gap",
+                    *(self.folder / METRICS, epoch - found, count_noun(epoch, "epoch")),
+                )
+        self._records = [*(old for old in self._records if old["epoch"] < epoch), dict(record)]
+        with replace_atomically(self.folder / METRICS, durable=False) as path:
+            path.write_text(format_lines(self._records), encoding="utf-8")
+
+    def write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Replace metrics.jsonl."""
+        self.write(METRICS, format_lines(records))
+
+    def record_metrics(self) -> None:
+        """Record the hash of metrics.jsonl, to which no more lines are added."""
+        record(self.folder / METRICS)

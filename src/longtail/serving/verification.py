@@ -1,0 +1,211 @@
+"""Verify files without using them: runs, exports and the cache of decoded images."""
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longtail.core.errors import UserError
+from longtail.core.files import read_tensors
+from longtail.core.manifest import NAME as MANIFEST
+from longtail.core.manifest import DamageError, describe_damage, read_manifest, verify
+from longtail.core.seals import check_sealed_file
+from longtail.data.decoding.cache import matches_hash
+from longtail.runs.checkpoint import LAST, PREVIOUS
+from longtail.runs.folder import FILES
+from longtail.runs.lines import parse_lines
+from longtail.runs.repairs import explain_repair
+from longtail.runs.store import CONFIG, METRICS
+from longtail.serving.read import CONFIG as MODEL_CONFIG
+from longtail.serving.read import (
+    DESCRIPTION,
+    WAY_OUT,
+    WEIGHTS,
+    check_description,
+    check_safetensors,
+    is_sealed,
+    read_onnx,
+    require_packages,
+)
+
+REPORT = "report.html"
+"""File of a run that is not recorded: nothing reads it, and it can be made again."""
+
+
+@dataclass
+class Verification:
+    """What a check of files found."""
+
+    verified: int = 0
+    """Files that hold what was written."""
+    damage: list[str] = field(default_factory=list)
+    """A paragraph for each damaged or missing file: what is wrong, and how it can be repaired."""
+    unverified: list[Path] = field(default_factory=list)
+    """Files without a recorded hash, as older versions wrote them."""
+
+    def check(self, verify_file: Callable[..., object], path: Path, *more: str) -> None:
+        """Note whether `verify_file` accepts a file, refuses it, or finds no hash (False)."""
+        try:
+            if verify_file(path, *more) is False:
+                self.unverified.append(path)
+            else:
+                self.verified += 1
+        except DamageError as error:
+            self.damage.append(str(error))
+
+
+def verify_all(path: Path) -> Verification:
+    """Verify a run, an export, a saved model, a cache, or all of these in a folder.
+
+    Raises:
+        UserError: if there is nothing to verify.
+    """
+    found = Verification()
+    if not path.exists():
+        raise UserError(f"{path} does not exist: pass a run, an export or the cache")
+    if path.is_file():
+        _verify_file(path, found)
+    elif (path / CONFIG).exists() or (path / MANIFEST).exists():
+        _verify_run(path, found)
+    elif (path / MODEL_CONFIG).exists() and (path / WEIGHTS).exists():
+        found.check(_verify_saved, path)
+    else:
+        for inner in _list_inner(path):
+            part = verify_all(inner)
+            found.verified += part.verified
+            found.damage += part.damage
+            found.unverified += part.unverified
+    if not (found.verified or found.damage or found.unverified):
+        raise UserError(f"{path} holds nothing to verify: pass a run, an export or the cache")
+    return found
+
+
+def _list_inner(folder: Path) -> Iterator[Path]:
+    """List the runs and saved models below a folder, and the arrays of a cache in it."""
+    yield from sorted(folder.glob("*.npy"))
+    marks = {*folder.rglob(CONFIG), *folder.rglob(MODEL_CONFIG)}
+    inner = {"tuning", "rivals"}  # they belong to a run
+    yield from sorted({m.parent for m in marks if not inner & set(m.relative_to(folder).parts)})
+
+
+def _verify_run(folder: Path, found: Verification) -> None:
+    """Verify every file of a run, and of the runs inside it."""
+    for inner in (folder / "tuning", *sorted((folder / "rivals").glob("*"))):
+        if inner.is_dir():
+            _verify_run(inner, found)
+    try:
+        entries = read_manifest(folder)
+    except DamageError as error:
+        found.damage.append(str(error))
+        return
+    finished = (folder / "result.json").exists()
+    for name, known in entries.items():
+        path = folder / name
+        may_lack = None in known or (finished and name in (LAST, PREVIOUS))
+        if path.exists():
+            found.check(verify, path, explain_repair(path))
+        elif not may_lack:
+            found.damage.append(f"{describe_damage(path, None, known)} {explain_repair(path)}")
+    for path in (folder / name for name in FILES if name not in {*entries, MANIFEST, REPORT}):
+        if path.exists() and path.name == METRICS:
+            found.check(_verify_lines, path)
+        elif path.exists():
+            found.unverified.append(path)
+
+
+def _verify_lines(path: Path) -> None:
+    """Verify metrics.jsonl of a run that is not finished."""
+    try:
+        parse_lines(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DamageError(f"{path} is damaged: {error}. {explain_repair(path)}") from None
+
+
+def _verify_file(path: Path, found: Verification) -> None:
+    """Verify an export, an array of the cache, or a file of a run."""
+    kinds: dict[str, Callable[[Path], object]] = {
+        ".npy": _verify_array,
+        ".npz": _verify_zip,
+        ".pt2": _verify_torch_export,
+        ".onnx": _verify_onnx,
+        ".safetensors": _verify_safetensors,
+    }
+    if path.name in read_manifest(path.parent):
+        found.check(verify, path, explain_repair(path))
+    elif path.suffix in kinds:
+        found.check(kinds[path.suffix], path)
+
+
+def _verify_saved(folder: Path) -> bool:
+    """Verify a folder that `save_pretrained` wrote; return whether its weights hold their hash."""
+    with count_as_damage():
+        check_description(folder)
+    return _verify_safetensors(folder / WEIGHTS)
+
+
+def _verify_safetensors(path: Path) -> bool:
+    """Verify a safetensors file; return whether it holds its own hash."""
+    with count_as_damage():
+        sealed = check_sealed_file(path, WAY_OUT)
+        check_safetensors(path)
+        read_tensors(path)
+    return sealed
+
+
+def _verify_onnx(path: Path) -> bool:
+    """Verify an ONNX file; return whether it holds its own hash."""
+    if check_sealed_file(path, WAY_OUT):
+        return True
+    require_packages("onnxruntime")
+    with count_as_damage():
+        read_onnx(path)
+    return False
+
+
+@contextmanager
+def count_as_damage() -> Iterator[None]:
+    """Turn any error about the content of a file into one about damage."""
+    try:
+        yield
+    except UserError as error:
+        raise DamageError(str(error)) from None
+
+
+def _verify_array(path: Path) -> None:
+    """Verify an array of the cache."""
+    if not matches_hash(path):
+        raise DamageError(
+            f"{path} is damaged, or an older version wrote it: the next training that needs it "
+            "decodes the images again"
+        )
+
+
+def _verify_torch_export(path: Path) -> bool:
+    """Verify a .pt2 file; return whether it holds its own hash."""
+    if check_sealed_file(path, WAY_OUT):
+        return True
+    with _open_zip(path) as archive:  # a cut one may seem to be one of the zips inside it
+        names = [name for name in archive.namelist() if name.endswith(f"/{DESCRIPTION}.json")]
+        if not names or is_sealed(archive.read(names[0]).decode()):
+            raise DamageError(f"{path} is damaged: its SHA-256 is gone. {WAY_OUT}")
+    return False
+
+
+def _verify_zip(path: Path) -> None:
+    """Verify the checksums of a zip file."""
+    with _open_zip(path) as archive:
+        if (broken := archive.testzip()) is not None:
+            raise DamageError(f"{path} is damaged in {broken}. {WAY_OUT}")
+
+
+@contextmanager
+def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except DamageError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, RuntimeError) as error:
+        raise DamageError(f"{path} is damaged: {error}. {WAY_OUT}") from None

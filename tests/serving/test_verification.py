@@ -1,0 +1,141 @@
+"""Exports, saved models and the cache are verified when they are used and by `longtail verify`."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import longtail as lt
+from helpers import tiny_config, tiny_data
+from longtail.cli import parser as cli
+from longtail.core.errors import UserError
+from longtail.data.decoding.cache import CachedStore, cache_folder
+from longtail.runs.fit import fit_all
+from longtail.runs.folder import Run
+from longtail.serving.verification import verify_all
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    config, data = tiny_config(epochs=1, backbone="identity"), tiny_data(images=False)
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return fit_all(config, ["deconfound-tde"], [0], out=out, data=data)[0]
+
+
+@pytest.fixture(scope="module")
+def exports(run, tmp_path_factory) -> Path:
+    """A folder with an export in each format, and a saved model."""
+    folder = tmp_path_factory.mktemp("exports")
+    for suffix in ("safetensors", "onnx", "pt2"):
+        lt.export(run, out=folder / f"model.{suffix}")
+    lt.load_model(run).save_pretrained(folder / "saved")
+    return folder
+
+
+def damage(path: Path, tries: int, seed: int = 0):
+    """Yield after each of some flips and cuts of a file, which is whole again at the end."""
+    chosen, content = random.Random(seed), path.read_bytes()
+    for number in range(tries):
+        changed = bytearray(content)
+        changed[chosen.randrange(len(content))] ^= 1 << chosen.randrange(8)
+        path.write_bytes(content[: chosen.randrange(len(content))] if number % 4 == 0 else changed)
+        yield number
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.safetensors", "model.onnx", "saved/model.safetensors", "saved/config.json"],
+)
+def test_every_flip_and_cut_of_an_export_is_found(name, exports, tmp_path):
+    shutil.copytree(exports, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / name
+    opened = path if path.parent == tmp_path else path.parent
+    assert verify_all(opened).verified == 1
+    lt.load_model(opened)
+    for _ in damage(path, 40):
+        with pytest.raises(UserError, match=path.name):
+            lt.load_model(opened)
+        assert len(verify_all(opened).damage) == 1
+    assert verify_all(opened).verified == 1
+
+
+def test_a_seal_that_is_gone_is_found(exports, tmp_path):
+    for name in ("model.safetensors", "model.onnx"):
+        content = (exports / name).read_bytes()
+        assert content.count(b"longtail-sha256:") == 1
+        (tmp_path / name).write_bytes(content.replace(b"longtail-sha256:", b"longtail-sha257:"))
+        with pytest.raises(UserError, match="its SHA-256 is gone"):
+            lt.load_model(tmp_path / name)
+
+
+def test_every_flip_and_cut_of_a_torch_export_file_is_found(exports, tmp_path):
+    path = tmp_path / "model.pt2"
+    shutil.copy(exports / "model.pt2", path)
+    assert verify_all(path).verified == 1
+    for _ in damage(path, 60):
+        assert "model.pt2 is damaged" in verify_all(path).damage[0]
+
+
+def test_weights_of_another_origin_have_nothing_to_verify(tmp_path):
+    from safetensors.torch import save_file
+
+    path = tmp_path / "weights.safetensors"
+    save_file({"w": torch.zeros(3)}, path)
+    assert verify_all(path).unverified == [path]
+
+
+class Store:
+    """Decodes each row to its number."""
+
+    def read(self, rows, allocate):
+        pixels = allocate((len(rows), 3, 8, 8))
+        pixels[:] = rows.numpy()[:, None, None, None]
+        return torch.from_numpy(pixels), torch.arange(len(rows))
+
+
+def test_every_flip_and_cut_of_the_cache_is_found_and_repaired(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path))
+    cached, rows = CachedStore(Store(), lambda: "a"), torch.arange(9)
+    expected = cached.read(rows)[0].clone()  # the file beneath it changes
+    (path,) = cache_folder().glob("*.npy")
+    assert verify_all(cache_folder()).verified == 1
+    for _ in damage(path, 40):
+        assert len(verify_all(cache_folder()).damage) == 1
+        caplog.clear()
+        assert cached.read(rows)[0].equal(expected)
+        assert "damaged and is written again" in caplog.text
+    assert verify_all(path).verified == 1
+
+
+def test_the_command_prints_the_damage_and_a_summary(run, exports, tmp_path, capsys):
+    shutil.copytree(run.folder, tmp_path / "runs" / "a" / "s0")
+    shutil.copytree(run.folder, tmp_path / "runs" / "a" / "s0" / "tuning")
+    shutil.copytree(run.folder, tmp_path / "runs" / "b")
+    words = ["verify", str(tmp_path / "runs"), str(exports / "model.safetensors")]
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(words)
+    (summary,) = capsys.readouterr().out.splitlines()
+    assert summary.endswith("files verified, 0 damaged or missing")
+    for path in (tmp_path / "runs" / "b", tmp_path / "runs" / "a" / "s0" / "tuning"):
+        (path / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(words)
+    *lines, summary = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and all("model.safetensors is damaged" in line for line in lines)
+    assert "delete" in lines[1] and "b/result.json" in lines[1]
+    assert "2 damaged or missing" in summary
+    (tmp_path / "runs" / "b" / "manifest.json").unlink()
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(words)
+    assert "of older versions without a recorded hash" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["", "nowhere", "empty"])
+def test_nothing_to_verify_is_a_mistake(place, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["verify", *([str(tmp_path / place)] if place else [])])
+    assert "run" in capsys.readouterr().err
