@@ -103,6 +103,7 @@ def test_mixed_batches_are_captured_too(donors):
     + [("deconfound", True), ("bbn", True)],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile's own
 def test_bf16_and_compiled_steps_agree_with_float32(method, compiled):
     """bf16, our own kernels and the compiled backbone follow the plain step, up to rounding."""
     data = tiny_data(counts=COUNTS)

@@ -18,10 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longtail.data.augment import policy_kernel
-from longtail.data.augment.photo import GREY
+from longtail.data.augment.photo import GREY, LEVELS
 
-LEVELS = 256
-"""Grey levels of a pixel."""
 COLUMNS = 10
 """Length of a row: operation, matrix (6), image, other, table."""
 POSTERIZED = 9

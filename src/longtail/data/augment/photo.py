@@ -21,6 +21,8 @@ RATIO = (3 / 4, 4 / 3)
 """Width over height of a crop, drawn on a logarithmic scale."""
 ATTEMPTS = 10
 """Draws of a crop until one lies inside the image; else the largest central crop is used."""
+LEVELS = 256
+"""Grey levels of a pixel."""
 GREY = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue in a grey image (ITU-R 601-2), as torchvision has them."""
 BRIGHTNESS, CONTRAST, SATURATION = range(3)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from longtail.data.augment.crops import Augmentation
-from longtail.data.augment.operations import COLUMNS, LEVELS, Operation, apply, encode
+from longtail.data.augment.operations import COLUMNS, Operation, apply, encode
+from longtail.data.augment.photo import LEVELS
 
 DRAWN = len(Operation) - 1
 """Operations that TrivialAugment and RandAugment draw from: all but the last, Invert."""

@@ -9,7 +9,7 @@ Shapes: B images (C, H, W) with whole values 0..255, rows (B, COLUMNS) as `encod
 import torch
 from torch import Tensor
 
-from longtail.data.augment.photo import GREY
+from longtail.data.augment.photo import GREY, LEVELS
 
 try:
     import triton
@@ -19,8 +19,6 @@ except ImportError:  # torch without CUDA never calls the kernel below
 
 LARGEST = 64 * 64
 """Most pixels of an image that a program changes."""
-TURN = 8
-"""Pixels that each pixel is compared with at a time, to count those that are darker."""
 
 
 def fits(images: Tensor) -> bool:
@@ -36,7 +34,17 @@ def change(images: Tensor, rows: Tensor) -> Tensor:
     made = torch.empty_like(images, dtype=torch.float32)
     block = triton.next_power_of_2(height * width)
     _change[(count,)](
-        images, made, rows, rows.shape[1], channels, height, width, *GREY, block, TURN, num_warps=8
+        images,
+        made,
+        rows,
+        rows.shape[1],
+        channels,
+        height,
+        width,
+        *GREY,
+        block,
+        LEVELS,
+        num_warps=8,
     )
     return made
 
@@ -56,7 +64,7 @@ if triton is not None:
         GREEN: tl.constexpr,
         BLUE: tl.constexpr,
         BLOCK: tl.constexpr,
-        TURN: tl.constexpr,
+        LEVELS: tl.constexpr,
     ):
         """Change one image; numbers of operations are those of `Operation`."""
         image = tl.program_id(0)
@@ -74,7 +82,7 @@ if triton is not None:
         elif operation == 12:
             _stretch(read, write, pixel, inside, C, H, W)
         elif operation == 13:
-            _equalise(read, write, pixel, inside, C, H, W, BLOCK, TURN)
+            _equalise(read, write, pixel, inside, C, H, W, LEVELS)
         else:
             _look_up(read, write, row, pixel, inside, C, H, W)
 
@@ -216,22 +224,17 @@ if triton is not None:
         C: tl.constexpr,
         H: tl.constexpr,
         W: tl.constexpr,
-        BLOCK: tl.constexpr,
-        TURN: tl.constexpr,
+        LEVELS: tl.constexpr,
     ):
         """Share the levels out among the pixels of each channel."""
+        level = tl.arange(0, LEVELS)
         for c in tl.static_range(C):
             place = c * H * W + pixel
             value = tl.load(read + place, mask=inside, other=0).to(tl.int32)
-            value = tl.where(inside, value, -1)
-            high = tl.max(value, axis=0)
-            share = (H * W - tl.sum((value == high).to(tl.int32), axis=0)) // 255
-            darker = tl.zeros([BLOCK], tl.int32)
-            for first in range(0, H * W, TURN):
-                turn = first + tl.arange(0, TURN)
-                near = tl.load(read + c * H * W + turn, mask=turn < H * W, other=0)
-                near = tl.where(turn < H * W, near.to(tl.int32), 256)
-                darker += tl.sum((near[None, :] < value[:, None]).to(tl.int32), axis=1)
+            counts = tl.histogram(value, LEVELS, mask=inside)
+            high = tl.max(tl.where(counts > 0, level, 0), axis=0)
+            share = (H * W - tl.sum(tl.where(level == high, counts, 0), axis=0)) // 255
+            darker = tl.cumsum(counts, axis=0) - counts
             spread = tl.minimum((darker + share // 2) // tl.maximum(share, 1), 255)
-            new = tl.where(share > 0, spread, value)
+            new = tl.gather(tl.where(share > 0, spread, level), value, axis=0)
             tl.store(write + place, new.to(tl.float32), mask=inside)
