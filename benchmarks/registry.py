@@ -202,6 +202,23 @@ def _audit(command: "BenchCommand") -> None:
     print(json.dumps(audit_speed.bench_audit(command.runs / "audit", images)))
 
 
+def _serving(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import serving
+
+    default = type(command).images
+    page = serving.bench_serving(
+        command.runs / "serving",
+        command.results,
+        images=20_000 if command.images == default else command.images,
+        rounds=command.seeds or 1,
+        backbone="timm/resnet50",
+        machine=command.machine,
+        only=command.only,
+    )
+    print(f"written to {page}")
+
+
 def _frontier(command: "BenchCommand") -> None:
     from benchmarks import frontier
     from longtail.core.console import Console
@@ -295,6 +312,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "trust": Benchmark(_trust, takes=RECIPE_OPTIONS),
     "scale": Benchmark(_scale, takes=("rows",)),
     "audit": Benchmark(_audit, takes=("images",)),
+    "serving": Benchmark(_serving, takes=("seeds", "only", "images")),
     "frontier": Benchmark(
         _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
     ),
