@@ -11,8 +11,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import attack_damage, attack_kills, attack_readers, attack_runs
-from benchmarks.attack_tries import FAILURES, Attack, Tally, run_attack, write_tallies
+from benchmarks import attack_damage, attack_kills, attack_ranks, attack_readers, attack_runs
+from benchmarks.attack_tries import (
+    FAILURES,
+    Attack,
+    Tally,
+    read_tallies,
+    run_attack,
+    write_tallies,
+)
 from longtail.core.environment import commit, versions
 
 MEMORY_DISK = Path("/dev/shm")
@@ -22,13 +29,17 @@ Planned = tuple[str, Attack, int]
 
 
 def plan_attacks(tries: int, templates: Path) -> Iterator[Planned]:
-    """Spread fuzzed `tries` over all readers; a tenth as many damage files, and kill processes."""
+    """Spread fuzzed `tries` over all readers; an eighth as many damage files.
+
+    A twentieth as many kill processes, and a hundredth as many one of several ranks.
+    """
     fuzz = [reader.attack() for reader in attack_readers.READERS]
     fuzz += attack_runs.list_attacks(templates)
     groups = {
         "fuzz": (fuzz, tries),
         "damage": (list(attack_damage.list_attacks(templates)), tries // 8),
         "kill": (list(attack_kills.list_attacks(templates)), tries // 20),
+        "ranks": (list(attack_ranks.list_attacks(templates)), tries // 100),
     }
     for group, (attacks, number) in groups.items():
         for attack in attacks:
@@ -36,23 +47,30 @@ def plan_attacks(tries: int, templates: Path) -> Iterator[Planned]:
 
 
 def run_attacks(
-    tries: int, out: Path, only: Sequence[str] = (), first_seed: int = 0, processes: int = 2
+    tries: int, out: Path, only: Sequence[str] = (), processes: int = 2
 ) -> Iterator[Tally]:
-    """Run the attacks whose group and name have one of the words `only`; write OUT/GROUP.json."""
+    """Run the attacks whose group and name have one of the words `only`; write OUT/GROUP.json.
+
+    Tries that OUT/GROUP.json has already are not made again, unless one of them failed at another
+    commit.
+    """
     torch.set_num_threads(1)
     logging.getLogger("longtail").setLevel(logging.WARNING)
     place = MEMORY_DISK if MEMORY_DISK.is_dir() else None
     with tempfile.TemporaryDirectory(dir=place) as made:
-        folder, done = Path(made), dict[str, list[Tally]]()
+        folder, now = Path(made), commit() or "unknown"
         templates = attack_runs.make_templates(folder / "templates")
         for group, attack, number in plan_attacks(tries, templates):
             if only and not any(word in f"{group} {attack.name}" for word in only):
                 continue
-            seeds = range(first_seed, first_seed + number)
-            tally = run_attack(attack, seeds, folder, processes)
-            done.setdefault(group, []).append(tally)
-            about = {"first_seed": first_seed, "versions": versions(), "git": commit()}
-            write_tallies(out / f"{group}.json", done[group], **about)
+            path = out / f"{group}.json"
+            tallies = read_tallies(path)
+            tally = tallies.get(attack.name) or Tally(attack.name)
+            if tally.failed and now not in tally.commits:
+                tally = Tally(attack.name)
+            if seeds := range(tally.outcomes.total(), number):
+                tally.extend(run_attack(attack, seeds, folder, processes), now)
+                write_tallies(path, {**tallies, attack.name: tally}.values(), versions=versions())
             yield tally
 
 

@@ -13,17 +13,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
-
 from benchmarks.attack_mutations import flip_bit
-from benchmarks.attack_runs import copy_run, draw_report, predict, train
+from benchmarks.attack_runs import CLOCK, copy_run, digest, draw_report, predict, train
 from benchmarks.attack_tries import Attack, Attempt
-from longtail.runs.folder import Run
+from benchmarks.attack_works import train_detector
+from longtail.core.errors import UserError
+from longtail.core.manifest import forget
+from longtail.detection.run import DetectionRun
+from longtail.runs.checkpoint import LAST, PREVIOUS
+from longtail.runs.folder import FILES, Run
+from longtail.runs.store import METRICS
 from longtail.serving.evaluate import evaluate
+from longtail.serving.verification import verify_all
 from longtail.serving.write import export
 
-CLOCK = ("seconds", "capture_seconds", "images_per_second")
-"""Fields of a result that differ from run to run."""
 EXPORTS = (
     *("model.safetensors", "model.onnx"),
     *("pretrained/model.safetensors", "pretrained/config.json"),
@@ -37,6 +40,8 @@ def list_attacks(templates: Path) -> Iterator[Attack]:
         yield Attack(f"{change} unfinished run", partial(_begin_unfinished, templates, damage))
         yield Attack(f"{change} export", partial(_begin_exports, templates, damage))
         yield Attack(f"{change} cache", partial(_begin_cache, templates, damage))
+        yield Attack(f"{change} detector", partial(_begin_detector, templates, damage))
+        yield Attack(f"{change}, then verify", partial(_begin_verify, templates, damage))
 
 
 Damage = Callable[[bytes, Random], bytes]
@@ -67,6 +72,7 @@ def _open_run(run: Path) -> dict[str, Any]:
     opened = Run.open(run)
     return {
         "result": opened.result,
+        "environment": opened.environment,
         "metrics": opened.metrics,
         "predictions": opened.predictions.to_pylist(),
         "evaluation": {
@@ -75,9 +81,8 @@ def _open_run(run: Path) -> dict[str, Any]:
         "logits": predict(run),
         "report": draw_report(run),
         "export": hashlib.sha256(exported.read_bytes()).hexdigest(),
-        "made with": opened.made_with,
-        "resumed": digest(opened.load_checkpoint()),
-        "tables": [(run / name).read_bytes() for name in ("sweep.csv", "per_class.csv")],
+        "checkpoint": opened.load_checkpoint() is not None,
+        "tables": [opened.verify(name).read_bytes() for name in ("sweep.csv", "per_class.csv")],
     }
 
 
@@ -88,9 +93,10 @@ def _begin_unfinished(templates: Path, damage: Damage, folder: Path) -> Make:
     def restore() -> Path:
         shutil.rmtree(folder / "run", ignore_errors=True)
         run = copy_run(templates, folder)
-        for file in run.iterdir():
-            if file.name not in ("config.yaml", "env.json", "metrics.jsonl", "last.pt"):
-                shutil.rmtree(file) if file.is_dir() else file.unlink()
+        for name in FILES[: FILES.index(PREVIOUS)]:
+            (run / name).unlink(missing_ok=True)
+            forget(run / name)
+        forget(run / METRICS)
         return run
 
     def resume() -> dict[str, Any]:
@@ -103,7 +109,7 @@ def _begin_unfinished(templates: Path, damage: Damage, folder: Path) -> Make:
 
     def make(random: Random) -> Attempt:
         run = restore()
-        path = random.choice([run / "last.pt", *_list_files(run)])
+        path = random.choice([run / LAST, *_list_files(run)])
         path.write_bytes(damage(path.read_bytes(), random))
         return Attempt(resume, str(run), expected, excused=False)
 
@@ -145,6 +151,58 @@ def _begin_cache(templates: Path, damage: Damage, folder: Path) -> Make:
     return make
 
 
+def _begin_detector(templates: Path, damage: Damage, folder: Path) -> Make:
+    """Attack every file of a detector's run."""
+    run = train_detector(templates, folder / "run", resume=False, overwrite=False).folder
+
+    def read() -> dict[str, Any]:
+        opened = DetectionRun.open(run)
+        return {
+            "config": opened.config,
+            "result": opened.result,
+            "environment": opened.environment,
+            "metrics": opened.metrics,
+            "categories": opened.categories,
+            "weights": digest(opened.load_model()),
+            "classes": opened.classes,
+            "checkpoint": opened.load_checkpoint() is not None,
+        }
+
+    return _make_attempts(_list_files(run), damage, read, str(run))
+
+
+def _begin_verify(templates: Path, damage: Damage, folder: Path) -> Make:
+    """Attack everything that longtail verify knows: it must find each damage."""
+    os.environ["LONGTAIL_CACHE"] = str(folder / "cache")
+    run = copy_run(templates, folder)
+    evaluate(run)
+    places = [run, *_list_files(folder / "cache")]
+    for name in (*EXPORTS, "model.pt2"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(templates / name, folder / name)
+    places += [folder / "pretrained", *(folder / name for name in (*EXPORTS[:2], "model.pt2"))]
+
+    def read() -> str:
+        if damaged := [each for place in places for each in verify_all(place).damage]:
+            raise UserError(damaged[0])
+        return "nothing found"
+
+    assert read() == "nothing found"
+    files = [file for place in places for file in _list_files(place)]
+    intact = {path: path.read_bytes() for path in files}
+
+    def make(random: Random) -> Attempt:
+        for path, content in intact.items():
+            path.write_bytes(content)
+        path = random.choice(files)
+        changed = damage(intact[path], random)
+        path.write_bytes(changed)
+        same = changed == intact[path]  # the end was zeros before
+        return Attempt(read, str(folder), "nothing found" if same else "damage found")
+
+    return make
+
+
 def _make_attempts(files: list[Path], damage: Damage, read: Callable[[], Any], names: str) -> Make:
     """Damage one file at a time; the others are intact."""
     expected, intact = read(), {path: path.read_bytes() for path in files}
@@ -160,27 +218,7 @@ def _make_attempts(files: list[Path], damage: Damage, read: Callable[[], Any], n
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """List the files that hold something; an empty lock has nothing to lose."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    """List the files below a folder that hold something; an empty lock has nothing to lose."""
+    inside = [folder] if folder.is_file() else sorted(folder.rglob("*"))
+    files = (path for path in inside if path.is_file())
     return [path for path in files if path.stat().st_size]
-
-
-def digest(tree: Any) -> str:
-    """Hash tensors and plain values of any nesting."""
-    sha = hashlib.sha256()
-
-    def add(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            sha.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        elif isinstance(value, dict):
-            for name, inner in value.items():
-                sha.update(str(name).encode())
-                add(inner)
-        elif isinstance(value, list | tuple):
-            for inner in value:
-                add(inner)
-        else:
-            sha.update(repr(value).encode())
-
-    add(tree)
-    return sha.hexdigest()

@@ -14,60 +14,19 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.attack_damage import CLOCK, digest
-from benchmarks.attack_runs import train
 from benchmarks.attack_tries import Attack, Attempt
+from benchmarks.attack_works import WORKS, Work
 from longtail.core.errors import UserError
-from longtail.runs.folder import Run
-from longtail.serving.predictor import load_model
-from longtail.serving.write import export
 
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate", "os.link", "shutil.move")
 """Events of Python's audit hooks at which a child may be killed."""
 REFUSED = 3
 """Exit status of a child whose work ended in a `UserError`."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """Something that writes files, and that can be done again after a kill."""
-
-    name: str
-    do: Callable[[Path, Path, bool], None]
-    """Writes below a folder, from the templates; the flag is true after a kill."""
-    look: Callable[[Path], Any]
-    """Returns what was written, without what depends on the clock."""
-
-
-def _train(templates: Path, folder: Path, again: bool) -> None:
-    resume = again and (folder / "run" / "config.yaml").exists()
-    train(templates / "photos", folder / "run", resume=resume, overwrite=again and not resume)
-
-
-def _look_at_run(folder: Path) -> Any:
-    run = Run.open(folder / "run")
-    result = {name: value for name, value in run.result.items() if name not in CLOCK}
-    return result, digest(run.load_model()), len(run.metrics)
-
-
-def _export(templates: Path, folder: Path, again: bool) -> None:
-    export(templates / "run", out=folder / "model.safetensors")
-    load_model(templates / "run").save_pretrained(folder / "saved")
-
-
-def _look_at_exports(folder: Path) -> Any:
-    """Read all files but temporary ones, which a kill leaves and nothing reads."""
-    files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
-    return {path.name: path.read_bytes() for path in files}
-
-
-WORKS = (Work("train", _train, _look_at_run), Work("export", _export, _look_at_exports))
 
 
 def list_attacks(templates: Path) -> Iterator[Attack]:

@@ -14,7 +14,7 @@ import torch
 from benchmarks import attack_grammar as grammar
 from benchmarks.attack_grammar import IMAGES, Grammar, encode_image
 from benchmarks.attack_mutations import mutate_bytes, mutate_json, mutate_yaml
-from benchmarks.attack_tries import Attack, Attempt
+from benchmarks.attack_tries import Attack, Attempt, classify
 from longtail.core.config import Config, DataConfig
 from longtail.core.errors import UserError
 from longtail.core.options import Settings
@@ -51,11 +51,12 @@ class Reader:
         return Attack(self.name, self._begin)
 
     def _begin(self, folder: Path) -> Callable[[Random], Attempt]:
-        path, seeds = folder / self.file, self.seeds()
+        path = folder / self.file
         path.parent.mkdir(parents=True, exist_ok=True)
         for number, image in enumerate(self.images):
             (folder / image).parent.mkdir(exist_ok=True)
             (folder / image).write_bytes(encode_image(number, "png", 16))
+        seeds = [content for content in self.seeds() if self._is_sound(path, content)]
 
         def make(random: Random) -> Attempt:
             rows = None
@@ -67,6 +68,11 @@ class Reader:
             return Attempt(lambda: self.read(path), path.name if self.named else "", rows)
 
         return make
+
+    def _is_sound(self, path: Path, content: bytes) -> bool:
+        """Return whether the reader takes a file before it is mutated."""
+        path.write_bytes(content)
+        return classify(Attempt(lambda: self.read(path)))[0] == "ok"
 
 
 def count_rows(data: Data) -> int:
@@ -119,7 +125,7 @@ def _read_weights(path: Path) -> None:
 
 def _seeds_of(*grammars: Grammar) -> Callable[[], list[bytes]]:
     """Use what a grammar writes as seeds."""
-    return lambda: [write(Random(number)).content for write in grammars for number in range(4)]
+    return lambda: [write(Random(number)).content for write in grammars for number in range(12)]
 
 
 def _recipes() -> list[bytes]:

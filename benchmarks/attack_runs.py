@@ -3,7 +3,9 @@
 A small classifier is trained once; each process works on its own copy.
 """
 
+import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -21,15 +23,23 @@ from benchmarks.attack_mutations import (
     mutate_yaml,
 )
 from benchmarks.attack_tries import Attack, Attempt
+from longtail.core.files import read_tensors, write_tensors
+from longtail.core.manifest import NAME as MANIFEST
+from longtail.core.seals import DIGITS, MARK, seal
 from longtail.reporting.page import report
 from longtail.runs.compare import read
 from longtail.runs.fit import fit
 from longtail.runs.folder import Run
 from longtail.serving.evaluate import evaluate
 from longtail.serving.predictor import load_model
+from longtail.serving.read import WEIGHTS
 from longtail.serving.write import export
 
 EPOCHS = 2
+CLOCK = ("seconds", "capture_seconds", "images_per_second")
+"""Fields of a result that differ from run to run."""
+UNVERIFIED = 0.75
+"""Share of the changed files whose hash is gone or fits, so that their reader sees the change."""
 
 
 @cache
@@ -46,6 +56,8 @@ def make_templates(folder: Path) -> Path:
     for file in ("model.safetensors", "model.onnx", "model.pt2"):
         export(folder / "run", out=folder / file)
     load_model(folder / "run").save_pretrained(folder / "pretrained", alpha_input=True)
+    shutil.copytree(folder / "pretrained", folder / "bare")
+    write_tensors(folder / "bare" / WEIGHTS, read_tensors(folder / "pretrained" / WEIGHTS))
     return folder
 
 
@@ -97,12 +109,17 @@ def _read_predictions(run: Path) -> int:
     return len(Run.open(run).predictions)
 
 
+def mutate_unchecked_lines(content: bytes, random: Random) -> bytes:
+    """Change a line of JSON after its checksums are gone, as in runs of older versions."""
+    return mutate_json_lines(re.sub(rb', "check": "\w+"', b"", content), random)
+
+
 JSON = (mutate_bytes, mutate_json, mutate_json)
 BYTES = (mutate_bytes,)
 RUN_FILES: dict[str, tuple[Any, Callable[[Path], Any]]] = {
     "config.yaml": ((mutate_bytes, mutate_yaml), _evaluate),
     "env.json": (JSON, _open_environment),
-    "metrics.jsonl": ((mutate_bytes, mutate_json_lines), draw_report),
+    "metrics.jsonl": ((mutate_bytes, mutate_json_lines, mutate_unchecked_lines), draw_report),
     "model.json": (JSON, predict),
     "result.json": (JSON, _open_result),
     "per_class.csv": (BYTES, _open_result),
@@ -118,6 +135,7 @@ EXPORTS: dict[str, tuple[Any, ...]] = {
     "model.onnx": BYTES,
     "model.pt2": BYTES,
     "pretrained/config.json": JSON,
+    "bare/config.json": JSON,
     "pretrained/model.safetensors": BYTES,
 }
 
@@ -150,6 +168,8 @@ def _begin_run(
 
     def make(random: Random) -> Attempt:
         run = copy_run(templates, folder)
+        if random.random() < UNVERIFIED:
+            (run / MANIFEST).unlink()
         path = run / name
         path.unlink()
         if random.random() < 0.01:
@@ -171,15 +191,25 @@ def _open_and_restore(opens: Callable[[Path], Any], run: Path, path: Path) -> An
 def _begin_export(
     templates: Path, name: str, mutations: tuple[Any, ...], folder: Path
 ) -> Callable[[Random], Attempt]:
-    shutil.copytree(templates / "pretrained", folder / "pretrained")
+    for saved in ("pretrained", "bare"):
+        shutil.copytree(templates / saved, folder / saved)
     content, path = (templates / name).read_bytes(), folder / name
     opened = path.parent if "/" in name else path
 
     def make(random: Random) -> Attempt:
-        path.write_bytes(_change(content, mutations, random))
+        changed = _change(content, mutations, random)
+        path.write_bytes(_seal_again(changed) if random.random() < UNVERIFIED else changed)
         return Attempt(partial(predict, opened), opened.name)
 
     return make
+
+
+def _seal_again(content: bytes) -> bytes:
+    """Give a changed file the hash that fits, if it has one."""
+    start = content.find(MARK) + len(MARK)
+    if start < len(MARK) or start + DIGITS > len(content):
+        return content
+    return seal(content[:start] + b"0" * DIGITS + content[start + DIGITS :])
 
 
 def _change(content: bytes, mutations: tuple[Any, ...], random: Random) -> bytes:
@@ -187,3 +217,24 @@ def _change(content: bytes, mutations: tuple[Any, ...], random: Random) -> bytes
         return random.choice((b"", b"null", b"{}", b"[]", b'"x"', b"0"))
     changed: bytes = random.choice(mutations)(content, random)
     return changed
+
+
+def digest(tree: Any) -> str:
+    """Hash tensors and plain values of any nesting."""
+    sha = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            sha.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, dict):
+            for name, inner in value.items():
+                sha.update(str(name).encode())
+                add(inner)
+        elif isinstance(value, list | tuple):
+            for inner in value:
+                add(inner)
+        else:
+            sha.update(repr(value).encode())
+
+    add(tree)
+    return sha.hexdigest()

@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,9 @@ Outcome = Literal["ok", "refused", "unnamed", "silent", "traceback", "crash", "h
 word; an exception that is not a `UserError`; the process dies; it takes too long."""
 FAILURES: tuple[Outcome, ...] = ("unnamed", "silent", "traceback", "crash", "hang")
 SLOWEST = 10.0
-"""Seconds after which a try hangs."""
+"""Seconds of computing after which a try hangs."""
+BLOCKED = 6
+"""A try that only waits hangs after this many times `SLOWEST`: other programs may be busy too."""
 WAIT = 0.5
 """Seconds between two looks at the processes."""
 MEMORY = 3 << 30
@@ -72,9 +74,24 @@ class Tally:
     failures: list[dict[str, Any]] = field(default_factory=list)
     """One try for each different failure: its seed, outcome and detail."""
     seconds: float = 0.0
+    commits: Counter[str] = field(default_factory=Counter)
+    """Number of tries at each commit of longtail."""
 
     def __post_init__(self) -> None:
         self._kinds: set[tuple[str, str]] = set()
+
+    @staticmethod
+    def from_json(tree: dict[str, Any]) -> "Tally":
+        """Read what `to_json` returned."""
+        outcomes, commits = Counter(tree["outcomes"]), Counter(tree["commits"])
+        return Tally(tree["name"], outcomes, tree["failures"], tree["seconds"], commits)
+
+    def extend(self, more: "Tally", commit: str) -> None:
+        """Count the tries of `more`, which were made at `commit`."""
+        self.outcomes += more.outcomes
+        self.failures += more.failures
+        self.seconds += more.seconds
+        self.commits[commit] += more.outcomes.total()
 
     def add(self, seed: int, outcome: str, detail: str) -> None:
         """Count one try."""
@@ -98,6 +115,7 @@ class Tally:
             "outcomes": dict(self.outcomes),
             "failures": self.failures,
             "seconds": round(self.seconds, 1),
+            "commits": dict(self.commits),
         }
 
 
@@ -119,7 +137,7 @@ def run_attack(attack: Attack, seeds: range, folder: Path, processes: int = 2) -
             worker.heard += stopped
             if key.fd in ready and worker.receive(tally):
                 continue
-            late = time.monotonic() - worker.heard > SLOWEST
+            late = worker.is_late()
             if key.fd not in ready and not late:
                 continue
             chosen.unregister(key.fileobj)
@@ -141,6 +159,8 @@ class _Worker:
     text: bytes = b""
     heard: float = field(default_factory=lambda: time.monotonic() + 50)
     """When the last try ended; the first one may wait for preparations."""
+    computed: float = 50.0
+    """Seconds that the process had computed by then."""
 
     def receive(self, tally: Tally) -> bool:
         """Count the tries that have ended; False when the process has."""
@@ -149,8 +169,14 @@ class _Worker:
         for line in lines:
             tally.add(self.seeds[self.done], *json.loads(line))
             self.done += 1
-            self.heard = time.monotonic()
+            self.heard, self.computed = time.monotonic(), _read_computing_time(self.process)
         return bool(content)
+
+    def is_late(self) -> bool:
+        """Return whether the try of now takes too long."""
+        if time.monotonic() - self.heard > BLOCKED * SLOWEST:
+            return True
+        return _read_computing_time(self.process) - self.computed > SLOWEST
 
     def stop(self, tally: Tally, outcome: Outcome) -> range:
         """End the process, and return the seeds of the tries that it has not come to."""
@@ -163,6 +189,13 @@ class _Worker:
             raise RuntimeError("the attack itself is broken, see above")
         tally.add(self.seeds[self.done], outcome, f"exit status {status}")
         return self.seeds[self.done + 1 :]
+
+
+def _read_computing_time(process: int) -> float:
+    """Return the seconds that a process and its ended children have computed."""
+    text = Path(f"/proc/{process}/stat").read_text()
+    ticks = text.rpartition(")")[2].split()[11:15]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def _start(chosen: selectors.BaseSelector, attack: Attack, seeds: range, folder: Path) -> None:
@@ -252,7 +285,15 @@ def _hear_warnings() -> Iterator[list[str]]:
         logger.propagate = before
 
 
-def write_tallies(path: Path, tallies: list[Tally], **facts: Any) -> None:
+def read_tallies(path: Path) -> dict[str, Tally]:
+    """Read the tallies of a file by name; none if there is no such file."""
+    if not path.exists():
+        return {}
+    tallies = map(Tally.from_json, json.loads(path.read_text(encoding="utf-8"))["attacks"])
+    return {tally.name: tally for tally in tallies}
+
+
+def write_tallies(path: Path, tallies: Iterable[Tally], **facts: Any) -> None:
     """Write the tallies as JSON."""
     content = {**facts, "attacks": [tally.to_json() for tally in tallies]}
     with replace_atomically(path) as temporary:

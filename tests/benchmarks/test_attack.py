@@ -81,11 +81,12 @@ def test_the_harness_sees_every_failure(tmp_path, monkeypatch):
     assert [failure["seed"] for failure in tally.failures] == [1, 2, 3, 4, 5]
 
 
-def test_the_table_counts_all_tries(tmp_path):
+def test_the_table_counts_all_tries(templates, tmp_path, monkeypatch):
+    monkeypatch.setattr(attack_runs, "make_templates", lambda folder: templates)
     found = list(attack.run_attacks(27, tmp_path, ["fuzz recipe", "flip export"], processes=1))
     header, rows = attack.table(found)
     assert header[:4] == ["attack", "tries", "ok", "refused"]
     assert [row[0] for row in rows] == ["recipe", "flip export", "all"]
     assert int(rows[-1][1]) == sum(int(row[1]) for row in rows[:-1])
     assert (tmp_path / "fuzz.json").exists() and (tmp_path / "damage.json").exists()
-    assert len(list(attack_damage.list_attacks(tmp_path))) == 8
+    assert len(list(attack_damage.list_attacks(tmp_path))) == 12

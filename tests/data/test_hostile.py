@@ -37,6 +37,9 @@ def test_a_list(images, line, reason):
     path.write_text(f"0.png 0\n1.png 1\n{line}\n", encoding="utf-8")
     with pytest.raises(UserError, match=f"list.txt:3: .*{reason}"):
         load("", DataConfig(list=path, root=images))
+    path.write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=f"list.txt:1: .*{reason}"):
+        load("", DataConfig(list=path, root=images))
 
 
 def test_a_table_names_long_numbers_apart(images):
@@ -53,6 +56,9 @@ def test_a_table_names_long_numbers_apart(images):
 
 def test_arrays(tmp_path):
     path, x = tmp_path / "x.npz", np.random.RandomState(0).rand(6, 4).astype(np.float32)
+    np.savez(path, x=x, y=np.zeros(6, "V4"))
+    with pytest.raises(UserError, match=r"the only class is .* of x.npz"):
+        load(path)
     np.savez(path, x=x, y=np.array([b"\xff", b"\xfe", b"a"] * 2))
     assert set(load(path).classes) == {"\\xfe", "\\xff", "a"}
     np.savez(path, x=x, y=np.arange(6))

@@ -7,6 +7,7 @@ import torch
 
 from helpers import tiny_config, tiny_data
 from longtail.core.errors import UserError
+from longtail.core.files import read_tensors, write_tensors
 from longtail.nn.checkpoints import read_state
 from longtail.nn.heads import DeconfoundHead
 from longtail.reporting.page import report
@@ -18,10 +19,14 @@ from longtail.serving.write import export
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
+    """A run and a saved model without hashes, which a stranger would leave out."""
     folder = tmp_path_factory.mktemp("hostile")
     config = tiny_config(epochs=1)
     (run,) = fit_all(config, ["deconfound-tde"], [0], out=folder / "run", data=tiny_data())
     load_model(run.folder).save_pretrained(folder / "saved", alpha_input=True)
+    weights = folder / "saved" / "model.safetensors"
+    write_tensors(weights, read_tensors(weights))
+    (run.folder / "manifest.json").unlink()
     return folder
 
 

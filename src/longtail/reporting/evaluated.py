@@ -45,9 +45,10 @@ class EvaluatedRun:
     def losses(self) -> list[tuple[int, float]]:
         """Each epoch, counted from 1, and its loss."""
         file = f"{self.run.folder}/metrics.jsonl"
-        for record in self.run.metrics:
+        records = self.run.metrics
+        for record in records:
             check_fields(record, {"epoch": int, "loss": float}, file, "Copy it again, or delete it")
-        return [(record["epoch"] + 1, record["loss"]) for record in self.run.metrics]
+        return [(record["epoch"] + 1, record["loss"]) for record in records]
 
     @property
     def name(self) -> str:

@@ -138,7 +138,7 @@ def _read_features(schema: Any, where: str) -> dict[str, dict[str, Any]]:
     try:
         features = json.loads(stored)["info"]["features"]
         return {name: about for name, about in features.items() if isinstance(about, dict)}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{where}: its metadata under 'huggingface' is damaged") from error
 
 

@@ -69,6 +69,8 @@ def open_source(
         if check:
             for part, rows in parsed.items():
                 check(part, list(map(int, rows.labels)))
+        if not parsed["train"].labels:
+            problems.raise_all()
         names = _name_classes(parsed["train"], train)
     report_two_labels(parsed, problems)
     looked = f"paths are relative to --root, now {root}"
