@@ -1,6 +1,7 @@
 """`longtail predict`: classify images."""
 
 import glob
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from longtail.cli.arguments import Images, OptionalOut
-from longtail.cli.output import is_first_process
+from longtail.cli.output import is_first_process, show
 from longtail.cli.prediction_lines import Lines, format_csv, format_json, format_text
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
@@ -115,14 +116,15 @@ class Predict:
         lines = self._choose_lines(model)
         print(lines.header, end="")
         done, skipped = 0, 0
-        shown = sys.stderr.isatty() and not sys.stdout.isatty()
+        terminal = sys.stdout.isatty()
+        shown, write = sys.stderr.isatty() and not terminal, show if terminal else print
         stream = zip(names, model.stream(inputs, **self._options()), strict=True)
         for done, (name, prediction) in enumerate(stream, start=1):
             if isinstance(prediction, str):
                 skipped += 1
                 _report_skipped(name, prediction)
             else:
-                print(lines.format(name, prediction), end="")
+                write(lines.format(name, prediction), end="")
             if done % 64 == 0 and shown:
                 print(f"\r{done:,} images", end="", file=sys.stderr, flush=True)
         return done, skipped
@@ -180,7 +182,7 @@ def list_images(images: Iterable[str]) -> Iterator[str]:
 def _expand(name: str) -> Iterable[str]:
     from longtail.data.formats.folder import list_images
 
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if name == STDIN:
         return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
     if path.is_dir():
@@ -195,4 +197,4 @@ def _expand(name: str) -> Iterable[str]:
 
 
 def _report_skipped(name: str, reason: str) -> None:
-    print(f"skipped {name}: {reason}", file=sys.stderr)
+    show(f"skipped {name}: {reason}", file=sys.stderr)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from longtail.core.names import make_text_printable
 from longtail.core.spreadsheets import format_rows
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def format_text(image: str, prediction: "Prediction") -> str:
         parts += [f"{name} {value:.3f}" for name, value in prediction.top]
     else:
         parts.append("no answer")
-    return "  ".join(parts) + "\n"
+    return make_text_printable("  ".join(parts)) + "\n"
 
 
 def format_json(image: str, prediction: "Prediction") -> str:
