@@ -104,7 +104,8 @@ def _prepare(
     model = load_model(saved, device=device)
     weights = folder / f"{backbone}.safetensors"
     write_tensors(weights, model.model.backbone.state_dict())
-    data = make_data(folder, paths[:FILES], len(paths), DataConfig(image_size=SIZE, stream=True))
+    config = DataConfig(image_size=SIZE, stream=True, min_count=1)
+    data = make_data(folder, paths[:FILES], len(paths), config)
     names = list(map(str, paths))
 
     def timed(work: Callable[[], Any]) -> Callable[[], float]:
