@@ -360,7 +360,7 @@ class TestBadInput:
         with pytest.raises(UserError, match="of another model than the run.s config.yaml asks for"):
             lt.evaluate(run, data=data)
         (run.folder / "result.json").write_text("{")
-        with pytest.raises(UserError, match="result.json is damaged"):
+        with pytest.raises(UserError, match="result.json is not readable JSON.* Delete it, and"):
             lt.evaluate(run, data=data)
 
     def test_what_cannot_be_built_touches_no_folder(self, tmp_path):
