@@ -204,7 +204,7 @@ def _audit(command: "BenchCommand") -> None:
 
 
 def _frontier(command: "BenchCommand") -> None:
-    from benchmarks import frontier
+    from benchmarks import frontier, frontier_page
     from longtail.core.console import Console
 
     units = frontier.read_units(
@@ -215,7 +215,7 @@ def _frontier(command: "BenchCommand") -> None:
     wanted = frontier.select_missing(units, command.shard, frontier.read_lines(files))
     for unit in wanted:
         print(f"{unit.variant}  seed {unit.seed}")
-    if command.dry_run or not wanted:
+    if command.dry_run:
         return
     with Console() as console:
         lines = list(
@@ -228,8 +228,10 @@ def _frontier(command: "BenchCommand") -> None:
                 progress=console,
             )
         )
-    print_lines(*frontier.table(lines))
-    print(f"written to {out}")
+    if lines:
+        print_lines(*frontier.table(lines))
+        print(f"written to {out}")
+    print(f"written to {frontier_page.write_frontier_page(command.results)}")
 
 
 def _refuse_dry_run(command: "BenchCommand") -> None:
