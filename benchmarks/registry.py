@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -297,8 +298,18 @@ def _attack(command: "BenchCommand") -> None:
         for failure in tally.failures:
             show(f"  seed {failure['seed']}: {failure['outcome']}, {failure['detail']}")
     print_lines(*attack.table(tallies))
+    if not command.only or "long" in command.only:
+        _measure_long_runs(command)
     if any(tally.failed for tally in tallies):
         sys.exit(1)
+
+
+def _measure_long_runs(command: "BenchCommand") -> None:
+    from benchmarks import attack_long
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = attack_long.measure_long_runs(command.results / "attack", Path(folder))
+    print(json.dumps(found, indent=1))
 
 
 BENCHMARKS: dict[str, Benchmark] = {

@@ -81,7 +81,7 @@ class Job:
     def load_checkpoint(self, data: Data) -> dict[str, Any] | None:
         """Load the run's checkpoint, if it has one; refuse one that was trained on other data."""
         saved = self.run.load_checkpoint(self.config)
-        if saved and saved["data"] != data.identity:
+        if saved and saved.get("data") != data.identity:
             raise self._other_data_error(data)
         return saved
 

@@ -96,7 +96,7 @@ class ModelDescription:
             )
         except UserError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise UserError(
                 f"{source} was not written by longtail export, or is damaged "
                 f"({type(error).__name__}: {error})"
