@@ -79,7 +79,7 @@ class TrustSet:
 
 def list_sets(recipes: Path, root: Path | None, machine: MachineConfig) -> list[TrustSet]:
     """Return CIFAR-100-LT with the paper's recipe, and PlantDoc-LT with that of its benchmark."""
-    recipe = recipes / "plantdoc-lt" / "plantdoc-lt" / "tf_efficientnet_lite0" / "baseline.yaml"
+    recipe = recipes / "plantdoc-lt" / "plantdoc-lt" / "tf_efficientnet_lite0" / "baseline+frozen.yaml"
     plants = Config.from_yaml(recipe.read_text(), str(recipe))
     cifar = Config.preset("cifar100-lt:100")
     if root is not None:

@@ -47,6 +47,11 @@ class Calibration:
         """Return the calibration that leaves the softmax as it is."""
         return Calibration(1.0, (0.0,) * classes, tuple(prior or (1 / classes,) * classes))
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the probabilities are for a uniform class mix."""
+        return max(self.prior) - min(self.prior) < 1e-6 / len(self.prior)
+
     def apply(self, logits: Tensor) -> Tensor:
         """Return the logarithms (N, C) of the probabilities for the mix `prior`."""
         return (self.scale * logits + logits.new_tensor(self.bias)).log_softmax(-1)

@@ -205,7 +205,7 @@ def evaluate_own(
         _check_has_alpha(opened)
         choice = _choose_alpha(opened) if alpha == "auto" else (alpha, "given")
     cost = ClassifierCost.from_json(stored)
-    kept = ["logit_scale"] + (["rule", "strength", "candidates"] if alpha is None else [])
+    kept = ["logit_scale"] + (["rule", "strength", "candidates", "trust"] if alpha is None else [])
     chosen = {key: stored[key] for key in kept if key in stored}
     if opened.job.config.flips:
         mirrored = opened.mirrored_features(opened.data.evaluated)

@@ -174,12 +174,13 @@ def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> Mode
     logits, unreadable = _compute_logits(predictor, known)
     labels = [numbers[names[row]] for place, row in enumerate(kept) if place not in unreadable]
     counts = ClassCounts(predictor.about.counts)
+    trust = predictor.trust and predictor.about.trust
     evaluation = ModelEvaluation(
         model=name,
         data=short_name(part.name),
         evaluated_on=part.evaluated_on,
         alpha=predictor.alpha,
-        metrics=measure(logits, torch.tensor(labels), counts, predictor.classes),
+        metrics=measure(logits, torch.tensor(labels), counts, predictor.classes, trust),
         unknown=unknown,
         unreadable={known.part.describe(place): why for place, why in unreadable.items()}
         | dict.fromkeys(part.missing, "it does not exist"),

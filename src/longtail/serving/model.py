@@ -19,13 +19,12 @@ from longtail.evaluation import tables
 from longtail.methods.base import Model
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.runs.folder import Run
+from longtail.runs.store import CLASS_MEANS
 from longtail.training.model import Blueprint, describe_head
 
 FORMAT = 1
 TRAINING = ("method", "data", "ratio", "seed", "epochs", "training_id", "subset_sha256", "held_out")
 """Fields of a run's result that describe the training of its model."""
-CLASS_MEANS = "class_means.safetensors"
-"""File of a run with the tensor `class_means` (C, D), the mean training feature of each class."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +179,8 @@ class ServedModel(nn.Module):
         means = weights.get("class_means")
         if means is not None and means.shape != (outputs, model.head.dim):
             raise UserError(
-                f"{source} holds class means {tuple(means.shape)}, but its head is "
-                f"({outputs}, {model.head.dim})"
+                f"{source} holds weights of another model than it describes: class means "
+                f"{tuple(means.shape)}, and a head of {(outputs, model.head.dim)}"
             )
         served = ServedModel(model, about, means)
         # not every format keeps a head's extra state, which the description already set
