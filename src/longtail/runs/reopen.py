@@ -21,6 +21,7 @@ from longtail.evaluation.alpha import GRID, choose_alpha
 from longtail.evaluation.result import ClassifierCost, ClassifierResult, make_result
 from longtail.evaluation.scoring import (
     Evaluation,
+    Features,
     choose_label_free,
     extract_parts,
     score_flips,
@@ -71,7 +72,10 @@ class OpenRun:
     @cached_property
     def evaluation(self) -> Evaluation:
         """Features and scores of every part of its data, with the head at the run's own alpha."""
-        features = extract_parts(self.data, self.features)
+        return self.score(extract_parts(self.data, self.features))
+
+    def score(self, features: Features) -> Evaluation:
+        """Score `features` of every part, which another run of the same training may share."""
         evaluation = score_parts(
             self.method, self.model.head, features, self.data, self._logit_scale
         )
