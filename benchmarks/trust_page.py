@@ -12,7 +12,8 @@ from longtail.evaluation import tables
 
 Found = Mapping[str, Any]
 NOTE = """Mean ± standard deviation over seeds, in percent. Calibration uses the validation part, or
-a fifth of each training class that the training left out. Files: a line of JSON for each training."""
+a fifth of each training class that the training left out. The files hold a line of JSON for each
+training."""
 
 
 def write_trust_page(results: Path) -> Path:

@@ -19,6 +19,7 @@ from longtail.evaluation import scoring
 from longtail.evaluation.alpha import log_no_gain
 from longtail.evaluation.scoring import Features, Standing, Value
 from longtail.methods.base import Choice, Method
+from longtail.nn.background import find_background
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Run
 from longtail.runs.packing import on_cuda
@@ -95,7 +96,8 @@ def decide(
         trainer = train(job, "tuning", tuning)
         features = scoring.extract_parts(tuning, trainer.features)
     head = trainer.model.head
-    standings = scoring.compete(choice, job.with_choice, head, features, tuning)
+    background = find_background(job.config.background, data.classes)
+    standings = scoring.compete(choice, job.with_choice, head, features, tuning, background)
     rivals = {name: _as_rival(job, name) for name in choice.rivals}
     tuned: dict[Value, Tuned] = {}
     for name, rival in rivals.items():

@@ -43,9 +43,9 @@ def fit_trust(
     method, fitted_on = decision.method, "val"
     if data.val is None or data.test is None:
         if tuned := decision.tuned:
-            evaluation = score_parts(
-                method, tuned.trainer.model.head, tuned.features, tuned.data, decision.scale
-            )
+            parts = tuned.trainer.model.head, tuned.features, tuned.data
+            background = evaluation.scores.background
+            evaluation = score_parts(method, *parts, decision.scale, background)
             class_means = compute_class_means(tuned.features, tuned.data)
         fitted_on = "tuning" if tuned else "evaluated"
     held, features = evaluation.held_out, evaluation.features.held_out

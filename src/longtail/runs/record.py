@@ -20,6 +20,7 @@ from longtail.evaluation.predictions import NAME as PREDICTIONS
 from longtail.evaluation.predictions import make_predictions, read_table, write_predictions
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
+from longtail.nn.background import find_background
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.auto import decide
 from longtail.runs.folder import Run
@@ -60,9 +61,14 @@ def evaluate_training(
         if winner is not replica:
             features = scoring.extract_parts(data, winner.features)
         trained = winner.model.head
-        evaluation = scoring.score_parts(method, trained, features, data, decision.scale)
+        background = find_background(job.config.background, data.classes)
+        evaluation = scoring.score_parts(
+            method, trained, features, data, decision.scale, background
+        )
         alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
         chosen = dict(decision.chosen)
+        if background:
+            chosen["background"] = job.config.background
         if job.config.flips:
             mirrored = winner.mirrored_features(data.evaluated)
             chosen["flips"] = scoring.score_flips(evaluation, mirrored, alpha, data.counts)
