@@ -18,7 +18,7 @@ import torch
 from benchmarks.frontier import append_line, take_shard
 from benchmarks.new_classes import measure_extension
 from benchmarks.trust_figures import ScoredRun, measure
-from longtail.core.config import Config, MachineConfig
+from longtail.core.config import Config, DataConfig, MachineConfig
 from longtail.core.environment import commit
 from longtail.data.base import Data
 from longtail.data.load import load
@@ -29,6 +29,7 @@ from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.runs.reopen import reopen
 from longtail.runs.store import CLASS_MEANS
+from longtail.serving.embeddings import embed
 from longtail.training.loop import Progress
 
 NAME = "trust"
@@ -59,12 +60,27 @@ class TrustSet:
     @property
     def name(self) -> str:
         """Folder of its runs and file of its results."""
-        return self.config.data.replace(":", "-")
+        return Path(self.config.data).stem.replace(":", "-")
 
     @cached_property
     def data(self) -> Data:
         """The data with a held-out part."""
         return load(self.config.data, self.config.files)
+
+
+def embed_frozen(config: Config, folder: Path) -> Config:
+    """Embed the images of a frozen network once, and return the recipe of a head on top.
+
+    Every training of a frozen network would compute the same features again.
+    """
+    out = folder / f"{config.data}.npz"
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        files = {"root": config.files.root, "image_size": config.files.image_size}
+        embed(out=out, data=config.data, weights=config.weights, backbone=config.backbone, **files)
+    train = replace(config.train, freeze=False)
+    plain = replace(config, weights=None, train=train, files=DataConfig(), adaptive=())
+    return replace(plain, data=str(out), backbone="identity")
 
 
 @dataclass(frozen=True)
@@ -104,6 +120,12 @@ def list_sets(
     return [TrustSet(cifar, "cifar10-lt:100", adds_classes=True), TrustSet(plants)]
 
 
+def open_set(one: TrustSet, runs: Path) -> TrustSet:
+    """Return the set to train on: of a frozen network, its features in a file below `runs`."""
+    frozen = one.config.train.freeze
+    return replace(one, config=embed_frozen(one.config, runs / NAME)) if frozen else one
+
+
 def list_units(sets: Sequence[TrustSet], seeds: int, shard: str) -> list[Unit]:
     """List the units of a shard, as 0/6 is the first of six, seed by seed."""
     units = [
@@ -124,7 +146,11 @@ def bench_trust(
     units: Sequence[Unit], *, runs: Path, results: Path, progress: Progress | None = None
 ) -> Iterator[dict[str, Any]]:
     """Train and measure `units` one by one; append the line of each to a file and yield it."""
+    opened: dict[str, TrustSet] = {}
     for unit in units:
+        if unit.set.name not in opened:
+            opened[unit.set.name] = open_set(unit.set, runs)
+        unit = replace(unit, set=opened[unit.set.name])
         folder = runs / NAME / unit.set.name
         measured = _extend if unit.part == EXTEND else _train
         facts = {**unit.key, "git": commit(), **measured(unit, folder, progress)}
@@ -136,8 +162,9 @@ def bench_trust(
 def _train(unit: Unit, folder: Path, progress: Progress | None) -> dict[str, Any]:
     """Train the methods of a unit, and measure each."""
     one, names = unit.set, TRAININGS[unit.part]
+    out = folder / f"{unit.part}-s{unit.seed}"
     runs = fit_all(
-        one.config, names, [unit.seed], out=folder, data=one.data, resume=True, progress=progress
+        one.config, names, [unit.seed], out=out, data=one.data, resume=True, progress=progress
     )
     first = reopen(runs[0], one.data)
     features = extract_parts(first.data, first.features)  # those of every method of the training
