@@ -76,8 +76,9 @@ def embed_frozen(config: Config, folder: Path) -> Config:
     out = folder / f"{config.data}.npz"
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
-        files = {"root": config.files.root, "image_size": config.files.image_size}
-        embed(out=out, data=config.data, weights=config.weights, backbone=config.backbone, **files)
+        network: dict[str, Any] = {"weights": config.weights, "backbone": config.backbone}
+        files: dict[str, Any] = {"root": config.files.root, "image_size": config.files.image_size}
+        embed(out=out, data=config.data, **network, **files)
     train = replace(config.train, freeze=False)
     plain = replace(config, weights=None, train=train, files=DataConfig(), adaptive=())
     return replace(plain, data=str(out), backbone="identity")

@@ -7,6 +7,7 @@ import torch
 
 import longtail as lt
 from helpers import tiny_config
+from longtail.cli.parser import main
 from longtail.core.errors import UserError
 from longtail.data.base import Data, Split, count, digest
 from longtail.runs.fit import fit_all
@@ -166,6 +167,15 @@ def test_a_background_keeps_its_total_effect_everywhere(data, tmp_path):
         torch.testing.assert_close(saved.logits(rows), model.logits(rows), atol=1e-4, rtol=1e-4)
     with pytest.raises(UserError, match="is folded into this model"):
         lt.load_model(tmp_path / "m.safetensors").with_background("b")
+
+
+def test_commands_refuse_an_unknown_background(run, data, tmp_path, capsys):
+    trained = fit(data, tmp_path / "tde", "deconfound-tde", alpha=1.0)
+    for folder, said in ((trained.folder, "unknown background 'sky'"), (run.folder, "no alpha")):
+        with pytest.raises(SystemExit, match="2"):
+            main(["export", str(folder), "-o", str(tmp_path / "m.onnx"), "--background", "sky"])
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "m.onnx").exists()
 
 
 def test_a_background_must_be_a_class_of_a_method_with_an_alpha(data, tmp_path):
