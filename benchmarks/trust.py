@@ -109,7 +109,7 @@ def list_sets(
     """
     folder = recipes / "plantdoc-lt" / "plantdoc-lt" / "tf_efficientnet_lite0"
     recipe = folder / "baseline+frozen.yaml"
-    plants = Config.from_yaml(recipe.read_text(), str(recipe))
+    plants = Config.from_yaml(recipe.read_text(encoding="utf-8"), str(recipe))
     cifar = Config.preset("cifar100-lt:100").with_options(val_fraction=HELD_OUT)
     if root is not None:
         plants, cifar = (config.with_options(root=root) for config in (plants, cifar))

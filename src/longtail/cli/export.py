@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longtail.cli.arguments import OptionalOut, RunFolder
+from longtail.cli.output import show
 
 
 @dataclass(frozen=True)
@@ -43,4 +44,4 @@ class Export:
             alpha_input=self.alpha_input,
             background=self.background,
         )
-        print(f"written to {path}, agrees with the run's model; model card: {card_path(path)}")
+        show(f"written to {path}, agrees with the run's model; model card: {card_path(path)}")
