@@ -51,6 +51,7 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "manifest.json",
         "model.safetensors",
         "model.json",
+        "class_means.safetensors",
         "result.json",
         "per_class.csv",
         "predictions.parquet",

@@ -25,6 +25,8 @@ from longtail.runs.repairs import explain_evaluation, explain_repair
 logger = logging.getLogger(__name__)
 
 CONFIG, ENVIRONMENT, METRICS = "config.yaml", "env.json", "metrics.jsonl"
+CLASS_MEANS = "class_means.safetensors"
+"""File with the tensor `class_means` (C, D), the mean training feature of each class."""
 
 
 class RunFiles:
