@@ -160,7 +160,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 def make_line(unit: Unit, opened: OpenRun) -> dict[str, Any]:
     """Make the line of results of a finished training: every rule at every strength."""
     result, config = opened.job.run.result, opened.job.config
-    facts = {key: result[key] for key in ("backbone", "training_id", "git", "device")}
+    facts = {key: result[key] for key in ("backbone", "recipe_id", "training_id", "git", "device")}
     costs = ("seconds", "capture_seconds", "images", "images_per_second", "evaluated_sha256")
     line = {
         "variant": unit.variant,

@@ -49,7 +49,10 @@ DRAWS = 3
 """Test parts drawn of each kind."""
 HELD_OUT = 0.2
 LEVEL = 0.9
-SAME = ("method", "data", "ratio", "backbone", "seed", "alpha", "training_id", "subset_sha256")
+SAME = (
+    *("method", "data", "ratio", "backbone", "seed", "alpha", "recipe_id", "training_id"),
+    *("weights_sha256", "subset_sha256"),
+)
 """Fields that a measurement copies from the result of its run."""
 
 

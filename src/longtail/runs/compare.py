@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.core.errors import UserError
+from longtail.core.identity import read_ids
 from longtail.evaluation import tables
 from longtail.runs.folder import Run
 
@@ -14,7 +15,7 @@ Source = Run | Path | str
 """A finished run, its folder, or a result file such as those under results/."""
 
 FIELDS = (
-    *("method", "data", "ratio", "backbone", "seed", "alpha", "momentum", "lr", "training_id"),
+    *("method", "data", "ratio", "backbone", "seed", "alpha", "momentum", "lr", "recipe_id"),
     *("subset_sha256", "evaluated_on", "evaluated_sha256", "counts", "per_class", "sweep"),
     *("feature_norm", "weight_norm"),
 )
@@ -111,4 +112,4 @@ def _read_file(path: Path) -> dict[str, Any]:
         result = None
     if not isinstance(result, dict) or "method" not in result:
         raise UserError(f"{path} is neither a run's folder nor the result of one")
-    return result
+    return read_ids(result)

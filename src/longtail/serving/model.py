@@ -22,7 +22,10 @@ from longtail.runs.folder import Run
 from longtail.training.model import Blueprint, describe_head
 
 FORMAT = 1
-TRAINING = ("method", "data", "ratio", "seed", "epochs", "training_id", "subset_sha256", "held_out")
+TRAINING = (
+    *("method", "data", "ratio", "seed", "epochs", "recipe_id", "training_id", "weights_sha256"),
+    *("subset_sha256", "held_out"),
+)
 """Fields of a run's result that describe the training of its model."""
 CLASS_MEANS = "class_means.safetensors"
 """File of a run with the tensor `class_means` (C, D), the mean training feature of each class."""
@@ -229,7 +232,7 @@ def read_run(run: Run | Path | str) -> ServedModel:
             "class_mean": tables.class_mean(result["per_class"]),
             "sweep": result["sweep"],
         },
-        training={name: result[name] for name in TRAINING},
+        training={name: result[name] for name in TRAINING if name in result},
         version=versions()["longtail"],
         trust=result.get("trust"),
     )
