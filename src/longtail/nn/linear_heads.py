@@ -106,6 +106,25 @@ class LinearHead(Head):
 
 
 @final
+class BiasedHead(Head):
+    """The plain classifier with a trained bias: z_i = <w_i, x> + b_i, and b_i = 0 at first."""
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__(dim, classes)
+        self.reset_parameters()
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return product(x, self.weight, self.bias)
+
+    def with_bias(self, bias: Tensor) -> Head:
+        return AffineHead.of(self.weight, self.bias + bias.to(self.bias))
+
+    def scaled(self, factor: float) -> Head:
+        return AffineHead.of(factor * self.weight, factor * self.bias)
+
+
+@final
 class FoldedHead(Head):
     """A frozen head with the normalisation and alpha of another folded into its weight.
 
