@@ -231,6 +231,15 @@ def _frontier(command: "BenchCommand") -> None:
     print(f"written to {out}")
 
 
+def _check(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks.check import check_evidence
+    from longtail.core.names import count_noun
+
+    known = check_evidence(command.results.parent, command.recipes, command.results)
+    print(f"the evidence is sound but for {count_noun(known, 'known fault')} in {command.results}")
+
+
 def _refuse_dry_run(command: "BenchCommand") -> None:
     if command.dry_run:
         raise UserError(
@@ -284,6 +293,7 @@ def _detection_speed(command: "BenchCommand") -> None:
 
 
 BENCHMARKS: dict[str, Benchmark] = {
+    "check": Benchmark(_check),
     "speed": Benchmark(_speed),
     "prices": Benchmark(_prices),
     "augmentations": Benchmark(_augmentations, takes=("only",)),
