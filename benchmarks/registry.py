@@ -23,15 +23,17 @@ class Benchmark:
     """The `OPTIONS` that it reads."""
 
 
-OPTIONS = ("seeds", "only", "images", "rows", "variants", "shard", "out", "held_out")
+OPTIONS = ("seeds", "only", "images", "rows", "variants", "shard", "minutes", "out", "held_out")
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
-"""The `OPTIONS` that a folder of recipes reads."""
+"""The `OPTIONS` that all folders of recipes read."""
+CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "shard", "minutes")
+"""The `OPTIONS` that a folder of recipes of classifiers reads."""
 
 
 def check_options(command: "BenchCommand") -> None:
     """Raise if the benchmark would ignore an option, or if there are no seeds."""
-    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else RECIPE_OPTIONS
+    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else CLASSIFIER_OPTIONS
     for option in OPTIONS:
         if option not in takes and getattr(command, option) != getattr(type(command), option):
             flag = option.replace("_", "-")

@@ -191,6 +191,8 @@ def recipe_fields(config: Config) -> dict[str, Any]:
     """Return the fields of a result that tell one recipe from another."""
     names = ("val_fraction", "image_size", "min_count", "evaluate_on")
     files = {name: getattr(config.files, name) for name in names}
+    if config.files.subset_seed:
+        files["subset_seed"] = config.files.subset_seed
     if config.weights:
         files["weights"] = Path(config.weights).name
         files["interpolation"] = config.files.interpolation
