@@ -6,7 +6,7 @@ writes that file as soon as the run ends, so that it can be stopped and resumed 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from benchmarks.recipes import (
     select_recipes,
 )
 from longtail.core.config import Config, MachineConfig, TrainConfig
-from longtail.core.errors import UserError
+from longtail.core.errors import UserError, unknown_error
 from longtail.core.files import replace_atomically
 from longtail.core.options import convert
 from longtail.data.base import Data
@@ -41,12 +41,22 @@ class ClassifierRecipe:
     paper: float | None
     """Overall accuracy in the paper's table; None if the paper has no such cell."""
     seeds: int
+    paper_splits: Mapping[str, float] = field(default_factory=dict)
+    """Accuracies on many, medium and few in that table; empty if it does not give them."""
 
     @staticmethod
     def read(path: Path) -> "ClassifierRecipe":
-        """Read a recipe file, which holds options of `Config` and the keys `paper` and `seeds`."""
+        """Read a recipe file, which holds options of `Config` and the keys `paper` and `seeds`.
+
+        The paper's figure is a number, or a mapping from `overall` and the splits to numbers.
+        """
         config, paper, seeds = read_recipe(path, Config, _check_recipe, seeds=3)
-        return ClassifierRecipe(path, config, convert(paper, float | None, f"{path}: paper"), seeds)
+        figures = paper if isinstance(paper, dict) else {"overall": paper}
+        if unknown := set(figures) - set(tables.SPLITS):
+            raise unknown_error("split", min(unknown), tables.SPLITS, f"in {path}: paper")
+        values = {n: convert(v, float | None, f"{path}: paper") for n, v in figures.items()}
+        overall = values.pop("overall", None)
+        return ClassifierRecipe(path, config, overall, seeds, values)
 
     @property
     def cell(self) -> Path:

@@ -132,13 +132,17 @@ def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> 
         "overall": tables.format_figure(overall) if overall else "not run",
         "paper": "" if paper is None else f"{paper:.1f}",
         "difference": f"{overall[0] - paper:+.1f}" if overall and paper is not None else "",
-        **{
-            s: tables.format_figure(row.figures[s]) if row else ""
-            for s in ("many", "medium", "few")
-        },
+        **{split: _split_cell(recipe, row, split) for split in ("many", "medium", "few")},
         tables.CLASS_MEAN: tables.format_figure(class_mean) if class_mean else "",
         "seconds a run": tables.format_figure(tables.spread(seconds)) if seconds else "",
     }
+
+
+def _split_cell(recipe: "ClassifierRecipe", row: tables.Row | None, split: str) -> str:
+    """Return the accuracy on a split, and after a slash the paper's, if it is known."""
+    ours = tables.format_figure(row.figures[split]) if row else ""
+    paper = recipe.paper_splits.get(split)
+    return ours if paper is None else f"{ours} / {paper:.1f}".lstrip()
 
 
 BELOW = 1.3
