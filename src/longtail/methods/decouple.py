@@ -26,7 +26,7 @@ from longtail.methods.base import (
     head_only,
     require,
 )
-from longtail.nn.linear_heads import AffineHead, FoldedHead, Head
+from longtail.nn.linear_heads import AffineHead, FoldedHead, Head, TrainedBiasHead
 from longtail.nn.ops import product
 
 TAUS = tuple(i / 10 for i in range(21))
@@ -88,7 +88,7 @@ def decouple_lws(*, share: float = 0.1) -> Method:
 
 
 @final
-class ScaledHead(Head):
+class ScaledHead(TrainedBiasHead):
     """A linear head with a learned scale for each class: z_i = g_i (<w_i, x> + b_i).
 
     At first b_i = 0 and g_i = 1. The first stage trains w and b, the second one g.
@@ -96,8 +96,6 @@ class ScaledHead(Head):
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__(dim, classes)
-        self.reset_parameters()
-        self.bias = nn.Parameter(torch.zeros(classes))
         self.scale = nn.Parameter(torch.ones(classes))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ from longtail.methods.base import (
     compute_centroids,
     require,
 )
-from longtail.nn.heads import CapsuleHead, Head
+from longtail.nn.heads import CapsuleHead
+from longtail.nn.linear_heads import TrainedBiasHead
 from longtail.nn.losses import Outputs, State
 from longtail.nn.ops import at_least_float32, product, sum_over_ranks
 
@@ -72,7 +73,7 @@ def _build_method(second: Stage, tau: float, reach: float) -> Method:
 
 
 @final
-class MemoryHead(Head):
+class MemoryHead(TrainedBiasHead):
     """A linear head in the first stage; with a memory, a capsule classifier of meta embeddings.
 
         meta(v) = reach / min_i |v - c_i| * (v + tanh(selector(v)) * softmax(W v + b) M)
@@ -94,11 +95,9 @@ class MemoryHead(Head):
         remembers: bool = False,
     ) -> None:
         super().__init__(dim, classes)
-        self.reset_parameters()
         self.tau, self.reach = tau, reach
         self.selector = nn.Linear(dim, dim)
         self.classifier = CapsuleHead(dim, classes, tau=tau, alpha=0.0)
-        self.bias = nn.Parameter(torch.zeros(classes))
         self.memory = nn.Parameter(torch.zeros(classes, dim))
         self.remembers = remembers  # a Python value because each stage has its own graph
 
