@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,17 +26,19 @@ class Benchmark:
 
 
 OPTIONS = (
-    *("seeds", "only", "tries", "images", "rows", "variants", "shard", "out", "held_out"),
-    "epochs",
+    *("seeds", "only", "tries", "images", "rows", "variants", "shard", "minutes", "out"),
+    *("held_out", "epochs"),
 )
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
-"""The `OPTIONS` that a folder of recipes reads."""
+"""The `OPTIONS` that all folders of recipes read."""
+CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "shard", "minutes")
+"""The `OPTIONS` that a folder of recipes of classifiers reads."""
 
 
 def check_options(command: "BenchCommand") -> None:
     """Raise if the benchmark would ignore an option, or if there are no seeds."""
-    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else RECIPE_OPTIONS
+    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else CLASSIFIER_OPTIONS
     for option in OPTIONS:
         if option not in takes and getattr(command, option) != getattr(type(command), option):
             flag = option.replace("_", "-")
@@ -234,6 +237,15 @@ def _frontier(command: "BenchCommand") -> None:
     print(f"written to {frontier_page.write_frontier_page(command.results)}")
 
 
+def _check(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks.check import check_evidence
+    from longtail.core.names import count_noun
+
+    known = check_evidence(command.results.parent, command.recipes, command.results)
+    print(f"the evidence is sound but for {count_noun(known, 'known fault')} in {command.results}")
+
+
 def _refuse_dry_run(command: "BenchCommand") -> None:
     if command.dry_run:
         raise UserError(
@@ -297,12 +309,23 @@ def _attack(command: "BenchCommand") -> None:
         for failure in tally.failures:
             show(f"  seed {failure['seed']}: {failure['outcome']}, {failure['detail']}")
     print_lines(*attack.table(tallies))
+    if not command.only or "long" in command.only:
+        _measure_long_runs(command)
     if any(tally.failed for tally in tallies):
         sys.exit(1)
 
 
+def _measure_long_runs(command: "BenchCommand") -> None:
+    from benchmarks import attack_long
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = attack_long.measure_long_runs(command.results / "attack", Path(folder))
+    print(json.dumps(found, indent=1))
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     "attack": Benchmark(_attack, takes=("only", "tries")),
+    "check": Benchmark(_check),
     "speed": Benchmark(_speed),
     "prices": Benchmark(_prices),
     "augmentations": Benchmark(_augmentations, takes=("only",)),

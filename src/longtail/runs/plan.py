@@ -39,15 +39,16 @@ class Job:
     method: Method
     run: Run
 
-    def training_id(self, data: Data) -> str:
-        """Return an id that jobs share with one training: `X` and `X-tde`, same data and seed."""
+    def recipe_id(self, data: Data) -> str:
+        """Return an id of jobs that can share a training: `X` and `X-tde`, same data and seed."""
         seen = self.config.options.keys() - set(self.method.post_hoc)
         options = {name: str(self.config.options[name]) for name in seen}
         return self._id(data, self.method.training or self.config.method, options)
 
     def first_stage_id(self, data: Data) -> str:
-        """Return the `training_id` of jobs whose whole training is the first stage of this one."""
-        return self._id(data, self.method.first, {}) if self.method.first else ""
+        """Return the `recipe_id` of jobs whose whole training is the first stage of this one."""
+        options = {name: str(value) for name, value in self.method.first_options.items()}
+        return self._id(data, self.method.first, options) if self.method.first else ""
 
     def _id(self, data: Data, method: str, options: dict[str, str]) -> str:
         tree = {**asdict(self.config), "method": method, "options": options}
@@ -83,7 +84,7 @@ class Job:
     def load_checkpoint(self, data: Data) -> dict[str, Any] | None:
         """Load the run's checkpoint, if it has one; refuse one that was trained on other data."""
         saved = self.run.load_checkpoint(self.config)
-        if saved and saved["data"] != data.identity:
+        if saved and saved.get("data") != data.identity:
             raise self._other_data_error(data)
         return saved
 

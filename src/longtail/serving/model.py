@@ -25,7 +25,10 @@ from longtail.runs.store import CLASS_MEANS
 from longtail.training.model import Blueprint, describe_head
 
 FORMAT = 1
-TRAINING = ("method", "data", "ratio", "seed", "epochs", "training_id", "subset_sha256", "held_out")
+TRAINING = (
+    *("method", "data", "ratio", "seed", "epochs", "recipe_id", "training_id", "weights_sha256"),
+    *("subset_sha256", "held_out"),
+)
 """Fields of a run's result that describe the training of its model."""
 
 NEEDED = (*TRAINING, *tables.SPLITS, "alpha", "counts", "evaluated_on", "per_class", "sweep")
@@ -99,7 +102,7 @@ class ModelDescription:
             )
         except UserError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise UserError(
                 f"{source} was not written by longtail export, or is damaged "
                 f"({type(error).__name__}: {error})"
@@ -263,7 +266,7 @@ def read_run(run: Run | Path | str) -> ServedModel:
             **({"answers": _pick_splits(result["answers"])} if "answers" in result else {}),
             "sweep": result["sweep"],
         },
-        training={name: result[name] for name in TRAINING},
+        training={name: result[name] for name in TRAINING if name in result},
         version=versions()["longtail"],
         trust=result.get("trust"),
         background=result.get("background", ""),
