@@ -176,7 +176,7 @@ def _trust(command: "BenchCommand") -> None:
         places = {"runs": command.runs, "results": command.results}
         for _ in trust.bench_trust(wanted, **places, progress=console):
             pass
-    print(f"written to {trust_page.write_trust_page(command.results)}")
+    print(f"written to {trust_page.write_table(command.results)}")
 
 
 def _cost(command: "BenchCommand") -> None:
