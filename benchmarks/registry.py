@@ -317,7 +317,7 @@ def _detection_speed(command: "BenchCommand") -> None:
 
 def _attack(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
-    from benchmarks import attack
+    from benchmarks import attack, attack_cost, attack_long
 
     tallies = []
     for tally in attack.run_attacks(command.tries, command.results / "attack", command.only):
@@ -326,18 +326,14 @@ def _attack(command: "BenchCommand") -> None:
         for failure in tally.failures:
             show(f"  seed {failure['seed']}: {failure['outcome']}, {failure['detail']}")
     print_lines(*attack.table(tallies))
+    out = command.results / "attack"
     if not command.only or "long" in command.only:
-        _measure_long_runs(command)
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(attack_long.measure_long_runs(out, Path(folder)), indent=1))
+    if not command.only or "cost" in command.only:
+        print(json.dumps(attack_cost.measure_cost(out, device="cpu"), indent=1))
     if any(tally.failed for tally in tallies):
         sys.exit(1)
-
-
-def _measure_long_runs(command: "BenchCommand") -> None:
-    from benchmarks import attack_long
-
-    with tempfile.TemporaryDirectory() as folder:
-        found = attack_long.measure_long_runs(command.results / "attack", Path(folder))
-    print(json.dumps(found, indent=1))
 
 
 BENCHMARKS: dict[str, Benchmark] = {
