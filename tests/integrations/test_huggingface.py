@@ -105,6 +105,14 @@ def test_accumulated_batches_have_the_loss_of_the_whole(tmp_path):
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
 
 
+def test_soft_labels_of_mixup_have_the_loss_of_the_whole():
+    """The Trainer counts every number of soft labels (B, C) as an item."""
+    logits, target = torch.randn(6, 3), torch.rand(6, 3).softmax(1)
+    compute, items = bridge.make_loss(TAIL, "cross-entropy"), target.ne(-100).sum()
+    parts = [compute({"logits": logits[i]}, target[i], items) for i in ([0, 1, 2, 3], [4, 5])]
+    torch.testing.assert_close(sum(parts), TAIL.loss("cross-entropy")(logits, target))
+
+
 def test_refused_arguments(tmp_path):
     model = text_model()
     with pytest.raises(lt.UserError, match="no linear layer with 7 outputs: build it for 7"):
