@@ -231,6 +231,29 @@ def _frontier(command: "BenchCommand") -> None:
     print(f"written to {out}")
 
 
+def _integrations(command: "BenchCommand") -> None:
+    from benchmarks import frontier, integrations
+
+    folder = command.results / integrations.NAME
+    out = command.out or folder / f"{integrations.NAME}.jsonl"
+    done = frontier.read_lines([*sorted(folder.glob("*.jsonl")), out])
+    units = integrations.select_units(command.seeds or 3, command.only, command.shard, done)
+    for unit in units:
+        print(f"{unit.trainer}  seed {unit.seed}")
+    if command.dry_run:
+        return
+    for line in integrations.bench_integrations(
+        units,
+        out,
+        recipes=command.recipes,
+        runs=command.runs,
+        root=command.root,
+        machine=command.machine,
+    ):
+        print(f"{line['trainer']}  seed {line['seed']}  class mean {line['class_mean']:.1f}")
+    print(f"written to {out} and {integrations.write_integrations_page(command.results)}")
+
+
 def _refuse_dry_run(command: "BenchCommand") -> None:
     if command.dry_run:
         raise UserError(
@@ -298,6 +321,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "frontier": Benchmark(
         _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
     ),
+    "integrations": Benchmark(_integrations, takes=("seeds", "only", "shard", "out")),
     "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),
