@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.recipes import RecipeBench, read_about, read_recipe, recipe_paths, result_path
+from benchmarks.result_files import replace_between
 from longtail import methods
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.errors import UserError
@@ -323,12 +324,5 @@ def write_table(bench: ClassifierBench, readme: Path | None) -> Path:
     short = table if one_set else overview(bench, README_ROWS)
     out = bench.write_page()
     if readme and readme.exists():
-        text = readme.read_text()
-        begin, end = f"<!-- {bench.name} -->", f"<!-- /{bench.name} -->"
-        if begin in text and end in text:
-            head, rest = text.split(begin, 1)
-            tail = rest.split(end, 1)[1]
-            here = short.replace("(../recipes", "(recipes")
-            with replace_atomically(readme) as path:
-                path.write_text(f"{head}{begin}\n{here}{end}{tail}")
+        replace_between(readme, bench.name, short.replace("(../recipes", "(recipes"))
     return out

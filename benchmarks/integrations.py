@@ -5,7 +5,7 @@ work: each takes its shard, and skips the trainings that have a line already.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
-from benchmarks.frontier import append_line, read_lines, take_shard
+from benchmarks.frontier import append_line, take_shard
 from benchmarks.other_trainers import TRAINERS, Outcome, Task
 from benchmarks.result_files import format_spread, write_page
 from longtail.core.config import MachineConfig
@@ -34,12 +34,12 @@ RECIPE = Path("plantdoc-lt/plantdoc-lt/tf_efficientnet_lite0/deconfound-tde.yaml
 """The recipe of all trainings, under the folder of recipes."""
 BAR = 1.5
 """Points of mean class accuracy by which a trainer may differ from our engine."""
-ABOUT = f"""`{RECIPE}`, with our engine and with the trainers of other
-libraries, each through its bridge: `longtail.integrations`. Images, augmentation, mixing and
-learning rates are the same; loop, precision, choice of alpha and evaluation are the library's and
-the bridge's. Means over seeds in percent; alpha is chosen on the validation part, and the column
-`as trained` has alpha 0. `difference` is that of the class means from our engine's, for which the
-bar is {BAR} points."""
+ABOUT = f"""`{RECIPE}`,
+with our engine and with the trainers of other libraries, each through its bridge of
+`longtail.integrations`. Images, augmentation, mixing and learning rates are the same; loop,
+precision, choice of alpha and evaluation are the library's and the bridge's. Means over seeds in
+percent. Alpha is chosen on the validation part; the column `as trained` has alpha 0. `difference`
+is that of the class means from our engine's, for which the bar is {BAR} points."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Unit:
     seed: int
 
 
-def select_units(seeds: int, only: Sequence[str], shard: str, done: Sequence[Any]) -> list[Unit]:
+def select_units(
+    seeds: int, only: Sequence[str], shard: str, done: Sequence[Mapping[str, Any]]
+) -> list[Unit]:
     """List the trainings of a shard that have no line in `done`, seed by seed."""
     for word in only:
         if not any(word in name for name in NAMES):
@@ -114,9 +116,8 @@ def _train_ours(job: Job) -> Outcome:
     return Outcome(alpha, sweep[f"{alpha:g}"], sweep["0"])
 
 
-def write_integrations_page(results: Path) -> Path:
-    """Write RESULTS/integrations.md from the lines of RESULTS/integrations."""
-    lines = read_lines(sorted((results / NAME).glob("*.jsonl")))
+def write_integrations_page(results: Path, lines: Sequence[Mapping[str, Any]]) -> Path:
+    """Write RESULTS/integrations.md from lines of results."""
     groups = {name: [line for line in lines if line["trainer"] == name] for name in NAMES}
     rows = []
     ours = [line["class_mean"] for line in groups[OURS]]

@@ -69,7 +69,12 @@ class Task:
         """Options of `timm.create_model` that start from the recipe's weights, if it has any."""
         weights = self.config.weights
         file = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
-        return {"in_chans": self.data.train.inputs.shape[1], **file}
+        return {"in_chans": self.channels, **file}
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images."""
+        return int(self.data.train.inputs.shape[1])
 
     def part(self, name: str) -> "Photos":
         """Return the images of the part called train, val or test; only the first is augmented."""
@@ -254,7 +259,7 @@ def train_by_transformers(task: Task) -> Outcome:
             folder,
             num_labels=len(tail.counts),
             ignore_mismatched_sizes=True,
-            model_args={"drop_rate": config.train.drop},
+            model_args={"drop_rate": config.train.drop, "in_chans": task.channels},
         )
         huggingface.swap_head(model, tail)
         arguments = TrainingArguments(

@@ -236,12 +236,14 @@ def _integrations(command: "BenchCommand") -> None:
 
     folder = command.results / integrations.NAME
     out = command.out or folder / f"{integrations.NAME}.jsonl"
-    done = frontier.read_lines([*sorted(folder.glob("*.jsonl")), out])
+    files = {*folder.glob("*.jsonl"), out}
+    done = frontier.read_lines(sorted(files))
     units = integrations.select_units(command.seeds or 3, command.only, command.shard, done)
     for unit in units:
         print(f"{unit.trainer}  seed {unit.seed}")
     if command.dry_run:
         return
+    trained = []
     for line in integrations.bench_integrations(
         units,
         out,
@@ -251,7 +253,18 @@ def _integrations(command: "BenchCommand") -> None:
         machine=command.machine,
     ):
         print(f"{line['trainer']}  seed {line['seed']}  class mean {line['class_mean']:.1f}")
-    print(f"written to {out} and {integrations.write_integrations_page(command.results)}")
+        trained.append(line)
+    page = integrations.write_integrations_page(command.results, [*done, *trained])
+    print(f"written to {out} and {page}")
+
+
+def _sampler(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import sampler
+
+    # the docs show committed figures only
+    page = Path("docs/tail.md") if command.results == type(command).results else None
+    print(f"written to {sampler.bench_sampler(command.results, page)}")
 
 
 def _refuse_dry_run(command: "BenchCommand") -> None:
@@ -322,6 +335,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
     ),
     "integrations": Benchmark(_integrations, takes=("seeds", "only", "shard", "out")),
+    "sampler": Benchmark(_sampler),
     "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),
