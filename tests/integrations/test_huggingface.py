@@ -85,6 +85,25 @@ def test_a_text_classifier_learns_and_is_loaded_again(tmp_path):
     assert not torch.equal(again.classifier.mean_feature, head.mean_feature)
 
 
+def test_a_network_of_timm_is_loaded_again(tmp_path):
+    import timm
+
+    torch.manual_seed(0)
+    start = timm.create_model("test_resnet")
+    timm.models.save_for_hf(start, tmp_path / "timm", safe_serialization=True)
+    model = transformers.AutoModelForImageClassification.from_pretrained(
+        tmp_path / "timm", num_labels=3, ignore_mismatched_sizes=True
+    )
+    assert torch.equal(model.timm_model.conv1[0].weight, start.conv1[0].weight)
+    head, images = bridge.swap_head(model, TAIL), torch.rand(2, 3, 32, 32)
+    model.train()(pixel_values=images)
+    assert head.mean_feature.any()
+    model.eval().save_pretrained(tmp_path / "saved")
+    loaded = bridge.load_classifier(tmp_path / "saved")
+    expected = model(pixel_values=images).logits
+    torch.testing.assert_close(loaded(pixel_values=images).logits, expected)
+
+
 def test_accumulated_batches_have_the_loss_of_the_whole(tmp_path):
     """Cross-entropy over two parts of 6 equals one of 12, so the weights are the same."""
     weights = []
