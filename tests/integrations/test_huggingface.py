@@ -88,6 +88,8 @@ def test_a_text_classifier_learns_and_is_loaded_again(tmp_path):
 def test_a_network_of_timm_is_loaded_again(tmp_path):
     import timm
 
+    if not hasattr(timm.models, "save_for_hf"):
+        pytest.skip("this version of timm has no save_for_hf")
     torch.manual_seed(0)
     start = timm.create_model("test_resnet")
     timm.models.save_for_hf(start, tmp_path / "timm", safe_serialization=True)
