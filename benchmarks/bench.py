@@ -213,7 +213,7 @@ def _check_same_recipe(job: Job) -> None:
 def copy_result(run: Run, path: Path) -> None:
     """Copy the result of a finished run to `path`."""
     with replace_atomically(path) as temporary:
-        temporary.write_text(json.dumps(run.result) + "\n")
+        temporary.write_text(json.dumps(run.result) + "\n", encoding="utf-8")
 
 
 def markdown(bench: ClassifierBench) -> str:

@@ -47,7 +47,9 @@ def bench_sampler(results: Path, page: Path | None = None) -> Path:
     out = results / "tail" / f"{NAME}.json"
     write_json(out, {"counts": COUNTS, "epochs": EPOCHS, "rows": rows})
     if page and page.exists():
-        replace_between(page, NAME, format_table(json.loads(out.read_text())["rows"]))
+        replace_between(
+            page, NAME, format_table(json.loads(out.read_text(encoding="utf-8"))["rows"])
+        )
     return out
 
 
@@ -105,7 +107,10 @@ def _draw_on_ranks(world: int) -> dict[str, Any]:
     """Draw with every sampler in `world` processes; epochs hold the indices of each rank."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_draw, (world, folder), nprocs=world)
-        ranks = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(world)]
+        ranks = [
+            json.loads(Path(folder, f"{rank}.json").read_text(encoding="utf-8"))
+            for rank in range(world)
+        ]
     drawn: dict[str, Any] = {
         name: [list(epoch) for epoch in zip(*(rank[name] for rank in ranks), strict=True)]
         for name in LABELS
@@ -131,7 +136,7 @@ def _draw(rank: int, world: int, folder: str) -> None:
         for name, sampler in samplers.items()
     }
     drawn["resumed"] = _resume(tail, len(labels))
-    Path(folder, f"{rank}.json").write_text(json.dumps(drawn))
+    Path(folder, f"{rank}.json").write_text(json.dumps(drawn), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 
