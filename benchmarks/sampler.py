@@ -18,7 +18,7 @@ from torch import distributed as dist
 from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
-from benchmarks.result_files import replace_between, write_json
+from benchmarks.result_files import read_all, replace_between, write_json
 from longtail.evaluation import tables
 from longtail.nn.tail import Tail
 
@@ -107,10 +107,7 @@ def _draw_on_ranks(world: int) -> dict[str, Any]:
     """Draw with every sampler in `world` processes; epochs hold the indices of each rank."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_draw, (world, folder), nprocs=world)
-        ranks = [
-            json.loads(Path(folder, f"{rank}.json").read_text(encoding="utf-8"))
-            for rank in range(world)
-        ]
+        ranks = read_all(Path(folder))
     drawn: dict[str, Any] = {
         name: [list(epoch) for epoch in zip(*(rank[name] for rank in ranks), strict=True)]
         for name in LABELS
