@@ -16,7 +16,8 @@ import torch
 
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.frontier import append_line, take_shard
-from benchmarks.other_trainers import TRAINERS, Outcome, Task
+from benchmarks.other_trainers import TRAINERS, Outcome
+from benchmarks.recipe_task import Task
 from benchmarks.result_files import format_spread, write_page
 from longtail.core.config import MachineConfig
 from longtail.core.environment import environment
