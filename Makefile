@@ -20,6 +20,7 @@ check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m benchmarks check
 
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: .venv/installed

@@ -39,8 +39,8 @@ class BenchCommand:
     """Folder for the runs."""
     machine: MachineConfig = field(default_factory=MachineConfig)
     tries: int = 20_000
-    """For attack: number of fuzzed inputs; a tenth as many files are damaged and processes are
-    killed."""
+    """For attack: number of fuzzed inputs. An eighth as many files are damaged, a twentieth as many
+    processes are killed, and a hundredth as many ranks."""
     images: int = 115_846
     """For images: number of generated images, by default that of ImageNet-LT. For audit: 20,000
     by default."""
@@ -49,8 +49,11 @@ class BenchCommand:
     variants: str = "search"
     """For frontier: a set of variants in benchmarks/variants, or a YAML file."""
     shard: str = "0/1"
-    """For frontier and integrations: PART/PARTS of the trainings to run here; 0/6 is the first of
-    six."""
+    """For recipes of classifiers, frontier, integrations and trust: PART/PARTS of the trainings to
+    run here; 0/6 is the first of six. Several processes may share a device."""
+    minutes: float | None = None
+    """For recipes of classifiers: run only what is expected to take this long on one device, all
+    shards together. The same command then goes on with the rest."""
     out: Path | None = None
     """For frontier and integrations: file that gets a line of JSON for each training, by default
     VARIANTS.jsonl in RESULTS/frontier, or RESULTS/integrations/integrations.jsonl. A training that
@@ -58,12 +61,15 @@ class BenchCommand:
     held_out: bool = False
     """For frontier: train on four fifths of each class, and evaluate on the rest of the training
     set instead of the test part."""
+    epochs: int | None = None
+    """For trust: epochs of every training, to try the command out."""
     dry_run: bool = False
     """List the runs and the expected time, then stop."""
 
     examples = """
       python -m benchmarks cifar-lt --root ~/data --dry-run
       python -m benchmarks cifar-lt --root ~/data --only cifar100-lt-100 --seeds 3
+      python -m benchmarks cifar-lt --root ~/data --minutes 8 --shard 0/2
       python -m benchmarks compactness --root ~/data --seeds 2
       python -m benchmarks tiny-imagenet-lt --root ~/data
       python -m benchmarks speed --root ~/data
@@ -72,11 +78,12 @@ class BenchCommand:
       python -m benchmarks cost --device cpu
       python -m benchmarks attack --tries 2000 --only recipe
       python -m benchmarks frontier --root ~/data --variants search --held-out --shard 0/6
+      python -m benchmarks trust --root ~/data --only cifar100 --shard 0/6
       python -m benchmarks shapes-lvis --seeds 1"""
 
     def run(self) -> None:
         """Run the benchmark and write its table."""
-        from benchmarks import bench
+        from benchmarks import bench, paper_tables
 
         check_options(self)
         if self.name in BENCHMARKS:
@@ -87,7 +94,7 @@ class BenchCommand:
         recipe_bench = bench.ClassifierBench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
-        wanted = recipe_bench.missing(self.seeds, self.only)
+        wanted = recipe_bench.select_work(self.seeds, self.only, self.shard, self.minutes)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
         print(recipe_bench.describe_work(f"{len(wanted)} runs to do", wanted))
@@ -102,7 +109,7 @@ class BenchCommand:
                 recipe_bench.run(wanted, root=self.root, machine=self.machine, progress=console)
         finally:
             if is_first_process() and recipe_bench.started:
-                print(f"written to {bench.write_table(recipe_bench, readme)}")
+                print(f"written to {paper_tables.write_table(recipe_bench, readme)}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,15 +25,20 @@ class Benchmark:
     """The `OPTIONS` that it reads."""
 
 
-OPTIONS = ("seeds", "only", "tries", "images", "rows", "variants", "shard", "out", "held_out")
+OPTIONS = (
+    *("seeds", "only", "tries", "images", "rows", "variants", "shard", "minutes", "out"),
+    *("held_out", "epochs"),
+)
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
-"""The `OPTIONS` that a folder of recipes reads."""
+"""The `OPTIONS` that all folders of recipes read."""
+CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "shard", "minutes")
+"""The `OPTIONS` that a folder of recipes of classifiers reads."""
 
 
 def check_options(command: "BenchCommand") -> None:
     """Raise if the benchmark would ignore an option, or if there are no seeds."""
-    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else RECIPE_OPTIONS
+    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else CLASSIFIER_OPTIONS
     for option in OPTIONS:
         if option not in takes and getattr(command, option) != getattr(type(command), option):
             flag = option.replace("_", "-")
@@ -154,25 +160,22 @@ def _stream(command: "BenchCommand") -> None:
 
 def _trust(command: "BenchCommand") -> None:
     from benchmarks import trust, trust_page
+    from benchmarks.frontier import read_lines
     from longtail.core.console import Console
 
-    sets = trust.list_sets(command.recipes, command.root, command.machine)
-    wanted = [s for s in sets if not command.only or any(word in s.name for word in command.only)]
-    seeds = range(command.seeds or 3)
-    for one in wanted:
-        print(f"{one.name}: {len(trust.METHODS)} methods, {len(seeds)} seeds")
+    sets = trust.list_sets(command.recipes, command.root, command.machine, command.epochs)
+    chosen = [s for s in sets if not command.only or any(word in s.name for word in command.only)]
+    units = trust.list_units(chosen, command.seeds or 3, command.shard)
+    done = read_lines(sorted((command.results / trust.NAME).glob("*.jsonl")))
+    wanted = trust.select_missing(units, done)
+    for unit in wanted:
+        print(f"{unit.set.name}  {unit.part}  seed {unit.seed}")
     if command.dry_run:
         return
     with Console() as console:
-        for path in trust.bench_trust(
-            wanted,
-            trust.METHODS,
-            seeds,
-            runs=command.runs,
-            results=command.results,
-            progress=console,
-        ):
-            print(path)
+        places = {"runs": command.runs, "results": command.results}
+        for _ in trust.bench_trust(wanted, **places, progress=console):
+            pass
     print(f"written to {trust_page.write_trust_page(command.results)}")
 
 
@@ -270,6 +273,15 @@ def _sampler(command: "BenchCommand") -> None:
     print(f"written to {sampler.bench_sampler(command.results, page)}")
 
 
+def _check(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks.check import check_evidence
+    from longtail.core.names import count_noun
+
+    known = check_evidence(command.results.parent, command.recipes, command.results)
+    print(f"the evidence is sound but for {count_noun(known, 'known fault')} in {command.results}")
+
+
 def _refuse_dry_run(command: "BenchCommand") -> None:
     if command.dry_run:
         raise UserError(
@@ -333,12 +345,23 @@ def _attack(command: "BenchCommand") -> None:
         for failure in tally.failures:
             show(f"  seed {failure['seed']}: {failure['outcome']}, {failure['detail']}")
     print_lines(*attack.table(tallies))
+    if not command.only or "long" in command.only:
+        _measure_long_runs(command)
     if any(tally.failed for tally in tallies):
         sys.exit(1)
 
 
+def _measure_long_runs(command: "BenchCommand") -> None:
+    from benchmarks import attack_long
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = attack_long.measure_long_runs(command.results / "attack", Path(folder))
+    print(json.dumps(found, indent=1))
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     "attack": Benchmark(_attack, takes=("only", "tries")),
+    "check": Benchmark(_check),
     "speed": Benchmark(_speed),
     "prices": Benchmark(_prices),
     "augmentations": Benchmark(_augmentations, takes=("only",)),
@@ -347,7 +370,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "embeddings": Benchmark(_embeddings, takes=("seeds", "only")),
     "stream": Benchmark(_stream, takes=("seeds",)),
     "cost": Benchmark(_cost),
-    "trust": Benchmark(_trust, takes=RECIPE_OPTIONS),
+    "trust": Benchmark(_trust, takes=("seeds", "only", "shard", "epochs")),
     "scale": Benchmark(_scale, takes=("rows",)),
     "audit": Benchmark(_audit, takes=("images",)),
     "frontier": Benchmark(

@@ -129,7 +129,8 @@ def _open_run(
         "method": run.config.method,
         "seed": run.config.seed,
         "epochs": run.config.train.epochs,
-        "training_id": stored["training_id"],
+        "recipe_id": stored["recipe_id"],
+        "training_id": stored.get("training_id"),
     }
     model = Model(served.backbone, served.head)
     return _place(model, served.preprocess, images, relaunch(run), run.config.machine, origin)
