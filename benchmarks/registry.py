@@ -254,6 +254,42 @@ def _frontier(command: "BenchCommand") -> None:
     print(f"written to {frontier_page.write_frontier_page(command.results)}")
 
 
+def _integrations(command: "BenchCommand") -> None:
+    from benchmarks import frontier, integrations
+
+    folder = command.results / integrations.NAME
+    out = command.out or folder / f"{integrations.NAME}.jsonl"
+    files = {*folder.glob("*.jsonl"), out}
+    done = frontier.read_lines(sorted(files))
+    units = integrations.select_units(command.seeds or 3, command.only, command.shard, done)
+    for unit in units:
+        print(f"{unit.trainer}  seed {unit.seed}")
+    if command.dry_run:
+        return
+    trained = []
+    for line in integrations.bench_integrations(
+        units,
+        out,
+        recipes=command.recipes,
+        runs=command.runs,
+        root=command.root,
+        machine=command.machine,
+    ):
+        print(f"{line['trainer']}  seed {line['seed']}  class mean {line['class_mean']:.1f}")
+        trained.append(line)
+    page = integrations.write_integrations_page(command.results, [*done, *trained])
+    print(f"written to {out} and {page}")
+
+
+def _sampler(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import sampler
+
+    # the docs show committed figures only
+    page = Path("docs/tail.md") if command.results == type(command).results else None
+    print(f"written to {sampler.bench_sampler(command.results, page)}")
+
+
 def _check(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
     from benchmarks.check import check_evidence
@@ -354,6 +390,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "frontier": Benchmark(
         _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
     ),
+    "integrations": Benchmark(_integrations, takes=("seeds", "only", "shard", "out")),
+    "sampler": Benchmark(_sampler),
     "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),
