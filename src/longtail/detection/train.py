@@ -38,6 +38,7 @@ from longtail.detection.run import (
     make_result,
     recipe_id,
 )
+from longtail.runs.checkpoint import explain_restoring
 from longtail.training.launch import is_true_on_any_rank, launch
 from longtail.training.loop import Progress, check_finite
 from longtail.training.model import load_weights
@@ -161,8 +162,9 @@ def _train(
     saved = run.load_checkpoint(config)
     training_id = saved.get("training_id") if saved else draw_training_id()
     if saved:
-        _check_same_data(run, saved["data"], loop.data.digest)
-    done, spent, losses = loop.restore(saved)
+        _check_same_data(run, saved.get("data", ""), loop.data.digest)
+    with explain_restoring(run.folder):
+        done, spent, losses = loop.restore(saved)
     steps = epochs * loop.images // limit_batch_size(config, loop.data)
     if first and not done and config.train.warmup >= steps:
         log.warning(

@@ -110,8 +110,8 @@ class Result(Generic[Details]):
     """What only a classifier, or only a detector, has."""
     cost: Cost
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    """A strength or a rule that held-out data chose, and all candidates; the name of a recipe.
-    Empty without these."""
+    """What held-out data chose or fitted: a strength or a rule with all candidates, and `trust`;
+    the name of a recipe. Empty without these."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.title}: {tables.describe_splits(self._splits)})"
@@ -175,7 +175,7 @@ KEYS = (
     *("per_class", "sweep", "mean_cos", "class_cos", "feature_norm", "weight_norm", "seconds"),
     *("capture_seconds", "replicas", "images", "images_per_second", "device", "options", "files"),
     *("train", "versions", "git", "class_mean", "macro", "weighted", "top5", "intervals"),
-    *("split_sizes", "confusions", "ranks", "recipe_id", "weights_sha256"),
+    *("split_sizes", "confusions", "ranks", "reliability", "recipe_id", "weights_sha256"),
 )
 """The keys of a classifier's result.json, in order; a detector's has some, followed by its own."""
 
@@ -242,9 +242,9 @@ def make_result(
     A known `mean_cos` saves the features of the training images.
     """
     head, scores = evaluation.head, evaluation.scores
-    metrics = measure(scores.at(alpha[0] or 0.0), scores.labels, data.counts, data.classes)
-    figures = metrics.accuracy
-    recipe = recipe_fields(config)
+    logits, known = scores.at(alpha[0] or 0.0), (data.counts, data.classes, chosen.get("trust"))
+    metrics = measure(logits, scores.labels, *known)
+    figures, recipe = metrics.accuracy, recipe_fields(config)
     return ClassifierResult(
         method=config.method,
         data=short_name(data.name),
