@@ -138,7 +138,7 @@ def test_a_background_keeps_its_total_effect_everywhere(data, tmp_path):
     run = fit(data, tmp_path / "run", "deconfound-tde", alpha=2.0, background="a")
     plain = fit(data, tmp_path / "plain", "deconfound-tde", alpha=2.0)
     assert run.result["background"] == "a" and "background" not in plain.result
-    assert run.result["training_id"] == plain.result["training_id"]
+    assert run.result["recipe_id"] == plain.result["recipe_id"]
     assert run.result["sweep"]["0"] == plain.result["sweep"]["0"]
     assert run.result["per_class"] != plain.result["per_class"]
     model, rows = lt.load_model(run), data.test.inputs
