@@ -175,7 +175,7 @@ KEYS = (
     *("per_class", "sweep", "mean_cos", "class_cos", "feature_norm", "weight_norm", "seconds"),
     *("capture_seconds", "replicas", "images", "images_per_second", "device", "options", "files"),
     *("train", "versions", "git", "class_mean", "macro", "weighted", "top5", "intervals"),
-    *("split_sizes", "confusions", "ranks", "reliability", "recipe_id", "weights_sha256"),
+    *("split_sizes", "confusions", "ranks", "recipe_id", "weights_sha256", "reliability"),
 )
 """The keys of a classifier's result.json, in order; a detector's has some, followed by its own."""
 
