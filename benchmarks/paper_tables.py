@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.result_files import format_spread
-from longtail.core.files import replace_atomically
+from benchmarks.result_files import format_spread, replace_between
 from longtail.evaluation import tables
 from longtail.evaluation.result import own_seconds
 
@@ -171,12 +170,5 @@ def write_table(bench: "ClassifierBench", readme: Path | None) -> Path:
     short = table if one_set else overview(bench, README_ROWS)
     out = bench.write_page()
     if readme and readme.exists():
-        text = readme.read_text(encoding="utf-8")
-        begin, end = f"<!-- {bench.name} -->", f"<!-- /{bench.name} -->"
-        if begin in text and end in text:
-            head, rest = text.split(begin, 1)
-            tail = rest.split(end, 1)[1]
-            here = short.replace("(../recipes", "(recipes")
-            with replace_atomically(readme) as path:
-                path.write_text(f"{head}{begin}\n{here}{end}{tail}", encoding="utf-8")
+        replace_between(readme, bench.name, short.replace("(../recipes", "(recipes"))
     return out
