@@ -13,7 +13,7 @@ test: .venv/installed check chromium
 
 # The scripts of docs/integrations, run with the real libraries.
 integrations: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[huggingface,ultralytics]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[huggingface,ray,ultralytics]'
 	$(BIN)/python -m pytest tests/integrations
 
 check: .venv/installed

@@ -23,7 +23,7 @@ class BenchCommand:
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help=NAMES)]
     seeds: int | None = None
-    """Number of seeds of every cell; by default the number in each recipe."""
+    """Number of seeds of every cell; by default the number in each recipe. For serving: rounds."""
     only: tuple[str, ...] = ()
     """Run only recipes whose path contains one of these words. For embeddings: words of
     FILE/CLASSIFIER. For detection-speed: words of shapes-lvis, shapes-lvis-1203,
@@ -42,8 +42,8 @@ class BenchCommand:
     """For attack: number of fuzzed inputs. An eighth as many files are damaged, a twentieth as many
     processes are killed, and a hundredth as many ranks."""
     images: int = 115_846
-    """For images: number of generated images, by default that of ImageNet-LT. For audit: 20,000
-    by default."""
+    """For images: number of generated images, by default that of ImageNet-LT. For audit and
+    serving: 20,000 by default."""
     rows: int = 1_000_000
     """For scale: number of generated rows."""
     variants: str = "search"

@@ -176,7 +176,7 @@ def _trust(command: "BenchCommand") -> None:
         places = {"runs": command.runs, "results": command.results}
         for _ in trust.bench_trust(wanted, **places, progress=console):
             pass
-    print(f"written to {trust_page.write_trust_page(command.results)}")
+    print(f"written to {trust_page.write_table(command.results)}")
 
 
 def _cost(command: "BenchCommand") -> None:
@@ -204,6 +204,23 @@ def _audit(command: "BenchCommand") -> None:
     default = type(command).images  # that of ImageNet-LT takes 13 GB of disk
     images = 20_000 if command.images == default else command.images
     print(json.dumps(audit_speed.bench_audit(command.runs / "audit", images)))
+
+
+def _serving(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import serving
+
+    default = type(command).images
+    page = serving.bench_serving(
+        command.runs / "serving",
+        command.results,
+        images=20_000 if command.images == default else command.images,
+        rounds=command.seeds or 1,
+        backbone="timm/resnet50",
+        machine=command.machine,
+        only=command.only,
+    )
+    print(f"written to {page}")
 
 
 def _frontier(command: "BenchCommand") -> None:
@@ -336,7 +353,7 @@ def _detection_speed(command: "BenchCommand") -> None:
 
 def _attack(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
-    from benchmarks import attack
+    from benchmarks import attack, attack_cost, attack_long
 
     tallies = []
     for tally in attack.run_attacks(command.tries, command.results / "attack", command.only):
@@ -345,18 +362,14 @@ def _attack(command: "BenchCommand") -> None:
         for failure in tally.failures:
             show(f"  seed {failure['seed']}: {failure['outcome']}, {failure['detail']}")
     print_lines(*attack.table(tallies))
+    out = command.results / "attack"
     if not command.only or "long" in command.only:
-        _measure_long_runs(command)
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(attack_long.measure_long_runs(out, Path(folder)), indent=1))
+    if not command.only or "cost" in command.only:
+        print(json.dumps(attack_cost.measure_cost(out, device="cpu"), indent=1))
     if any(tally.failed for tally in tallies):
         sys.exit(1)
-
-
-def _measure_long_runs(command: "BenchCommand") -> None:
-    from benchmarks import attack_long
-
-    with tempfile.TemporaryDirectory() as folder:
-        found = attack_long.measure_long_runs(command.results / "attack", Path(folder))
-    print(json.dumps(found, indent=1))
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -373,6 +386,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "trust": Benchmark(_trust, takes=("seeds", "only", "shard", "epochs")),
     "scale": Benchmark(_scale, takes=("rows",)),
     "audit": Benchmark(_audit, takes=("images",)),
+    "serving": Benchmark(_serving, takes=("seeds", "only", "images")),
     "frontier": Benchmark(
         _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
     ),

@@ -15,13 +15,13 @@ from longtail.core.errors import UserError, unknown_error
 from longtail.core.options import TO_ONE, with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
+from longtail.data.decoding.host import count_ranks
 from longtail.methods.base import Method
 from longtail.nn.background import find_background, no_background_error
 from longtail.nn.published import describe_inputs
 from longtail.nn.weights import identify
 from longtail.runs.folder import Run
 from longtail.training.inputs import choose_mix
-from longtail.training.launch import count_ranks
 from longtail.training.model import use_inputs_of_weights
 from longtail.training.schedule import ends_in_warmup, schedule_stages
 

@@ -185,6 +185,7 @@ def _identify_features(config: Config, batches: Hashable) -> Hashable:
     """Return a value that trainings share if network, weights and images are alike."""
     seen = TrainConfig(crop_size=config.train.crop_size)
     alike = replace(config, method="", options={}, train=seen, adaptive=(), recipe_name="")
+    alike = replace(alike, background="")
     # the seed draws the weights of a network that starts without any
     return batches, repr(replace(alike, seed=0) if config.weights else alike)
 
