@@ -259,7 +259,6 @@ def test_what_the_docs_say_is_what_was_measured():
         *(ap(method, "AP_r") for method in ("baseline", "cosine", "capsule", "deconfound")),
         *(ap("baseline", "AP_f"), ap("baseline", "AP"), ap("deconfound", "AP")),
         *(ap("deconfound-tde", f, kind) for kind in kinds for f in ("AP", "AP_r", "AP_c")),
-        *(ap("focal", "AP"), ap("focal", "AP_r"), ap("eql", "AP")),
     } <= page
     by_run = {(r["method"], r["tde"], r["seed"]): r["ap"] for r in found}
     gains = [

@@ -13,9 +13,10 @@ from typing import Any
 
 from longtail.core.environment import commit, versions
 from longtail.core.errors import UserError
-from longtail.detection.config import DetectionConfig
+from longtail.detection.config import DetectionConfig, InferenceConfig
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits, is_path
 from longtail.detection.network.detector import Detector
+from longtail.detection.network.sigmoid import PRIORS
 from longtail.evaluation.result import (
     Cost,
     Provenance,
@@ -77,7 +78,7 @@ class DetectorDetails:
     measure: str  # of `overall` and of the groups
     groups: tuple[str, ...]  # names of the groups in `many`, `medium` and `few`
     ap: Mapping[str, float | None]
-    """AP, AP50, AP75, AP_r, AP_c and AP_f of masks, and with _bbox of boxes."""
+    """AP, AP50, AP75, AP and AR by size, AP_r, AP_c and AP_f of masks, and with _bbox of boxes."""
 
 
 DetectionResult = Result[DetectorDetails]
@@ -125,7 +126,7 @@ def make_result(
             inference=recipe["inference"],
             measure="AP of masks, percent",
             groups=("frequent", "common", "rare"),
-            ap={name: value for name, value in measured.items() if name.startswith("AP")},
+            ap={name: value for name, value in measured.items() if name.startswith(("AP", "AR"))},
         ),
         cost=cost,
     )
@@ -136,11 +137,16 @@ def recipe_fields_of(config: DetectionConfig) -> dict[str, Any]:
     scoring = {**asdict(config.inference), "tde": config.tde}
     if config.tde == "off":
         del scoring["alpha"]  # it has no effect
+    if config.inference.average == InferenceConfig.average:
+        del scoring["average"]  # results before this option have none
+    options = {**_describe_model(config), **asdict(config.head)}
+    if config.row.loss in PRIORS:
+        options["classifier"] = "sigmoid"  # results before had a softmax
     made = {
         "method": config.method,
         "data": short_name(config.data),
         "backbone": config.backbone,
-        "options": {**_describe_model(config), **asdict(config.head)},
+        "options": options,
         "inference": scoring,
         "train": asdict(config.train),
     }

@@ -23,7 +23,7 @@ from longtail.data.catalogue import data_root
 from longtail.data.checks import check_categories
 from longtail.data.decoding.images import Crop, decode
 from longtail.detection.data import masks
-from longtail.detection.data.annotations import Annotations, Picture, parse
+from longtail.detection.data.annotations import FREQUENCIES, Annotations, Picture, parse
 from longtail.detection.data.shapes import generate as shapes
 
 log = logging.getLogger(__name__)
@@ -49,10 +49,17 @@ class Categories:
     names: tuple[str, ...]
     images: tuple[int, ...]  # training images that contain the class
     instances: tuple[int, ...]  # training objects of the class
+    frequencies: tuple[str, ...] = ()  # the file's own letters r, c and f, if it has them
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Group of each class: `rare` up to 10 training images, `common` up to 100, `frequent`."""
+        """Group of each class by the file's own frequencies.
+
+        Without them, a class is `rare` up to 10 training images, `common` up to 100, else
+        `frequent`.
+        """
+        if self.frequencies:
+            return tuple(FREQUENCIES[letter] for letter in self.frequencies)
         return tuple(
             "rare" if n <= RARE_MOST else "common" if n <= COMMON_MOST else "frequent"
             for n in self.images
@@ -199,8 +206,13 @@ def _count_classes(content: Annotations) -> Categories:
         instances.update(labels)
         images.update(set(labels))
     classes = range(1, len(content.ids) + 1)
-    counts = (tuple(counter[k] for k in classes) for counter in (images, instances))
-    return Categories(content.ids, content.names, *counts)
+    return Categories(
+        ids=content.ids,
+        names=content.names,
+        images=tuple(images[k] for k in classes),
+        instances=tuple(instances[k] for k in classes),
+        frequencies=content.frequencies,
+    )
 
 
 def _read_pixels(picture: Picture) -> Tensor:

@@ -9,9 +9,9 @@ from longtail.detection.config import DetectionConfig
 from longtail.detection.data.batches import NO_CANVAS, CanvasSize, DetectionBatch
 from longtail.detection.data.dataset import Categories
 from longtail.detection.network.cascade import Cascade, CascadeOutput
-from longtail.detection.network.losses import find_rare_classes
 from longtail.detection.network.proposals import Proposals
 from longtail.detection.network.pyramid import Pyramid
+from longtail.detection.network.sigmoid import PRIORS, SigmoidHead, find_rare_classes
 from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, LinearHead
 from longtail.nn.published import InputConfig, describe_inputs
 
@@ -59,6 +59,7 @@ class Detector(nn.Module):
         """Take the scoring options of `config`, which need no training; return the detector."""
         cascade, inference = self.cascade, config.inference
         cascade.tde, cascade.alpha = config.tde, inference.alpha
+        cascade.average = inference.average
         cascade.detections = inference.detections
         cascade.score_threshold = inference.score_threshold
         return self
@@ -113,6 +114,8 @@ def build_detector(
 def _build_head(config: DetectionConfig, outputs: int) -> Head:
     """Build the box classifier of a stage."""
     options, dim, kind = config.head, config.model.features, config.row.head
+    if config.row.loss in PRIORS:
+        return SigmoidHead(dim, outputs, PRIORS[config.row.loss])
     if kind == "linear":
         return LinearHead(dim, outputs)
     # the cascade has the alpha of scoring
