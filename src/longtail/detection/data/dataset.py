@@ -25,6 +25,7 @@ from longtail.data.decoding.images import Crop, decode
 from longtail.detection.data import masks
 from longtail.detection.data.annotations import FREQUENCIES, Annotations, Picture, parse
 from longtail.detection.data.shapes import generate as shapes
+from longtail.detection.data.shapes.recipes import RECIPES
 
 log = logging.getLogger(__name__)
 
@@ -156,14 +157,14 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
     """Load the training and validation split of a named data set or of a folder.
 
     Args:
-        name_or_folder: `shapes-lvis`, `coco-small`, `lvis-v0.5`, `lvis-v1`, or a folder with
-            `instances_train.json`, `instances_val.json` and `images/`.
-        root: folder of the named data sets, by default $LONGTAIL_DATA; `shapes-lvis` is drawn
-            there, or in the cache without either, if it does not exist yet.
+        name_or_folder: `shapes-lvis`, `shapes-lvis-1k`, `coco-small`, `lvis-v0.5`, `lvis-v1`, or a
+            folder with `instances_train.json`, `instances_val.json` and `images/`.
+        root: folder of the named data sets, by default $LONGTAIL_DATA; generated sets are drawn
+            there, or in the cache without either, if they do not exist yet.
     """
     name = str(name_or_folder)
-    if name == shapes.NAME:
-        folder, files = shapes.draw_set(root), OWN_FILES
+    if name in RECIPES:
+        folder, files = shapes.draw_set(name, root), OWN_FILES
     elif name in FILES:
         place, files = data_root(DataConfig(root=root)), FILES[name]
         if place is None:
@@ -175,7 +176,7 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
     else:
         folder, files = Path(name).expanduser(), OWN_FILES
         if not folder.is_dir():
-            known = [shapes.NAME, *FILES]
+            known = [*RECIPES, *FILES]
             choices = f"{', '.join(known)}, or a folder, and there is no folder {folder}"
             raise unknown_error("detection data", name, known, choices)
     for file in files:
@@ -195,7 +196,7 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
 
 def is_path(data: str) -> bool:
     """Return whether `data` is a folder, not the name of a data set."""
-    return bool(data) and data not in (shapes.NAME, *FILES)
+    return bool(data) and data not in (*RECIPES, *FILES)
 
 
 def _count_classes(content: Annotations) -> Categories:
