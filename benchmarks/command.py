@@ -46,7 +46,8 @@ class BenchCommand:
     variants: str = "search"
     """For frontier: a set of variants in benchmarks/variants, or a YAML file."""
     shard: str = "0/1"
-    """For frontier: PART/PARTS of the trainings to run here; 0/6 is the first of six."""
+    """For frontier and benchmarks of detectors: PART/PARTS of the trainings to run here; 0/6 is the
+    first of six."""
     out: Path | None = None
     """For frontier: file that gets a line of JSON for each training, by default VARIANTS.jsonl in
     RESULTS/frontier. A training that has a line here or in a file of that folder is skipped."""

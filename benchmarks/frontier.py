@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from torch import Tensor
 
+from benchmarks.recipes import take_shard
 from benchmarks.result_files import format_spread
 from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError, unknown_error
@@ -115,11 +116,8 @@ def select_missing(
     units: Sequence[Unit], shard: str, done: Sequence[Mapping[str, Any]]
 ) -> list[Unit]:
     """Select the units of a shard, as 0/6 is the first of six, that have no line in `done`."""
-    part, _, parts = shard.partition("/")
-    if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
-        raise UserError(f"--shard {shard}: takes PART/PARTS with PART from 0, such as 0/6")
     found = {json.dumps({key: line[key] for key in KEYS}, sort_keys=True) for line in done}
-    return [unit for unit in units[int(part) :: int(parts)] if unit.key not in found]
+    return [unit for unit in take_shard(units, shard) if unit.key not in found]
 
 
 def bench_frontier(

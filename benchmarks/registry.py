@@ -27,6 +27,8 @@ OPTIONS = ("seeds", "only", "images", "rows", "variants", "shard", "out", "held_
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
 """The `OPTIONS` that a folder of recipes reads."""
+DETECTION_OPTIONS = (*RECIPE_OPTIONS, "shard")
+"""The `OPTIONS` that a folder of recipes of detectors reads."""
 
 
 def check_options(command: "BenchCommand") -> None:
@@ -247,6 +249,7 @@ def _detection(command: "BenchCommand") -> None:
         command.name, recipes=command.recipes, results=command.results, runs=command.runs
     )
     wanted = recipe_bench.missing(command.seeds, command.only)
+    wanted = recipe_bench.take_shard(wanted, command.seeds, command.shard)
     for recipe, seed in wanted:
         print(f"{recipe.place}  seed {seed}")
     trainings = len(recipe_bench.trainings(wanted))
@@ -298,8 +301,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "frontier": Benchmark(
         _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
     ),
-    "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
-    "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
+    "shapes-lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),
+    "shapes-lvis-1k": Benchmark(_detection, takes=DETECTION_OPTIONS),
+    "lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),
     "detection-speed": Benchmark(_detection_speed, takes=("only",)),
 }

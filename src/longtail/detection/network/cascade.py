@@ -210,6 +210,11 @@ class Cascade(nn.Module):
         boxes, best, labels = select(boxes, scores, self.detections, self.score_threshold)
         return CascadeOutput(boxes, best, labels, self._predict_masks(levels, boxes, labels))
 
+    def compute_features(self, maps: dict[str, Tensor], boxes: Tensor) -> Tensor:
+        """Return the last stage's features (B * N, D) of boxes (B, N, 4)."""
+        features: Tensor = self.each[-1].features(self._pool(stack_levels(maps), boxes, BOX))
+        return features
+
     def _predict_masks(self, levels: LevelStack, boxes: Tensor, labels: Tensor) -> Tensor:
         """Return the mean over stages of the masks (B, M, 28, 28) of the classes `labels`."""
         pooled = self._pool(levels, boxes, MASK)

@@ -44,16 +44,21 @@ class Detector(nn.Module):
             self.register_buffer(name, pixel, persistent=False)
 
     def forward(self, batch: DetectionBatch) -> dict[str, Tensor] | CascadeOutput:
+        maps = self.compute_maps(batch)
+        proposals = self.proposals(maps, batch)
+        if self.training:
+            return {**proposals.losses, **self.cascade.compute_losses(maps, proposals, batch)}
+        return self.cascade.detect(maps, proposals, batch.sizes)
+
+    def compute_maps(self, batch: DetectionBatch) -> dict[str, Tensor]:
+        """Return the pyramid's feature maps of a batch."""
         pixels = (batch.images.float() - self.mean) / self.deviation
         tall, wide = batch.sizes[:, 0, None, None, None], batch.sizes[:, 1, None, None, None]
         rows = torch.arange(pixels.shape[2], device=pixels.device)[:, None] < tall
         columns = torch.arange(pixels.shape[3], device=pixels.device) < wide
         pixels = pixels * (rows & columns).float()  # the rest of the canvas gets the mean colour
-        maps = self.pyramid(pixels.contiguous(memory_format=torch.channels_last))
-        proposals = self.proposals(maps, batch)
-        if self.training:
-            return {**proposals.losses, **self.cascade.compute_losses(maps, proposals, batch)}
-        return self.cascade.detect(maps, proposals, batch.sizes)
+        maps: dict[str, Tensor] = self.pyramid(pixels.contiguous(memory_format=torch.channels_last))
+        return maps
 
     def set_scoring(self, config: DetectionConfig) -> "Detector":
         """Take the scoring options of `config`, which need no training; return the detector."""
