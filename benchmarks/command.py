@@ -27,8 +27,8 @@ class BenchCommand:
     only: tuple[str, ...] = ()
     """Run only recipes whose path contains one of these words. For embeddings: words of
     FILE/CLASSIFIER. For detection-speed: words of shapes-lvis, shapes-lvis-1203,
-    shapes-lvis-1203-masks, lvis-v1. For images: ceiling, resident, streaming, dataloader. For
-    augmentations and frontier: words of their names."""
+    shapes-lvis-1203-masks, lvis-v1. For lvis-step: r101, x101. For images: ceiling, resident,
+    streaming, dataloader. For augmentations and frontier: words of their names."""
     root: Path | None = None
     """Folder of data sets, by default $LONGTAIL_DATA; of .npz files for embeddings and stream."""
     recipes: Path = Path("recipes")

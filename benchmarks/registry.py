@@ -286,6 +286,15 @@ def _detection_speed(command: "BenchCommand") -> None:
     print(f"written to {detection_speed.write_table(command.results)}")
 
 
+def _lvis_step(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import lvis_step
+
+    found = lvis_step.bench_lvis_step(command.results, command.runs, command.only, command.machine)
+    print_lines(*lvis_step.make_table(found))
+    print(f"written to {lvis_step.write_table(command.results)}")
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     "speed": Benchmark(_speed),
     "prices": Benchmark(_prices),
@@ -306,5 +315,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),
     "detection-speed": Benchmark(_detection_speed, takes=("only",)),
+    "lvis-step": Benchmark(_lvis_step, takes=("only",)),
 }
 """Benchmarks by name."""
