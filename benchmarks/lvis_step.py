@@ -93,10 +93,10 @@ def list_settings(only: Sequence[str], *, cuda: bool) -> list[StepSetting]:
     config = DetectionConfig.preset("lvis-v1").with_options(method="deconfound")
     if not cuda:
         tiny = config.with_options(
-            **dict(backbone="resnet10t", image_size=64, max_size=107, batch_size=4, width=16),
+            **dict(backbone="resnet10t", image_size=64, max_size=107, batch_size=2, width=16),
             **dict(features=32, proposals=20, rois=16, anchor_scale=1.0),
         )
-        return [StepSetting("tiny", tiny, photographs=4, scale=0.1, steps=2)]
+        return [StepSetting("tiny", tiny, photographs=4, scale=0.1, steps=1)]
     every = [
         StepSetting("r101", config),
         StepSetting("x101", config.with_options(backbone="resnext101_64x4d.tv_in1k")),
