@@ -42,10 +42,15 @@ def _sweep(
     finished: OpenDetector, config: DetectionConfig, content: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, float | None]]]:
     """Yield the figures at each alpha; every rank evaluates its share."""
+    own = finished.config.inference
+    like_stored = replace(config.inference, tde=own.tde, alpha=own.alpha) == own
     for alpha in ALPHAS:
-        figures = content.get("ap", {})
-        if alpha != config.inference.alpha:
-            inference = replace(config.inference, alpha=alpha)
+        inference = replace(config.inference, alpha=alpha)
+        if inference == config.inference:
+            figures = content.get("ap", {})
+        elif alpha == 0 and like_stored and finished.config.tde == "off":
+            figures = finished.stored["ap"]  # alpha 0 scores as without TDE
+        else:
             result = finished.evaluate_as(replace(config, inference=inference))
             figures = result.details.ap if result else {}
         yield f"{alpha:g}", {name: figures.get(name) for name in FIGURES}
