@@ -158,7 +158,7 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
             details = measure_details(finished, config, content)
             if finished.fabric.global_rank == 0:
                 with replace_atomically(result_path(self.results, recipe, seed)) as path:
-                    path.write_text(json.dumps(content | details) + "\n")
+                    path.write_text(json.dumps(content | details) + "\n", encoding="utf-8")
 
     def body(self) -> str:
         """Return the table; missing cells say "not run"."""

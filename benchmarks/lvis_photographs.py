@@ -46,7 +46,7 @@ def make_photographs(folder: Path, images: int, *, scale: float = 1.0) -> Detect
         "categories": [{"id": i, "name": str(i)} for i in range(1, CLASSES + 1)],
     }
     path = folder / "instances.json"
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8")
     return read(path, folder / "images")
 
 

@@ -5,7 +5,6 @@ Shapes: B inputs, images (C, H, W) uint8 or embeddings (D,) float32.
 """
 
 import copy
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +14,9 @@ from torch import Tensor, nn
 
 from longtail.core.environment import versions
 from longtail.core.errors import UserError
+from longtail.core.plain import check_fields, parse_json, read_json
 from longtail.evaluation import tables
+from longtail.evaluation.stored import check_result
 from longtail.methods.base import Model
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.runs.folder import Run
@@ -26,6 +27,10 @@ TRAINING = ("method", "data", "ratio", "seed", "epochs", "training_id", "subset_
 """Fields of a run's result that describe the training of its model."""
 CLASS_MEANS = "class_means.safetensors"
 """File of a run with the tensor `class_means` (C, D), the mean training feature of each class."""
+
+NEEDED = (*TRAINING, *tables.SPLITS, "alpha", "counts", "evaluated_on", "per_class", "sweep")
+"""Fields of a run's result that the description of its model holds."""
+EVALUATE_AGAIN = "Delete it, and longtail train --resume evaluates the run again"
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class ModelDescription:
     def from_json(text: str, source: str) -> "ModelDescription":
         """Read a description from JSON text; errors name the file `source`."""
         try:
-            tree = json.loads(text)
+            tree = parse_json(text, source)
             if tree["format"] != FORMAT:
                 raise UserError(
                     f"{source} has format {tree['format']}, this version reads {FORMAT}: load it "
@@ -82,7 +87,7 @@ class ModelDescription:
                 blueprint=Blueprint.from_json(tree["blueprint"], source),
                 classes=tuple(map(str, tree["classes"])),
                 counts=tuple(map(int, tree["counts"])),
-                alpha=None if tree["alpha"] is None else float(tree["alpha"]),
+                alpha=None if tree["alpha"] is None else _read_alpha(tree["alpha"], source),
                 dial=bool(tree["dial"]),
                 metrics=dict(tree["metrics"]),
                 training=dict(tree["training"]),
@@ -170,9 +175,9 @@ class ServedModel(nn.Module):
         """Build the model that `about` describes, with `weights`; errors name the file `source`."""
         try:
             model = about.blueprint.build()
-        except UserError:
-            raise
-        except (TypeError, ValueError, RuntimeError) as error:  # impossible sizes
+        except UserError as error:
+            raise UserError(f"{source} describes a model that cannot be built: {error}") from None
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # impossible sizes
             raise UserError(f"{source} describes a model that cannot be built: {error}") from None
         names, outputs = len(about.classes), model.head.classes
         if names != outputs:
@@ -205,10 +210,13 @@ def read_run(run: Run | Path | str) -> ServedModel:
             "result.json, then longtail train --resume evaluates it again and writes both"
         )
     try:
-        tree = json.loads(file.read_text())
-    except ValueError:
-        raise UserError(f"{file} is damaged: train again with longtail train --overwrite") from None
+        tree = read_json(file)
+    except UserError as error:
+        raise UserError(f"{error}. Train again with longtail train --overwrite") from None
     blueprint = Blueprint.from_json(tree, str(file))
+    source = f"{run.folder}/result.json"
+    check_fields(result, dict.fromkeys(NEEDED, Any), source, EVALUATE_AGAIN)
+    check_result(result, source, EVALUATE_AGAIN)
     weights = run.load_model()
     if (run.folder / "head.safetensors").exists():
         backbone = {name: w for name, w in weights.items() if name.startswith("backbone.")}
@@ -234,6 +242,13 @@ def read_run(run: Run | Path | str) -> ServedModel:
         trust=result.get("trust"),
     )
     return ServedModel.load(about, weights, f"{run.folder}/model.safetensors")
+
+
+def _read_alpha(alpha: Any, source: str) -> float:
+    try:
+        return check_alpha(alpha)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
 
 
 def fixed_alpha_error(about: ModelDescription) -> UserError:

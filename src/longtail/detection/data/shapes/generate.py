@@ -81,7 +81,7 @@ def write(folder: Path, recipe: ShapesRecipe | None = None) -> None:
     ]
     for name, split in (("train", train), ("val", val)):
         content = json.dumps({"info": {"description": recipe.name}, **split, "categories": listing})
-        (folder / f"instances_{name}.json").write_text(content)
+        (folder / f"instances_{name}.json").write_text(content, encoding="utf-8")
 
 
 @dataclass(frozen=True)
