@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.detection_details import make_tables, measure_details, price_training
+from benchmarks.pricing import parse_shard
 from benchmarks.recipes import (
     RecipeBench,
     read_about,
@@ -19,7 +20,6 @@ from benchmarks.recipes import (
     recipe_paths,
     result_path,
     select_recipes,
-    take_shard,
 )
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
@@ -113,9 +113,10 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         The shards of all trainings of `seeds` are the same, whatever is done already.
         """
         every = list(self.trainings(select_recipes(self.recipes, seeds, ())))
-        own = set(take_shard(every, shard))
-        parts = [rows for folder, rows in self.trainings(wanted).items() if folder in own]
-        return [row for rows in parts for row in rows]
+        part, parts = parse_shard(shard)
+        own = set(every[part::parts])
+        found = [rows for folder, rows in self.trainings(wanted).items() if folder in own]
+        return [row for rows in found for row in rows]
 
     def trainings(
         self, wanted: Sequence[tuple[DetectionRecipe, int]]
@@ -134,7 +135,7 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         """
         took: dict[Path, dict[str, float]] = {}
         for recipe in self.recipes:
-            known = {r["training_id"]: r["seconds"] for r in self.read_results(recipe)}
+            known = {r["recipe_id"]: r["seconds"] for r in self.read_results(recipe)}
             took.setdefault(recipe.place.parent, {}).update(known)
         folders = [rows[0][0].place.parent for rows in self.trainings(wanted).values()]
         each = [took[place].values() for place in folders]

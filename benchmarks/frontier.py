@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from torch import Tensor
 
-from benchmarks.recipes import take_shard
+from benchmarks.pricing import parse_shard
 from benchmarks.result_files import format_spread
 from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError, unknown_error
@@ -37,6 +37,7 @@ from longtail.runs.reopen import OpenRun, reopen
 from longtail.training.loop import Progress
 from longtail.training.recipes import read_recipe
 
+T = TypeVar("T")
 FOLDER = Path(__file__).parent / "variants"
 HELD_OUT = 0.2
 """Part of each training class that is evaluated on, instead of the test part, by `--held-out`."""
@@ -120,6 +121,12 @@ def select_missing(
     return [unit for unit in take_shard(units, shard) if unit.key not in found]
 
 
+def take_shard(units: Sequence[T], shard: str) -> list[T]:
+    """Return the units of a shard, as 0/6 is the first of six."""
+    part, parts = parse_shard(shard)
+    return list(units[part::parts])
+
+
 def bench_frontier(
     units: Sequence[Unit],
     out: Path,
@@ -158,7 +165,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 def make_line(unit: Unit, opened: OpenRun) -> dict[str, Any]:
     """Make the line of results of a finished training: every rule at every strength."""
     result, config = opened.job.run.result, opened.job.config
-    facts = {key: result[key] for key in ("backbone", "training_id", "git", "device")}
+    facts = {key: result[key] for key in ("backbone", "recipe_id", "training_id", "git", "device")}
     costs = ("seconds", "capture_seconds", "images", "images_per_second", "evaluated_sha256")
     line = {
         "variant": unit.variant,

@@ -29,7 +29,6 @@ class AnyRecipe(Protocol):
 
 R = TypeVar("R", bound=AnyRecipe)
 S = TypeVar("S", bound=Settings)
-T = TypeVar("T")
 
 
 def recipe_paths(folder: Path) -> list[Path]:
@@ -82,14 +81,6 @@ def select_recipes(
         paths = "\n".join(str(recipe.path) for recipe in recipes)
         raise UserError(f"no recipe has {' or '.join(only)} in its path. The recipes are:\n{paths}")
     return [(recipe, seed) for recipe in chosen for seed in range(seeds or recipe.seeds)]
-
-
-def take_shard(items: Sequence[T], shard: str) -> Sequence[T]:
-    """Return the items of a shard PART/PARTS, as 0/6 is the first of six."""
-    part, _, parts = shard.partition("/")
-    if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
-        raise UserError(f"--shard {shard}: takes PART/PARTS with PART from 0, such as 0/6")
-    return items[int(part) :: int(parts)]
 
 
 def result_path(results: Path, recipe: AnyRecipe, seed: int) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,17 +25,22 @@ class Benchmark:
     """The `OPTIONS` that it reads."""
 
 
-OPTIONS = ("seeds", "only", "tries", "images", "rows", "variants", "shard", "out", "held_out")
+OPTIONS = (
+    *("seeds", "only", "tries", "images", "rows", "variants", "shard", "minutes", "out"),
+    *("held_out", "epochs"),
+)
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
-"""The `OPTIONS` that a folder of recipes reads."""
+"""The `OPTIONS` that all folders of recipes read."""
+CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "shard", "minutes")
+"""The `OPTIONS` that a folder of recipes of classifiers reads."""
 DETECTION_OPTIONS = (*RECIPE_OPTIONS, "shard")
 """The `OPTIONS` that a folder of recipes of detectors reads."""
 
 
 def check_options(command: "BenchCommand") -> None:
     """Raise if the benchmark would ignore an option, or if there are no seeds."""
-    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else RECIPE_OPTIONS
+    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else CLASSIFIER_OPTIONS
     for option in OPTIONS:
         if option not in takes and getattr(command, option) != getattr(type(command), option):
             flag = option.replace("_", "-")
@@ -156,26 +162,23 @@ def _stream(command: "BenchCommand") -> None:
 
 def _trust(command: "BenchCommand") -> None:
     from benchmarks import trust, trust_page
+    from benchmarks.frontier import read_lines
     from longtail.core.console import Console
 
-    sets = trust.list_sets(command.recipes, command.root, command.machine)
-    wanted = [s for s in sets if not command.only or any(word in s.name for word in command.only)]
-    seeds = range(command.seeds or 3)
-    for one in wanted:
-        print(f"{one.name}: {len(trust.METHODS)} methods, {len(seeds)} seeds")
+    sets = trust.list_sets(command.recipes, command.root, command.machine, command.epochs)
+    chosen = [s for s in sets if not command.only or any(word in s.name for word in command.only)]
+    units = trust.list_units(chosen, command.seeds or 3, command.shard)
+    done = read_lines(sorted((command.results / trust.NAME).glob("*.jsonl")))
+    wanted = trust.select_missing(units, done)
+    for unit in wanted:
+        print(f"{unit.set.name}  {unit.part}  seed {unit.seed}")
     if command.dry_run:
         return
     with Console() as console:
-        for path in trust.bench_trust(
-            wanted,
-            trust.METHODS,
-            seeds,
-            runs=command.runs,
-            results=command.results,
-            progress=console,
-        ):
-            print(path)
-    print(f"written to {trust_page.write_trust_page(command.results)}")
+        places = {"runs": command.runs, "results": command.results}
+        for _ in trust.bench_trust(wanted, **places, progress=console):
+            pass
+    print(f"written to {trust_page.write_table(command.results)}")
 
 
 def _cost(command: "BenchCommand") -> None:
@@ -203,6 +206,23 @@ def _audit(command: "BenchCommand") -> None:
     default = type(command).images  # that of ImageNet-LT takes 13 GB of disk
     images = 20_000 if command.images == default else command.images
     print(json.dumps(audit_speed.bench_audit(command.runs / "audit", images)))
+
+
+def _serving(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import serving
+
+    default = type(command).images
+    page = serving.bench_serving(
+        command.runs / "serving",
+        command.results,
+        images=20_000 if command.images == default else command.images,
+        rounds=command.seeds or 1,
+        backbone="timm/resnet50",
+        machine=command.machine,
+        only=command.only,
+    )
+    print(f"written to {page}")
 
 
 def _frontier(command: "BenchCommand") -> None:
@@ -234,6 +254,51 @@ def _frontier(command: "BenchCommand") -> None:
         print_lines(*frontier.table(lines))
         print(f"written to {out}")
     print(f"written to {frontier_page.write_frontier_page(command.results)}")
+
+
+def _integrations(command: "BenchCommand") -> None:
+    from benchmarks import frontier, integrations
+
+    folder = command.results / integrations.NAME
+    out = command.out or folder / f"{integrations.NAME}.jsonl"
+    files = {*folder.glob("*.jsonl"), out}
+    done = frontier.read_lines(sorted(files))
+    units = integrations.select_units(command.seeds or 3, command.only, command.shard, done)
+    for unit in units:
+        print(f"{unit.trainer}  seed {unit.seed}")
+    if command.dry_run:
+        return
+    trained = []
+    for line in integrations.bench_integrations(
+        units,
+        out,
+        recipes=command.recipes,
+        runs=command.runs,
+        root=command.root,
+        machine=command.machine,
+    ):
+        print(f"{line['trainer']}  seed {line['seed']}  class mean {line['class_mean']:.1f}")
+        trained.append(line)
+    page = integrations.write_integrations_page(command.results, [*done, *trained])
+    print(f"written to {out} and {page}")
+
+
+def _sampler(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import sampler
+
+    # the docs show committed figures only
+    page = Path("docs/tail.md") if command.results == type(command).results else None
+    print(f"written to {sampler.bench_sampler(command.results, page)}")
+
+
+def _check(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks.check import check_evidence
+    from longtail.core.names import count_noun
+
+    known = check_evidence(command.results.parent, command.recipes, command.results)
+    print(f"the evidence is sound but for {count_noun(known, 'known fault')} in {command.results}")
 
 
 def _refuse_dry_run(command: "BenchCommand") -> None:
@@ -300,7 +365,7 @@ def _lvis_step(command: "BenchCommand") -> None:
 
 def _attack(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
-    from benchmarks import attack
+    from benchmarks import attack, attack_cost, attack_long
 
     tallies = []
     for tally in attack.run_attacks(command.tries, command.results / "attack", command.only):
@@ -309,12 +374,19 @@ def _attack(command: "BenchCommand") -> None:
         for failure in tally.failures:
             show(f"  seed {failure['seed']}: {failure['outcome']}, {failure['detail']}")
     print_lines(*attack.table(tallies))
+    out = command.results / "attack"
+    if not command.only or "long" in command.only:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(attack_long.measure_long_runs(out, Path(folder)), indent=1))
+    if not command.only or "cost" in command.only:
+        print(json.dumps(attack_cost.measure_cost(out, device="cpu"), indent=1))
     if any(tally.failed for tally in tallies):
         sys.exit(1)
 
 
 BENCHMARKS: dict[str, Benchmark] = {
     "attack": Benchmark(_attack, takes=("only", "tries")),
+    "check": Benchmark(_check),
     "speed": Benchmark(_speed),
     "prices": Benchmark(_prices),
     "augmentations": Benchmark(_augmentations, takes=("only",)),
@@ -323,12 +395,15 @@ BENCHMARKS: dict[str, Benchmark] = {
     "embeddings": Benchmark(_embeddings, takes=("seeds", "only")),
     "stream": Benchmark(_stream, takes=("seeds",)),
     "cost": Benchmark(_cost),
-    "trust": Benchmark(_trust, takes=RECIPE_OPTIONS),
+    "trust": Benchmark(_trust, takes=("seeds", "only", "shard", "epochs")),
     "scale": Benchmark(_scale, takes=("rows",)),
     "audit": Benchmark(_audit, takes=("images",)),
+    "serving": Benchmark(_serving, takes=("seeds", "only", "images")),
     "frontier": Benchmark(
         _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
     ),
+    "integrations": Benchmark(_integrations, takes=("seeds", "only", "shard", "out")),
+    "sampler": Benchmark(_sampler),
     "shapes-lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),
     "shapes-lvis-1k": Benchmark(_detection, takes=DETECTION_OPTIONS),
     "lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),

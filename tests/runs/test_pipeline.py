@@ -51,6 +51,7 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "manifest.json",
         "model.safetensors",
         "model.json",
+        "class_means.safetensors",
         "result.json",
         "per_class.csv",
         "predictions.parquet",
@@ -80,6 +81,7 @@ def test_a_method_and_its_tde_are_one_training_and_two_alphas(tmp_path):
     names = ["deconfound", "deconfound-tde"]
     plain, tde = fit_all(tiny_config(), names, [0], out=tmp_path, data=tiny_data())
     assert plain.result["training_id"] == tde.result["training_id"]
+    assert plain.result["recipe_id"] == tde.result["recipe_id"]
     assert (plain.result["alpha"], tde.result["alpha"]) == (0.0, 1.0)
     states = [run.load_model() for run in (plain, tde)]
     alphas = [state.pop("head.alpha").item() for state in states]
@@ -91,10 +93,10 @@ def test_a_method_and_its_tde_are_one_training_and_two_alphas(tmp_path):
 def test_other_seeds_options_and_methods_are_other_trainings(tmp_path):
     data = tiny_data()
     ids = {
-        fit(tmp_path / "a", seed=0, data=data).result["training_id"],
-        fit(tmp_path / "b", seed=1, data=data).result["training_id"],
-        fit(tmp_path / "c", heads=4, data=data).result["training_id"],
-        fit(tmp_path / "d", "cosine-tde", data=data).result["training_id"],
+        fit(tmp_path / "a", seed=0, data=data).result["recipe_id"],
+        fit(tmp_path / "b", seed=1, data=data).result["recipe_id"],
+        fit(tmp_path / "c", heads=4, data=data).result["recipe_id"],
+        fit(tmp_path / "d", "cosine-tde", data=data).result["recipe_id"],
     }
     assert len(ids) == 4
 
@@ -360,7 +362,7 @@ class TestBadInput:
         with pytest.raises(UserError, match="of another model than the run.s config.yaml asks for"):
             lt.evaluate(run, data=data)
         (run.folder / "result.json").write_text("{")
-        with pytest.raises(UserError, match="result.json is damaged"):
+        with pytest.raises(UserError, match="result.json is not readable JSON.* Delete it, and"):
             lt.evaluate(run, data=data)
 
     def test_what_cannot_be_built_touches_no_folder(self, tmp_path):

@@ -44,6 +44,8 @@ class DataConfig:
     """Part to evaluate on; `val` leaves the test part unread while you choose a recipe."""
     corrupt: Literal["stop", "skip"] = "stop"
     """What to do with an unreadable image: stop and name it, or name it and skip it."""
+    subset_seed: int = 0
+    """Which images a cut to a ratio keeps, as in cifar100-lt:100; 0 keeps those of our figures."""
     min_count: int = 0
     """Drop classes with fewer training images than this."""
     download: bool = False
@@ -169,7 +171,7 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("accumulate", "image_size", "crop_size"), (1, math.inf)),
     **dict.fromkeys(("min_count", "workers", "weight_decay", "warmup"), (0, math.inf)),
     "pad": (0, 1025),
-    **dict.fromkeys(("save_seconds", "decay", "jitter"), (0, math.inf)),
+    **dict.fromkeys(("save_seconds", "decay", "jitter", "subset_seed"), (0, math.inf)),
     **dict.fromkeys(("momentum", "milestones", "val_fraction", "drop", "ema", "cutout"), (0, 1)),
     **dict.fromkeys(("lr", "head_lr"), (ABOVE_ZERO, math.inf)),
     **dict.fromkeys(("mixup", "cutmix"), (0, TO_ONE)),
@@ -206,6 +208,9 @@ class Config(Settings):
     flips: bool = False
     """Also evaluate with the mean logits of every image and its mirror image; the result has these
     figures as `flips`, beside the plain ones."""
+    background: str = ""
+    """Class that keeps its total effect, since it is frequent for a good reason (Eq. 9); for
+    methods with an alpha."""
     adaptive: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
     """Options that are still to be set from the data; one that is given leaves this list."""
     recipe_name: Annotated[str, tyro.conf.Suppress] = ""

@@ -18,8 +18,8 @@ from longtail.detection.config import DetectionConfig, InferenceConfig
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits, is_path
 from longtail.detection.network.detector import Detector
 from longtail.detection.network.sigmoid import PRIORS
+from longtail.evaluation.cost import Cost
 from longtail.evaluation.result import (
-    Cost,
     Provenance,
     Result,
     TrainingRecipe,
@@ -190,7 +190,7 @@ def identify_start(config: DetectionConfig, stored: str | None) -> str | None:
     return now
 
 
-def training_id(config: DetectionConfig, data: DetectionSet, weights: str | None) -> str:
+def recipe_id(config: DetectionConfig, data: DetectionSet, weights: str | None) -> str:
     """Return an id that runs share if they differ only in scoring and evaluation.
 
     `weights` is what tells the backbone's weights apart, wherever their file lies.

@@ -5,7 +5,7 @@ Shapes: N images, D features.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -63,18 +63,25 @@ class Evaluation:
 
 
 def score_parts(
-    method: Method, head: Head, features: Features, data: Data, scale: float = 1.0
+    method: Method,
+    head: Head,
+    features: Features,
+    data: Data,
+    scale: float = 1.0,
+    background: tuple[int, ...] = (),
 ) -> Evaluation:
     """Apply the method's rule to `head`, and score `features` with the head that it returns.
 
     A normalised head gets the alpha of the method, which its saved state then holds. `scale` is
-    the factor of the logits that are shipped.
+    the factor of the logits that are shipped; classes in `background` keep their total effect.
     """
     head = _apply_rule(method, head, features, data)
     if isinstance(head, NormalisedHead):
         head.alpha = method.alpha or 0.0
-    scores = score(head, features.evaluated, data.evaluated.labels).scaled(scale)
-    held_out = score(head, *features.held_out).scaled(scale) if features.held_out else None
+    scores = score(head, features.evaluated, data.evaluated.labels, background).scaled(scale)
+    held_out = None
+    if features.held_out:
+        held_out = score(head, *features.held_out, background).scaled(scale)
     return Evaluation(head, features, scores, held_out, scale)
 
 
@@ -86,7 +93,8 @@ def score_flips(
     `mirrored` are the features (N, D) of the mirror images of the evaluated part.
     """
     plain = evaluation.scores
-    other = score(evaluation.head, mirrored, plain.labels).scaled(evaluation.scale)
+    head, background = evaluation.head, plain.background
+    other = score(head, mirrored, plain.labels, background).scaled(evaluation.scale)
     logits = (plain.at(alpha or 0.0) + other.at(alpha or 0.0)) / 2
     figures = accuracy(logits, plain.labels, counts)
     return {**figures.splits(), "class_mean": figures.class_mean}
@@ -112,7 +120,12 @@ Value = float | str
 
 
 def compete(
-    choice: Choice, method_at: Callable[[Value], Method], head: Head, features: Features, data: Data
+    choice: Choice,
+    method_at: Callable[[Value], Method],
+    head: Head,
+    features: Features,
+    data: Data,
+    background: tuple[int, ...] = (),
 ) -> dict[Value, Standing]:
     """Return the standing of every value of the grid on held-out data.
 
@@ -125,6 +138,7 @@ def compete(
         method = method_at(value)
         if scores is None or method.rule or scores.indirect is None:
             scores = _score_held_out(method, head, features, data)  # another alpha needs no other
+            scores = replace(scores, background=background)
         standings[value] = _rate(scores, method, data)
     return standings
 

@@ -15,12 +15,13 @@ from longtail.core.errors import UserError, unknown_error
 from longtail.core.options import TO_ONE, with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
+from longtail.data.decoding.host import count_ranks
 from longtail.methods.base import Method
+from longtail.nn.background import find_background, no_background_error
 from longtail.nn.published import describe_inputs
 from longtail.nn.weights import identify
 from longtail.runs.folder import Run
 from longtail.training.inputs import choose_mix
-from longtail.training.launch import count_ranks
 from longtail.training.model import use_inputs_of_weights
 from longtail.training.schedule import ends_in_warmup, schedule_stages
 
@@ -38,22 +39,24 @@ class Job:
     method: Method
     run: Run
 
-    def training_id(self, data: Data) -> str:
-        """Return an id that jobs share with one training: `X` and `X-tde`, same data and seed."""
+    def recipe_id(self, data: Data) -> str:
+        """Return an id of jobs that can share a training: `X` and `X-tde`, same data and seed."""
         seen = self.config.options.keys() - set(self.method.post_hoc)
         options = {name: str(self.config.options[name]) for name in seen}
         return self._id(data, self.method.training or self.config.method, options)
 
     def first_stage_id(self, data: Data) -> str:
-        """Return the `training_id` of jobs whose whole training is the first stage of this one."""
-        return self._id(data, self.method.first, {}) if self.method.first else ""
+        """Return the `recipe_id` of jobs whose whole training is the first stage of this one."""
+        options = {name: str(value) for name, value in self.method.first_options.items()}
+        return self._id(data, self.method.first, options) if self.method.first else ""
 
     def _id(self, data: Data, method: str, options: dict[str, str]) -> str:
         tree = {**asdict(self.config), "method": method, "options": options}
         del tree["weights"]
         if self.config.weights:
             tree["weights"] = self.weights_id  # wherever the file lies
-        for place in ("machine", "files", "data", "adaptive", "recipe_name", "flips"):
+        post_hoc = ("flips", "background")
+        for place in ("machine", "files", "data", "adaptive", "recipe_name", *post_hoc):
             del tree[place]
         if (ranks := count_ranks(self.config.machine)) > 1:  # each has batch statistics of its own
             tree["ranks"] = ranks
@@ -81,7 +84,7 @@ class Job:
     def load_checkpoint(self, data: Data) -> dict[str, Any] | None:
         """Load the run's checkpoint, if it has one; refuse one that was trained on other data."""
         saved = self.run.load_checkpoint(self.config)
-        if saved and saved["data"] != data.identity:
+        if saved and saved.get("data") != data.identity:
             raise self._other_data_error(data)
         return saved
 
@@ -103,6 +106,12 @@ class Job:
             raise UserError(
                 f"--mixup and --cutmix mix images, and {data.name} has none: leave both at 0"
             )
+        if self.config.background:
+            find_background(self.config.background, data.classes)
+            choice = self.method.choice
+            has_alpha = choice.option == "alpha" if choice else self.method.alpha is not None
+            if self.method.rule or not has_alpha:
+                raise no_background_error(self.config.background, self.config.method)
         if self.run.finished and not overwrite:
             result = self.run.result
             same_test = data.is_evaluated_on(result["evaluated_sha256"])

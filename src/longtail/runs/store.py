@@ -1,6 +1,7 @@
 """The files of a run: each is written whole, recorded in the manifest and verified when read."""
 
 import csv
+import hashlib
 import json
 import logging
 import shlex
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.core.files import encode_tensors, read_tensors, replace_atomically
+from longtail.core.identity import read_ids
 from longtail.core.manifest import DamageError, forget, record, replace_recorded, verify
 from longtail.core.names import count_noun
 from longtail.core.plain import check_fields, read_json, read_text
@@ -25,6 +27,8 @@ from longtail.runs.repairs import explain_evaluation, explain_repair
 logger = logging.getLogger(__name__)
 
 CONFIG, ENVIRONMENT, METRICS = "config.yaml", "env.json", "metrics.jsonl"
+CLASS_MEANS = "class_means.safetensors"
+"""File with the tensor `class_means` (C, D), the mean training feature of each class."""
 
 
 class RunFiles:
@@ -35,7 +39,7 @@ class RunFiles:
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
-        self._records: list[dict[str, Any]] | None = None
+        self._lines: dict[int, str] | None = None  # of metrics.jsonl, by epoch
 
     def check_is_run(self) -> None:
         """Refuse a folder that no training has begun, and name the runs below it."""
@@ -60,7 +64,7 @@ class RunFiles:
         except UserError as error:
             raise UserError(f"{error}. {way_out}") from None
         check_fields(result, {}, str(path), way_out)
-        return result
+        return read_ids(result)
 
     @property
     def resume_line(self) -> str:
@@ -152,9 +156,14 @@ class RunFiles:
         with self.replace(name) as path:
             path.write_bytes(content.encode() if isinstance(content, str) else content)
 
-    def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> None:
-        """Write the weights as trained; those of a head that a rule made go to another `name`."""
-        self.write(name, encode_tensors(state))
+    def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> str:
+        """Write the weights as trained, and return the SHA-256 of the file.
+
+        Those of a head that a rule made go to another `name`.
+        """
+        content = encode_tensors(state)
+        self.write(name, content)
+        return hashlib.sha256(content).hexdigest()
 
     def load_model(self, name: str = "model.safetensors") -> dict[str, Tensor]:
         """Read what `save_model` wrote."""
@@ -165,17 +174,19 @@ class RunFiles:
 
     def append_metrics(self, record: Mapping[str, Any], *, epoch: int) -> None:
         """Add the record of `epoch`; drop later ones, which a resumed run trains again."""
-        if self._records is None:
-            self._records = [old for old in self.metrics if old["epoch"] < epoch]
+        if self._lines is None:
+            known = [old for old in self.metrics if old["epoch"] < epoch]
+            self._lines = {old["epoch"]: format_lines([old]) for old in known}
             forget(self.folder / METRICS)  # its lines have checksums of their own
-            if (found := len(self._records)) < epoch:
+            if (found := len(self._lines)) < epoch:
                 logger.warning(
                     "%s lacks %d of %s: the curve of the loss has a gap",
                     *(self.folder / METRICS, epoch - found, count_noun(epoch, "epoch")),
                 )
-        self._records = [*(old for old in self._records if old["epoch"] < epoch), dict(record)]
+        self._lines = {old: line for old, line in self._lines.items() if old < epoch}
+        self._lines[epoch] = format_lines([record])
         with replace_atomically(self.folder / METRICS, durable=False) as path:
-            path.write_text(format_lines(self._records), encoding="utf-8")
+            path.write_text("".join(self._lines.values()), encoding="utf-8")
 
     def write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Replace metrics.jsonl."""

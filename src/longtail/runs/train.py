@@ -15,6 +15,7 @@ from longtail.core.interrupt import defer_interrupt
 from longtail.data.base import Data
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
+from longtail.runs.checkpoint import explain_restoring
 from longtail.runs.packing import find_trained_run, on_cuda
 from longtail.runs.plan import DataOf, Job
 from longtail.training.batches import Batches, FeatureBatches, identify_batches, place
@@ -127,7 +128,8 @@ class Checkpoint(NamedTuple):
 
 
 def _save(job: Job, replica: Trainer, done: Checkpoint) -> None:
-    state = {"data": replica.data.identity, "replica": replica.state_dict()}
+    state: dict[str, Any] = {"data": replica.data.identity, "replica": replica.state_dict()}
+    state["training_id"] = replica.training_id
     job.run.save_checkpoint({**done._asdict(), **state}, job.config)
 
 
@@ -138,13 +140,17 @@ def _restore(
     done = Checkpoint()
     for job, replica in zip(jobs, replicas, strict=True):
         if saved := job.load_checkpoint(replica.data):
-            seconds = done.seconds + saved["seconds"]
-            done = Checkpoint(saved["epoch"], seconds, saved["capture_seconds"])
-            replica.load_state_dict(saved["replica"])
+            with explain_restoring(job.run.folder):
+                seconds = done.seconds + saved["seconds"]
+                done = Checkpoint(saved["epoch"], seconds, saved["capture_seconds"])
+                replica.load_state_dict(saved["replica"])
+                replica.training_id = saved.get("training_id")
         elif trained := find_trained_run(job, replica.data, others):
             run = trained.run
             done = Checkpoint(trained.epochs, done.seconds + own_seconds(run.result))
             replica.start_from(run.load_model(), f"{run.folder}/model.safetensors")
+            if trained.epochs == replica.epochs:
+                replica.training_id = run.result.get("training_id")
             if fabric.global_rank == 0:
                 job.run.write_metrics(run.metrics)
     return done
@@ -179,6 +185,7 @@ def _identify_features(config: Config, batches: Hashable) -> Hashable:
     """Return a value that trainings share if network, weights and images are alike."""
     seen = TrainConfig(crop_size=config.train.crop_size)
     alike = replace(config, method="", options={}, train=seen, adaptive=(), recipe_name="")
+    alike = replace(alike, background="")
     # the seed draws the weights of a network that starts without any
     return batches, repr(replace(alike, seed=0) if config.weights else alike)
 
