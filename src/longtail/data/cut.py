@@ -31,6 +31,10 @@ def cut(source: Source, ratio: float) -> Source:
     The kept rows never depend on a training seed: they are the first of each class if the store is
     in a fixed shuffle, else a draw with a seed of its own.
     """
+    if source.multi_label:
+        raise UserError(
+            f"ratio {ratio:g} cuts images of one label each, and these have several: leave it out"
+        )
     stored = source.counts()
     largest, classes = int(stored.max()), len(source.classes)
     if not ratio >= 1 or ratio > largest:

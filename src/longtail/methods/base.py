@@ -45,8 +45,8 @@ class Batch(NamedTuple):
     """The images that one sampler provides for one step."""
 
     inputs: Tensor  # (B, C, H, W) normalised images, or (B, D) embeddings
-    target: Tensor  # (B,) classes or (B, C) soft
-    labels: Tensor | None = None  # (B,) classes before any mixing
+    target: Tensor  # (B,) classes or (B, C) soft or multi-hot
+    labels: Tensor | None = None  # (B,) classes, or (B, C) multi-hot, before any mixing
     views: Tensor | None = None  # (V * B, C, H, W) further views, one after another, never mixed
 
 
@@ -257,6 +257,8 @@ class Method:
     weighs_counts: bool = False
     """Whether a loss or the rule uses the class counts."""
     reading: CausalReading = NOT_READ
+    multi_label: bool = False
+    """Whether it trains on images with several labels each; any other needs one label each."""
 
     @property
     def needs_counts(self) -> bool:

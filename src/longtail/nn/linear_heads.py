@@ -106,6 +106,30 @@ class LinearHead(Head):
 
 
 @final
+class BiasedHead(Head):
+    """A linear classifier with a trained bias, one binary decision a label: z_i = <w_i, x> + b_i.
+
+    Args:
+        dim: length D of a feature.
+        classes: number of labels C.
+    """
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__(dim, classes)
+        self.bias = nn.Parameter(torch.zeros(classes))
+        self.reset_parameters()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return product(x, self.weight) + at_least_float32(self.bias)
+
+    def with_bias(self, bias: Tensor) -> Head:
+        return AffineHead.of(self.weight, self.bias + bias.to(self.bias))
+
+    def scaled(self, factor: float) -> Head:
+        return AffineHead.of(factor * self.weight, factor * self.bias)
+
+
+@final
 class FoldedHead(Head):
     """A frozen head with the normalisation and alpha of another folded into its weight.
 

@@ -91,6 +91,7 @@ class Job:
                 f"{data.name} has no test and no validation part to evaluate on: add one (with "
                 "lists, --test-list), or hold out training images with --val-fraction 0.2"
             )
+        self._check_labels(data)
         if data.embeddings and self.method.views:
             raise UserError(
                 f"{self.config.method} compares views of images, and {data.name} has none: leave "
@@ -107,6 +108,23 @@ class Job:
             same_test = data.is_evaluated_on(result["evaluated_sha256"])
             if result["subset_sha256"] != data.subset_sha256 or not same_test:
                 raise self._other_data_error(data)
+
+    def _check_labels(self, data: Data) -> None:
+        """Refuse a method that knows only one label an image for several, and the reverse."""
+        name, fitting = self.config.method, methods.list_names(multi_label=data.multi_label)
+        if self.method.multi_label is data.multi_label:
+            if data.multi_label and self.config.train.donors == "class":
+                raise UserError("--donors class needs images of one label each: leave it out")
+            return
+        if data.multi_label:
+            raise UserError(
+                f"{data.name} has several labels an image, and {name} knows only one: choose from "
+                f"{', '.join(fitting)}"
+            )
+        raise UserError(
+            f"{name} is for several labels an image, and those of {data.name} have one each: "
+            f"choose another method, such as {fitting[0]} (list them: longtail methods)"
+        )
 
     def _other_data_error(self, data: Data) -> UserError:
         return UserError(

@@ -30,14 +30,14 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
     if config.image_size is None:
         raise UserError(f"{root} holds boxes of all sizes: pass --image-size, as in 64")
     paths = {"train": root / TRAIN, "test": root / TEST}
-    contents = {part: _read_json(path) for part, path in paths.items() if path.is_file()}
+    contents = {part: read_json(path) for part, path in paths.items() if path.is_file()}
     try:
         train = contents["train"]
         categories = sorted(train["categories"], key=lambda category: category["id"])
         numbers = {category["id"]: number for number, category in enumerate(categories)}
         if "test" in contents:
-            test = _list_categories(contents["test"])
-            check_categories(paths["test"], test, _list_categories(train))
+            test = list_categories(contents["test"])
+            check_categories(paths["test"], test, list_categories(train))
         parts = {
             part: _open_part(paths[part], content, numbers, config)
             for part, content in contents.items()
@@ -51,14 +51,15 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
         ) from error
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Read an annotation file."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
 
 
-def _list_categories(content: Mapping[str, Any]) -> list[tuple[int, str]]:
+def list_categories(content: Mapping[str, Any]) -> list[tuple[int, str]]:
     """List the id and name of each category."""
     return [(category["id"], category["name"]) for category in content["categories"]]
 
