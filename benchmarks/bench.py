@@ -34,6 +34,8 @@ PAPER_ORDER = (
     *("eql", "baseline", "cosine", "capsule", "deconfound"),
     *("cosine-tde", "capsule-tde", "deconfound-tde", "balanced-softmax", "logit-adjustment"),
     *("deconfound-self-prior", "deconfound-balanced", "auto"),
+    *("bce", "logit-adjusted-bce", "asymmetric", "distribution-balanced"),
+    *("deconfound-bce", "deconfound-bce-tde"),
 )
 """Methods in the order of the paper's tables, followed by methods that are not in the paper."""
 
@@ -149,7 +151,9 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     ) -> Job:
         """Return the job that trains `recipe` with `seed`."""
         config = replace(recipe.config, seed=seed, machine=machine)
-        if root is not None:
+        if root is not None and (labels := config.files.labels):
+            config = config.with_options(data=str(root / config.data), labels=root / labels)
+        elif root is not None:
             config = config.with_options(root=root)
         if root is not None and config.weights and (root / config.weights).is_file():
             config = config.with_options(weights=str(root / config.weights))
@@ -278,6 +282,7 @@ def _cells(recipe: ClassifierRecipe, results: Sequence[Mapping[str, Any]]) -> di
     row = tables.row(results) if results else None
     overall = row.figures["overall"] if row else None
     class_mean = row.figures[tables.CLASS_MEAN] if row and tables.is_uneven(results) else None
+    several = [r for r in results if "task" in r]
     seconds = [own_seconds(r) for r in results if "CPU" not in r["device"]]
     return {
         "data": config.data,
@@ -293,6 +298,7 @@ def _cells(recipe: ClassifierRecipe, results: Sequence[Mapping[str, Any]]) -> di
             for s in ("many", "medium", "few")
         },
         tables.CLASS_MEAN: tables.format_figure(class_mean) if class_mean else "",
+        "F1": tables.format_figure(tables.spread([r["macro"]["f1"] for r in several])),
         "seconds a run": tables.format_figure(tables.spread(seconds)) if seconds else "",
     }
 

@@ -219,7 +219,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         *("train", "digits-lt:100", "--method", "all", "--epochs", "1", "--batch-size", "64"),
         *("--out", str(tmp_path / "all"), "--device", "cpu", "--alpha=0.5"),
     )
-    names = list(methods.registry())
+    names = methods.list_names()
     lines = out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("method "))
     assert [line.split()[0] for line in lines[start + 1 : start + 1 + len(names)]] == names

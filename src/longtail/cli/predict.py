@@ -50,7 +50,8 @@ class Predict:
     """Estimate the class mix from the images so far, without labels."""
     csv: bool = False
     """Print CSV with one row per image and class: image, rank, class, probability; then in_set with
-    --sets, and unknown if the model can tell. An image without an answer has the rank 0."""
+    --sets, unknown if the model can tell, and given for a model of several labels an image. An
+    image without an answer has the rank 0."""
     json: bool = False
     """Print one JSON object per image, each on its own line."""
 
@@ -78,6 +79,7 @@ class Predict:
         write = _print_csv if self.csv else _print_json if self.json else _print_text
         if self.csv:
             more = ",in_set" * (self.sets is not None) + ",unknown" * (model.trust is not None)
+            more += ",given" * (model.thresholds is not None)
             print(f"image,rank,class,probability{more}")
         done, skipped, began = 0, 0, time.perf_counter()
         terminal = sys.stderr.isatty()
@@ -141,7 +143,9 @@ def _print_text(image: str, prediction: "Prediction") -> None:
         parts.append("(unlike every class)")
     if prediction.answer_set is not None:
         parts.append("{" + ", ".join(prediction.answer_set) + "}")
-    if prediction.answered:
+    if prediction.labels is not None:
+        parts += [f"{name} {value:.3f}" for name, value in prediction.labels] or ["no label"]
+    elif prediction.answered:
         parts += [f"{name} {value:.3f}" for name, value in prediction.top]
     else:
         parts.append("no answer")
@@ -152,6 +156,8 @@ def _print_json(image: str, prediction: "Prediction") -> None:
     ranked = [{"class": name, "probability": value} for name, value in prediction.top]
     name = prediction.name if prediction.answered else None
     content: dict[str, Any] = {"image": image, "class": name, "top": ranked}
+    if prediction.labels is not None:
+        content["labels"] = [name for name, _ in prediction.labels]
     if prediction.answer_set is not None:
         content["set"] = list(prediction.answer_set)
     if prediction.unknown is not None:
@@ -161,10 +167,12 @@ def _print_json(image: str, prediction: "Prediction") -> None:
 
 def _print_csv(image: str, prediction: "Prediction") -> None:
     held, unknown = prediction.answer_set, prediction.unknown
+    labels = None if prediction.labels is None else {name for name, _ in prediction.labels}
     rows = [
         [image, rank, name, value]
         + ([] if held is None else [int(name in held)])
         + ([] if unknown is None else [int(unknown)])
+        + ([] if labels is None else [int(name in labels)])
         for rank, (name, value) in enumerate(prediction.top, start=1)
     ]
     if not prediction.answered:

@@ -291,8 +291,8 @@ def _open_path(name: str, config: DataConfig) -> Source:
         if kind == ".npz":
             return npz.open_source(path, config=config)
         raise UserError(
-            f"{path} is not a .csv, .tsv, .parquet, .npz or .json file; a list of 'path label' lines is "
-            "passed with --list"
+            f"{path} is not a .csv, .tsv, .parquet, .npz or .json file; a list of 'path label' "
+            "lines is passed with --list"
         )
     if not name:
         raise UserError("no data was named: pass a name or a path (list the names: longtail data)")

@@ -80,7 +80,11 @@ def accuracy(logits: Tensor, labels: Tensor, counts: ClassCounts) -> Accuracy:
     """
     if labels.ndim == 2:
         precisions = tuple(average_precisions(logits, labels))
-        return Accuracy(tables.class_mean(precisions), **_average_splits(precisions, counts), per_class=precisions)
+        return Accuracy(
+            tables.class_mean(precisions),
+            **_average_splits(precisions, counts),
+            per_class=precisions,
+        )
     right = (logits.argmax(1) == labels).cpu().double()  # not every device has float64
     labels = labels.cpu()
     seen = torch.bincount(labels, minlength=len(counts)).double()

@@ -63,7 +63,7 @@ class LabelMetrics(Metrics):
         return int((self.labels.any(0) & ~self.predictions.any(0)).sum())
 
     @property
-    def confusions(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def confusions(self) -> tuple[Any, ...]:
         """Return none: an image with several labels is not taken for one of another class."""
         return ()
 

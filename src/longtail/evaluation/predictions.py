@@ -2,7 +2,8 @@
 
 Columns: file, label, prediction, probability (of the prediction), top5 and top5_probabilities, and
 probabilities, all of them in the order of the classes. The class names are in the schema's
-metadata. Images with several labels have the columns file, labels, predictions and probabilities. Shapes: N test images, C classes.
+metadata. Images with several labels have the columns file, labels, predictions and probabilities.
+Shapes: N test images, C classes.
 """
 
 import json
@@ -76,9 +77,9 @@ def _add_names(columns: dict[str, Any], classes: Sequence[str]) -> pa.Table:
 def write_predictions(path: Path, table: pa.Table) -> None:
     """Write the table whole or not at all."""
     texts = ["label", "prediction", "top5.list.element"]  # numbers hardly repeat
-    texts = [name for name in texts if name.partition(".")[0] in table.column_names] or False
+    known = [name for name in texts if name.partition(".")[0] in table.column_names]
     with replace_atomically(path) as temporary:
-        parquet.write_table(table, temporary, compression="zstd", use_dictionary=texts)
+        parquet.write_table(table, temporary, compression="zstd", use_dictionary=known or False)
 
 
 def read_table(path: Path, way_out: str) -> pa.Table:

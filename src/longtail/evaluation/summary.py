@@ -80,7 +80,9 @@ def to_text(metrics: Metrics, title: str, choice: str = "") -> str:
 
 def to_html(metrics: Metrics, title: str, choice: str = "") -> str:
     """Show all three tables as HTML."""
-    averages = filter(None, ["averages over the classes", describe_averages(metrics), *metrics.notes])
+    averages = filter(
+        None, ["averages over the classes", describe_averages(metrics), *metrics.notes]
+    )
     titles = {"; ".join(filter(None, [title, choice])): split_table}
     titles["; ".join(averages)] = average_table
     if metrics.confusions:

@@ -30,9 +30,7 @@ def logit_adjusted_bce(*, tau: float = 1.0) -> Method:
     return replace(_train_with(loss, MENON), weighs_counts=True)
 
 
-def asymmetric(
-    *, gamma_pos: float = 0.0, gamma_neg: float = 4.0, margin: float = 0.05
-) -> Method:
+def asymmetric(*, gamma_pos: float = 0.0, gamma_neg: float = 4.0, margin: float = 0.05) -> Method:
     """Several labels: easy absent labels count little or nothing (Ridnik et al. 2021)."""
     require(least=0, gamma_pos=gamma_pos, gamma_neg=gamma_neg)
     require(least=0, below=1, margin=margin)

@@ -69,9 +69,9 @@ def distribution_balanced(
 ) -> Tensor:
     """Distribution-balanced loss: re-balanced weights, tolerant of negatives (Wu et al. 2020).
 
-    The weight of label j in an image is lift + sigmoid(slope (r_j - centre)), where r_j is the chance
-    to draw the image for label j over that to draw it for any of its labels when labels are drawn
-    evenly: r_j = (1 / n_j) / sum_{y_k = 1} 1 / n_k. Logits are shifted by
+    The weight of label j in an image is w_j = lift + sigmoid(slope (r_j - centre)). With labels
+    drawn evenly, r_j is the chance to draw the image for label j over that to draw it for any of
+    its labels: r_j = (1 / n_j) / sum_{y_k = 1} 1 / n_k. Logits are shifted by
     nu_j = kappa * log(N / n_j - 1), and those of absent labels scaled:
 
         w_j [ y_j softplus(-(z_j - nu_j)) + (1 - y_j) softplus(scale (z_j - nu_j)) / scale ]

@@ -25,6 +25,8 @@ from longtail.training.schedule import ends_in_warmup, schedule_stages
 
 logger = logging.getLogger(__name__)
 
+FOR_SEVERAL_LABELS = "deconfound-bce-tde"
+"""The method that `auto` stands for if images have several labels each."""
 FEW_STEPS = 4
 """Steps of an epoch below which a smaller batch learns more: the presets suit large data sets."""
 
@@ -218,6 +220,14 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
             mine = with_values(replace(config, method=name, options=own), {"seed": seed})
             jobs.append(Job(*resolve(mine), Run(out if alone else out / name / f"s{seed}")))
     return jobs
+
+
+def settle_method(job: Job, data: Data) -> Job:
+    """Replace `auto` by the method for several labels if the images of `data` have them."""
+    if job.config.method != "auto" or not data.multi_label:
+        return job
+    logger.info("%s has several labels an image: the method is %s", data.name, FOR_SEVERAL_LABELS)
+    return Job(*resolve(replace(job.config, method=FOR_SEVERAL_LABELS)), job.run)
 
 
 def load_data(jobs: Sequence[Job], data: Any = None) -> DataOf:

@@ -84,12 +84,16 @@ def _describe_accuracy(about: ModelDescription) -> str:
     at += "" if metrics.get("alpha") is None else f", at alpha {metrics['alpha']:g}"
     text = (
         f"{tables.markdown([name.replace('_', ' ') for name in shown], [cells])}\n"
-        f"Accuracy in percent on the {part} part{at}. Many, medium and few are "
+        f"{_name_measure(about)} in percent on the {part} part{at}. Many, medium and few are "
         "classes with more than 100, 20 to 100 and fewer than 20 training images."
     )
     if about.alpha != metrics.get("alpha"):
         text += f"\nIt was not evaluated at the alpha of this file, {about.alpha:g}."
     return text
+
+
+def _name_measure(about: ModelDescription) -> str:
+    return "Accuracy" if about.thresholds is None else "Mean average precision of the labels,"
 
 
 def _describe_training(about: ModelDescription) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from longtail.core.environment import versions
 from longtail.core.errors import UserError
 from longtail.evaluation import tables
+from longtail.evaluation.ranking import DEFAULT
 from longtail.methods.base import Model
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.runs.folder import Run
@@ -48,6 +49,8 @@ class ModelDescription:
     """Version of longtail that wrote the file."""
     trust: Mapping[str, Any] | None = None
     """What `describe_trust` measured on held-out images; None without any."""
+    thresholds: tuple[float, ...] | None = None
+    """Probability of each label from which on an image has it; None if each image has one label."""
 
     @property
     def preprocessing(self) -> str:
@@ -64,9 +67,18 @@ class ModelDescription:
             + "normalises"
         )
 
+    def thresholds_at(self, alpha: float | None) -> tuple[float, ...] | None:
+        """Return the thresholds at `alpha`; those of a model were chosen at its own alpha only."""
+        if self.thresholds is None or alpha == self.alpha:
+            return self.thresholds
+        return (DEFAULT,) * len(self.classes)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values that `from_json` reads back."""
-        return {"format": FORMAT, "preprocessing": self.preprocessing, **asdict(self)}
+        tree = {"format": FORMAT, "preprocessing": self.preprocessing, **asdict(self)}
+        if self.thresholds is None:
+            del tree["thresholds"]
+        return tree
 
     @staticmethod
     def from_json(text: str, source: str) -> "ModelDescription":
@@ -88,6 +100,7 @@ class ModelDescription:
                 training=dict(tree["training"]),
                 version=str(tree["version"]),
                 trust=tree.get("trust"),  # absent in older files
+                thresholds=_read_thresholds(tree),
             )
         except UserError:
             raise
@@ -162,8 +175,11 @@ class ServedModel(nn.Module):
 
     def _about_at(self, alpha: float) -> ModelDescription:
         """Return the description at `alpha`; trust was measured at the model's own alpha only."""
-        trust = self.about.trust if alpha == self.about.alpha else None
-        return replace(self.about, alpha=alpha, trust=trust)
+        if alpha == self.about.alpha:
+            return replace(self.about, alpha=alpha)
+        return replace(
+            self.about, alpha=alpha, trust=None, thresholds=self.about.thresholds_at(alpha)
+        )
 
     @staticmethod
     def load(about: ModelDescription, weights: Mapping[str, Tensor], source: str) -> "ServedModel":
@@ -232,6 +248,7 @@ def read_run(run: Run | Path | str) -> ServedModel:
         training={name: result[name] for name in TRAINING},
         version=versions()["longtail"],
         trust=result.get("trust"),
+        thresholds=_read_thresholds(result),
     )
     return ServedModel.load(about, weights, f"{run.folder}/model.safetensors")
 
@@ -245,6 +262,11 @@ def fixed_alpha_error(about: ModelDescription) -> UserError:
         f"alpha {about.alpha:g} is folded into this model: export the run with --alpha A for "
         "another, or with --alpha-input to keep it adjustable"
     )
+
+
+def _read_thresholds(tree: Mapping[str, Any]) -> tuple[float, ...] | None:
+    values = tree.get("thresholds")
+    return None if values is None else tuple(map(float, values))
 
 
 def _metrics_at(alpha: float, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,8 +43,8 @@ def mix_share(
 
     The batch has one box (CutMix, Yun et al. 2019). It lies anywhere inside the image and covers a
     fraction of it that is uniform in 0..1. Takes inputs (B, C, H, W) of a float type and classes
-    (B,) or multi-hot (B, K), and the same of `donors`, by default the neighbours in the batch; returns mixed inputs,
-    and targets (B, K) mixed by the number of pixels.
+    (B,), or multi-hot (B, K), and the same of `donors`, by default the neighbours in the batch;
+    returns mixed inputs, and targets (B, K) mixed by the number of pixels.
     """
     kind, area, top, left = torch.rand(4, generator=generator, device=inputs.device).unbind()
     blended, pasted = kind < mixup, (kind >= mixup) & (kind < mixup + cutmix)

@@ -97,7 +97,10 @@ def _split_labels(parts: Mapping[str, ImageList]) -> dict[str, ImageList] | None
     if split is None:
         return None
     found = iter(split)
-    return {part: rows._replace(labels=[next(found) for _ in rows.labels]) for part, rows in parts.items()}
+    return {
+        part: rows._replace(labels=[next(found) for _ in rows.labels])
+        for part, rows in parts.items()
+    }
 
 
 def _is_number(label: Any) -> bool:
@@ -179,8 +182,10 @@ def report_two_labels(parts: Mapping[str, ImageList], problems: Problems) -> Non
                 here = f"{rows.origin}{line}"
                 conflicts.append(f"{image} is '{first}' ({place}) and '{label}' ({here})")
     if conflicts:
-        problems.add(f"images have two labels: {list_some(conflicts)}. Keep one row of each, "
-            "or list several labels in one row")
+        problems.add(
+            f"images have two labels: {list_some(conflicts)}. Keep one row of each, "
+            "or list several labels in one row"
+        )
 
 
 def _parse(path: Path, problems: Problems) -> ImageList:
