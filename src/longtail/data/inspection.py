@@ -116,6 +116,13 @@ class Inspection:
             rotated=sum(int(each.rotated.sum()) for each in self.facts.values()),
         )
 
+    def count_readable(self) -> dict[str, int]:
+        """Count the readable rows of each part."""
+        return {
+            name: len(part) - len(self.facts[name].unreadable if name in self.facts else ())
+            for name, part in self.source.parts.items()
+        }
+
     def name_row(self, row: Row) -> str:
         """Name a row of its part: its file, or its place in one."""
         part = self.source.parts[row.part]

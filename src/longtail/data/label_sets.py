@@ -70,6 +70,33 @@ def read_multi_hot(labels: Any, where: str) -> list[LabelSet]:
     return list_classes(values)
 
 
+def recognise_sets(
+    labels: Sequence[Any], where: str, names: tuple[str, ...] = ()
+) -> tuple[Sequence[Any], tuple[str, ...]]:
+    """Return the labels of rows in memory as sets if rows have several, and the class names.
+
+    Rows of 0 and 1 of one length have a column for each class, whose names are `names`, else
+    numbers.
+    """
+    hot = _find_multi_hot(labels, where)
+    if hot is None:
+        return split_cells(labels) or labels, names
+    return hot, names or tuple(map(str, range(len(labels[0]))))
+
+
+def _find_multi_hot(labels: Sequence[Any], where: str) -> list[LabelSet] | None:
+    """List the classes of rows that are vectors of 0 and 1 of one length; None if they are not."""
+    first = labels[0] if len(labels) else None
+    if not isinstance(first, list | tuple) and getattr(first, "ndim", 0) != 1:
+        return None
+    rows = [row.tolist() if hasattr(row, "tolist") else row for row in labels]
+    widths = {len(row) if isinstance(row, list | tuple) else 0 for row in rows}
+    numbers = all(value in (0, 1) for row in rows if isinstance(row, list | tuple) for value in row)
+    if len(widths) > 1 or min(widths) < 2 or not numbers:
+        return None
+    return read_multi_hot(rows, where)
+
+
 def list_classes(labels: Tensor) -> list[LabelSet]:
     """List the classes of each row of multi-hot labels (N, C)."""
     return [tuple(row.nonzero().flatten().tolist()) for row in labels]

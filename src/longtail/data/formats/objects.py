@@ -16,7 +16,7 @@ from longtail.data.formats import dataset, table
 from longtail.data.formats.columns import find_part
 from longtail.data.formats.folder import PARTS
 from longtail.data.formats.npz import label_rows, to_inputs
-from longtail.data.label_sets import join_labels, split_cells
+from longtail.data.label_sets import join_labels, recognise_sets
 from longtail.data.labels import LabelledPart
 from longtail.data.sources import MemoryStore, Source
 
@@ -116,7 +116,6 @@ def _open_pair(
 ) -> LabelledPart:
     """Open images or embeddings, and their labels."""
     images, labels = _split_pair(data)
-    hot = np.asarray(data[1]) if getattr(data[1], "ndim", 1) == 2 else None  # (N, C)
     if len(images) != len(labels) or not labels:
         raise UserError(
             f"{where} have {len(images):,} images and {len(labels):,} labels: one label for each "
@@ -125,7 +124,10 @@ def _open_pair(
     listed = isinstance(images, np.ndarray) and images.dtype.kind in "OU"  # of paths, for example
     if isinstance(images, np.ndarray | Tensor) and not listed:
         store = MemoryStore(to_inputs(images, where), where)
-        labelled = LabelledPart(store, split_cells(labels) or labels, where)
-        return labelled if hot is None else label_rows(store, hot, f"the labels of {where}")
+        named = f"the labels of {where}"
+        if getattr(data[1], "ndim", 1) == 2:
+            return label_rows(store, np.asarray(data[1]), named)
+        sets, names = recognise_sets(labels, named)
+        return LabelledPart(store, sets, where, names)
     pairs = list(zip(images, labels, strict=True))
     return dataset.open_part(pairs, where, config, problems)
