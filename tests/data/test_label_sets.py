@@ -139,6 +139,13 @@ def test_rows_of_zeros_and_ones_and_tuples_of_names_in_memory():
     assert named.train.labels.int().tolist() == [[1, 1], [1, 0], [0, 0], [0, 1]]
 
 
+def test_rows_of_exactly_one_label_each_are_single():
+    x = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+    one_hot, lists = np.eye(2)[[0, 1, 1, 0]], [["b"], ["a"], ["a"], ["b"]]
+    assert lt.load((x, one_hot)).train.labels.tolist() == [0, 1, 1, 0]
+    assert lt.load((x, lists)).train.labels.tolist() == [1, 0, 0, 1]
+
+
 def test_small_classes_go_and_their_images_stay():
     y = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 1]])
     data = lt.load((np.random.RandomState(0).rand(4, 3), y), min_count=2)

@@ -1,5 +1,7 @@
 """Figures of several labels an image, against scikit-learn and plain loops."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -42,17 +44,31 @@ def best_f1(p: np.ndarray, y: np.ndarray) -> float:
     return max(f1_score(y, p >= cut) for cut in p)
 
 
-def test_thresholds_have_the_best_f1_of_each_label():
+def test_cuts_have_the_best_f1_of_each_label():
     logits, labels = scores()
     p = logits.double().sigmoid()
-    chosen = ranking.choose_thresholds(p, labels)
+    cuts = ranking.find_best_cuts(p, labels)
     for c in range(3):
         values, truth = p[:, c].numpy(), labels[:, c].numpy()
-        assert f1_score(truth, values >= chosen[c]) == pytest.approx(best_f1(values, truth))
-        assert not np.isclose(values, chosen[c]).any() or len(np.unique(values)) == 1
-    flat = best_f1(p.flatten().numpy(), labels.flatten().numpy())
-    shared = p.flatten().numpy() >= chosen[3]  # no image of its own
-    assert f1_score(labels.flatten().numpy(), shared) == pytest.approx(flat)
+        assert f1_score(truth, values >= cuts[c].item()) == pytest.approx(best_f1(values, truth))
+        assert not np.isclose(values, cuts[c]).any()
+
+
+def test_thresholds_of_rare_labels_are_drawn_to_the_one_of_all_labels():
+    logits, labels = scores()
+    p = logits.double().sigmoid()
+    own = ranking.find_best_cuts(p, labels).tolist()
+    shared = ranking.find_best_cuts(p.flatten()[:, None], labels.flatten()[:, None]).item()
+    for c, found in enumerate(ranking.choose_thresholds(p, labels)):
+        number = int(labels[:, c].sum())
+        weight = number / (number + 4)
+        z = weight * log_odds(own[c]) + (1 - weight) * log_odds(shared)
+        assert found == pytest.approx(1 / (1 + math.exp(-z)), rel=1e-5)
+    assert found == pytest.approx(shared, rel=1e-5)  # the last has no image
+
+
+def log_odds(p: float) -> float:
+    return math.log(p / (1 - p)) if 0 < p < 1 else 0.0
 
 
 def test_figures_at_the_thresholds():

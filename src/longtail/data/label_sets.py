@@ -108,7 +108,8 @@ def join_labels(
     """Make a source of parts whose labels are sets or single; sets become multi-hot, (N, C) bool.
 
     Each label of a set goes through the same checks as a single one. An image without any label
-    stays: it is an example of none of the classes.
+    stays: it is an example of none of the classes. If every image of every part has exactly one
+    label, all are single.
     """
     if not any(isinstance(label, tuple) for part in parts.values() for label in part.labels):
         return join_parts(parts, config=config, problems=problems)
@@ -119,6 +120,8 @@ def join_labels(
         rows = [part.row(place) for place, labels in enumerate(part.labels) for _ in labels]
         flat = [label for labels in part.labels for label in labels]
         single[name] = part._replace(labels=flat, rows=rows)
+    if all(len(labels) == 1 for part in parts.values() for labels in part.labels):
+        return join_parts(single, config=config, problems=problems)
     if not single["train"].labels:
         problems.raise_all()
         raise UserError(f"{parts['train'].where}: no training image has a label")

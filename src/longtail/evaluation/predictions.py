@@ -20,7 +20,7 @@ from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.data.base import Split
 from longtail.evaluation.label_metrics import LabelMetrics
-from longtail.evaluation.metrics import Metrics, rank_top
+from longtail.evaluation.metrics import rank_top
 
 NAME = "predictions.parquet"
 CLASSES = b"classes"
@@ -29,11 +29,8 @@ MOST_CELLS = 20_000_000
 """Larger tables (N times C) leave `probabilities` out: at four bytes each they would be 80 MB."""
 
 
-def make_predictions(logits: Tensor, part: Split, metrics: Metrics) -> pa.Table:
+def make_predictions(logits: Tensor, part: Split, classes: tuple[str, ...]) -> pa.Table:
     """Make the table of the evaluated `part`, whose logits are `logits` (N, C)."""
-    classes = metrics.classes
-    if isinstance(metrics, LabelMetrics):
-        return _make_label_predictions(logits, part, metrics)
     names = pa.array(classes, pa.string())
     probabilities = logits.float().softmax(1).cpu()  # (N, C)
     top = rank_top(logits).cpu()  # of the logits, which tie less
@@ -51,8 +48,8 @@ def make_predictions(logits: Tensor, part: Split, metrics: Metrics) -> pa.Table:
     return _add_names(columns, classes)
 
 
-def _make_label_predictions(logits: Tensor, part: Split, metrics: LabelMetrics) -> pa.Table:
-    """Make the table of images with several labels each."""
+def make_label_predictions(logits: Tensor, part: Split, metrics: LabelMetrics) -> pa.Table:
+    """Make the table of the evaluated `part` of images with several labels each."""
     probabilities = logits.float().sigmoid().cpu()  # (N, C)
     columns: dict[str, Any] = {
         "file": pa.nulls(len(part), pa.string()) if part.files is None else part.files,

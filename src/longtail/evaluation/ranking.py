@@ -10,6 +10,11 @@ from torch import Tensor
 
 DEFAULT = 0.5
 """Threshold of a probability without held-out images to choose it on."""
+PRIOR = 4
+"""Images of a label that weigh as much as all labels together in the choice of its threshold. It
+was chosen by the F1 of one half of held-out images at the thresholds of the other."""
+EPSILON = 1e-9
+"""Least distance of a probability from 0 and 1 for log-odds."""
 DRAWS, SEED = 1_000, 0
 
 
@@ -26,22 +31,26 @@ def average_precisions(logits: Tensor, labels: Tensor) -> list[float | None]:
 
 
 def choose_thresholds(p: Tensor, labels: Tensor) -> tuple[float, ...]:
-    """Choose the probability of each label from which on it is given, for the best F1.
+    """Choose the probability of each label from which on it is given.
 
-    `p` (N, C) and multi-hot `labels` (N, C) are those of held-out images. A threshold lies in the
-    middle between two of their probabilities. A label without a held-out image gets the threshold
-    that is best for all labels together.
+    `p` (N, C) and multi-hot `labels` (N, C) are those of held-out images, at least one. The
+    threshold with the best F1 of a label is a matter of luck if few images have it. So it is drawn
+    to the one that is best for all labels together: its log-odds have the weight n / (n + PRIOR)
+    for n images.
     """
     p, labels = p.double().cpu(), labels.cpu()
-    shared = _choose_best(p.reshape(-1, 1), labels.reshape(-1, 1))[0] if len(p) else DEFAULT
-    own = _choose_best(p, labels) if len(p) else []
-    present = labels.any(0).tolist()
-    pairs = zip(own or present, present, strict=True)
-    return tuple(float(f"{value if has else shared:.6g}") for value, has in pairs)
+    shared = find_best_cuts(p.reshape(-1, 1), labels.reshape(-1, 1))  # (1,)
+    own, number = find_best_cuts(p, labels), labels.sum(0)  # (C,)
+    weight = number / (number + PRIOR)
+    log_odds = weight * own.logit(EPSILON) + (1 - weight) * shared.logit(EPSILON)
+    return tuple(float(f"{value:.6g}") for value in log_odds.sigmoid().tolist())
 
 
-def _choose_best(p: Tensor, labels: Tensor) -> list[float]:
-    """Return the threshold with the best F1 of each column; on ties the highest."""
+def find_best_cuts(p: Tensor, labels: Tensor) -> Tensor:
+    """Find the threshold (C,) with the best F1 of each column; on ties the highest.
+
+    It lies in the middle between two of the probabilities `p` (N, C).
+    """
     ranked, ends = _rank(p, labels)
     found, number = ranked.cumsum(0), torch.arange(1, len(p) + 1)[:, None]
     f1 = 2 * found / (number + ranked.sum(0))  # the first `number` images are given the label
@@ -49,8 +58,7 @@ def _choose_best(p: Tensor, labels: Tensor) -> list[float]:
     best = f1.argmax(0, keepdim=True)  # (1, C)
     ordered = p.sort(0, descending=True).values
     below = torch.cat([ordered[1:], torch.zeros_like(ordered[:1])])
-    cuts: list[float] = ((ordered + below) / 2).gather(0, best)[0].tolist()
-    return cuts
+    return ((ordered + below) / 2).gather(0, best)[0]
 
 
 def bootstrap_precisions(logits: Tensor, labels: Tensor) -> NDArray[np.float64]:

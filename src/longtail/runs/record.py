@@ -16,8 +16,14 @@ from longtail.evaluation import result as results
 from longtail.evaluation import scoring, tables
 from longtail.evaluation.examples import NAME as EXAMPLES
 from longtail.evaluation.examples import make_examples
+from longtail.evaluation.label_metrics import LabelMetrics
 from longtail.evaluation.predictions import NAME as PREDICTIONS
-from longtail.evaluation.predictions import make_predictions, read_table, write_predictions
+from longtail.evaluation.predictions import (
+    make_label_predictions,
+    make_predictions,
+    read_table,
+    write_predictions,
+)
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
 from longtail.nn.heads import NormalisedHead
@@ -90,7 +96,10 @@ def evaluate_training(
             if not data.multi_label:
                 slider = count_for_slider(evaluation.scores, data.counts, alpha)
             logits = evaluation.scores.at(alpha or 0.0)
-            table = make_predictions(logits, data.evaluated, result.metrics)
+            if isinstance(result.metrics, LabelMetrics):
+                table = make_label_predictions(logits, data.evaluated, result.metrics)
+            else:
+                table = make_predictions(logits, data.evaluated, data.classes)
             with job.run.replace(PREDICTIONS) as path:
                 write_predictions(path, table)
             if not data.multi_label:
