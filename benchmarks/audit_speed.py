@@ -16,7 +16,7 @@ def bench_audit(folder: Path, images: int) -> dict[str, Any]:
     paths = generate(folder, images)
     listed = folder / f"{images}.txt"
     lines = [f"{path.name} {number % CLASSES}" for number, path in enumerate(paths)]
-    listed.write_text("\n".join(lines) + "\n")
+    listed.write_text("\n".join(lines) + "\n", encoding="utf-8")
     began = time.perf_counter()
     found = audit(list=listed, root=folder)
     seconds = time.perf_counter() - began

@@ -216,7 +216,7 @@ def _check_same_recipe(job: Job) -> None:
 def copy_result(run: Run, path: Path) -> None:
     """Copy the result of a finished run to `path`."""
     with replace_atomically(path) as temporary:
-        temporary.write_text(json.dumps(run.result) + "\n")
+        temporary.write_text(json.dumps(run.result) + "\n", encoding="utf-8")
 
 
 def markdown(bench: ClassifierBench) -> str:
@@ -329,12 +329,12 @@ def write_table(bench: ClassifierBench, readme: Path | None) -> Path:
     short = table if one_set else overview(bench, README_ROWS)
     out = bench.write_page()
     if readme and readme.exists():
-        text = readme.read_text()
+        text = readme.read_text(encoding="utf-8")
         begin, end = f"<!-- {bench.name} -->", f"<!-- /{bench.name} -->"
         if begin in text and end in text:
             head, rest = text.split(begin, 1)
             tail = rest.split(end, 1)[1]
             here = short.replace("(../recipes", "(recipes")
             with replace_atomically(readme) as path:
-                path.write_text(f"{head}{begin}\n{here}{end}{tail}")
+                path.write_text(f"{head}{begin}\n{here}{end}{tail}", encoding="utf-8")
     return out

@@ -28,7 +28,7 @@ class BenchCommand:
     """Run only recipes whose path contains one of these words. For embeddings: words of
     FILE/CLASSIFIER. For detection-speed: words of shapes-lvis, shapes-lvis-1203,
     shapes-lvis-1203-masks, lvis-v1. For images: ceiling, resident, streaming, dataloader. For
-    augmentations and frontier: words of their names."""
+    augmentations, attack and frontier: words of their names."""
     root: Path | None = None
     """Folder of data sets, by default $LONGTAIL_DATA; of .npz files for embeddings and stream."""
     recipes: Path = Path("recipes")
@@ -38,6 +38,9 @@ class BenchCommand:
     runs: Path = Path("runs")
     """Folder for the runs."""
     machine: MachineConfig = field(default_factory=MachineConfig)
+    tries: int = 20_000
+    """For attack: number of fuzzed inputs; a tenth as many files are damaged and processes are
+    killed."""
     images: int = 115_846
     """For images: number of generated images, by default that of ImageNet-LT. For audit: 20,000
     by default."""
@@ -65,6 +68,7 @@ class BenchCommand:
       python -m benchmarks images
       python -m benchmarks embeddings --root features --seeds 3
       python -m benchmarks cost --device cpu
+      python -m benchmarks attack --tries 2000 --only recipe
       python -m benchmarks frontier --root ~/data --variants search --held-out --shard 0/6
       python -m benchmarks shapes-lvis --seeds 1"""
 

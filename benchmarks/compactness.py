@@ -74,7 +74,7 @@ def bench_compactness(
         run_jobs([job for job, _ in missing], resume=True, progress=progress)
     for job, path in missing:
         write_json(path, measure(job.run))
-    return [json.loads(path.read_text()) for path in paths]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def measure(run: Run) -> dict[str, Any]:

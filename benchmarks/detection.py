@@ -129,7 +129,7 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
                 content = result.to_json() if result else {}
             if finished.fabric.global_rank == 0:
                 with replace_atomically(result_path(self.results, recipe, seed)) as path:
-                    path.write_text(json.dumps(content) + "\n")
+                    path.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
     def body(self) -> str:
         """Return the table; missing cells say "not run"."""

@@ -79,7 +79,7 @@ def read_units(name: str, *, seeds: int | None, held_out: bool, only: Sequence[s
     if not path.is_file():
         known = [file.stem for file in FOLDER.glob("*.yaml")]
         raise unknown_error("set of variants", name, known, f"they are {', '.join(sorted(known))}")
-    tree = yaml.safe_load(path.read_text())
+    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     tree = {"data": "cifar100-lt:100", "recipe": "frontier", "seeds": 1, "options": {}} | tree
     units = []
     for seed in range(seeds or tree["seeds"]):
@@ -103,7 +103,7 @@ def read_lines(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Read the lines of results in `paths`; the last line may be cut short."""
     lines = []
     for path in paths:
-        for text in path.read_text().splitlines() if path.exists() else []:
+        for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
             try:
                 lines.append(json.loads(text))
             except ValueError:

@@ -81,7 +81,7 @@ def results(folder: Path) -> dict[str, Any]:
     """Read the figures of every run below `folder`, by its path."""
     found = {}
     for path in sorted(folder.rglob("result.json")):
-        result = json.loads(path.read_text())
+        result = json.loads(path.read_text(encoding="utf-8"))
         place = str(path.parent.relative_to(folder))
         found[place] = {name: result[name] for name in FIGURES if name in result}
     return found
@@ -130,7 +130,7 @@ def train_detector(folder: Path) -> Any:
     python(
         "-m", "longtail", "detect", "train", *words, "--workers", "1", "--out", "run", cwd=folder
     )
-    found = json.loads((folder / "run" / "result.json").read_text())
+    found = json.loads((folder / "run" / "result.json").read_text(encoding="utf-8"))
     return {name: found[name] for name in FIGURES if name in found}
 
 
@@ -157,7 +157,7 @@ for split, count in (("train", 6), ("val", 3)):
         Image.fromarray(pixels).save(root / "images" / name)
     kinds = [{"id": 1, "name": "grey"}, {"id": 2, "name": "white"}]
     content = {"images": images, "annotations": boxes, "categories": kinds}
-    (root / f"instances_{split}.json").write_text(json.dumps(content))
+    (root / f"instances_{split}.json").write_text(json.dumps(content), encoding="utf-8")
 """
 
 
@@ -208,7 +208,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if command.action == "compare":
         if not command.file.exists():
             parser.error(f"{command.file} does not exist: make it with record {command.file}")
-        known = json.loads(command.file.read_text())
+        known = json.loads(command.file.read_text(encoding="utf-8"))
         missing = [name for name in command.pieces or PIECES if name not in known]
         if missing:
             parser.error(
@@ -222,14 +222,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Record golden results or compare with them; exit with the differences, if there are any."""
     command = parse(argv)
     path: Path = command.file
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     changes: list[str] = []
     for name in command.pieces or PIECES:
         with tempfile.TemporaryDirectory() as folder:
             found = json.loads(json.dumps(PIECES[name](Path(folder))))
         if command.action == "record":
             known[name] = found
-            path.write_text(json.dumps(known, indent=1))
+            path.write_text(json.dumps(known, indent=1), encoding="utf-8")
         else:
             changes += list_differences(known[name], found, name)
         print(f"{name}: {'recorded' if command.action == 'record' else 'compared'}", flush=True)

@@ -80,7 +80,7 @@ def make_data(folder: Path, paths: Sequence[Path], images: int, config: DataConf
     files = [i % len(paths) for i in range(images)]
     lines = [f"{paths[i].name} {i % CLASSES}" for i in files]  # a file keeps its label
     train = folder / f"{images}.txt"
-    train.write_text("\n".join(lines) + "\n")
+    train.write_text("\n".join(lines) + "\n", encoding="utf-8")
     source = lists.open_source(train, root=folder, config=config)
     # marked as published, to skip reading all images for statistics and hashes
     source = replace(source, mean=IMAGENET_MEAN, std=IMAGENET_STD, published=True)

@@ -57,7 +57,7 @@ def watch(look: Callable[[], int | None], every: float) -> Iterator[list[int | N
 def _kilobytes(file: Path, *names: str) -> int | None:
     """Sum the values of the lines with these names; None without any."""
     try:
-        lines = file.read_text().splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux, or the process has ended
         return None
     found = [int(line.split()[1]) for line in lines if line.startswith(names)]

@@ -69,7 +69,7 @@ def read_valid(about: Mapping[str, Any], workers: int, out: Path) -> dict[str, T
     """
     if not out.exists() or str(about["git"]).endswith("-dirty"):
         return {}
-    content = json.loads(out.read_text())
+    content = json.loads(out.read_text(encoding="utf-8"))
     if any(content.get(name) != value for name, value in about.items()):
         return {}
     names = [field.name for field in fields(Throughput)]
@@ -86,7 +86,7 @@ def read_modes(out: Path) -> set[str]:
     """Read the modes in `out`, whatever its conditions."""
     if not out.exists():
         return set()
-    return {way["mode"] for way in json.loads(out.read_text())["throughputs"]}
+    return {way["mode"] for way in json.loads(out.read_text(encoding="utf-8"))["throughputs"]}
 
 
 def set_aside(out: Path) -> None:

@@ -44,7 +44,7 @@ def recipe_paths(folder: Path) -> list[Path]:
 def read_about(folder: Path) -> str:
     """Read the introduction in about.md under `folder`; empty if there is none."""
     path = folder / "about.md"
-    return path.read_text() if path.exists() else ""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def read_recipe(
@@ -58,7 +58,7 @@ def read_recipe(
         check: checks and completes the options.
         seeds: number of seeds if the recipe has no such key.
     """
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     config = kind.from_yaml(text, str(path))
     try:
         config = check(config)
@@ -164,7 +164,7 @@ class RecipeBench(ABC, Generic[R]):
 
     def read(self, path: Path, recipe: R) -> dict[str, Any]:
         """Read the result in `path`; raise if `recipe` did not make it."""
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         changes = self.find_changes(recipe, found)
         if changes:
             raise UserError(
@@ -185,5 +185,5 @@ class RecipeBench(ABC, Generic[R]):
         """Write RESULTS/NAME.md."""
         out = self.results.with_suffix(".md")
         with replace_atomically(out) as path:
-            path.write_text(self.page())
+            path.write_text(self.page(), encoding="utf-8")
         return out

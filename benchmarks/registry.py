@@ -1,12 +1,13 @@
 """Benchmarks other than recipes of classifiers, by the name that users type."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longtail.cli.output import is_first_process, print_lines
+from longtail.cli.output import is_first_process, print_lines, show
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 
@@ -23,7 +24,7 @@ class Benchmark:
     """The `OPTIONS` that it reads."""
 
 
-OPTIONS = ("seeds", "only", "images", "rows", "variants", "shard", "out", "held_out")
+OPTIONS = ("seeds", "only", "tries", "images", "rows", "variants", "shard", "out", "held_out")
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
 """The `OPTIONS` that a folder of recipes reads."""
@@ -203,7 +204,7 @@ def _audit(command: "BenchCommand") -> None:
 
 
 def _frontier(command: "BenchCommand") -> None:
-    from benchmarks import frontier
+    from benchmarks import frontier, frontier_page
     from longtail.core.console import Console
 
     units = frontier.read_units(
@@ -214,7 +215,7 @@ def _frontier(command: "BenchCommand") -> None:
     wanted = frontier.select_missing(units, command.shard, frontier.read_lines(files))
     for unit in wanted:
         print(f"{unit.variant}  seed {unit.seed}")
-    if command.dry_run or not wanted:
+    if command.dry_run:
         return
     with Console() as console:
         lines = list(
@@ -227,8 +228,10 @@ def _frontier(command: "BenchCommand") -> None:
                 progress=console,
             )
         )
-    print_lines(*frontier.table(lines))
-    print(f"written to {out}")
+    if lines:
+        print_lines(*frontier.table(lines))
+        print(f"written to {out}")
+    print(f"written to {frontier_page.write_frontier_page(command.results)}")
 
 
 def _refuse_dry_run(command: "BenchCommand") -> None:
@@ -283,7 +286,23 @@ def _detection_speed(command: "BenchCommand") -> None:
     print(f"written to {detection_speed.write_table(command.results)}")
 
 
+def _attack(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import attack
+
+    tallies = []
+    for tally in attack.run_attacks(command.tries, command.results / "attack", command.only):
+        tallies.append(tally)
+        print(f"{tally.name}: {tally.outcomes.total():,} tries, {tally.failed:,} failures")
+        for failure in tally.failures:
+            show(f"  seed {failure['seed']}: {failure['outcome']}, {failure['detail']}")
+    print_lines(*attack.table(tallies))
+    if any(tally.failed for tally in tallies):
+        sys.exit(1)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
+    "attack": Benchmark(_attack, takes=("only", "tries")),
     "speed": Benchmark(_speed),
     "prices": Benchmark(_prices),
     "augmentations": Benchmark(_augmentations, takes=("only",)),

@@ -18,13 +18,15 @@ from longtail.evaluation.result import round_floats
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write `content` atomically, rounded like all results."""
     with replace_atomically(path) as temporary:
-        temporary.write_text(json.dumps(round_floats(dict(content)), indent=1) + "\n")
+        temporary.write_text(
+            json.dumps(round_floats(dict(content)), indent=1) + "\n", encoding="utf-8"
+        )
 
 
 def check_features(sha256: str, paths: Iterable[Path]) -> None:
     """Raise if a result file in `paths` was measured on features with another hash."""
     for path in paths:
-        if json.loads(path.read_text())["subset_sha256"] != sha256:
+        if json.loads(path.read_text(encoding="utf-8"))["subset_sha256"] != sha256:
             raise UserError(
                 f"{path} was measured on other features than the present ones: delete it"
             )
@@ -32,7 +34,7 @@ def check_features(sha256: str, paths: Iterable[Path]) -> None:
 
 def read_all(folder: Path) -> list[dict[str, Any]]:
     """Read every JSON file under `folder`, in the order of their names."""
-    return [json.loads(path.read_text()) for path in sorted(folder.rglob("*.json"))]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.json"))]
 
 
 def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:
@@ -40,7 +42,9 @@ def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:
     out = results / f"{name}.md"
     with replace_atomically(out) as path:
         head = f"# {name}\n\nMade by `python -m benchmarks {name}`."
-        path.write_text("\n\n".join([head, *(part.strip() for part in parts)]) + "\n")
+        path.write_text(
+            "\n\n".join([head, *(part.strip() for part in parts)]) + "\n", encoding="utf-8"
+        )
     return out
 
 

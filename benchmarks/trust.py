@@ -80,7 +80,7 @@ class TrustSet:
 def list_sets(recipes: Path, root: Path | None, machine: MachineConfig) -> list[TrustSet]:
     """Return CIFAR-100-LT with the paper's recipe, and PlantDoc-LT with that of its benchmark."""
     recipe = recipes / "plantdoc-lt" / "plantdoc-lt" / "tf_efficientnet_lite0" / "baseline.yaml"
-    plants = Config.from_yaml(recipe.read_text(), str(recipe))
+    plants = Config.from_yaml(recipe.read_text(encoding="utf-8"), str(recipe))
     cifar = Config.preset("cifar100-lt:100")
     if root is not None:
         plants, cifar = (config.with_options(root=root) for config in (plants, cifar))

@@ -22,7 +22,9 @@ def write_trust_page(results: Path) -> Path:
     for folder in sorted(path for path in (results / NAME).iterdir() if path.is_dir()):
         groups: dict[str, list[Found]] = defaultdict(list)
         for path in sorted(folder.glob("*.json")):
-            groups[path.stem.rpartition("-s")[0]].append(json.loads(path.read_text()))
+            groups[path.stem.rpartition("-s")[0]].append(
+                json.loads(path.read_text(encoding="utf-8"))
+            )
         extended = groups.pop("extend", [])
         methods = sorted(groups, key=METHODS.index)
         parts += [f"## {folder.name}", *_list_tables({name: groups[name] for name in methods})]

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,14 +121,21 @@ def on_two_ranks(work: Callable[..., Result], *args: Any, store: Path) -> Result
         args: can be pickled.
         store: a file that does not exist yet, at which the ranks meet.
     """
-    other = get_context("spawn").Process(target=_as_rank, args=(1, store, work, *args))
-    other.start()
+    other = second_rank().submit(_as_rank, 1, store, work, *args)
     try:
-        return _as_rank(0, store, work, *args)
-    finally:
-        other.join(HANGS)
-        other.kill()
-        assert other.exitcode == 0, "the second rank failed"
+        result = _as_rank(0, store, work, *args)
+        other.result(HANGS)
+    except BaseException:
+        second_rank().shutdown(wait=False, cancel_futures=True)
+        second_rank.cache_clear()
+        raise
+    return result
+
+
+@cache
+def second_rank() -> ProcessPoolExecutor:
+    """A process that is the second rank of test after test: importing torch takes seconds."""
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
 def _as_rank(rank: int, store: Path, work: Callable[..., Result], *args: Any) -> Result:

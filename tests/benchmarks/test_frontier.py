@@ -1,10 +1,11 @@
 """Variants are trained once, by any number of processes, and evaluated with every rule."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks import frontier
+from benchmarks import frontier, frontier_page
 from benchmarks.command import main as bench_command
 from longtail.core.errors import UserError
 from longtail.runs.folder import Run
@@ -88,3 +89,35 @@ def test_the_sets_of_variants_are_sound(path):
     units = frontier.read_units(path.stem, seeds=None, held_out=True, only=())
     assert len({unit.key for unit in units}) == len(units) > 0
     assert all(json.loads(unit.key)["evaluated_on"] == "val" for unit in units)
+
+
+def test_the_page_states_what_the_lines_give():
+    root = Path(__file__).parents[2]
+    assert (
+        frontier_page.compare(root / "results").strip() in (root / "docs/frontier.md").read_text()
+    )
+
+
+def test_the_comparison_takes_means_over_seeds_and_sorts_them(tmp_path):
+    figures = {"as-trained": 46.0, "tde": 53.0, "self-prior": 99.0, "logit-adjustment": 54.0}
+    lines = [
+        {
+            **{"variant": "dual", "seed": seed, "data": "cifar100-lt:100"},
+            **{"method": method, "backbone": "resnet32", "train": {"epochs": 400}},
+            "rules": {
+                name: {"0" if name == "as-trained" else "1": {"class_mean": value + seed}}
+                for name, value in figures.items()
+            },
+        }
+        for method in ("deconfound", "balanced-contrastive")
+        for seed in (0, 2)
+    ]
+    for name, part in (("final", lines[:2]), ("counted", lines[2:])):
+        for line in part:
+            frontier.append_line(tmp_path / "frontier" / f"{name}.jsonl", line)
+    rows = frontier_page.compare(tmp_path).splitlines()
+    cells = " | ResNet-32 | 400 | "
+    assert rows[-1] == f"| **deconfound, self-prior**{cells}no | last | 2 | **100.0 ± 1.4** |"
+    assert f"| **deconfound, TDE**{cells}no | last | 2 | **54.0 ± 1.4** |" in rows
+    assert f"| **balanced-contrastive**{cells}yes | last | 2 | **47.0 ± 1.4** |" in rows
+    assert not any("balanced-contrastive, " in row for row in rows)

@@ -255,7 +255,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("sweep", "nowhere", "--alphas", "0:1e9:0.001"), "more than 1,000 values"),
         (("train", "digits-lt", "--heads"), "--heads needs a value"),
         (("train",), "which data?"),
-        (("train", "--recipe", "nowhere.yaml"), "recipe cannot be read"),
+        (("train", "--recipe", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("eval", "nowhere"), "is not a run"),
         (("sweep", "nowhere", "--alphas", "a:b"), "or numbers as 0,1,1.5, not 'a:b'"),
         (("sweep", "nowhere", "--alphas", "0:1,2"), "or numbers as 0,1,1.5, not '0:1,2'"),

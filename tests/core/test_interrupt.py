@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from longtail.core.interrupt import defer_interrupt
+from longtail.core.interrupt import Terminated, defer_interrupt
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +72,14 @@ def test_a_forked_worker_goes_on():
             press()
             os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_sigterm_is_noted_too_and_raises_its_own_kind():
+    with pytest.raises(Terminated), defer_interrupt(lambda: None) as interrupt:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupt.requested
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with pytest.raises(Terminated), defer_interrupt(lambda: None):
+        press()
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("must not come here")

@@ -64,7 +64,7 @@ def test_mistakes(root):
     with pytest.raises(UserError, match="not in COCO's format"):
         load(str(root), image_size=8)
     (root / "instances_train.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read as JSON"):
+    with pytest.raises(UserError, match="is not readable JSON"):
         load(str(root), image_size=8)
 
 

@@ -174,7 +174,7 @@ def test_a_truncated_file(content, write, keep):
     path = write(content) / "instances_train.json"
     text = path.read_text()
     path.write_text(text[: int(keep * len(text))])
-    with pytest.raises(UserError, match=r"instances_train.json is not valid JSON: .*again"):
+    with pytest.raises(UserError, match=r"instances_train.json is not readable JSON: .*again"):
         read(path, path.parent)
 
 

@@ -3,9 +3,9 @@
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import multiprocessing
 from torch.testing import assert_close
 
+from helpers import on_two_ranks
 from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead
 
 HEADS = {"cosine": CosineHead, "capsule": CapsuleHead, "deconfound": DeconfoundHead}
@@ -43,23 +43,18 @@ def train(name, share):
     return {"logits": logits.detach(), "gradient": head.weight.grad, "means": means, "eval": after}
 
 
-def worker(rank, folder):
-    torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+def train_on_rank(folder):
+    rank = dist.get_rank()
 
     def share(step):
         first = SHARES[step][0]
         return slice(first) if rank == 0 else slice(first, None)
 
-    torch.save({name: train(name, share) for name in HEADS}, f"{folder}/{rank}.pt")
-    store.set(f"done {rank}", "yes")
-    store.wait(["done 0", "done 1"])  # who leaves early may break the other's last message
-    dist.destroy_process_group()
+    torch.save({name: train(name, share) for name in HEADS}, folder / f"{rank}.pt")
 
 
 def test_two_ranks_equal_one_process_on_the_joined_batch(tmp_path):
-    multiprocessing.spawn(worker, (str(tmp_path),), nprocs=2)
+    on_two_ranks(train_on_rank, tmp_path, store=tmp_path / "store")
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
     for name in HEADS:
         alone = train(name, lambda step: slice(None))

@@ -414,8 +414,11 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
     cli.main(["figure", "feature-norm", *words, "-o", "norm.svg"])
     cli.main(["figure", "causal-graph"])
     assert Path("norm.svg").exists() and Path("causal-graph.svg").exists()
-    cli.main(["figures", "--all", *words, str(_balanced_copy(tmp_path)), "-o", "all"])
-    outcomes = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-11:])
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["figures", "--all", *words, str(_balanced_copy(tmp_path)), "-o", "all"])
+    said = capsys.readouterr()
+    assert "3 figures were not drawn: momentum, decomposition, gradcam" in said.err
+    outcomes = dict(line.split(maxsplit=1) for line in said.out.splitlines()[-11:])
     refused = {name for name, what in outcomes.items() if what.startswith("not drawn: ")}
     assert refused == {"momentum", "decomposition", "gradcam"}
     assert len(list(Path("all").iterdir())) == 8

@@ -272,7 +272,7 @@ class TestBadInput:
                 for path in (folder / "photos" / part / name).iterdir():
                     path.unlink()
                 (folder / "photos" / part / name).rmdir()
-        with pytest.raises(UserError, match="the only class is 'ant': training needs at least two"):
+        with pytest.raises(UserError, match="the only class is 'ant', as of "):
             lt.fit("photos", out="r", device="cpu")
 
     def test_fewer_images_than_classes(self, folder):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from longtail.cli.arguments import Images, Out
-from longtail.cli.output import print_lines
+from longtail.cli.output import print_lines, show
 from longtail.cli.predict import list_images
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
@@ -56,9 +56,9 @@ class Adapt:
         done = adapt(self.model, names, prior=self.prior, uniform=self.uniform, out=self.out)
         for place, reason in done.unreadable.items():
             assert names is not None
-            print(f"skipped {names[place]}: {reason}", file=sys.stderr)
+            show(f"skipped {names[place]}: {reason}", file=sys.stderr)
         _print_mix(done)
-        print(f"written to {self.out}")
+        show(f"written to {self.out}")
         if done.unreadable:
             sys.exit(1)
 
@@ -68,7 +68,7 @@ def _print_mix(done: "Adaptation") -> None:
     classes, low, high = done.model.classes, None, None
     if done.mix:
         low, high = done.mix.low, done.mix.high
-        print(
+        show(
             f"class mix of {count_noun(done.images, 'image')}: about the training mix to the power "
             f"{done.mix.strength:.2f} (1 is the training mix, 0 uniform)"
         )
@@ -81,4 +81,4 @@ def _print_mix(done: "Adaptation") -> None:
         lines.append([classes[c], before, now, interval])
     print_lines(["class", "before (%)", "now (%)", "90 % interval"], lines)
     if len(classes) > len(lines):
-        print(f"and {len(classes) - len(lines):,} classes that moved less")
+        show(f"and {len(classes) - len(lines):,} classes that moved less")

@@ -9,6 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from longtail.cli.arguments import OptionalOut
+from longtail.cli.output import show
 from longtail.core.errors import UserError
 
 
@@ -55,11 +56,11 @@ class Audit:
         if self.json:
             print(json.dumps(found.to_json()))
         else:
-            print(fit_encoding(str(found), sys.stdout.encoding or "utf-8"))
+            show(fit_encoding(str(found), sys.stdout.encoding or "utf-8"))
         if self.out:
             written = found.write(self.out)
             if not self.json:
-                print(f"\nwritten to {written}")
+                show(f"\nwritten to {written}")
 
 
 def fit_encoding(text: str, encoding: str) -> str:

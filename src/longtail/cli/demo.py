@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longtail.cli.arguments import Out
-from longtail.cli.output import print_table
+from longtail.cli.output import print_table, show
 from longtail.core.console import Console
 
 
@@ -27,4 +27,4 @@ class Demo:
         with Console() as console:
             runs, page = demo(self.out, range(self.seeds), console)
         print_table([run.result for run in runs])
-        print(f"accuracy by class, head to tail: {page}")
+        show(f"accuracy by class, head to tail: {page}")

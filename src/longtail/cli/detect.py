@@ -14,7 +14,7 @@ from longtail.cli.arguments import (
     RunFolders,
     parse_alphas,
 )
-from longtail.cli.output import is_first_process, print_lines
+from longtail.cli.output import is_first_process, print_lines, show
 from longtail.core.config import MachineConfig
 from longtail.core.console import Console
 from longtail.core.errors import UserError
@@ -68,7 +68,7 @@ class DetectTrain:
             )
         if is_first_process():
             _print_precisions([run.result])
-            print(f"written to {out}")
+            show(f"written to {out}")
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class DetectReport:
             data=self.data,
             machine=MachineConfig(device=self.device),
         )
-        print(f"written to {page}")
+        show(f"written to {page}")
 
 
 def _print_precisions(results: list[dict[str, Any]]) -> None:

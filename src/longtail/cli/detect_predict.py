@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from longtail.cli.arguments import Device, Images, MovedData, Out, RunFolder
+from longtail.cli.output import show
 from longtail.cli.predict import list_images
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
@@ -93,9 +94,9 @@ class DetectPredict:
         if self.lvis_json:
             detections = lvis_json(data, finished.predict(config, data), named=bool(self.images))
             with replace_atomically(self.lvis_json) as path:
-                path.write_text(json.dumps(detections))
+                path.write_text(json.dumps(detections), encoding="utf-8")
             images = count_noun(len(data), "image")
-            print(f"{len(detections):,} detections in {images}: {self.lvis_json}")
+            show(f"{len(detections):,} detections in {images}: {self.lvis_json}")
         else:
             self._draw(finished, config, data)
         if not complete:
@@ -112,7 +113,7 @@ class DetectPredict:
         for name, (picture, found) in zip(names, drawings, strict=True):
             picture.save(self.out / f"{name}.png")
             detections += found
-        print(
+        show(
             f"{count_noun(len(chosen), 'picture')} in {self.out} with "
             f"{count_noun(detections, 'detection')} of score {self.least_score:g} or higher "
             "(--least-score)"
@@ -159,7 +160,7 @@ def _skip_unreadable(
     if images and len(reasons) == len(images):
         raise UserError(f"none of these images can be read: {reasons[0]}")
     for reason in reasons:
-        print(f"skipped: {reason}", file=sys.stderr)
+        show(f"skipped: {reason}", file=sys.stderr)
     return [image for image, fault in zip(images, faults, strict=True) if not fault]
 
 

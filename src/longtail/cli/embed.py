@@ -7,6 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from longtail.cli.arguments import Out, find_changed_options
+from longtail.cli.output import show
 from longtail.core.config import DataConfig
 
 
@@ -41,4 +42,4 @@ class Embed:
         options = find_changed_options(self.files)
         start = {"weights": self.weights, "backbone": self.backbone}
         out = embed(self.folder, self.out, data=self.data or None, **start, **options)
-        print(f"written to {out}")
+        show(f"written to {out}")

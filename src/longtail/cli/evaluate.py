@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from longtail.cli.arguments import parse_number
-from longtail.cli.output import is_first_process
+from longtail.cli.output import is_first_process, show
 
 
 @dataclass(frozen=True)
@@ -45,4 +45,4 @@ class Eval:
             print(json.dumps(result.to_json() | round_floats(result.metrics.tables())))
             return
         if is_first_process():
-            print(result)
+            show(str(result))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longtail.cli.arguments import OptionalOut, RunFolder
+from longtail.cli.output import show
 
 
 @dataclass(frozen=True)
@@ -36,4 +37,4 @@ class Export:
         path = export(
             self.folder, self.to, self.out, alpha=self.alpha, alpha_input=self.alpha_input
         )
-        print(f"written to {path}, agrees with the run's model; model card: {card_path(path)}")
+        show(f"written to {path}, agrees with the run's model; model card: {card_path(path)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from longtail.cli.arguments import Out
-from longtail.cli.output import is_first_process
+from longtail.cli.output import is_first_process, show
 from longtail.cli.predict import list_images
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
@@ -49,9 +49,9 @@ class Extend:
         done = extend(self.model, names, refine=self.refine, held_out=held_out, out=self.out)
         for name, reasons in done.unreadable.items():
             for place, reason in reasons.items():
-                print(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
+                show(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
         _print_classes(done, 0 if held_out is None else len(held_out))
-        print(f"written to {self.out}")
+        show(f"written to {self.out}")
         if any(done.unreadable.values()):
             sys.exit(1)
 
@@ -73,7 +73,7 @@ def _read_held_out(model: Path) -> "Split | None":
     try:
         return own_data(Run.open(model)).val
     except UserError as error:
-        print(f"what the new classes take cannot be counted: {error}", file=sys.stderr)
+        show(f"what the new classes take cannot be counted: {error}", file=sys.stderr)
         return None
 
 
@@ -82,9 +82,9 @@ def _print_classes(done: "Extension", held_out: int) -> None:
         return
     for name, number in done.photographs.items():
         near = ", ".join(done.neighbours[name])
-        print(f"{name}: {count_noun(number, 'photograph')}; nearest classes: {near}")
+        show(f"{name}: {count_noun(number, 'photograph')}; nearest classes: {near}")
         if done.taken is not None:
             taken = done.taken[name]
             whom = ", ".join(f"{count} of {old}" for old, count in list(taken.items())[:5])
             total = sum(taken.values())
-            print(f"  takes {total} of {held_out:,} held-out images{': ' if whom else ''}{whom}")
+            show(f"  takes {total} of {held_out:,} held-out images{': ' if whom else ''}{whom}")

@@ -1,5 +1,6 @@
 """`longtail figure` and `longtail figures`: draw figures from runs."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from longtail.cli.arguments import OptionalOut, Out, RunFolders
-from longtail.cli.output import print_lines
+from longtail.cli.output import print_lines, show
 from longtail.core.errors import UserError
 
 
@@ -47,7 +48,7 @@ class Figure:
         if self.data and self.name not in figures.NEED_DATA:
             raise UserError(f"--data belongs to gradcam and decomposition, not to {self.name}")
         out = self.out or Path(f"{self.name}.svg")
-        print(f"written to {figures.draw(self.name, find_runs(self.sources), out, **choices)}")
+        show(f"written to {figures.draw(self.name, find_runs(self.sources), out, **choices)}")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Figures:
     sources: RunFolders = ()
     """Folders of finished runs, folders that hold several, or result files."""
     all: bool = False
-    """Draw every figure that the runs allow."""
+    """Draw every figure that the runs allow; exits with code 1 if some are left out."""
     out: Out = Path("figures")
     """Folder for the drawings."""
     data: str | None = None
@@ -79,5 +80,10 @@ class Figures:
             return print_lines(["figure", "what"], about)
         if not self.sources:
             raise UserError("longtail figures --all needs runs: their folders, or result files")
+        left_out = []
         for name, what in figures.draw_all(find_runs(self.sources), self.out, data=self.data):
-            print(f"{name:<16} {what}")
+            show(f"{name:<16} {what}")
+            left_out += [name] if what.startswith(figures.NOT_DRAWN) else []
+        if left_out:
+            show(f"{len(left_out)} figures were not drawn: {', '.join(left_out)}", file=sys.stderr)
+            sys.exit(1)

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from longtail.cli.arguments import OptionalOut
-from longtail.cli.output import print_lines
+from longtail.cli.output import print_lines, show
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Methods:
         from longtail.methods import table as listing
 
         if self.name:
-            print(methods.describe(self.name))
+            show(methods.describe(self.name))
             if options := listing.describe_options(self.name):
                 print_lines(["option", "default", "meaning"], options)
         elif self.out:
-            print(f"written to {listing.write(self.out)}")
+            show(f"written to {listing.write(self.out)}")
         else:
             print_lines(listing.HEADER, map(listing.row, listing.by_year()))
 
@@ -54,8 +54,8 @@ class DataSets:
         from longtail.data.catalogue import list_data_sets
 
         print_lines(["data", "what", "found"], list_data_sets(self.root))
-        print(
+        show(
             "or a path: class folders, .csv, .tsv, .parquet, .npz, a folder of parquet files or of "
             "COCO boxes; or --list"
         )
-        print("for detection data sets see longtail detect train --help")
+        show("for detection data sets see longtail detect train --help")

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from longtail.core.names import make_text_printable
 from longtail.core.notebook import Cell, format_lines
 
 
@@ -29,16 +30,21 @@ def print_candidates(results: list[dict[str, Any]]) -> None:
     for result in (r for r in results if "rule" in r and "candidates" in r):
         seed = f", seed {result['seed']}" if len(results) > 1 else ""
         if is_first_process():
-            print(f"\nrules on held-out data{seed}; chosen: {result['rule']}")
+            show(f"\nrules on held-out data{seed}; chosen: {result['rule']}")
         best = tables.best_of_each_rule(result["candidates"])
         print_lines(tables.CANDIDATE_HEADER, tables.candidate_rows(best))
+
+
+def show(text: str, **how: Any) -> None:
+    """Print a text for people; names in it cannot steer their terminal."""
+    print(make_text_printable(text), **how)
 
 
 def print_lines(header: Sequence[str], lines: Iterable[Sequence[Cell]]) -> None:
     """Print a plain table with aligned columns, on rank 0 only; None as a dash."""
     if not is_first_process():
         return
-    print("\n".join(format_lines(header, lines)))
+    show("\n".join(format_lines(header, lines)))
 
 
 def is_first_process() -> bool:

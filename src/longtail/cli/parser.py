@@ -4,12 +4,13 @@ Each command is a dataclass of its options whose `run` calls one library functio
 command imports torch before it runs, so that help answers at once.
 """
 
+import io
 import logging
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -24,10 +25,11 @@ from longtail.cli.embed import Embed
 from longtail.cli.evaluate import Eval
 from longtail.cli.export import Export
 from longtail.cli.extend import Extend
+from longtail.cli.failures import explain_failure
 from longtail.cli.figure import Figure, Figures
 from longtail.cli.flags import list_flags, print_help, read_flags
 from longtail.cli.lists import DataSets, Methods
-from longtail.cli.output import rank
+from longtail.cli.output import rank, show
 from longtail.cli.predict import Predict
 from longtail.cli.report import Report
 from longtail.cli.retrofit import RetrofitCommand
@@ -36,7 +38,9 @@ from longtail.cli.train import Train
 from longtail.cli.verify import Verify
 from longtail.core.config import PRETRAINED, Config
 from longtail.core.errors import UserError, unknown_error
-from longtail.core.names import make_printable
+from longtail.core.interrupt import Terminated
+from longtail.core.names import make_text_printable
+from longtail.core.plain import read_text
 from longtail.training.recipes import read_recipe
 
 COMMANDS: dict[str, type] = {
@@ -79,42 +83,44 @@ class PrintableFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format the record; its lines stay lines."""
-        return _escape(super().format(record))
-
-
-def _escape(message: str) -> str:
-    return "\n".join(map(make_printable, message.split("\n")))
+        return make_text_printable(super().format(record))
 
 
 @contextmanager
 def user_errors(words: Sequence[str] = ()) -> Iterator[None]:
     """Print a `UserError` as one paragraph and exit with code 2.
 
-    After Ctrl-C, print the command that continues: the interrupt names it, or `words` are it.
+    After Ctrl-C or SIGTERM, print the command that continues: the interrupt names it, or `words`
+    are it.
     """
     # OpenMP threads that spin while they wait starve other processes; torch reads this on import
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may not know all letters
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("longtail").setLevel(logging.WARNING if rank() else logging.INFO)
     try:
+        _check_folder()
         yield
+        if sys.stdout is not None:  # it may be closed
+            sys.stdout.flush()
     except UserError as error:
-        _stop(_escape(str(error)))
-    except RuntimeError as error:
-        from longtail.data.decoding.workers import explain_killed_worker
-
-        if (reason := explain_killed_worker(error)) is None:
-            raise
-        _stop(reason)
+        _stop(str(error))
     except BrokenPipeError:  # the reader of a pipe, such as head, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_output()
+    except (RuntimeError, MemoryError, ImportError, OSError) as error:
+        if (reason := explain_failure(error)) is None:
+            raise
+        _close_output()
+        _stop(reason)
     except KeyboardInterrupt as interrupt:
         if rank() == 0:
             reason = str(interrupt) or _explain_resuming(words)
-            print(f"\nlongtail: interrupted{reason and '; '}{reason}", file=sys.stderr)
-        sys.exit(130)
+            show(f"\nlongtail: interrupted{reason and '; '}{reason}", file=sys.stderr)
+        sys.exit(143 if isinstance(interrupt, Terminated) else 130)  # 128 and the signal
 
 
 def _explain_resuming(words: Sequence[str]) -> str:
@@ -125,8 +131,24 @@ def _explain_resuming(words: Sequence[str]) -> str:
     return f"continue with: {shlex.join(['longtail', *kept, '--resume'])}"
 
 
+def _check_folder() -> None:
+    """Refuse a working directory that was deleted, which torch cannot be imported in."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(
+            f"the working directory cannot be used ({error.strerror}): change to another one"
+        ) from None
+
+
+def _close_output() -> None:
+    """Send what is left of the output nowhere, so that Python can end."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _stop(reason: str) -> NoReturn:
-    print(f"longtail: {reason}" if rank() == 0 else f"[rank {rank()}] {reason}", file=sys.stderr)
+    show(f"longtail: {reason}" if rank() == 0 else f"[rank {rank()}] {reason}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -220,10 +242,7 @@ def _choose_defaults(command: Any) -> Any:
     if recipe and settings is Config:
         return read_recipe(recipe, data)
     if recipe:
-        try:
-            return settings.from_yaml(recipe.read_text(), str(recipe), data=data)
-        except OSError as error:
-            raise UserError(f"the recipe cannot be read: {error}") from None
+        return settings.from_yaml(read_text(recipe), f"the recipe {recipe}", data=data)
     named = data or getattr(command.config.files, "list", None)
     if named or not (command.resume and out):
         return settings.preset(data)

@@ -2,6 +2,7 @@
 
 import glob
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from longtail.cli.arguments import Images
+from longtail.cli.output import show
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 from longtail.core.spreadsheets import format_rows
@@ -86,7 +88,7 @@ class Predict:
         for done, (name, prediction) in enumerate(zip(names, predictions, strict=True), start=1):
             if isinstance(prediction, str):
                 skipped += 1
-                print(f"skipped {name}: {prediction}", file=sys.stderr)
+                show(f"skipped {name}: {prediction}", file=sys.stderr)
             else:
                 write(name, prediction)
             if done % 64 == 0 and terminal and not sys.stdout.isatty():
@@ -123,7 +125,7 @@ def list_images(images: Iterable[str]) -> Iterator[str]:
 def _expand(name: str) -> Iterable[str]:
     from longtail.data.formats.folder import list_images
 
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if name == STDIN:
         return (line.rstrip("\r\n") for line in sys.stdin if line.strip())
     if path.is_dir():
@@ -149,7 +151,7 @@ def _print_text(image: str, prediction: "Prediction") -> None:
         parts += [f"{name} {value:.3f}" for name, value in prediction.top]
     else:
         parts.append("no answer")
-    print("  ".join(parts))
+    show("  ".join(parts))
 
 
 def _print_json(image: str, prediction: "Prediction") -> None:
@@ -177,4 +179,5 @@ def _print_csv(image: str, prediction: "Prediction") -> None:
     ]
     if not prediction.answered:
         rows = [[image, 0, "", "", *rows[0][4:]]]
-    print(format_rows(rows), end="")
+    text = format_rows(rows)
+    show(text, end="") if sys.stdout.isatty() else print(text, end="")

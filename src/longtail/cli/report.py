@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longtail.cli.arguments import Out, RunFolders
+from longtail.cli.output import show
 
 
 @dataclass(frozen=True)
@@ -24,4 +25,4 @@ class Report:
         from longtail.reporting.page import report
         from longtail.runs.compare import find_runs
 
-        print(f"written to {report(find_runs(self.folders), self.out)}")
+        show(f"written to {report(find_runs(self.folders), self.out)}")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from longtail.cli.arguments import Out, find_changed_options
-from longtail.cli.output import print_lines
+from longtail.cli.output import print_lines, show
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 
@@ -53,5 +53,5 @@ class RetrofitCommand:
         rows = {"original": result["before"], f"TDE, alpha {result['alpha']:g}": result["after"]}
         lines = [[name, *figures.values()] for name, figures in rows.items()]
         print_lines(["head", *tables.columns(uneven=True)], lines)
-        print(model.verdict)
-        print(f"written to {self.out}")
+        show(model.verdict)
+        show(f"written to {self.out}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longtail.cli.arguments import OptionalOut
-from longtail.cli.output import is_first_process, print_candidates, print_table
+from longtail.cli.output import is_first_process, print_candidates, print_table, show
 from longtail.core.config import Config
 from longtail.core.console import Console
 from longtail.core.errors import UserError
@@ -83,8 +83,8 @@ class Train:
         print_candidates(results)
         if not is_first_process():
             return
-        print(f"written to {out}")
+        show(f"written to {out}")
         if len(runs) > 1:
             from longtail.reporting.page import report
 
-            print(f"accuracy by class, head to tail: {report(runs, out / 'report.html')}")
+            show(f"accuracy by class, head to tail: {report(runs, out / 'report.html')}")

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from longtail.cli.output import show
 from longtail.core.errors import UserError
-from longtail.core.names import count_noun, make_printable
+from longtail.core.names import count_noun
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ class Verify:
             raise UserError("verify what? Name runs, exports or the cache: longtail verify RUN...")
         found = [verify_all(path) for path in self.paths]
         for paragraph in (text for each in found for text in each.damage):
-            print("\n".join(map(make_printable, paragraph.split("\n"))))
+            show(paragraph)
         damaged = sum(len(each.damage) for each in found)
         bare = sum(len(each.unverified) for each in found)
         summary = f"{count_noun(sum(each.verified for each in found), 'file')} verified, "
         summary += f"{damaged:,} damaged or missing"
         if bare:
             summary += f"; {count_noun(bare, 'file')} of older versions without a recorded hash"
-        print(summary)
+        show(summary)
         sys.exit(1 if damaged else 0)

@@ -166,9 +166,11 @@ class MachineConfig:
 
 
 RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("epochs", "batch_size", "devices", "nodes", "replicas"), (1, math.inf)),
+    **dict.fromkeys(("epochs", "batch_size", "replicas"), (1, math.inf)),
+    **dict.fromkeys(("devices", "nodes"), (1, 1025)),  # each device is a process
     **dict.fromkeys(("accumulate", "image_size", "crop_size"), (1, math.inf)),
-    **dict.fromkeys(("min_count", "workers", "weight_decay", "warmup", "pad"), (0, math.inf)),
+    **dict.fromkeys(("min_count", "workers", "weight_decay", "warmup"), (0, math.inf)),
+    "pad": (0, 1025),
     **dict.fromkeys(("save_seconds", "decay", "jitter"), (0, math.inf)),
     **dict.fromkeys(("momentum", "milestones", "val_fraction", "drop", "ema", "cutout"), (0, 1)),
     **dict.fromkeys(("lr", "head_lr"), (ABOVE_ZERO, math.inf)),

@@ -10,6 +10,8 @@ from rich.console import Console as Terminal
 from rich.live import Live
 from rich.text import Text
 
+from longtail.core.names import make_printable
+
 LIVE_SECONDS, LOG_SECONDS = 0.1, 60.0
 """Least time between two progress lines within an epoch, on a terminal and in a log."""
 
@@ -30,7 +32,9 @@ class Console(AbstractContextManager["Console"]):
         self._epochs, self._epoch, self._began = epochs, done, time.perf_counter()
         self._first, self._last_line = done, self._began
         resumed = f", resumed after epoch {done}" if done else ""
-        self.terminal.print(f"{title}: {epochs} {'epoch' if epochs == 1 else 'epochs'}{resumed}")
+        title = make_printable(title)
+        line = f"{title}: {epochs} {'epoch' if epochs == 1 else 'epochs'}{resumed}"
+        self.terminal.print(Text(line))
         if self.terminal.is_terminal:
             self._live = Live(console=self.terminal, transient=True, auto_refresh=False)
             self._live.start()

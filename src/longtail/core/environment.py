@@ -44,7 +44,7 @@ def _git(*words: str) -> str | None:
     """Run git in the source tree; return its output, or None if it fails."""
     command = ["git", "-C", str(Path(__file__).parent), *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return None if done.returncode else done.stdout.strip()
+    return None if done.returncode else done.stdout.decode("utf-8", "replace").strip()

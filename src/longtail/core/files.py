@@ -17,6 +17,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file."""
     try:
         return safetensors.torch.load_file(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     except SafetensorError as error:
         raise UserError(
             f"{path} is not a safetensors file, or is truncated: {error}. No code in it was run"
@@ -44,8 +46,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 def replace_atomically(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`, and move it to `path` when the block succeeds.
 
-    A durable file is on disk, whole and under its name, before this returns.
+    A durable file is on disk, whole and under its name, before this returns. A link stays, and the
+    file that it leads to is replaced; devices and the like are refused.
     """
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "not a regular file"
+        raise UserError(f"{path} is {kind} and is not replaced: choose another file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

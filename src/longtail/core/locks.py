@@ -74,7 +74,7 @@ def hold_lock(folder: Path) -> Iterator[None]:
 def _explain_holder(path: Path) -> str:
     """Name the process that holds `path`, and the ways out."""
     try:
-        process, host = path.read_text().splitlines()[:2]
+        process, host = path.read_text(encoding="utf-8").splitlines()[:2]
     except (OSError, ValueError):  # the holder is just writing or removing it
         process, host = "", ""
     trained = f"{path.parent} is being trained by"

@@ -1,5 +1,10 @@
 """Names that users gave to files and classes, and numbers of things, as people read them."""
 
+import re
+
+LONGEST_NAME = 100
+"""Characters of a file name; most file systems allow 255 bytes."""
+
 
 def make_printable(name: str) -> str:
     r"""Escape control characters, which could steer a terminal, as in '\x1b'.
@@ -22,3 +27,17 @@ def shorten(name: str, most: int) -> str:
 def count_noun(number: int, one: str, several: str = "") -> str:
     """Count in words: '1 image', '2,000 images', or '2 images are' with `several`."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def make_text_printable(text: str) -> str:
+    """Escape control characters of a text, but keep its lines."""
+    return "\n".join(map(make_printable, text.split("\n")))
+
+
+def make_file_name(name: str) -> str:
+    """Turn a name that a file or a user gave into one safe part of a path.
+
+    Letters, digits and `.+_-` stay; a name without any becomes `unnamed`.
+    """
+    safe = re.sub(r"[^\w.+-]+", "-", name).strip(".-")[:LONGEST_NAME]
+    return safe or "unnamed"

@@ -28,12 +28,16 @@ from typing import (
 import yaml
 
 from longtail.core.errors import UserError, unknown_error
+from longtail.core.plain import parse_yaml
 
 P = TypeVar("P")
 ABOVE_ZERO = 1e-12
 """The least value of an option that may be any number above 0."""
 TO_ONE = 1 + 1e-12
 """The value below which an option stays that may be any number up to 1."""
+
+LARGEST = {int: 2**31 - 1, float: 1e30}
+"""Largest number that an option may be, by its type: float32 and the machine must hold it."""
 
 
 class Settings(ABC):
@@ -96,10 +100,7 @@ class Settings(ABC):
         A recipe's `paper` and `seeds` belong to the benchmarks and are skipped. `data` serves a
         recipe that names none. Errors name `source`.
         """
-        try:
-            tree = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"{source} is not readable YAML: {error}") from None
+        tree = parse_yaml(text, source)
         if not isinstance(tree, dict):
             raise UserError(f"{source} must be a mapping of options, like 'method: baseline'")
         tree = {name: value for name, value in tree.items() if name not in ("paper", "seeds")}
@@ -153,11 +154,14 @@ def check_values(part: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
     """Refuse values of a dataclass of options that have the wrong type or are out of range."""
     for name, kind in get_type_hints(type(part)).items():
         value = convert(getattr(part, name), kind, name)
-        if name in ranges:
-            least, below = ranges[name]
-            for number in value if isinstance(value, tuple) else (value,):
-                if number is not None and not least <= number < below:
-                    raise UserError(f"{_flag(name)} {number}: {_rule(number, least, below)}")
+        least, below = ranges.get(name, (-math.inf, math.inf))
+        for number in value if isinstance(value, tuple) else (value,):
+            if type(number) not in LARGEST:
+                continue
+            if not least <= number < below:
+                raise UserError(f"{_flag(name)} {number}: {_rule(number, least, below)}")
+            if abs(number) > (largest := LARGEST[type(number)]):
+                raise UserError(f"{_flag(name)} {number}: must be at most {largest:g}")
 
 
 def convert(value: Any, kind: Any, name: str) -> Any:
@@ -179,7 +183,7 @@ def convert(value: Any, kind: Any, name: str) -> Any:
     if isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)):
         try:
             return kind(value)
-        except ValueError:  # text that is not a number
+        except (ValueError, OverflowError):  # text that is not a number, or one beyond float
             pass
     raise UserError(f"{name} takes {words}, not {value!r}")
 
@@ -208,7 +212,7 @@ def _flag(name: str) -> str:
 
 
 def _rule(number: float, least: float, below: float) -> str:
-    if not math.isfinite(number):
+    if isinstance(number, float) and not math.isfinite(number):
         return "must be finite"
     if below == math.inf:
         return "must be above 0" if least == ABOVE_ZERO else f"must be at least {least}"

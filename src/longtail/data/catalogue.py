@@ -95,7 +95,7 @@ def list_names() -> list[str]:
 def data_root(config: DataConfig) -> Path | None:
     """The folder of data sets: `--root`, else $LONGTAIL_DATA."""
     root = config.root or os.environ.get("LONGTAIL_DATA")
-    return Path(root).expanduser() if root else None
+    return Path(os.path.expanduser(root)) if root else None
 
 
 def listed_folder(name: str, root: Path) -> Path:

@@ -19,7 +19,10 @@ def check_labels(source: Source) -> None:
     """Check that every label is a class, and that there are at least two classes."""
     classes = len(source.classes)
     if classes < 2:
-        raise UserError(f"the only class is '{source.classes[0]}': training needs at least two")
+        raise UserError(
+            f"the only class is '{source.classes[0]}', as of {source.parts['train'].describe(0)}: "
+            "training needs at least two"
+        )
     for name, part in source.parts.items():
         if source.multi_label:
             continue  # its columns are the classes

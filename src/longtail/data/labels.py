@@ -23,6 +23,9 @@ FEW_ROWS = 100
 MOST_DISTINCT = 0.9
 """Share of rows with a label of their own above which labels are taken for ids."""
 
+MOST_DIGITS = 18
+"""Digits of the largest number that int64 holds for sure."""
+
 
 class LabelledPart(NamedTuple):
     """A part whose labels are as the user gave them."""
@@ -119,7 +122,7 @@ def look_like_ids(labels: Sequence[Any], config: DataConfig) -> bool:
 def simplify(value: Any) -> Any:
     """Return a label as a whole number, a fraction, a name or None; anything else unchanged."""
     if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
+        value = value.decode("utf-8", "backslashreplace")  # two names stay two
     if isinstance(value, str):
         text = value.strip()
         return None if text.lower() in MISSING else text
@@ -137,7 +140,8 @@ def simplify(value: Any) -> Any:
 def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
     """Return the distinct labels: numbers in numerical order, other names alphabetically."""
     distinct = sorted(set(labels))
-    return tuple(sorted(distinct, key=int) if all(map(str.isdecimal, distinct)) else distinct)
+    numbers = all(text.isdecimal() and len(text) <= MOST_DIGITS for text in distinct)
+    return tuple(sorted(distinct, key=int) if numbers else distinct)
 
 
 def _name_labels(part: LabelledPart, faults: Faults, problems: Problems) -> list[str | None]:
@@ -210,7 +214,12 @@ def _report_mixture(part: LabelledPart, labels: Sequence[Any], problems: Problem
 
 
 def _is_number(text: str) -> bool:
-    """Whether the text is a number; "007" is a name, which would lose its zeros."""
+    """Whether the text is a number; "007" is a name, which would lose its zeros.
+
+    So are more digits than int64 and float tell apart.
+    """
+    if len(text) > MOST_DIGITS:
+        return False
     return bool(NUMBER.fullmatch(text)) and not (text.isdecimal() and text != str(int(text)))
 
 

@@ -126,7 +126,7 @@ def choose_image_size(data: Any, config: DataConfig, largest: int) -> int | None
 
 def settle_root(data: Any, config: DataConfig) -> DataConfig:
     """Set the root of a table's paths, so that they are found from any working directory."""
-    path = Path(_split_ratio(os.fspath(data))[0]).expanduser() if is_named(data) else Path()
+    path = Path(os.path.expanduser(_split_ratio(os.fspath(data))[0])) if is_named(data) else Path()
     if config.root or path.suffix.lower() not in table.SUFFIXES or not path.is_file():
         return config
     root = table.find_root(table.read_csv(path), config)
@@ -160,7 +160,7 @@ def _find_evaluated(data: Any) -> tuple[str, Any] | None:
     """Find the part of `data` to evaluate on, if it can be opened alone, and what to open."""
     if not is_named(data):
         return objects.find_evaluated(data)
-    path = Path(data).expanduser()
+    path = Path(os.path.expanduser(data))
     if os.fspath(data) and path.is_dir():
         return parquet.find_evaluated(path) or folder.find_evaluated(path)
     if path.suffix.lower() in table.SUFFIXES and path.is_file():
@@ -273,7 +273,7 @@ def _split_ratio(name: str) -> tuple[str, float | None]:
 
 def _open_path(name: str, config: DataConfig) -> Source:
     """Open the data at a path, whose kind follows from the files there."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if name and path.is_dir():
         if place := parquet.find_folder(path):
             return parquet.open_source(parquet.find_parts(place), config=config)

@@ -9,10 +9,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from longtail.core.environment import commit, versions
 from longtail.core.errors import UserError
+from longtail.core.plain import check_fields, read_json
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits, is_path
 from longtail.detection.network.detector import Detector
@@ -43,7 +44,10 @@ class DetectionRun(Folder[DetectionConfig]):
     @property
     def categories(self) -> Categories:
         """Classes of the training set with their frequencies."""
-        content = json.loads(self.verify(CATEGORIES).read_text(encoding="utf-8"))
+        path = self.verify(CATEGORIES)
+        content = read_json(path)
+        again = f"Copy it again from where the run was trained, or use {self.command} --overwrite"
+        check_fields(content, get_type_hints(Categories), str(path), again)
         return Categories(**{name: tuple(values) for name, values in content.items()})
 
     def write_result(self, result: "DetectionResult", categories: Categories) -> None:

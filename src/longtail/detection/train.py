@@ -18,6 +18,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
+from longtail.core.interrupt import defer_interrupt
 from longtail.core.locks import hold_folders
 from longtail.core.seeding import stream
 from longtail.data.samplers import rank_order
@@ -36,13 +37,14 @@ from longtail.detection.run import (
     make_result,
     training_id,
 )
-from longtail.training.launch import launch
+from longtail.training.launch import is_true_on_any_rank, launch
 from longtail.training.loop import Progress, check_finite
 from longtail.training.model import load_weights
 from longtail.training.schedule import rate
 
 log = logging.getLogger(__name__)
 
+STOPPING = "finishing this epoch, then saving; press Ctrl-C again to stop at once"
 LONGEST_GRADIENT = 35.0
 """Largest norm of the gradient, to which longer ones are clipped as in the paper's framework."""
 
@@ -172,18 +174,21 @@ def _train(
     if progress and first:
         title = f"{config.training} on {config.data}, {config.backbone}, seed {config.seed}"
         progress.begin(title, epochs, done)
-    for epoch in range(done, epochs):
-        record = loop.train_epoch(epoch, progress if first else None)
-        losses, now = record["losses"], time.perf_counter()
-        if not first:
-            continue
-        run.append_metrics(record, epoch=epoch)
-        if now - last_save >= every or epoch + 1 == epochs:
-            passed = {"epoch": epoch + 1, "seconds": now - began, "losses": losses}
-            run.save_checkpoint(passed | loop.state(), config)
-            last_save = now
-        if progress:
-            progress.epoch(record)
+    with defer_interrupt(lambda: log.warning(STOPPING)) as interrupt:
+        for epoch in range(done, epochs):
+            record = loop.train_epoch(epoch, progress if first else None)
+            losses, now = record["losses"], time.perf_counter()
+            stopping = is_true_on_any_rank(interrupt.requested, loop.fabric)
+            if first:
+                run.append_metrics(record, epoch=epoch)
+            if first and (stopping or now - last_save >= every or epoch + 1 == epochs):
+                passed = {"epoch": epoch + 1, "seconds": now - began, "losses": losses}
+                run.save_checkpoint(passed | loop.state(), config)
+                last_save = now
+            if first and progress:
+                progress.epoch(record)
+            if stopping:
+                raise interrupt.kind(f"continue with: {run.resume_line}")
     return time.perf_counter() - began, losses
 
 

@@ -5,11 +5,12 @@ Shapes: P slider positions, C classes, N test images, S splits.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 
+from longtail.core.plain import fits
 from longtail.data.base import ClassCounts
 from longtail.evaluation.accuracy import Scores
 
@@ -56,6 +57,21 @@ class SliderCounts:
             fields["own_confusion"] = fields.pop("after")
             fields["mistakes"] = None
         return SliderCounts(**fields)
+
+    def check(self) -> None:
+        """Raise a ValueError if the numbers of positions, classes or splits do not agree."""
+        kinds = get_type_hints(SliderCounts)
+        if not all(fits(value, kinds[name]) for name, value in vars(self).items()):
+            raise ValueError("a field has values of another type")
+        classes, splits = len(self.seen), len(self.own_confusion)
+        rows = [*self.hits, self.own_hits]
+        tables = [*self.confusions, self.own_confusion]
+        numbers = [number for mistake in self.mistakes or () for number in mistake[:2]]
+        agree = len(self.hits) == len(self.alphas) and len(self.confusions) in (1, len(self.hits))
+        agree &= all(len(row) == classes for row in rows)
+        agree &= all(len(table) == splits == len(row) for table in tables for row in table)
+        if not agree or not all(0 <= number < classes for number in numbers):
+            raise ValueError("the fields have different lengths")
 
 
 def count_for_slider(scores: Scores, counts: ClassCounts, alpha: float | None) -> SliderCounts:

@@ -126,7 +126,7 @@ def markdown() -> str:
 
 def write(path: Path) -> Path:
     """Write the page to `path` and return `path`."""
-    path.write_text(markdown())
+    path.write_text(markdown(), encoding="utf-8")
     return path
 
 

@@ -41,7 +41,21 @@ def read_state(path: Path) -> StateDict:
     if not isinstance(content, Mapping) or not any(isinstance(v, Tensor) for v in content.values()):
         raise UserError(f"{path} holds no weights: a state dict, name to tensor, is expected")
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    for name, value in tensors.items():
+        if kind := _name_unusual(value):
+            raise UserError(f"{path} holds the {kind} tensor {name}: dense real numbers are needed")
     return {list(_strip(name, WRAPPED))[-1]: value for name, value in tensors.items()}
+
+
+def _name_unusual(value: Tensor) -> str:
+    """Name the kind of a tensor that is not dense and real; empty for the usual ones."""
+    kinds = {
+        "sparse": value.layout != torch.strided,
+        "quantised": value.is_quantized,
+        "meta": value.is_meta,
+        "complex": value.is_complex(),
+    }
+    return next((kind for kind, found in kinds.items() if found), "")
 
 
 def _read(path: Path) -> Any:

@@ -12,7 +12,6 @@ features and weights.
 """
 
 import copy
-import math
 from numbers import Real
 from typing import TYPE_CHECKING, Any, final
 
@@ -39,6 +38,11 @@ from longtail.nn.ops import (
 
 for name in ("at_least_float32", "product", "sum_over_ranks"):
     fx.wrap(name)
+
+LARGEST_ALPHA = 1e30
+"""An effect times a larger alpha could overflow float32."""
+SHOWN = 40
+"""Characters of a wrong alpha that an error shows."""
 
 
 class NormalisedHead(FloatBuffers, Head):
@@ -181,7 +185,7 @@ class NormalisedHead(FloatBuffers, Head):
         Args:
             alpha: strength of the removed effect; the head's own `alpha` by default.
         """
-        strength = self.alpha if alpha is None else alpha
+        strength = self.alpha if alpha is None else check_alpha(alpha)
         v, d = normalise(gather(self.weight), self.heads, self.gamma), self.direction
         v = v - strength * (v * d).sum(-1, keepdim=True) * d  # (C, K, D/K)
         head = FoldedHead(self.dim, self.classes, self.heads, self.squash).to(v)
@@ -204,6 +208,8 @@ class NormalisedHead(FloatBuffers, Head):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         state_dict.setdefault(f"{prefix}alpha", self.alpha)  # older states have none
+        if not (stored := state_dict[f"{prefix}alpha"]).is_meta:
+            check_alpha(stored)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _compute_indirect(self, features: Tensor, weights: Tensor) -> Tensor:
@@ -331,8 +337,8 @@ def check_alpha(alpha: Any, *, or_auto: bool = False) -> float:
     if isinstance(alpha, Tensor) and alpha.numel() == 1:
         alpha = alpha.item()
     number = isinstance(alpha, Real) and not isinstance(alpha, bool)
-    if number and 0 <= float(alpha) < math.inf:
+    if number and 0 <= alpha <= LARGEST_ALPHA:
         return float(alpha)
-    shown = f"{float(alpha):g}" if number else repr(alpha)
+    shown = f"{float(alpha):g}" if number and not isinstance(alpha, int) else str(alpha)[:SHOWN]
     rule = "a number from 0 up, or auto" if or_auto else "a number from 0 up"
     raise UserError(f"alpha {shown} must be {rule}; 0 turns TDE off")

@@ -4,6 +4,7 @@ The library that published a network renames its older weights and resizes posit
 first convolution adapts to the channels of the images as timm does it.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -82,7 +83,7 @@ def identify(weights: str) -> str:
 
 def find_file(weights: str) -> Path:
     """Return the path of the file `weights`, which must exist."""
-    path = Path(weights).expanduser()
+    path = Path(os.path.expanduser(weights))
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise UserError(

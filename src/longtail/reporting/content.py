@@ -64,7 +64,7 @@ def _collect_run(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> dict[str, A
         "alpha": run.result["alpha"],
         # a run at alpha 0 stays there if the TDE run of its training is on the page too
         "follows": bool(run.result["alpha"]) or not removes,
-        "loss": [[r["epoch"] + 1, float(f"{r['loss']:.5g}")] for r in run.run.metrics],
+        "loss": [[epoch, float(f"{loss:.5g}")] for epoch, loss in run.losses],
         "ownHits": run.slider.own_hits,
         "hits": run.slider.hits,
         "ownIntervals": _collect_intervals(run, [run.slider.own_hits])[0],

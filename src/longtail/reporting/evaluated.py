@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.core.errors import UserError
+from longtail.core.plain import check_fields
 from longtail.evaluation import tables
 from longtail.runs import compare as comparing
 from longtail.runs.folder import Run
@@ -29,8 +30,25 @@ class EvaluatedRun:
     def __init__(self, run: Run):
         self.run = run
         self.result = comparing.read(run, NEEDS).result
+        file = f"{run.folder}/result.json"
+        check_fields(self.result, {"capture_seconds": float}, file, "Copy the run again")
         self.slider = read_slider(run)
         self.names = run.classes
+        sizes = {len(each) for each in (self.result["counts"], self.slider.seen, self.names)}
+        if len(sizes) > 1:
+            raise UserError(
+                f"the files of {run.folder} have different numbers of classes: copy the run again "
+                "from where it was trained"
+            )
+
+    @property
+    def losses(self) -> list[tuple[int, float]]:
+        """Each epoch, counted from 1, and its loss."""
+        file = f"{self.run.folder}/metrics.jsonl"
+        records = self.run.metrics
+        for record in records:
+            check_fields(record, {"epoch": int, "loss": float}, file, "Copy it again, or delete it")
+        return [(record["epoch"] + 1, record["loss"]) for record in records]
 
     @property
     def name(self) -> str:

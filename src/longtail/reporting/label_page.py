@@ -48,7 +48,7 @@ def report_labels(runs: Sequence[Run], out: Path) -> Path:
         rows=tabulate_splits(results, tables.SPLITS),
         averages_header=("method", *AVERAGES),
         averages=_tabulate_averages(groups),
-        origins=dict.fromkeys(ORIGINS[result["thresholds_from"]] for result in results),
+        origins=dict.fromkeys(ORIGINS.get(r["thresholds_from"], "unknown") for r in results),
         sweeps=[_tabulate_sweep(group) for group in groups if len(group.results[0]["sweep"]) > 1],
         groups=[group.label for group in groups],
         classes=_tabulate_classes(names, groups, counts),

@@ -1,13 +1,14 @@
 """Read results from run folders or committed files, and check that they can be compared."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from longtail.core.errors import UserError
+from longtail.core.plain import read_json
 from longtail.evaluation import tables
+from longtail.evaluation.stored import check_result
 from longtail.runs.folder import Run
 
 Source = Run | Path | str
@@ -42,21 +43,23 @@ def read(source: Source, needs: Iterable[str] = FIELDS) -> StoredResult:
     """Read the result of a run folder or a result file; it must have the fields `needs`."""
     path = source.folder if isinstance(source, Run) else Path(source)
     result = _read_file(path) if path.is_file() else Run.open(path).result
+    way_out = (
+        "Make it again with this version"
+        if path.is_file()
+        else f"Delete {path}/result.json, and the same longtail train command with --resume "
+        "evaluates the run again without training it"
+    )
     missing = [name for name in needs if name not in result]
     if missing and "ap" in result:
         raise UserError(f"{path} is a detector's result: longtail detect report shows those")
     if missing:
-        version = result.get("versions", {}).get("longtail", "unknown")
-        way_out = (
-            "Make it again with this version"
-            if path.is_file()
-            else f"Delete {path}/result.json, and the same longtail train command with --resume "
-            "evaluates the run again without training it"
-        )
+        about = result.get("versions")
+        version = about.get("longtail", "unknown") if isinstance(about, Mapping) else "unknown"
         raise UserError(
             f"{path} is of another version of longtail ({version}): its result has no "
             f"{', '.join(missing)}. {way_out}"
         )
+    check_result(result, str(path), way_out)
     return StoredResult(path, result)
 
 
@@ -106,8 +109,8 @@ def check_equal(names: tuple[str, str], compared: Mapping[str, tuple[Any, ...]])
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        result = json.loads(path.read_text())
-    except (OSError, ValueError):
+        result = read_json(path)
+    except UserError:
         result = None
     if not isinstance(result, dict) or "method" not in result:
         raise UserError(f"{path} is neither a run's folder nor the result of one")

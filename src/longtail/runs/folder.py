@@ -23,6 +23,7 @@ from longtail.core.manifest import DamageError, read_manifest, verify
 from longtail.core.names import count_noun
 from longtail.core.notebook import html_table
 from longtail.core.options import Settings, differences
+from longtail.core.plain import read_text
 from longtail.data import load as data_sets
 from longtail.evaluation import tables
 from longtail.evaluation.predictions import NAME, read_table
@@ -91,16 +92,14 @@ class Folder(RunFiles, ABC, Generic[C]):
         return self._read_config()
 
     def _read_config(self) -> C:
-        path = self.folder / CONFIG
+        text = read_text(path := self.folder / CONFIG)
         try:
-            return self.kind.from_yaml(path.read_text(encoding="utf-8"), str(path))
+            return self.kind.from_yaml(text, str(path))
         except UserError as error:  # as for a detector's run that is taken for a classifier's
             raise UserError(
                 f"is {self.folder} a run of {self.command}? A detector's is read by longtail "
                 f"detect, a classifier's by the other commands\n  {error}"
             ) from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read: {error}") from None
 
     def _hide_paths(self, config: C) -> C:
         """Return a configuration without the paths of its data, whose content is compared."""

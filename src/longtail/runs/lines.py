@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from longtail.core.plain import parse_json
+
 CHECK = re.compile(r', "check": "([0-9a-f]{16})"\}$')
 
 
@@ -37,5 +39,8 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
         plain = line[: check.start()] + "}" if check else line
         if check and check[1] != _hash(plain):
             raise ValueError("a line has another checksum")
-        records.append(dict(json.loads(plain)))
+        record = parse_json(plain, "a line")
+        if not isinstance(record, dict):
+            raise ValueError("a line is not a record")
+        records.append(record)
     return records

@@ -35,17 +35,17 @@ def map_paths(config: C, is_path: IsPath, change: Callable[[Path], Path]) -> C:
 
 def make_absolute(path: Path) -> Path:
     """Make a path absolute if it exists; data made in memory has a name that is not a path."""
-    return path.expanduser().absolute() if exists(path) else path
+    return Path(os.path.expanduser(path)).absolute() if exists(path) else path
 
 
 def resolve(path: Path) -> Path:
     """Resolve a path to the one that every way of writing it leads to."""
-    return path.expanduser().resolve()
+    return Path(os.path.expanduser(path)).resolve()
 
 
 def exists(path: Path) -> bool:
     """Return whether a path exists, with or without a ratio at its end, as in photos:100."""
-    name = str(path.expanduser())
+    name = str(Path(os.path.expanduser(path)))
     return any(os.path.exists(each) for each in (name, name.rpartition(":")[0]))
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -67,7 +68,7 @@ class Job:
         weights = self.config.weights
         if weights is None:
             return None
-        gone = weights != PRETRAINED and not Path(weights).expanduser().is_file()
+        gone = weights != PRETRAINED and not Path(os.path.expanduser(weights)).is_file()
         return (self.run.weights_id if gone else None) or identify(weights)
 
     def check_weights(self, *, overwrite: bool) -> None:

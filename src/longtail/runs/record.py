@@ -148,15 +148,17 @@ def read_slider(run: Run) -> SliderCounts:
     """Read the slider counts that the evaluation of `run` wrote, in format 1 or 2."""
     path, again = run.verify(SLIDER), run.way_to_evaluate_again
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format"]
         if version in (1, FORMAT):
-            return SliderCounts.from_json(content)
+            counts = SliderCounts.from_json(content)
+            counts.check()
+            return counts
     except FileNotFoundError:
         raise UserError(
             f"{run.folder} has no {SLIDER}, since an older version evaluated it: {again}"
         ) from None
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (OSError, RecursionError, ValueError, KeyError, AttributeError, TypeError):
         raise UserError(f"{path} cannot be read, it was cut short: {again}") from None
     raise UserError(
         f"{path} has format {version}, this version of longtail reads 1 and {FORMAT}: make the "

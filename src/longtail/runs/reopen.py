@@ -1,6 +1,7 @@
 """Reopen a finished run: evaluate it again, at any alpha, without training."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -107,15 +108,31 @@ def reopen(run: Run | Path | str, data: OwnData = None) -> OpenRun:
         data: its data, if you made that yourself, or the place that it was moved to.
     """
     run = Run.open(run)
-    job = Job(*resolve(run.config), run)
+    with _name_config(run):
+        job = Job(*resolve(run.config), run)
     choice = job.method.choice
+    if choice and choice.option not in run.result:
+        raise UserError(
+            f"{run.folder}/config.yaml and result.json are not of one training: the result has no "
+            f"{choice.option}. Restore whichever was changed, or train again with --overwrite"
+        )
     method = job.with_choice(run.result[choice.option]) if choice else job.method
     own = use_inputs_of_weights(job.config, own_data(run, data))
-    model = build_model(job.config, method, own)
+    with _name_config(run):
+        model = build_model(job.config, method, own)
     load_weights(model, run.load_model(), f"{run.folder}/model.safetensors")
     fabric = relaunch(run)
     preprocess = build_preprocess(own, job.config.train).to(fabric.device)
     return OpenRun(job, method, own, model.to(fabric.device).eval(), preprocess, fabric)
+
+
+@contextmanager
+def _name_config(run: Run) -> Iterator[None]:
+    """Name the run's config.yaml in an error about its options."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{run.folder}/config.yaml: {error}") from None
 
 
 def relaunch(run: Run) -> Fabric:

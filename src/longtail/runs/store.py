@@ -15,6 +15,7 @@ from longtail.core.errors import UserError
 from longtail.core.files import encode_tensors, read_tensors, replace_atomically
 from longtail.core.manifest import DamageError, forget, record, replace_recorded, verify
 from longtail.core.names import count_noun
+from longtail.core.plain import check_fields, read_json, read_text
 from longtail.core.spreadsheets import restore_cell
 from longtail.runs.checkpoint import list_checkpoints
 from longtail.runs.lines import format_lines, parse_lines
@@ -53,12 +54,13 @@ class RunFiles:
             self.check_is_run()
             raise UserError(f"{self.folder} has not finished: continue it with {self.resume_line}")
         path = self.verify("result.json")
+        way_out = f"Delete it, and {self.command} --resume evaluates the run again"
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except ValueError:
-            raise UserError(
-                f"{path} is damaged: delete it, and {self.command} --resume evaluates the run again"
-            ) from None
+            result: dict[str, Any] = read_json(path)
+        except UserError as error:
+            raise UserError(f"{error}. {way_out}") from None
+        check_fields(result, {}, str(path), way_out)
+        return result
 
     @property
     def resume_line(self) -> str:
@@ -94,10 +96,10 @@ class RunFiles:
     def environment(self) -> dict[str, Any]:
         """The content of env.json; empty if there is no such file, or not of this version."""
         try:
-            content = json.loads(self.verify(ENVIRONMENT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            if isinstance(error, DamageError):
-                raise
+            content = read_json(self.verify(ENVIRONMENT))
+        except DamageError:
+            raise
+        except UserError:
             return {}
         return content if isinstance(content, dict) else {}
 
@@ -106,7 +108,7 @@ class RunFiles:
         """The records of metrics.jsonl, one for each epoch."""
         path = self.verify(METRICS)
         try:
-            return parse_lines(path.read_text(encoding="utf-8")) if path.exists() else []
+            return parse_lines(read_text(path)) if path.exists() else []
         except ValueError as error:
             raise DamageError(
                 f"{path} is damaged: {error}. {explain_repair(path, self.command)}"
@@ -120,7 +122,7 @@ class RunFiles:
             # in a run without a manifest, a spreadsheet may have added a byte order mark
             with path.open(newline="", encoding="utf-8-sig") as file:
                 return [restore_cell(row["class"]) for row in csv.DictReader(file)]
-        except (FileNotFoundError, KeyError, ValueError):
+        except (OSError, KeyError, ValueError, csv.Error):
             raise UserError(
                 f"{path} is {'damaged' if path.exists() else 'missing'}: copy it again, or "
                 f"{self.way_to_evaluate_again}"

@@ -19,6 +19,7 @@ from longtail.runs.packing import find_trained_run, on_cuda
 from longtail.runs.plan import DataOf, Job
 from longtail.training.batches import Batches, FeatureBatches, identify_batches, place
 from longtail.training.features import place_features
+from longtail.training.launch import is_true_on_any_rank
 from longtail.training.loop import Progress, Stopwatch, train
 from longtail.training.trainer import Trainer
 
@@ -59,8 +60,8 @@ def train_jobs(
 ) -> FinishedTraining:
     """Train `jobs` side by side, from their checkpoints or from finished runs of `others`.
 
-    The first Ctrl-C finishes and saves the epoch before it raises: the middle of an epoch cannot be
-    resumed.
+    The first Ctrl-C or SIGTERM finishes and saves the epoch before it raises: the middle of an
+    epoch cannot be resumed.
     """
     shared = shared or Shared()
     replicas = _build_replicas(jobs, data_of, fabric, shared.frozen)
@@ -79,7 +80,7 @@ def train_jobs(
 
     def after_epoch(epoch: int, records: list[dict[str, Any] | None]) -> None:
         nonlocal last_save, last_epoch
-        last_epoch, stopping = epoch, _is_true_on_any_rank(interrupt.requested, fabric)
+        last_epoch, stopping = epoch, is_true_on_any_rank(interrupt.requested, fabric)
         due = stopping or clock.seconds - last_save >= jobs[0].config.machine.save_seconds
         seconds_per_image = clock.seconds / images_until(epoch)
         for job, replica, record in zip(jobs, replicas, records, strict=True):
@@ -97,7 +98,7 @@ def train_jobs(
         if progress:
             progress.epoch(next(record for record in records if record))
         if stopping:
-            raise KeyboardInterrupt
+            raise interrupt.kind
 
     def announce_stop() -> None:
         if fabric.global_rank == 0:
@@ -114,12 +115,6 @@ def train_jobs(
     clock.stop()
     images = images_until(max(replica.epochs for replica in replicas))
     return FinishedTraining(replicas, failed, images / clock.seconds, clock, shared)
-
-
-def _is_true_on_any_rank(flag: bool, fabric: Fabric) -> bool:
-    if fabric.world_size == 1:
-        return flag
-    return bool(fabric.all_reduce(torch.tensor(float(flag)).to(fabric.device), reduce_op="sum"))
 
 
 class Checkpoint(NamedTuple):

@@ -192,7 +192,7 @@ def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ..
 def _read_prior(path: Path) -> dict[str, float]:
     """Read shares by class from a .json mapping, or from a .csv file of lines `class,share`."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
             tree = json.loads(text)
             return {str(name): float(share) for name, share in tree.items()}
@@ -202,7 +202,7 @@ def _read_prior(path: Path) -> dict[str, float]:
         return {name: float(share) for name, share in rows}
     except OSError as error:
         raise UserError(f"the prior {path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, csv.Error) as error:
         raise UserError(
             f"{path} is not a prior: it needs a JSON mapping of class names to shares, or lines "
             f"CLASS,SHARE ({error})"

@@ -1,14 +1,23 @@
 """Model cards: Markdown that describes an exported model."""
 
+import html
+import json
+import re
+
+from longtail.core.names import make_printable
+from longtail.core.plain import fits
 from longtail.evaluation import tables
 from longtail.methods import registry
 from longtail.serving.model import ModelDescription
 
 
 def render_card(about: ModelDescription, name: str) -> str:
-    """Return the card of the model in the file or folder called `name`."""
-    blueprint, method = about.blueprint, about.training.get("method", "model")
-    data = tables.data_name({"data": "unnamed data", "ratio": None, **about.training})
+    """Return the card of the model in the file or folder called `name`.
+
+    Names in it are texts: they cannot add links, HTML or code to the page that shows the card.
+    """
+    blueprint, method = about.blueprint, escape_text(about.training.get("method", "model"))
+    data = escape_text(tables.data_name({"data": "unnamed data", "ratio": None, **about.training}))
     kind, inputs, normalisation = "tabular", "embeddings", ""
     if not blueprint.embeddings:
         kind, inputs = "image", '["a.jpg", "b.png"]'
@@ -24,13 +33,13 @@ tags:
 ---
 # {method} on {data}
 
-A classifier of {len(about.classes)} classes, {blueprint.backbone}, written by longtail \
-{about.version}. {_describe_alpha(about)}
+A classifier of {len(about.classes)} classes, {quote_code(blueprint.backbone)}, written by \
+longtail {escape_text(about.version)}. {_describe_alpha(about)}
 
 ```python
 import longtail as lt
 
-model = lt.load_model("{name}")
+model = lt.load_model({quote_python(name)})
 for found in model.predict({inputs}):
     print(found.name, found.probability)
 ```
@@ -46,8 +55,31 @@ Input: {about.preprocessing}.
 
 {_describe_training(about)}
 
-Classes: {", ".join(f"`{name}`" for name in about.classes)}.
+Classes: {", ".join(map(quote_code, about.classes))}.
 """
+
+
+def escape_text(value: object) -> str:
+    """Escape a value for Markdown, so that it is shown as it is."""
+    text = html.escape(_to_line(value), quote=False)
+    return re.sub(r"([\\`*_{}\[\]#!|~])", r"\\\1", text)
+
+
+def quote_code(value: object) -> str:
+    """Quote a value as code in Markdown, between more backticks than it has in a row itself."""
+    line = _to_line(value)
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    space = " " if line.startswith("`") or line.endswith("`") or not line.strip() else ""
+    return f"{fence}{space}{line}{space}{fence}"
+
+
+def quote_python(value: str) -> str:
+    """Quote a text for a block of Python code, which no backtick in it may end."""
+    return json.dumps(_to_line(value), ensure_ascii=False).replace("`", "\\x60")
+
+
+def _to_line(value: object) -> str:
+    return make_printable(str(value))
 
 
 def _describe_probabilities(about: ModelDescription) -> str:
@@ -98,22 +130,24 @@ def _name_measure(about: ModelDescription) -> str:
 
 def _describe_training(about: ModelDescription) -> str:
     training, counts = about.training, about.counts
-    how = f"seed {training.get('seed')}, {training.get('epochs')} epochs"
+    how = escape_text(f"seed {training.get('seed')}, {training.get('epochs')} epochs")
     if "checkpoint" in training:
-        how = f"the weights of `{training['checkpoint']}`, without further training"
+        how = f"the weights of {quote_code(training['checkpoint'])}, without further training"
     number = training.get("held_out")
-    held = f", {number:,} of them held out from training" if number else ""
+    held = f", {number:,} of them held out from training" if fits(number, int) and number else ""
     text = (
         f"{sum(counts):,} images of {len(counts)} classes, {max(counts):,} of the most frequent "
         f"and {min(counts):,} of the rarest{held}; {how}; subset SHA-256 "
-        f"`{training.get('subset_sha256')}`."
+        f"{quote_code(training.get('subset_sha256'))}."
     )
     if "verdict" in training:
-        text += f"\n{training['verdict']}"
+        text += f"\n{escape_text(training['verdict'])}"
     if "adapted_to" in training:
-        text += f"\nAdapted to {training['adapted_to']}."
+        text += f"\nAdapted to {escape_text(training['adapted_to'])}."
     if "added_classes" in training:
-        text += f"\nAdded without training: {', '.join(training['added_classes'])}."
+        text += (
+            f"\nAdded without training: {', '.join(map(quote_code, training['added_classes']))}."
+        )
     method = registry().get(str(training.get("method")))
     if method and (paper := method().paper):
         address = f"https://arxiv.org/abs/{paper.arxiv}"

@@ -5,7 +5,6 @@ Shapes: B inputs, images (C, H, W) uint8 or embeddings (D,) float32.
 """
 
 import copy
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,8 +14,10 @@ from torch import Tensor, nn
 
 from longtail.core.environment import versions
 from longtail.core.errors import UserError
+from longtail.core.plain import check_fields, parse_json, read_json
 from longtail.evaluation import tables
 from longtail.evaluation.ranking import DEFAULT
+from longtail.evaluation.stored import check_result
 from longtail.methods.base import Model
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.runs.folder import Run
@@ -27,6 +28,10 @@ TRAINING = ("method", "data", "ratio", "seed", "epochs", "training_id", "subset_
 """Fields of a run's result that describe the training of its model."""
 CLASS_MEANS = "class_means.safetensors"
 """File of a run with the tensor `class_means` (C, D), the mean training feature of each class."""
+
+NEEDED = (*TRAINING, *tables.SPLITS, "alpha", "counts", "evaluated_on", "per_class", "sweep")
+"""Fields of a run's result that the description of its model holds."""
+EVALUATE_AGAIN = "Delete it, and longtail train --resume evaluates the run again"
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class ModelDescription:
     def from_json(text: str, source: str) -> "ModelDescription":
         """Read a description from JSON text; errors name the file `source`."""
         try:
-            tree = json.loads(text)
+            tree = parse_json(text, source)
             if tree["format"] != FORMAT:
                 raise UserError(
                     f"{source} has format {tree['format']}, this version reads {FORMAT}: load it "
@@ -94,7 +99,7 @@ class ModelDescription:
                 blueprint=Blueprint.from_json(tree["blueprint"], source),
                 classes=tuple(map(str, tree["classes"])),
                 counts=tuple(map(int, tree["counts"])),
-                alpha=None if tree["alpha"] is None else float(tree["alpha"]),
+                alpha=None if tree["alpha"] is None else _read_alpha(tree["alpha"], source),
                 dial=bool(tree["dial"]),
                 metrics=dict(tree["metrics"]),
                 training=dict(tree["training"]),
@@ -186,9 +191,9 @@ class ServedModel(nn.Module):
         """Build the model that `about` describes, with `weights`; errors name the file `source`."""
         try:
             model = about.blueprint.build()
-        except UserError:
-            raise
-        except (TypeError, ValueError, RuntimeError) as error:  # impossible sizes
+        except UserError as error:
+            raise UserError(f"{source} describes a model that cannot be built: {error}") from None
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # impossible sizes
             raise UserError(f"{source} describes a model that cannot be built: {error}") from None
         names, outputs = len(about.classes), model.head.classes
         if names != outputs:
@@ -221,10 +226,13 @@ def read_run(run: Run | Path | str) -> ServedModel:
             "result.json, then longtail train --resume evaluates it again and writes both"
         )
     try:
-        tree = json.loads(file.read_text())
-    except ValueError:
-        raise UserError(f"{file} is damaged: train again with longtail train --overwrite") from None
+        tree = read_json(file)
+    except UserError as error:
+        raise UserError(f"{error}. Train again with longtail train --overwrite") from None
     blueprint = Blueprint.from_json(tree, str(file))
+    source = f"{run.folder}/result.json"
+    check_fields(result, dict.fromkeys(NEEDED, Any), source, EVALUATE_AGAIN)
+    check_result(result, source, EVALUATE_AGAIN)
     weights = run.load_model()
     if (run.folder / "head.safetensors").exists():
         backbone = {name: w for name, w in weights.items() if name.startswith("backbone.")}
@@ -253,6 +261,13 @@ def read_run(run: Run | Path | str) -> ServedModel:
     return ServedModel.load(about, weights, f"{run.folder}/model.safetensors")
 
 
+def _read_alpha(alpha: Any, source: str) -> float:
+    try:
+        return check_alpha(alpha)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
 def fixed_alpha_error(about: ModelDescription) -> UserError:
     """Return the error for setting the alpha of a model that has none or has it folded in."""
     if about.alpha is None:
@@ -266,6 +281,8 @@ def fixed_alpha_error(about: ModelDescription) -> UserError:
 
 def _read_thresholds(tree: Mapping[str, Any]) -> tuple[float, ...] | None:
     values = tree.get("thresholds")
+    if values is not None and len(values) != len(tree["counts"]):
+        raise ValueError(f"{len(values)} thresholds for {len(tree['counts'])} classes")
     return None if values is None else tuple(map(float, values))
 
 

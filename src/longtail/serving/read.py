@@ -16,6 +16,7 @@ from torch import Tensor
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors
 from longtail.core.manifest import DamageError
+from longtail.core.plain import read_text
 from longtail.core.seals import check_seal, check_sealed_file
 from longtail.serving.model import ModelDescription, ServedModel, read_run
 
@@ -44,9 +45,9 @@ def check_description(folder: Path) -> ModelDescription:
     """Read the description in a folder of `save_pretrained`; it must be that of its weights."""
     path = folder / CONFIG
     try:
-        text = path.read_text(encoding="utf-8")
-    except ValueError as error:
-        raise DamageError(f"{path} is damaged: {error}. {WAY_OUT}") from None
+        text = read_text(path)
+    except UserError as error:
+        raise DamageError(f"{error}. {WAY_OUT}") from None
     about = ModelDescription.from_json(text, str(path))
     own = check_safetensors(folder / WEIGHTS)
     if is_sealed(own) and json.loads(text) != json.loads(own or ""):

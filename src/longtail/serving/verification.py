@@ -11,6 +11,7 @@ from longtail.core.errors import UserError
 from longtail.core.files import read_tensors
 from longtail.core.manifest import NAME as MANIFEST
 from longtail.core.manifest import DamageError, describe_damage, read_manifest, verify
+from longtail.core.plain import read_text
 from longtail.core.seals import check_sealed_file
 from longtail.data.decoding.cache import matches_hash
 from longtail.runs.checkpoint import LAST, PREVIOUS
@@ -118,7 +119,7 @@ def _verify_run(folder: Path, found: Verification) -> None:
 def _verify_lines(path: Path) -> None:
     """Verify metrics.jsonl of a run that is not finished."""
     try:
-        parse_lines(path.read_text(encoding="utf-8"))
+        parse_lines(read_text(path))
     except ValueError as error:
         raise DamageError(f"{path} is damaged: {error}. {explain_repair(path)}") from None
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from longtail.core.errors import UserError, unknown_error
 from longtail.core.files import write_bytes
+from longtail.core.names import make_file_name
 from longtail.core.seals import BLANK, KEY, seal
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import FILES, Run
@@ -78,7 +79,8 @@ def export(
         raise fixed_alpha_error(trained.about)
     model = trained if alpha_input else trained.fold(alpha)
     suffix, write = WRITERS[to]
-    path = Path(f"{trained.about.training['method']}{suffix}" if out is None else out)
+    named = make_file_name(str(trained.about.training.get("method", "model")))
+    path = Path(f"{named}{suffix}" if out is None else out)
     if path.suffix != suffix:
         raise UserError(f"{path} must end in {suffix} to hold {to}")
     if out is None and path.exists():

@@ -116,3 +116,10 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
     """Whether `error`, or one that it followed, is torch's out-of-memory error."""
     out_of_memory = isinstance(error, torch.OutOfMemoryError)
     return out_of_memory or (error is not None and _is_out_of_memory(error.__context__))
+
+
+def is_true_on_any_rank(flag: bool, fabric: Fabric) -> bool:
+    """Return whether `flag` is true on this or another rank; every rank must call this."""
+    if fabric.world_size == 1:
+        return flag
+    return bool(fabric.all_reduce(torch.tensor(float(flag)).to(fabric.device), reduce_op="sum"))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from longtail import methods
 from longtail.core.config import Config
 from longtail.core.errors import UserError, unknown_error
+from longtail.core.plain import fits
 from longtail.core.seeding import stream
 from longtail.data.base import Data
 from longtail.data.decoding.images import Interpolation
@@ -26,6 +27,13 @@ from longtail.nn.published import describe_inputs
 from longtail.training.inputs import input_size
 
 logger = logging.getLogger(__name__)
+
+LONGEST = 1 << 16
+"""Most pixels of a side, and numbers of an embedding, that a file may ask for."""
+MOST = 2**31
+"""Largest whole number of a head that a file may ask for."""
+LARGEST = 1e30
+"""Largest number of a head that a file may ask for: its square must not overflow float32."""
 
 
 def build_model(config: Config, method: Method, data: Data, *, fresh: bool = False) -> Model:
@@ -174,9 +182,13 @@ class Blueprint:
             sound &= way in ("bilinear", "bicubic")
             sound &= len(blueprint.seen) == len(blueprint.shape[1:])
             sound &= all(type(n) is int and n > 0 for n in blueprint.shape + blueprint.seen)
+            sound &= all(number <= LONGEST for number in blueprint.shape + blueprint.seen)
             sound &= len(blueprint.mean) == len(blueprint.std) == channels
+            numbers = [value for name, value in blueprint.head.items() if name != "kind"]
+            sound &= all(fits(value, float | bool) for value in numbers)
+            sound &= all(abs(n) <= (MOST if fits(n, int) else LARGEST) for n in numbers)
             sound &= all(type(value) is float for value in blueprint.mean + blueprint.std)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, IndexError, TypeError, ValueError):
             sound = False
         if not sound:
             raise UserError(f"{source} does not say which model its weights belong to")

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -46,8 +47,11 @@ BLOCK = 1 << 20
 
 def cache_folder() -> Path:
     """The cache: $LONGTAIL_CACHE, else `longtail` in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("LONGTAIL_CACHE") or Path(home) / "longtail")
+    home = os.path.expanduser("~")
+    if home == "~":  # a user without a home
+        home = tempfile.gettempdir()
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    return Path(os.environ.get("LONGTAIL_CACHE") or os.path.join(caches, "longtail"))
 
 
 def free_disk_space() -> int:
@@ -221,7 +225,7 @@ def hash_files(root: Path, names: Sequence[str]) -> str:
     for place, name in enumerate(names):
         with suppress(OSError):  # `read` will report it
             state = (root / name).stat()
-            sha.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+            sha.update(os.fsencode(name) + f"\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
             sha.update(probe_file(root / name, place, len(names)))
     return sha.hexdigest()
 

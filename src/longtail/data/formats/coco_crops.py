@@ -4,7 +4,6 @@ They turn a detection set into a classification set with a natural tail. A crop 
 around the box, within the photograph, so that `--image-size` cuts off nothing of the object.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
+from longtail.core.plain import read_json
 from longtail.data.checks import check_categories
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.images import Crop, StoredImage
@@ -45,18 +45,10 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
         return Source(tuple(category["name"] for category in categories), parts, unit="category")
     except UserError:  # a ValueError too
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(
             f"the annotations in {root} are not in COCO's format ({type(error).__name__}: {error})"
         ) from error
-
-
-def read_json(path: Path) -> Any:
-    """Read an annotation file."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}") from error
 
 
 def list_categories(content: Mapping[str, Any]) -> list[tuple[int, str]]:

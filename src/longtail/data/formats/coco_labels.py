@@ -9,8 +9,9 @@ from typing import Any
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError
+from longtail.core.plain import read_json
 from longtail.data.checks import check_categories
-from longtail.data.formats.coco_crops import list_categories, read_json
+from longtail.data.formats.coco_crops import list_categories
 from longtail.data.formats.lists import ImageList, keep_existing, open_store
 from longtail.data.label_sets import join_labels
 from longtail.data.labels import LabelledPart
@@ -35,7 +36,7 @@ def open_source(train: Path, *, config: DataConfig) -> Source:
         }
     except UserError:  # a ValueError too
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{train} is not in COCO's format ({type(error).__name__}: {error})"
         ) from error

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from longtail.core.errors import Problems, UserError, list_some, suggest
 from longtail.core.names import count_noun
+from longtail.core.plain import fits
 from longtail.data.formats.folder import PARTS, SUFFIXES
 
 LABELS = ("labels", "fine_label", "class", "target")
@@ -85,7 +86,12 @@ def find_image_columns(schema: Any, where: str) -> ImageColumns:
     labels = [field.name for field in schema if _holds_labels(field.type)]
     named = [name for name in labels if features.get(name, {}).get("_type") == "ClassLabel"]
     label = find_column(labels, "label", LABELS, where, sure=named, shown=shown, layout=LAYOUT)
-    return ImageColumns(image, label, tuple(features.get(label, {}).get("names", ())))
+    if twice := [name for name in (image, label) if schema.names.count(name) > 1]:
+        raise UserError(f"{where} has several columns called '{twice[0]}': keep one of them")
+    names = features.get(label, {}).get("names") or ()
+    if not fits(names, tuple[str, ...]):
+        raise UserError(f"{where}: the class names of '{label}' in its metadata must be texts")
+    return ImageColumns(image, label, tuple(names))
 
 
 def find_split(names: Sequence[str]) -> str | None:
@@ -132,7 +138,7 @@ def _read_features(schema: Any, where: str) -> dict[str, dict[str, Any]]:
     try:
         features = json.loads(stored)["info"]["features"]
         return {name: about for name, about in features.items() if isinstance(about, dict)}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{where}: its metadata under 'huggingface' is damaged") from error
 
 

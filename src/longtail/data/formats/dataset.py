@@ -125,7 +125,7 @@ def _open_image_folder(
             "to --image-size and augments them itself"
         )
     samples = [data.samples[i] for i in index]
-    root = Path(data.root).expanduser()
+    root = Path(os.path.expanduser(data.root))
     files = Files(root, (Path(os.path.relpath(path, root)).as_posix() for path, _ in samples))
     labels, classes = [label for _, label in samples], tuple(data.classes)
     if data.target_transform is not None:

@@ -1,5 +1,6 @@
 """Class folders of images, or train, val and test folders with class folders in each."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -165,7 +166,7 @@ def _open_part(
         if _list_loose(root):
             raise _flat_error(root)
         raise UserError(f"no image under {root}: image files end in {', '.join(SUFFIXES)}")
-    files = Files(root, (path.relative_to(root).as_posix() for path in paths))
+    files = Files(root, (to_text(path.relative_to(root).as_posix()) for path in paths))
     return Part.whole(files.open_store(config), torch.tensor(labels))
 
 
@@ -247,7 +248,7 @@ class Files:
 
     def paths(self, rows: Tensor) -> Iterator[StoredImage]:
         """Yield the paths of `rows`."""
-        return (self.root / self.name(row) for row in rows.tolist())
+        return (self.root / to_path(self.name(row)) for row in rows.tolist())
 
     def describe(self, row: int) -> str:
         """Describe a row by its path."""
@@ -262,15 +263,26 @@ class Files:
 
         @cache
         def content() -> str:
-            names = [self.name(row) for row in range(len(self._names))]
+            names = [to_path(self.name(row)) for row in range(len(self._names))]
             return f"{hash_files(self.root, names)} {describe_size(config)}"
 
         return CachedStore(images, content)
 
 
+def to_text(name: str) -> str:
+    """Return a name of the file system as UTF-8 text, whatever encoding the system is set to."""
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
+
+
+def to_path(name: str) -> str:
+    """Return the name under which the file system knows a text; undoes `to_text`."""
+    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+
+
 def _subfolders(root: Path) -> dict[str, Path]:
     """Folders in `root` by name, without hidden ones."""
-    return {p.name: p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")}
+    folders = (p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return {to_text(path.name): path for path in folders}
 
 
 def _list_loose(root: Path) -> list[str]:

@@ -17,9 +17,9 @@ from torch import Tensor
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError, list_some
 from longtail.core.names import count_noun
-from longtail.data.formats.folder import Files
+from longtail.data.formats.folder import Files, to_path
 from longtail.data.label_sets import COMMA, join_labels, split_cells
-from longtail.data.labels import LabelledPart
+from longtail.data.labels import MOST_DIGITS, LabelledPart
 from longtail.data.sources import Source, Store
 
 MOST_CLASSES = 1_000_000
@@ -73,6 +73,8 @@ def open_source(
         if check:
             for part, rows in parsed.items():
                 check(part, list(map(int, rows.labels)))
+        if not parsed["train"].labels:
+            problems.raise_all()
         names = _name_classes(parsed["train"], train)
     report_two_labels(parsed, problems)
     looked = f"paths are relative to --root, now {root}"
@@ -124,7 +126,9 @@ def keep_existing(
         missing = [
             place
             for place, image in enumerate(rows.images)
-            if not os.path.isfile(root / image)  # False even for a path that no file can have
+            if not os.path.isfile(
+                root / to_path(image)
+            )  # False even for a path that no file can have
         ]
         left = len(rows.images) - len(missing)
         if missing:
@@ -146,7 +150,7 @@ def keep_existing(
 def _describe_missing(rows: ImageList, missing: Sequence[int], root: Path, looked: str) -> str:
     """Describe the rows at the places `missing`, and what to do about them."""
     first = rows.images[missing[0]]
-    fault = "is a folder" if os.path.isdir(root / first) else "does not exist"
+    fault = "is a folder" if os.path.isdir(root / to_path(first)) else "does not exist"
     if 2 * len(missing) > len(rows.images):  # as a wrong root causes
         advice = looked
     else:
@@ -231,7 +235,14 @@ def _keep_numbers(rows: ImageList, problems: Problems) -> ImageList:
             f"in other lines, got '{rows.images[first]} {rows.labels[first]}'"
             f"{_count_more(len(texts))}"
         )
-    return rows.take([place for place in places if rows.labels[place].isdecimal()])
+    numbers = [place for place in places if rows.labels[place].isdecimal()]
+    if long := [place for place in numbers if len(rows.labels[place]) > MOST_DIGITS]:
+        first = long[0]
+        problems.add(
+            f"{rows.origin}{rows.lines[first]}: the label {rows.labels[first][:MOST_DIGITS]}... "
+            f"is too large{_count_more(len(long))}: classes are numbered 0, 1, 2, ..."
+        )
+    return rows.take([place for place in numbers if len(rows.labels[place]) <= MOST_DIGITS])
 
 
 def _count_more(lines: int) -> str:

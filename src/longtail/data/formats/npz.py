@@ -6,7 +6,6 @@ y is class numbers or class names (N,), or 0 and 1 (N, C) for rows with several 
 optional, names the classes in their order.
 """
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,9 @@ def open_source(path: Path, *, config: DataConfig) -> Source:
     try:
         with np.load(path, allow_pickle=False) as file:  # a pickle could run anything
             stored: dict[str, Array] = {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except MemoryError as error:
+        raise UserError(f"{path} does not fit into memory: {error}") from None
+    except Exception as error:  # numpy and zipfile raise anything at all for damaged bytes
         raise UserError(
             f"{path} cannot be read as .npz: {error}. Save it with numpy.savez; class names as "
             "numpy.array(names, dtype=str), not as objects"

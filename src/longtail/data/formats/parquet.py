@@ -8,6 +8,7 @@ schema's metadata under `huggingface`, where Hugging Face's own writer puts them
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -154,7 +155,7 @@ class Shards:
         """Yield the encoded images of ascending `rows`, with one row group in memory at a time."""
         for path, first in zip(self.paths, self.starts, strict=True):
             start = first
-            with pq.ParquetFile(path) as file:
+            with _read_errors(path), pq.ParquetFile(path) as file:
                 for group in range(file.num_row_groups):
                     stop = start + file.metadata.row_group(group).num_rows
                     inside = rows[(rows >= start) & (rows < stop)] - start
@@ -220,19 +221,25 @@ class Shard(NamedTuple):
 
 def _read_shard(path: Path) -> Shard:
     """Read the labels, the names of the images and the parts of a file."""
-    try:
-        with pq.ParquetFile(path) as file:
-            columns = find_image_columns(file.schema_arrow, str(path))
-            labels = file.read(columns=[columns.label]).column(0).to_pylist()
-            names = pa.nulls(len(labels), pa.string())
-            if file.schema_arrow.field(columns.image).type.get_field_index("path") >= 0:
-                stored = file.read(columns=[f"{columns.image}.path"]).column(0)
-                names = pc.struct_field(stored, "path").combine_chunks().cast(pa.string())
-            split = find_split(file.schema_arrow.names)
-            words = split and file.read(columns=[split]).column(0).to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read as parquet: {error}") from error
+    with _read_errors(path), pq.ParquetFile(path) as file:
+        columns = find_image_columns(file.schema_arrow, str(path))
+        labels = file.read(columns=[columns.label]).column(0).to_pylist()
+        names = pa.nulls(len(labels), pa.string())
+        if file.schema_arrow.field(columns.image).type.get_field_index("path") >= 0:
+            stored = file.read(columns=[f"{columns.image}.path"]).column(0)
+            names = pc.struct_field(stored, "path").combine_chunks().cast(pa.string())
+        split = find_split(file.schema_arrow.names)
+        words = split and file.read(columns=[split]).column(0).to_pylist()
     return Shard(columns, labels, names, words or None)
+
+
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    """Turn what pyarrow raises for a damaged file into an error that names it."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as parquet: {error}") from error
 
 
 def _check_complete(paths: Sequence[Path]) -> None:

@@ -12,6 +12,7 @@ from longtail.core.errors import Problems, UserError, list_some
 from longtail.core.names import count_noun
 from longtail.data.catalogue import data_root
 from longtail.data.formats.columns import find_column, find_part, find_split, split_rows
+from longtail.data.formats.folder import to_path
 from longtail.data.formats.lists import ImageList, keep_existing, open_store, report_two_labels
 from longtail.data.label_sets import SEPARATORS, join_labels, split_cells
 from longtail.data.labels import LabelledPart, look_like_ids, simplify
@@ -116,7 +117,7 @@ def leave_out_missing(table: Table, config: DataConfig) -> tuple[Table, list[str
     """
     root = find_root(table, config)
     images = _read_paths(table, find_column(table.names, "path", PATHS, table.where))
-    found = [row for row, image in enumerate(images) if (root / image).is_file()]
+    found = [row for row, image in enumerate(images) if os.path.isfile(root / to_path(image))]
     if not found or len(found) == len(images):
         return table, []
     missing = sorted(set(range(len(images))) - set(found))
@@ -210,7 +211,7 @@ def find_root(table: Table, config: DataConfig) -> Path:
     """Find the folder that paths are relative to: the place with the most of the first images."""
     places = _list_places(table, config)
     paths = _read_paths(table, find_column(table.names, "path", PATHS, table.where))
-    images = list(filter(None, paths))[:SAMPLE]
+    images = [to_path(path) for path in filter(None, paths)][:SAMPLE]
     found = [sum(os.path.isfile(place / image) for image in images) for place in places]
     return places[found.index(max(found))]
 

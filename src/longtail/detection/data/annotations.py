@@ -4,7 +4,6 @@ Annotations that cannot be used are left out and counted by reason; a file that 
 error.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,6 +13,7 @@ from stat import S_ISREG
 from typing import Any
 
 from longtail.core.errors import UserError
+from longtail.core.plain import parse_json
 from longtail.detection.data import masks
 from longtail.detection.data.masks import BadAnnotation
 
@@ -110,13 +110,13 @@ def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
 def _read_json(path: Path, annotated: bool) -> dict[str, Any]:
     """Read the file and check that it has the lists of an annotation file."""
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = parse_json(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: pass the JSON file of annotations") from None
-    except ValueError as error:
-        raise UserError(
-            f"{path} is not valid JSON: {error}. Copy or unpack the annotation file again"
-        ) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except UserError as error:
+        raise UserError(f"{error}. Copy or unpack the annotation file again") from None
     needed = ("images", "annotations", "categories") if annotated else ("images", "categories")
     for key in needed:
         if not isinstance(content, dict) or not isinstance(content.get(key), list):

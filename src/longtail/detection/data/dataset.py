@@ -6,6 +6,7 @@ The C classes are numbered 1..C in the order of the file's category ids; 0 is th
 import hashlib
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -166,7 +167,7 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
             )
         folder = place / name
     else:
-        folder, files = Path(name).expanduser(), OWN_FILES
+        folder, files = Path(os.path.expanduser(name)), OWN_FILES
         if not folder.is_dir():
             known = [shapes.NAME, *FILES]
             choices = f"{', '.join(known)}, or a folder, and there is no folder {folder}"

@@ -16,6 +16,8 @@ from longtail.core.errors import UserError
 FARTHEST = 1e6
 """Largest coordinate of a polygon, in pixels: the library walks along every edge."""
 
+POLYGONS = "polygons that are not lists of at least three points"
+
 
 class BadAnnotation(ValueError):
     """An annotation that cannot be used; the message is the reason, in the plural."""
@@ -40,7 +42,7 @@ def encode_segmentation(segmentation: Any, height: int, width: int) -> bytes:
     if isinstance(segmentation, dict):
         code = _check_runs(library, segmentation, height, width)
     else:
-        code = library.merge(library.frPyObjects(_check_polygons(segmentation), height, width))
+        code = _draw_polygons(library, segmentation, height, width)
     return bytes(code["counts"])
 
 
@@ -111,15 +113,24 @@ def _encloses(polygon: list[float]) -> bool:
     return len(polygon) >= 6 and len(polygon) % 2 == 0
 
 
+def _draw_polygons(library: Any, segmentation: Any, height: int, width: int) -> Any:
+    """Return a run-length code of the pixels inside polygons."""
+    polygons = _check_polygons(segmentation)
+    try:
+        return library.merge(library.frPyObjects(polygons, height, width))
+    except (TypeError, ValueError, RuntimeError):  # such as a text of digits
+        raise BadAnnotation(POLYGONS) from None
+
+
 def _check_polygons(segmentation: Any) -> list[list[float]]:
     """Return the polygons of at least three points; fewer points enclose nothing."""
     try:
         polygons = [part for part in segmentation if _encloses(part)]
         numbers = np.concatenate([np.asarray(part, dtype=np.float64) for part in polygons])
     except (TypeError, ValueError, OverflowError):  # not lists of numbers, or too few points
-        raise BadAnnotation("polygons that are not lists of at least three points") from None
+        raise BadAnnotation(POLYGONS) from None
     if not np.isfinite(numbers).all():
-        raise BadAnnotation("polygons that are not lists of at least three points")
+        raise BadAnnotation(POLYGONS)
     if np.abs(numbers).max() > FARTHEST:
         raise BadAnnotation("polygons with a point far outside any image")
     return polygons

@@ -46,6 +46,9 @@ SIMULATED = ("causal-graph", "decision-1d", "gradients-2d")
 NEED_DATA = ("decomposition", "gradcam")
 """Figures that need the data of their runs."""
 
+NOT_DRAWN = "not drawn: "
+"""What stands before the reason for a missing figure."""
+
 
 def draw(name: str, sources: Sequence[Source], out: Path | str, **choices: Any) -> Path:
     """Draw the figure called `name` with its options `choices`, and write it to `out`."""
@@ -79,4 +82,4 @@ def draw_all(
             path, own = Path(out) / f"{name}.svg", {"data": data} if name in NEED_DATA else {}
             yield name, str(draw(name, sources_of.get(name, same_data), path, **own))
         except UserError as error:
-            yield name, f"not drawn: {error}"
+            yield name, f"{NOT_DRAWN}{error}"

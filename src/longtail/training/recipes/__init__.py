@@ -4,7 +4,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from longtail.core.config import Config
-from longtail.core.errors import UserError, unknown_error
+from longtail.core.errors import unknown_error
+from longtail.core.plain import read_text
 
 SUFFIX = ".yaml"
 
@@ -16,13 +17,10 @@ def read_recipe(recipe: Path | str, data: str = "") -> Config:
     """
     folder, path = files(__name__), Path(recipe)
     if path.suffix or len(path.parts) > 1 or path.is_file():
-        try:
-            return Config.from_yaml(path.read_text(), str(path), data)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"the recipe cannot be read: {error}") from None
+        return Config.from_yaml(read_text(path), f"the recipe {path}", data)
     known = [file.name.removesuffix(SUFFIX) for file in folder.iterdir() if SUFFIX in file.name]
     if path.name not in known:
         more = f"they are {', '.join(sorted(known))}, or give a YAML file"
         raise unknown_error("recipe", path.name, known, more)
-    text = (folder / f"{path.name}{SUFFIX}").read_text()
+    text = (folder / f"{path.name}{SUFFIX}").read_text(encoding="utf-8")
     return Config.from_yaml(text, f"recipe {path.name}", data).with_options(recipe_name=path.name)

@@ -105,7 +105,7 @@ def write(folder: Path, recipe: ShapesRecipe | None = None) -> None:
     ]
     for name, split in (("train", train), ("val", val)):
         content = json.dumps({"info": {"description": NAME}, **split, "categories": listing})
-        (folder / f"instances_{name}.json").write_text(content)
+        (folder / f"instances_{name}.json").write_text(content, encoding="utf-8")
 
 
 def _rank_categories(recipe: ShapesRecipe) -> list[str]:

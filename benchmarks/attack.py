@@ -1,0 +1,88 @@
+"""Attack longtail: fuzzed inputs, damaged files, killed processes and full disks.
+
+Every try is seeded by its number, so that a failure of the table can be repeated alone. A try may
+read the input or refuse it with an error that names the file; everything else is a failure.
+"""
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks import attack_damage, attack_kills, attack_ranks, attack_readers, attack_runs
+from benchmarks.attack_tries import (
+    FAILURES,
+    Attack,
+    Tally,
+    read_tallies,
+    run_attack,
+    write_tallies,
+)
+from longtail.core.environment import commit, versions
+
+MEMORY_DISK = Path("/dev/shm")
+"""Where tries are made if the system has it, because most of them write a small file."""
+Planned = tuple[str, Attack, int]
+"""The group of an attack, the attack, and its number of tries."""
+
+
+def plan_attacks(tries: int, templates: Path) -> Iterator[Planned]:
+    """Spread fuzzed `tries` over all readers; an eighth as many damage files.
+
+    A twentieth as many kill processes, and a hundredth as many one of several ranks.
+    """
+    fuzz = [reader.attack() for reader in attack_readers.READERS]
+    fuzz += attack_runs.list_attacks(templates)
+    groups = {
+        "fuzz": (fuzz, tries),
+        "damage": (list(attack_damage.list_attacks(templates)), tries // 8),
+        "kill": (list(attack_kills.list_attacks(templates)), tries // 20),
+        "ranks": (list(attack_ranks.list_attacks(templates)), tries // 100),
+    }
+    for group, (attacks, number) in groups.items():
+        for attack in attacks:
+            yield group, attack, -(-number // len(attacks))
+
+
+def run_attacks(
+    tries: int, out: Path, only: Sequence[str] = (), processes: int = 2
+) -> Iterator[Tally]:
+    """Run the attacks whose group and name have one of the words `only`; write OUT/GROUP.json.
+
+    Tries that OUT/GROUP.json has already are not made again, unless one of them failed at another
+    commit.
+    """
+    torch.set_num_threads(1)
+    logging.getLogger("longtail").setLevel(logging.WARNING)
+    place = MEMORY_DISK if MEMORY_DISK.is_dir() else None
+    with tempfile.TemporaryDirectory(dir=place) as made:
+        folder, now = Path(made), commit() or "unknown"
+        templates = attack_runs.make_templates(folder / "templates")
+        for group, attack, number in plan_attacks(tries, templates):
+            if only and not any(word in f"{group} {attack.name}" for word in only):
+                continue
+            path = out / f"{group}.json"
+            tallies = read_tallies(path)
+            tally = tallies.get(attack.name) or Tally(attack.name)
+            if tally.failed and now not in tally.commits:
+                tally = Tally(attack.name)
+            if seeds := range(tally.outcomes.total(), number):
+                tally.extend(run_attack(attack, seeds, folder, processes), now)
+                write_tallies(path, {**tallies, attack.name: tally}.values(), versions=versions())
+            yield tally
+
+
+def table(tallies: Sequence[Tally]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of the table: tries and failures of each attack."""
+    words = ("ok", "refused", *FAILURES)
+    rows = []
+    for tally in tallies:
+        counts = [str(tally.outcomes[word]) for word in words]
+        rows.append([tally.name, str(tally.outcomes.total()), *counts, f"{tally.seconds:.0f} s"])
+    totals = [str(sum(tally.outcomes[word] for tally in tallies)) for word in words]
+    tries = sum(tally.outcomes.total() for tally in tallies)
+    seconds = sum(tally.seconds for tally in tallies)
+    rows.append(["all", str(tries), *totals, f"{seconds:.0f} s"])
+    return ["attack", "tries", *words, "time"], rows

@@ -1,0 +1,300 @@
+"""Tries of an attack: forked processes make them, and each ends as one of a few words.
+
+A try that brings down its process, or that takes too long, costs that process only.
+"""
+
+import json
+import logging
+import os
+import re
+import resource
+import selectors
+import shutil
+import signal
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from longtail.core.errors import UserError
+from longtail.core.files import replace_atomically
+
+Outcome = Literal["ok", "refused", "unnamed", "silent", "traceback", "crash", "hang"]
+"""How a try ends: the input is read; an error names it, or does not; a wrong answer comes without a
+word; an exception that is not a `UserError`; the process dies; it takes too long."""
+FAILURES: tuple[Outcome, ...] = ("unnamed", "silent", "traceback", "crash", "hang")
+SLOWEST = 10.0
+"""Seconds of computing after which a try hangs."""
+BLOCKED = 6
+"""A try that only waits hangs after this many times `SLOWEST`: other programs may be busy too."""
+WAIT = 0.5
+"""Seconds between two looks at the processes."""
+MEMORY = 3 << 30
+"""Bytes that a process may allocate, so that no input can exhaust the machine."""
+
+BROKEN = 70
+"""Exit status of a process in which the attack itself fails."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One input, and what should come of it."""
+
+    read: Callable[[], Any]
+    names: str = ""
+    """What an error must name."""
+    expected: Any = None
+    """The right answer; None if every answer will do."""
+    excused: bool = True
+    """Whether a warning excuses a wrong answer, as for rows that are left out."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A row of the table: the same kind of try, made again and again."""
+
+    name: str
+    begin: Callable[[Path], Callable[[Random], Attempt]]
+    """Prepares a folder of its own for each process, and returns what makes the tries."""
+
+
+@dataclass
+class Tally:
+    """How the tries of one attack ended."""
+
+    name: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    """One try for each different failure: its seed, outcome and detail."""
+    seconds: float = 0.0
+    commits: Counter[str] = field(default_factory=Counter)
+    """Number of tries at each commit of longtail."""
+
+    def __post_init__(self) -> None:
+        self._kinds: set[tuple[str, str]] = set()
+
+    @staticmethod
+    def from_json(tree: dict[str, Any]) -> "Tally":
+        """Read what `to_json` returned."""
+        outcomes, commits = Counter(tree["outcomes"]), Counter(tree["commits"])
+        return Tally(tree["name"], outcomes, tree["failures"], tree["seconds"], commits)
+
+    def extend(self, more: "Tally", commit: str) -> None:
+        """Count the tries of `more`, which were made at `commit`."""
+        self.outcomes += more.outcomes
+        self.failures += more.failures
+        self.seconds += more.seconds
+        self.commits[commit] += more.outcomes.total()
+
+    def add(self, seed: int, outcome: str, detail: str) -> None:
+        """Count one try."""
+        self.outcomes[outcome] += 1
+        kind = outcome, re.sub(r"0x\w+|\d+|'.*?'", "#", detail)
+        if outcome in FAILURES and kind not in self._kinds:
+            self._kinds.add(kind)
+            self.failures.append({"seed": seed, "outcome": outcome, "detail": detail})
+
+    @property
+    def failed(self) -> int:
+        """Number of tries that failed."""
+        return sum(self.outcomes[word] for word in FAILURES)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "name": self.name,
+            "tries": self.outcomes.total(),
+            "failed": self.failed,
+            "outcomes": dict(self.outcomes),
+            "failures": self.failures,
+            "seconds": round(self.seconds, 1),
+            "commits": dict(self.commits),
+        }
+
+
+def run_attack(attack: Attack, seeds: range, folder: Path, processes: int = 2) -> Tally:
+    """Make one try for each of `seeds`, spread over forked processes."""
+    tally, began = Tally(attack.name), time.perf_counter()
+    chosen = selectors.DefaultSelector()
+    for share in (seeds[start::processes] for start in range(processes)):
+        if share:
+            _start(chosen, attack, share, folder)
+    looked = time.monotonic()
+    while chosen.get_map():
+        ready = {key.fd for key, _ in chosen.select(timeout=WAIT)}
+        # while this process was stopped, its children most likely were too: no try hung then
+        stopped = max(0.0, time.monotonic() - looked - 2 * WAIT)
+        looked = time.monotonic()
+        for key in list(chosen.get_map().values()):
+            worker: _Worker = key.data
+            worker.heard += stopped
+            if key.fd in ready and worker.receive(tally):
+                continue
+            late = worker.is_late()
+            if key.fd not in ready and not late:
+                continue
+            chosen.unregister(key.fileobj)
+            rest = worker.stop(tally, "hang" if late else "crash")
+            if rest:
+                _start(chosen, attack, rest, folder)
+    tally.seconds = time.perf_counter() - began
+    return tally
+
+
+@dataclass
+class _Worker:
+    """A forked process that makes the tries of `seeds` one after the other."""
+
+    process: int
+    pipe: int
+    seeds: range
+    done: int = 0
+    text: bytes = b""
+    heard: float = field(default_factory=lambda: time.monotonic() + 50)
+    """When the last try ended; the first one may wait for preparations."""
+    computed: float = 50.0
+    """Seconds that the process had computed by then."""
+
+    def receive(self, tally: Tally) -> bool:
+        """Count the tries that have ended; False when the process has."""
+        content = os.read(self.pipe, 1 << 16)
+        *lines, self.text = (self.text + content).split(b"\n")
+        for line in lines:
+            tally.add(self.seeds[self.done], *json.loads(line))
+            self.done += 1
+            self.heard, self.computed = time.monotonic(), _read_computing_time(self.process)
+        return bool(content)
+
+    def is_late(self) -> bool:
+        """Return whether the try of now takes too long."""
+        if time.monotonic() - self.heard > BLOCKED * SLOWEST:
+            return True
+        return _read_computing_time(self.process) - self.computed > SLOWEST
+
+    def stop(self, tally: Tally, outcome: Outcome) -> range:
+        """End the process, and return the seeds of the tries that it has not come to."""
+        os.kill(self.process, signal.SIGKILL)
+        os.close(self.pipe)
+        status = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        if self.done == len(self.seeds):
+            return range(0)
+        if status == BROKEN:
+            raise RuntimeError("the attack itself is broken, see above")
+        tally.add(self.seeds[self.done], outcome, f"exit status {status}")
+        return self.seeds[self.done + 1 :]
+
+
+def _read_computing_time(process: int) -> float:
+    """Return the seconds that a process and its ended children have computed."""
+    text = Path(f"/proc/{process}/stat").read_text()
+    ticks = text.rpartition(")")[2].split()[11:15]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def _start(chosen: selectors.BaseSelector, attack: Attack, seeds: range, folder: Path) -> None:
+    reader, writer = os.pipe()
+    with warnings.catch_warnings(action="ignore"):  # torch has threads, which the child never uses
+        process = os.fork()
+    if process:
+        os.close(writer)
+        chosen.register(reader, selectors.EVENT_READ, _Worker(process, reader, seeds))
+        return
+    status = BROKEN
+    try:
+        os.close(reader)
+        _work(attack, seeds, folder, writer)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _work(attack: Attack, seeds: range, folder: Path, writer: int) -> None:
+    """Make the tries in this process, and write a line for each."""
+    own = Path(tempfile.mkdtemp(dir=folder))
+    os.chdir(own)
+    _limit_memory()
+    make = attack.begin(own)
+    for seed in seeds:
+        outcome, detail = classify(make(Random(f"{attack.name} {seed}")))
+        os.write(writer, json.dumps([outcome, detail]).encode() + b"\n")
+    os.chdir("/")
+    shutil.rmtree(own, ignore_errors=True)
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_bytes().split()[0])
+    used = pages * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+
+
+def classify(attempt: Attempt) -> tuple[Outcome, str]:
+    """Make a try; return how it ended, and the reason if it failed."""
+    with _hear_warnings() as heard, warnings.catch_warnings(action="ignore"):
+        try:
+            answer = attempt.read()
+        except UserError as error:
+            if attempt.names in str(error):
+                return "refused", ""
+            return "unnamed", str(error)[:200]
+        except Exception as error:
+            return "traceback", describe_exception(error)
+    right = attempt.expected is None or answer == attempt.expected
+    if right or (heard and attempt.excused):
+        return "ok", ""
+    return "silent", _describe_difference(attempt.expected, answer)
+
+
+def _describe_difference(expected: Any, answer: Any) -> str:
+    """Name what differs of two answers."""
+    if isinstance(expected, dict) and isinstance(answer, dict):
+        return f"other {', '.join(n for n in expected if answer.get(n) != expected[n])}"
+    return f"expected {str(expected)[:60]}, got {str(answer)[:60]}"
+
+
+def describe_exception(error: BaseException) -> str:
+    """Name an exception and the line of ours that it passed last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "/longtail/" in frame.filename] or frames
+    place = f"{Path(ours[-1].filename).name} {ours[-1].name}" if ours else "?"
+    return f"{type(error).__name__} in {place}"
+
+
+@contextmanager
+def _hear_warnings() -> Iterator[list[str]]:
+    """Collect what longtail warns about instead of printing it."""
+    heard: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("longtail")
+    before = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
+
+
+def read_tallies(path: Path) -> dict[str, Tally]:
+    """Read the tallies of a file by name; none if there is no such file."""
+    if not path.exists():
+        return {}
+    tallies = map(Tally.from_json, json.loads(path.read_text(encoding="utf-8"))["attacks"])
+    return {tally.name: tally for tally in tallies}
+
+
+def write_tallies(path: Path, tallies: Iterable[Tally], **facts: Any) -> None:
+    """Write the tallies as JSON."""
+    content = {**facts, "attacks": [tally.to_json() for tally in tallies]}
+    with replace_atomically(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,53 @@
+"""Check a result that was read from a file before anything relies on its values."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from longtail.core.errors import UserError
+from longtail.core.plain import check_fields
+from longtail.evaluation.tables import PARTS
+
+Number = float | None
+Figures = dict[str, Number]
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("method", "data", "backbone", "alpha_rule", "training_id", "device"), str),
+    **dict.fromkeys(("subset_sha256", "evaluated_on", "evaluated_sha256", "rule"), str),
+    **dict.fromkeys(("seed", "held_out", "replicas", "epochs", "batch_size"), int),
+    **dict.fromkeys(("momentum", "lr", "seconds", "images_per_second"), float),
+    **dict.fromkeys(("ratio", "alpha", "overall", "many", "medium", "few", "images"), Number),
+    **dict.fromkeys(("mean_cos", "class_mean", "strength", "capture_seconds"), Number),
+    **dict.fromkeys(("feature_norm", "weight_norm", "per_class"), list[Number]),
+    **dict.fromkeys(("options", "files", "train", "versions", "trust"), dict[str, Any] | None),
+    **dict.fromkeys(("macro", "weighted"), Figures),
+    "top5": Number,
+    "counts": list[int],
+    "class_cos": list[Number] | None,
+    "sweep": dict[str, Figures],
+    "candidates": dict[str, dict[str, Any]] | list[dict[str, Any]],
+    "intervals": dict[str, list[float] | None],
+    "split_sizes": dict[str, dict[str, int]],
+    "confusions": list[dict[str, Any]],
+    **dict.fromkeys(("task", "thresholds_from"), str),
+    "thresholds": list[float],
+}
+"""Types of the values of a classifier's result.json, by key; all JSON that a version wrote fits."""
+PER_CLASS = ("per_class", "feature_norm", "weight_norm", "class_cos", "thresholds")
+"""Keys with a value for each class."""
+
+
+def check_result(result: Mapping[str, Any], source: str, way_out: str) -> None:
+    """Refuse a result with values that no version writes; keys may be missing.
+
+    The error names the file `source` and ends with `way_out`.
+    """
+    known = {name: kind for name, kind in KINDS.items() if name in result}
+    check_fields(result, known, source, way_out)
+    classes = len(result.get("counts", ()))
+    for name in PER_CLASS:
+        if result.get(name) is not None and len(result[name]) != classes:
+            found = f"its {name} has {len(result[name])} values for {classes} classes"
+            raise UserError(f"{source} is damaged: {found}. {way_out}")
+    if result.get("evaluated_on", "test") not in PARTS:
+        raise UserError(
+            f"{source} is damaged: its evaluated_on is {result['evaluated_on']!r}. {way_out}"
+        )

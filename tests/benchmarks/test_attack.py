@@ -1,0 +1,92 @@
+"""A small part of the attack: no reader may fail, and the harness must see every failure."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from benchmarks import attack, attack_damage, attack_kills, attack_readers, attack_runs
+from benchmarks.attack_tries import Attack, Attempt, run_attack
+from longtail.core.errors import UserError
+
+TRIES = 24
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LONGTAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield attack_runs.make_templates(tmp_path_factory.mktemp("templates"))
+
+
+@pytest.mark.parametrize("reader", attack_readers.READERS, ids=lambda reader: reader.name)
+def test_readers_refuse_what_they_cannot_read(reader, tmp_path):
+    if reader.name == "annotations":
+        pytest.importorskip("faster_coco_eval")
+    tally = run_attack(reader.attack(), range(10**6, 10**6 + TRIES), tmp_path, processes=1)
+    assert tally.failures == [] and tally.outcomes.total() == TRIES
+
+
+def test_exports_are_read_or_refused(templates, tmp_path):
+    for each in attack_runs.list_attacks(templates):
+        if each.name.startswith("export"):
+            tally = run_attack(each, range(TRIES), tmp_path, processes=1)
+            assert tally.failures == []
+
+
+def test_a_killed_training_loses_nothing(templates, tmp_path):
+    for each in attack_kills.list_attacks(templates):
+        if each.name == "kill at an operation, train":
+            tally = run_attack(each, range(6), tmp_path, processes=1)
+            assert tally.failures == [] and tally.outcomes["ok"] == 6
+
+
+WAYS = ("refused", "hang", "traceback", "crash", "unnamed", "silent", "ok")
+
+
+def end(how: str) -> int:
+    """Answer 1, or end in another way."""
+    if how in ("ok", "silent"):
+        return 1
+    if how == "traceback":
+        raise KeyError("x")
+    if how == "crash":
+        os._exit(1)
+    if how == "hang":
+        time.sleep(60)
+    raise UserError("the file x is damaged")
+
+
+def begin(folder: Path) -> Callable[[Random], Attempt]:
+    """End each try in the next way; files count the tries over all processes."""
+
+    def make(random: Random) -> Attempt:
+        used = len(list(folder.parent.glob("try-*")))
+        (folder.parent / f"try-{used}").touch()
+        how = WAYS[used]
+        named = "y" if how == "unnamed" else "x"
+        return Attempt(lambda: end(how), named, expected=2 if how == "silent" else 1)
+
+    return make
+
+
+def test_the_harness_sees_every_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.attack_tries.SLOWEST", 1.0)
+    tally = run_attack(Attack("harness", begin), range(7), tmp_path, processes=1)
+    assert tally.outcomes == Counter(WAYS) and tally.failed == 5
+    assert [failure["seed"] for failure in tally.failures] == [1, 2, 3, 4, 5]
+
+
+def test_the_table_counts_all_tries(templates, tmp_path, monkeypatch):
+    monkeypatch.setattr(attack_runs, "make_templates", lambda folder: templates)
+    found = list(attack.run_attacks(27, tmp_path, ["fuzz recipe", "flip export"], processes=1))
+    header, rows = attack.table(found)
+    assert header[:4] == ["attack", "tries", "ok", "refused"]
+    assert [row[0] for row in rows] == ["recipe", "flip export", "all"]
+    assert int(rows[-1][1]) == sum(int(row[1]) for row in rows[:-1])
+    assert (tmp_path / "fuzz.json").exists() and (tmp_path / "damage.json").exists()
+    assert len(list(attack_damage.list_attacks(tmp_path))) == 12

@@ -1,0 +1,175 @@
+"""Model files from strangers: they choose no path, add no code to a page, and break nothing."""
+
+import json
+
+import pytest
+import torch
+
+from helpers import tiny_config, tiny_data
+from longtail.core.errors import UserError
+from longtail.core.files import read_tensors, write_tensors
+from longtail.nn.checkpoints import read_state
+from longtail.nn.heads import DeconfoundHead
+from longtail.reporting.page import report
+from longtail.runs.fit import fit_all
+from longtail.serving.card import escape_text, quote_code, quote_python
+from longtail.serving.predictor import load_model
+from longtail.serving.write import export
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run and a saved model without hashes, which a stranger would leave out."""
+    folder = tmp_path_factory.mktemp("hostile")
+    config = tiny_config(epochs=1)
+    (run,) = fit_all(config, ["deconfound-tde"], [0], out=folder / "run", data=tiny_data())
+    load_model(run.folder).save_pretrained(folder / "saved", alpha_input=True)
+    weights = folder / "saved" / "model.safetensors"
+    write_tensors(weights, read_tensors(weights))
+    (run.folder / "manifest.json").unlink()
+    return folder
+
+
+def change(trained, tmp_path, **fields):
+    """Copy the saved model with other fields in its description."""
+    (tmp_path / "saved").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "saved" / name).write_bytes((trained / "saved" / name).read_bytes())
+    path = tmp_path / "saved" / "config.json"
+    tree = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in fields.items():
+        tree[name] = {**tree[name], **value} if isinstance(value, dict) else value
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    return tmp_path / "saved"
+
+
+def test_export_writes_into_the_current_folder_only(trained, tmp_path, monkeypatch):
+    inside = tmp_path / "a" / "b"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    path = export(change(trained, tmp_path, training={"method": "../../x/y"}))
+    assert path.name == str(path) == "x-y.safetensors"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "saved"]
+
+
+def test_a_card_shows_names_as_texts(trained, tmp_path):
+    strange = ["a`b", "<img src=x onerror=alert(1)>", "``x``\n# big"]
+    training = {"method": "<script>x</script>", "data": "[a](http://b)", "verdict": "*bold*"}
+    folder = change(trained, tmp_path, classes=strange, training=training)
+    path = export(folder, out=tmp_path / "m`.safetensors")
+    card = path.with_name(f"{path.name}.md").read_text(encoding="utf-8")
+    assert "<script" not in card and "[a](" not in card and "\n# big" not in card
+    assert "``a`b``" in card and "`<img src=x onerror=alert(1)>`" in card
+    assert '"m\\x60.safetensors"' in card and "\\*bold\\*" in card
+
+
+def test_quotes_of_markdown():
+    assert quote_code("plain") == "`plain`" and quote_code("`") == "`` ` ``"
+    assert quote_code("\x1b") == "`\\x1b`" and quote_code("") == "`  `"
+    assert escape_text("a <b> *c*") == "a &lt;b&gt; \\*c\\*"
+    assert quote_python('a"`') == '"a\\"\\x60"'
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"alpha": "nan"},
+        {"alpha": float("inf")},
+        {"blueprint": {"head": {"kind": "NoHead"}}},
+        {"blueprint": {"backbone": "/dev/null"}},
+        {"blueprint": {"seen": [2**31, 2**31]}},
+        {"blueprint": {"shape": []}},
+        {
+            "blueprint": {
+                "head": {"kind": "DeconfoundHead", "dim": 64, "classes": 3, "gamma": 10**26}
+            }
+        },
+        {"blueprint": {"head": {"kind": "DeconfoundHead", "dim": 64, "classes": 3, "tau": 1e308}}},
+        {"classes": None},
+    ],
+)
+def test_a_changed_description_is_refused_by_name(trained, tmp_path, fields):
+    with pytest.raises(UserError, match="saved"):
+        load_model(change(trained, tmp_path, **fields))
+
+
+@pytest.mark.parametrize("content", [b"null", b"{}", b"\xff", b"[" * 100_000])
+def test_damaged_files_of_models_and_runs(trained, tmp_path, content):
+    folder = change(trained, tmp_path)
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match="config.json"):
+        load_model(folder)
+    for name in ("model.json", "slider.json"):
+        path = trained / "run" / name
+        before = path.read_bytes()
+        path.write_bytes(content)
+        try:
+            with pytest.raises(UserError, match=name):
+                load_model(path.parent) if name == "model.json" else report([path.parent], "r.html")
+        finally:
+            path.write_bytes(before)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"counts": "x"}, {"per_class": [1.0]}, {"sweep": {"0": 3}}, {"evaluated_on": "all"}],
+)
+def test_a_result_with_other_values_is_refused(trained, tmp_path, fields):
+    path = trained / "run" / "result.json"
+    before = path.read_text(encoding="utf-8")
+    path.write_text(json.dumps(json.loads(before) | fields), encoding="utf-8")
+    try:
+        for work in (load_model, lambda run: report([run], tmp_path / "r.html")):
+            with pytest.raises(UserError, match=f"is damaged: its {next(iter(fields))} "):
+                work(trained / "run")
+    finally:
+        path.write_text(before, encoding="utf-8")
+
+
+def test_a_result_without_a_field_is_refused(trained):
+    path = trained / "run" / "result.json"
+    before = path.read_text(encoding="utf-8")
+    tree = json.loads(before)
+    del tree["ratio"]
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    try:
+        with pytest.raises(UserError, match=r"result.json is damaged: its ratio is missing"):
+            load_model(trained / "run")
+    finally:
+        path.write_text(before, encoding="utf-8")
+
+
+def unusual_tensors():
+    dense = torch.eye(2)
+    yield "sparse", dense.to_sparse()
+    yield "complex", dense.to(torch.complex64)
+    yield "meta", dense.to("meta")
+    if torch.backends.quantized.supported_engines:
+        yield "quantised", torch.quantize_per_tensor(dense, 0.1, 0, torch.qint8)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_unusual_tensors_of_a_checkpoint_are_refused(tmp_path):
+    for kind, tensor in unusual_tensors():
+        torch.save({"fc.weight": tensor}, tmp_path / "x.pth")
+        with pytest.raises(UserError, match="x.pth"):
+            read_state(tmp_path / "x.pth")
+        assert kind
+
+
+@pytest.mark.parametrize(
+    "alpha",
+    [float("nan"), float("inf"), -1, 1e308, 10**400],
+    ids=["nan", "inf", "negative", "large", "huge"],
+)
+def test_no_alpha_that_is_not_a_finite_number(alpha):
+    head = DeconfoundHead(4, 3)
+    with pytest.raises(UserError, match="alpha"):
+        head.folded(alpha)
+    with pytest.raises(UserError, match="alpha"):
+        head.alpha = alpha
+    with pytest.raises(UserError, match="alpha"):
+        DeconfoundHead(4, 3, alpha=alpha)
+    if alpha != 10**400:
+        with pytest.raises(UserError, match="alpha"):
+            head.load_state_dict(head.state_dict() | {"alpha": torch.tensor(float(alpha))})
