@@ -27,6 +27,8 @@ from longtail.serving.evaluate import evaluate
 from longtail.serving.verification import verify_all
 from longtail.serving.write import export
 
+PLACES = ("data", "files", "machine")
+"""Options of a run that may change, because the results do not depend on them."""
 EXPORTS = (
     *("model.safetensors", "model.onnx"),
     *("pretrained/model.safetensors", "pretrained/config.json"),
@@ -158,7 +160,7 @@ def _begin_detector(templates: Path, damage: Damage, folder: Path) -> Make:
     def read() -> dict[str, Any]:
         opened = DetectionRun.open(run)
         return {
-            "config": opened.config,
+            "options": {n: v for n, v in vars(opened.config).items() if n not in PLACES},
             "result": opened.result,
             "environment": opened.environment,
             "metrics": opened.metrics,

@@ -36,8 +36,8 @@ from longtail.serving.read import WEIGHTS
 from longtail.serving.write import export
 
 EPOCHS = 2
-CLOCK = ("seconds", "capture_seconds", "images_per_second")
-"""Fields of a result that differ from run to run."""
+CLOCK = ("seconds", "capture_seconds", "images_per_second", "git")
+"""Fields of a result that depend on when it was made."""
 UNVERIFIED = 0.75
 """Share of the changed files whose hash is gone or fits, so that their reader sees the change."""
 

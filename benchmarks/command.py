@@ -39,8 +39,8 @@ class BenchCommand:
     """Folder for the runs."""
     machine: MachineConfig = field(default_factory=MachineConfig)
     tries: int = 20_000
-    """For attack: number of fuzzed inputs; a tenth as many files are damaged and processes are
-    killed."""
+    """For attack: number of fuzzed inputs. An eighth as many files are damaged, a twentieth as many
+    processes are killed, and a hundredth as many ranks."""
     images: int = 115_846
     """For images: number of generated images, by default that of ImageNet-LT. For audit: 20,000
     by default."""
@@ -49,13 +49,15 @@ class BenchCommand:
     variants: str = "search"
     """For frontier: a set of variants in benchmarks/variants, or a YAML file."""
     shard: str = "0/1"
-    """For frontier: PART/PARTS of the trainings to run here; 0/6 is the first of six."""
+    """For frontier and trust: PART/PARTS of the trainings to run here; 0/6 is the first of six."""
     out: Path | None = None
     """For frontier: file that gets a line of JSON for each training, by default VARIANTS.jsonl in
     RESULTS/frontier. A training that has a line here or in a file of that folder is skipped."""
     held_out: bool = False
     """For frontier: train on four fifths of each class, and evaluate on the rest of the training
     set instead of the test part."""
+    epochs: int | None = None
+    """For trust: epochs of every training, to try the command out."""
     dry_run: bool = False
     """List the runs and the expected time, then stop."""
 
@@ -70,6 +72,7 @@ class BenchCommand:
       python -m benchmarks cost --device cpu
       python -m benchmarks attack --tries 2000 --only recipe
       python -m benchmarks frontier --root ~/data --variants search --held-out --shard 0/6
+      python -m benchmarks trust --root ~/data --only cifar100 --shard 0/6
       python -m benchmarks shapes-lvis --seeds 1"""
 
     def run(self) -> None:

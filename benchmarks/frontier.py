@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from torch import Tensor
@@ -36,6 +36,7 @@ from longtail.runs.reopen import OpenRun, reopen
 from longtail.training.loop import Progress
 from longtail.training.recipes import read_recipe
 
+T = TypeVar("T")
 FOLDER = Path(__file__).parent / "variants"
 HELD_OUT = 0.2
 """Part of each training class that is evaluated on, instead of the test part, by `--held-out`."""
@@ -115,11 +116,16 @@ def select_missing(
     units: Sequence[Unit], shard: str, done: Sequence[Mapping[str, Any]]
 ) -> list[Unit]:
     """Select the units of a shard, as 0/6 is the first of six, that have no line in `done`."""
+    found = {json.dumps({key: line[key] for key in KEYS}, sort_keys=True) for line in done}
+    return [unit for unit in take_shard(units, shard) if unit.key not in found]
+
+
+def take_shard(units: Sequence[T], shard: str) -> list[T]:
+    """Return the units of a shard, as 0/6 is the first of six."""
     part, _, parts = shard.partition("/")
     if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
         raise UserError(f"--shard {shard}: takes PART/PARTS with PART from 0, such as 0/6")
-    found = {json.dumps({key: line[key] for key in KEYS}, sort_keys=True) for line in done}
-    return [unit for unit in units[int(part) :: int(parts)] if unit.key not in found]
+    return list(units[int(part) :: int(parts)])
 
 
 def bench_frontier(

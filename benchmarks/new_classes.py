@@ -19,13 +19,11 @@ from torch.nn import functional as F
 
 from longtail.core.config import Config
 from longtail.data.base import Data, Split, count
-from longtail.evaluation.trust import describe_trust
-from longtail.methods.base import Model, compute_centroids
 from longtail.runs.fit import fit_all
+from longtail.runs.folder import Run
 from longtail.runs.reopen import reopen
 from longtail.serving.extend import extend
-from longtail.serving.model import ServedModel, read_run
-from longtail.serving.predictor import Predictor, TorchNetwork
+from longtail.serving.predictor import Predictor, load_model
 from longtail.training.loop import Progress
 
 LEFT_OUT = 5
@@ -47,21 +45,20 @@ def measure_extension(
     chosen = choose_classes(data)
     rest = leave_out(data, chosen)
     runs = fit_all(config, METHODS, [seed], out=out, data=rest, resume=True, progress=progress)
-    found: dict[str, Any] = {"classes": [data.classes[c] for c in chosen], "seed": seed}
+    ways: dict[str, Any] = {}
     assert data.test is not None
     old = [c for c in range(len(data.classes)) if c not in chosen]
     place = torch.tensor([(old + chosen).index(c) for c in range(len(data.classes))])
     test = Split(data.test.inputs, place[data.test.labels])
     for run in runs:
-        predictor, features = _open(run.folder, rest)
-        own = _Extended(predictor, features, rest.train.labels.cpu())
+        own = _Extended(run, rest, test)
         for shots in SHOTS:
             photographs = {
                 data.classes[c]: draw_photographs(pool.train, c, shots, seed) for c in chosen
             }
             key = f"{run.result['method']} {shots}"
-            found[key] = own.compare(photographs, test, len(old))
-    return found
+            ways[key] = own.compare(photographs, len(old))
+    return {"classes": [data.classes[c] for c in chosen], "ways": ways}
 
 
 def choose_classes(data: Data) -> list[int]:
@@ -104,55 +101,39 @@ def draw_photographs(split: Split, label: int, number: int, seed: int) -> list[T
     return list(split.take(places[order[:number]]).load_inputs())
 
 
-@torch.no_grad()
-def _open(folder: Path, data: Data) -> tuple[Predictor, Tensor]:
-    """Return the model of a run with trust and class means, and the training features."""
-    opened = reopen(folder, data)
-    evaluation = opened.evaluation
-    train, held, features = (
-        evaluation.features.train.cpu(),
-        evaluation.held_out,
-        evaluation.features.held_out,
-    )
-    assert held is not None and features is not None
-    served = read_run(folder)
-    means = compute_centroids(train, data.train.labels.cpu(), len(data.classes))
-    logits = held.at(served.about.alpha or 0.0).cpu()
-    trust = describe_trust(
-        logits, features.features.cpu(), held.labels.cpu(), data.counts, class_means=means
-    )
-    model = Model(served.backbone, served.head)
-    served = ServedModel(model, replace(served.about, trust=trust), means)
-    return Predictor(served.about, TorchNetwork(served)), train
+Classifier = Callable[[], Tensor]
+"""A function that returns the predicted classes (N,) of the test images."""
 
 
 class _Extended:
     """A model to which classes are added in several ways."""
 
-    def __init__(self, predictor: Predictor, features: Tensor, labels: Tensor):
-        self.predictor, self.features, self.labels = predictor, features, labels
+    def __init__(self, run: Run, data: Data, test: Split):
+        self.predictor, self.test = load_model(run), test
+        opened = reopen(run, data)
+        self.features, self.labels = opened.features(data.train).cpu(), data.train.labels.cpu()
+        self.tested = opened.features(test).cpu()
 
     def compare(
-        self, photographs: dict[str, list[Tensor]], test: Split, old: int
+        self, photographs: dict[str, list[Tensor]], old: int
     ) -> dict[str, dict[str, float]]:
-        """Return accuracy on old and new classes and the seconds of each way, in percent."""
+        """Return the accuracy of each way on old and new classes in percent, and its seconds."""
         rows = [self.predictor.extract(images)[0] for images in photographs.values()]
-        tested = self.predictor.extract(list(test.load_inputs()))[0]
-        ways: dict[str, Callable[[], Tensor]] = {
-            "nothing": lambda: self._predict(self.predictor, test),
-            "extend": lambda: self._predict(extend(self.predictor, photographs).model, test),
-            "extend --refine": lambda: self._predict(
-                extend(self.predictor, photographs, refine=True).model, test
+        ways: dict[str, Callable[[], Classifier]] = {
+            "nothing": lambda: self._use(self.predictor),
+            "extend": lambda: self._use(extend(self.predictor, photographs).model),
+            "extend --refine": lambda: self._use(
+                extend(self.predictor, photographs, refine=True).model
             ),
-            "nearest mean": lambda: self._nearest(rows, tested),
-            "linear probe": lambda: self._probe(rows, tested),
+            "nearest mean": lambda: self._nearest(rows),
+            "linear probe": lambda: self._probe(rows),
         }
-        found = {}
+        found, labels = {}, self.test.labels
         for name, way in ways.items():
             began = time.perf_counter()
-            predicted = way()
+            classify = way()
             seconds = time.perf_counter() - began
-            right, new = predicted == test.labels, test.labels >= old
+            right, new = classify() == labels, labels >= old
             found[name] = {
                 "old": 100 * right[~new].double().mean().item(),
                 "new": 100 * right[new].double().mean().item(),
@@ -160,19 +141,24 @@ class _Extended:
             }
         return found
 
-    def _predict(self, model: Predictor, test: Split) -> Tensor:
-        trust = model.trust
-        assert trust is not None
-        logits = torch.cat([model.logits(part) for part in test.load_inputs().split(500)])
-        return trust.calibration.apply(logits.double()).argmax(1)
+    def _use(self, model: Predictor) -> Classifier:
+        def classify() -> Tensor:
+            trust = model.trust
+            assert trust is not None
+            served = model.model.fold(model.alpha)
+            with torch.no_grad():
+                logits = served.head(self.tested.to(served.head.weight)).cpu()
+            return trust.calibration.apply(logits.double()).argmax(1)
 
-    def _nearest(self, rows: list[Tensor], tested: Tensor) -> Tensor:
+        return classify
+
+    def _nearest(self, rows: list[Tensor]) -> Classifier:
         means = self.predictor.model.class_means
         assert means is not None
         every = torch.cat([means.cpu(), torch.stack([x.mean(0) for x in rows])])
-        return (F.normalize(tested, dim=1) @ F.normalize(every, dim=1).T).argmax(1)
+        return lambda: (F.normalize(self.tested, dim=1) @ F.normalize(every, dim=1).T).argmax(1)
 
-    def _probe(self, rows: list[Tensor], tested: Tensor) -> Tensor:
+    def _probe(self, rows: list[Tensor]) -> Classifier:
         sizes = torch.tensor([len(x) for x in rows])
         new = (int(self.labels.max()) + 1 + torch.arange(len(rows))).repeat_interleave(sizes)
         x, y = torch.cat([self.features, *rows]), torch.cat([self.labels, new])
@@ -181,4 +167,4 @@ class _Extended:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit((x / scale * 16).numpy(), y.numpy())
-        return torch.from_numpy(model.predict((tested / scale * 16).numpy()))
+        return lambda: torch.from_numpy(model.predict((self.tested / scale * 16).numpy()))

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,10 @@ class Benchmark:
     """The `OPTIONS` that it reads."""
 
 
-OPTIONS = ("seeds", "only", "tries", "images", "rows", "variants", "shard", "out", "held_out")
+OPTIONS = (
+    *("seeds", "only", "tries", "images", "rows", "variants", "shard", "out", "held_out"),
+    "epochs",
+)
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
 """The `OPTIONS` that a folder of recipes reads."""
@@ -154,25 +158,22 @@ def _stream(command: "BenchCommand") -> None:
 
 def _trust(command: "BenchCommand") -> None:
     from benchmarks import trust, trust_page
+    from benchmarks.frontier import read_lines
     from longtail.core.console import Console
 
-    sets = trust.list_sets(command.recipes, command.root, command.machine)
-    wanted = [s for s in sets if not command.only or any(word in s.name for word in command.only)]
-    seeds = range(command.seeds or 3)
-    for one in wanted:
-        print(f"{one.name}: {len(trust.METHODS)} methods, {len(seeds)} seeds")
+    sets = trust.list_sets(command.recipes, command.root, command.machine, command.epochs)
+    chosen = [s for s in sets if not command.only or any(word in s.name for word in command.only)]
+    units = trust.list_units(chosen, command.seeds or 3, command.shard)
+    done = read_lines(sorted((command.results / trust.NAME).glob("*.jsonl")))
+    wanted = trust.select_missing(units, done)
+    for unit in wanted:
+        print(f"{unit.set.name}  {unit.part}  seed {unit.seed}")
     if command.dry_run:
         return
     with Console() as console:
-        for path in trust.bench_trust(
-            wanted,
-            trust.METHODS,
-            seeds,
-            runs=command.runs,
-            results=command.results,
-            progress=console,
-        ):
-            print(path)
+        places = {"runs": command.runs, "results": command.results}
+        for _ in trust.bench_trust(wanted, **places, progress=console):
+            pass
     print(f"written to {trust_page.write_trust_page(command.results)}")
 
 
@@ -297,8 +298,18 @@ def _attack(command: "BenchCommand") -> None:
         for failure in tally.failures:
             show(f"  seed {failure['seed']}: {failure['outcome']}, {failure['detail']}")
     print_lines(*attack.table(tallies))
+    if not command.only or "long" in command.only:
+        _measure_long_runs(command)
     if any(tally.failed for tally in tallies):
         sys.exit(1)
+
+
+def _measure_long_runs(command: "BenchCommand") -> None:
+    from benchmarks import attack_long
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = attack_long.measure_long_runs(command.results / "attack", Path(folder))
+    print(json.dumps(found, indent=1))
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -311,7 +322,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "embeddings": Benchmark(_embeddings, takes=("seeds", "only")),
     "stream": Benchmark(_stream, takes=("seeds",)),
     "cost": Benchmark(_cost),
-    "trust": Benchmark(_trust, takes=RECIPE_OPTIONS),
+    "trust": Benchmark(_trust, takes=("seeds", "only", "shard", "epochs")),
     "scale": Benchmark(_scale, takes=("rows",)),
     "audit": Benchmark(_audit, takes=("images",)),
     "frontier": Benchmark(

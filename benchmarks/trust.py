@@ -1,55 +1,49 @@
 """Trust: adapting to a class mix, calibration, answer sets, unknown images and new classes.
 
-Data without a validation part is calibrated as alpha is chosen: on a held-out fifth of
-each training class, by a second training on the rest. The shipped model is trained on everything.
+Every training holds a fifth of each class out for calibration, unless the data has a validation
+part. A unit is one training with the post-hoc methods that share it, or a training without some
+classes that are added afterwards. Every unit appends one line of JSON as soon as it has ended.
+Several processes can share a device: each takes its share of the units, skips those that have a
+line already, and resumes what was interrupted.
 """
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from benchmarks.frontier import append_line, take_shard
 from benchmarks.new_classes import measure_extension
-from benchmarks.result_files import write_json
-from longtail.core.config import Config, MachineConfig
-from longtail.core.environment import environment
-from longtail.data.base import ClassCounts, Data, Split
-from longtail.data.cut import compute_tail_counts
+from benchmarks.trust_figures import ScoredRun, measure
+from longtail.core.config import Config, DataConfig, MachineConfig
+from longtail.core.environment import commit
+from longtail.data.base import Data
 from longtail.data.load import load
-from longtail.data.prepare import hold_out
-from longtail.evaluation.accuracy import accuracy
-from longtail.evaluation.conformal import find_sets, fit_plain_threshold, measure_coverage
-from longtail.evaluation.label_shift import adjust, estimate_target
-from longtail.evaluation.novelty import (
-    measure_auroc,
-    measure_distance,
-    measure_doubt,
-    measure_energy,
-)
-from longtail.evaluation.reliability import measure_reliability
-from longtail.evaluation.trust import Trust, describe_trust
-from longtail.methods.base import compute_centroids
+from longtail.evaluation.result import round_floats
+from longtail.evaluation.scoring import Features, extract_parts
+from longtail.evaluation.trust import Trust
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.runs.reopen import reopen
+from longtail.runs.store import CLASS_MEANS
+from longtail.serving.embeddings import embed
 from longtail.training.loop import Progress
 
 NAME = "trust"
-METHODS = (
-    *("baseline", "logit-adjustment", "balanced-softmax", "deconfound", "deconfound-tde"),
-    *("deconfound-self-prior", "deconfound-balanced"),
-)
-RATIOS = (50.0, 10.0, 2.0, 1.0)
-"""Imbalance of the drawn test parts, forward and backward; 1 is uniform."""
-DRAWS = 3
-"""Test parts drawn of each kind."""
+TRAININGS = {
+    "baseline": ("baseline", "logit-adjustment", "decouple-tau-norm"),
+    "deconfound": ("deconfound", "deconfound-tde", "deconfound-self-prior"),
+    "balanced-softmax": ("balanced-softmax",),
+}
+"""Trainings, and the methods that share each of them."""
+METHODS = tuple(method for methods in TRAININGS.values() for method in methods)
+EXTEND = "extend"
+"""The unit that leaves classes out and adds them again."""
 HELD_OUT = 0.2
-LEVEL = 0.9
-SAME = ("method", "data", "ratio", "backbone", "seed", "alpha", "training_id", "subset_sha256")
+SAME = ("alpha", "training_id", "subset_sha256", "device")
 """Fields that a measurement copies from the result of its run."""
 
 
@@ -65,235 +59,156 @@ class TrustSet:
 
     @property
     def name(self) -> str:
-        """Folder of its runs and results."""
-        return self.config.data.replace(":", "-")
+        """Folder of its runs and file of its results."""
+        return Path(self.config.data).stem.replace(":", "-")
 
-    def load(self) -> tuple[Data, Data]:
-        """Load the data, and the same with a held-out part for calibration."""
-        data = load(self.config.data, self.config.files)
-        if data.val is not None:
-            return data, data
-        rest, held = hold_out(data.train, HELD_OUT)
-        return data, replace(data, train=rest, val=held)
+    @cached_property
+    def data(self) -> Data:
+        """The data with a held-out part."""
+        return load(self.config.data, self.config.files)
 
 
-def list_sets(recipes: Path, root: Path | None, machine: MachineConfig) -> list[TrustSet]:
-    """Return CIFAR-100-LT with the paper's recipe, and PlantDoc-LT with that of its benchmark."""
-    recipe = recipes / "plantdoc-lt" / "plantdoc-lt" / "tf_efficientnet_lite0" / "baseline.yaml"
+def embed_frozen(config: Config, folder: Path) -> Config:
+    """Embed the images of a frozen network once, and return the recipe of a head on top.
+
+    Every training of a frozen network would compute the same features again.
+    """
+    out = folder / f"{config.data}.npz"
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        network: dict[str, Any] = {"weights": config.weights, "backbone": config.backbone}
+        files: dict[str, Any] = {"root": config.files.root, "image_size": config.files.image_size}
+        embed(out=out, data=config.data, **network, **files)
+    train = replace(config.train, freeze=False)
+    plain = replace(config, weights=None, train=train, files=DataConfig(), adaptive=())
+    return replace(plain, data=str(out), backbone="identity")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One training."""
+
+    set: TrustSet
+    seed: int
+    part: str
+    """A key of `TRAININGS`, or `EXTEND`."""
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Values that tell the line of this unit from others."""
+        epochs = self.set.config.train.epochs
+        return {"set": self.set.name, "seed": self.seed, "part": self.part, "epochs": epochs}
+
+
+def list_sets(
+    recipes: Path, root: Path | None, machine: MachineConfig, epochs: int | None = None
+) -> list[TrustSet]:
+    """Return CIFAR-100-LT with the paper's recipe, and PlantDoc-LT with frozen features.
+
+    `epochs` replaces those of the recipes, to try the benchmark out.
+    """
+    folder = recipes / "plantdoc-lt" / "plantdoc-lt" / "tf_efficientnet_lite0"
+    recipe = folder / "baseline+frozen.yaml"
     plants = Config.from_yaml(recipe.read_text(encoding="utf-8"), str(recipe))
-    cifar = Config.preset("cifar100-lt:100")
+    cifar = Config.preset("cifar100-lt:100").with_options(val_fraction=HELD_OUT)
     if root is not None:
         plants, cifar = (config.with_options(root=root) for config in (plants, cifar))
         if plants.weights and (root / plants.weights).is_file():
             plants = plants.with_options(weights=str(root / plants.weights))
-    return [
-        TrustSet(replace(cifar, machine=machine), "cifar10-lt:100", adds_classes=True),
-        TrustSet(replace(plants, machine=machine)),
+    plants, cifar = (replace(config, machine=machine) for config in (plants, cifar))
+    if epochs is not None:
+        plants, cifar = (config.with_options(epochs=epochs) for config in (plants, cifar))
+    return [TrustSet(cifar, "cifar10-lt:100", adds_classes=True), TrustSet(plants)]
+
+
+def open_set(one: TrustSet, runs: Path) -> TrustSet:
+    """Return the set to train on: of a frozen network, its features in a file below `runs`."""
+    frozen = one.config.train.freeze
+    return replace(one, config=embed_frozen(one.config, runs / NAME)) if frozen else one
+
+
+def list_units(sets: Sequence[TrustSet], seeds: int, shard: str) -> list[Unit]:
+    """List the units of a shard, as 0/6 is the first of six, seed by seed."""
+    units = [
+        Unit(one, seed, part)
+        for one in sets
+        for seed in range(seeds)
+        for part in (*TRAININGS, *([EXTEND] if one.adds_classes else []))
     ]
+    return take_shard(units, shard)
+
+
+def select_missing(units: Sequence[Unit], done: Sequence[Mapping[str, Any]]) -> list[Unit]:
+    """Select the units that have no line in `done`."""
+    return [u for u in units if not any(u.key == {k: line[k] for k in u.key} for line in done)]
 
 
 def bench_trust(
-    wanted: Sequence[TrustSet],
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    runs: Path,
-    results: Path,
-    progress: Progress | None = None,
-) -> Iterator[Path]:
-    """Train what is missing, measure every method and seed, and yield the files."""
-    for one in wanted:
-        data, tuning_data = one.load()
-        folder, out = runs / NAME / one.name, results / NAME / one.name
-        unknown = load(one.unknown, one.config.files).test if one.unknown else None
-        trained = _train(one.config, methods, seeds, folder / "all", data, progress)
-        tuned = trained
-        if tuning_data is not data:
-            tuned = _train(one.config, methods, seeds, folder / "rest", tuning_data, progress)
-        for run, tuning in zip(trained, tuned, strict=True):
-            scored = score_run(run, data, tuning, tuning_data, unknown)
-            path = out / f"{run.result['method']}-s{run.result['seed']}.json"
-            kept = {name: run.result[name] for name in SAME}
-            write_json(path, {**kept, **measure(scored), **environment(cuda=scored.cuda)})
-            yield path
-        if one.adds_classes:
-            pool = load(f"{one.config.data.split(':')[0]}:10", one.config.files)
-            for seed in seeds:
-                found = measure_extension(
-                    one.config, tuning_data, pool, seed, folder / "left-out", progress
-                )
-                write_json(out / f"extend-s{seed}.json", found)
-                yield out / f"extend-s{seed}.json"
+    units: Sequence[Unit], *, runs: Path, results: Path, progress: Progress | None = None
+) -> Iterator[dict[str, Any]]:
+    """Train and measure `units` one by one; append the line of each to a file and yield it."""
+    opened: dict[str, TrustSet] = {}
+    for unit in units:
+        if unit.set.name not in opened:
+            opened[unit.set.name] = open_set(unit.set, runs)
+        unit = replace(unit, set=opened[unit.set.name])
+        folder = runs / NAME / unit.set.name
+        measured = _extend if unit.part == EXTEND else _train
+        facts = {**unit.key, "git": commit(), **measured(unit, folder, progress)}
+        line: dict[str, Any] = round_floats(facts)
+        append_line(results / NAME / f"{unit.set.name}.jsonl", line)
+        yield line
 
 
-def _train(
-    config: Config,
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    out: Path,
-    data: Data,
-    progress: Progress | None,
-) -> list[Run]:
-    return fit_all(config, methods, seeds, out=out, data=data, resume=True, progress=progress)
-
-
-@dataclass(frozen=True)
-class ScoredRun:
-    """Logits and features of the images that a model is measured on, on the CPU."""
-
-    counts: ClassCounts
-    class_means: Tensor  # (C, D)
-    held_out: tuple[Tensor, Tensor, Tensor]
-    """Logits, features and labels of the held-out part."""
-    test: tuple[Tensor, Tensor, Tensor]
-    """Logits, features and labels of the test part."""
-    unknown: tuple[Tensor, Tensor] | None
-    """Logits and features of images of other classes."""
-    cuda: bool
+def _train(unit: Unit, folder: Path, progress: Progress | None) -> dict[str, Any]:
+    """Train the methods of a unit, and measure each."""
+    one, names = unit.set, TRAININGS[unit.part]
+    out = folder / f"{unit.part}-s{unit.seed}"
+    runs = fit_all(
+        one.config, names, [unit.seed], out=out, data=one.data, resume=True, progress=progress
+    )
+    first = reopen(runs[0], one.data)
+    features = extract_parts(first.data, first.features)  # those of every method of the training
+    other = None
+    if one.unknown:
+        files = replace(one.config.files, val_fraction=0.0)
+        other = first.features(load(one.unknown, files).evaluated)
+    return {
+        "methods": {
+            run.result["method"]: {
+                **{key: run.result[key] for key in SAME},
+                **measure(score_run(run, one.data, features, other)),
+            }
+            for run in runs
+        }
+    }
 
 
 @torch.no_grad()
-def score_run(
-    run: Run, data: Data, tuning: Run, tuning_data: Data, unknown: Split | None
-) -> ScoredRun:
-    """Score the test part with `run`, and the held-out part with `tuning`, trained without it."""
+def score_run(run: Run, data: Data, features: Features, unknown: torch.Tensor | None) -> ScoredRun:
+    """Score the held-out part, the test part, and `unknown` features (N, D) with one run."""
     opened, alpha = reopen(run, data), run.result["alpha"] or 0.0
-    evaluation = opened.evaluation
-    means = compute_centroids(
-        evaluation.features.train, data.train.labels.to(opened.fabric.device), len(data.classes)
-    )
-    other = evaluation if tuning is run else reopen(tuning, tuning_data).evaluation
-    held, features = other.held_out, other.features.held_out
-    assert held is not None and features is not None
-    strange = None
-    if unknown is not None:
-        found = opened.features(unknown)
-        strange = (evaluation.head(found).cpu(), found.cpu())
-    held_alpha = tuning.result["alpha"] or 0.0
+    evaluation = opened.score(features)
+    held = evaluation.held_out
+    assert held is not None
+    strange = None if unknown is None else (evaluation.shipped(unknown).cpu(), unknown.cpu())
     return ScoredRun(
         counts=data.counts,
-        class_means=means.cpu(),
-        held_out=(held.at(held_alpha).cpu(), features.features.cpu(), held.labels.cpu()),
+        class_means=run.load_model(CLASS_MEANS)["class_means"],
+        held_out=(held.at(alpha).cpu(), held.labels.cpu()),
         test=(
             evaluation.scores.at(alpha).cpu(),
-            evaluation.features.evaluated.cpu(),
+            features.evaluated.cpu(),
             evaluation.scores.labels.cpu(),
         ),
         unknown=strange,
-        cuda=opened.fabric.device.type == "cuda",
+        trust=Trust.from_json(run.result["trust"]),
     )
 
 
-def measure(scored: ScoredRun) -> dict[str, Any]:
-    """Measure one run: class mixes, calibration, answer sets and unknown images."""
-    trust = Trust.from_json(
-        describe_trust(*scored.held_out, scored.counts, class_means=scored.class_means)
-    )
-    logits, _, labels = scored.test
-    logs = trust.calibration.apply(logits.double())
-    return {
-        "held_out": trust.images,
-        "scale": trust.calibration.scale,
-        "shift": _measure_shift(logits, logs, labels, trust, scored.counts),
-        "reliability": {
-            "before": measure_reliability(
-                logits.log_softmax(1), labels, scored.counts, by_class=True
-            ).to_json(),
-            "after": measure_reliability(logs, labels, scored.counts, by_class=True).to_json(),
-        },
-        "sets": _measure_sets(scored, logs, trust),
-        "abstention": trust.abstention,
-        **({} if scored.unknown is None else {"auroc": _measure_unknown(scored, trust)}),
-    }
-
-
-def _measure_shift(
-    logits: Tensor, logs: Tensor, labels: Tensor, trust: Trust, counts: ClassCounts
-) -> dict[str, Any]:
-    """Measure the accuracy on drawn test parts: before, after adapt, and with the mix known."""
-    found: dict[str, Any] = {}
-    uniform = torch.full((len(counts),), 1 / len(counts), dtype=torch.double)
-    for ratio in RATIOS:
-        for order in ("forward", "backward") if ratio > 1 else ("uniform",):
-            rows: list[dict[str, Any]] = []
-            for draw in range(DRAWS):
-                index = draw_tail(labels, counts, ratio, order == "backward", draw)
-                began = time.perf_counter()
-                mix = estimate_target(logs[index], counts, trust.mix)
-                seconds = time.perf_counter() - began
-                true = torch.bincount(labels[index], minlength=len(counts)).double()
-                known = (true / true.sum()).clamp(min=1e-6)
-                answers = {
-                    "before": logits[index],
-                    "uniform": logs[index],
-                    "after": adjust(logs[index], uniform, mix.shares),
-                    "known": adjust(logs[index], uniform, known),
-                }
-                figures: dict[str, Any] = {
-                    name: accuracy(z, labels[index], counts).overall for name, z in answers.items()
-                }
-                facts: dict[str, Any] = {
-                    "images": len(index),
-                    "strength": mix.strength,
-                    "weight": mix.weight,
-                }
-                rows.append({**figures, **facts, "agrees": mix.agrees, "seconds": seconds})
-            cell = order if ratio == 1 else f"{order} {ratio:g}"
-            found[cell] = {key: sum(row[key] for row in rows) / DRAWS for key in rows[0]}
-    return found
-
-
-def draw_tail(
-    labels: Tensor, counts: ClassCounts, ratio: float, backward: bool, seed: int
-) -> Tensor:
-    """Draw a long-tailed part of a test part: which rows; backward has most of the rare classes."""
-    order = torch.argsort(counts.tensor(), descending=not backward, stable=True).tolist()
-    largest = int(torch.bincount(labels).max())
-    generator, rows = torch.Generator().manual_seed(seed), []
-    for c, n in zip(order, compute_tail_counts(largest, len(counts), ratio), strict=True):
-        places = torch.nonzero(labels == c).flatten()
-        rows.append(places[torch.randperm(len(places), generator=generator)[:n]])
-    return torch.cat(rows)
-
-
-def _measure_sets(scored: ScoredRun, logs: Tensor, trust: Trust) -> dict[str, Any]:
-    """Measure coverage and size of our sets and of plain split-conformal ones."""
-    (logits, _, labels), (held, _, held_labels) = scored.test, scored.held_out
-    thresholds = torch.tensor(trust.choose_thresholds(LEVEL), dtype=torch.double)
-    plain = fit_plain_threshold(held.log_softmax(1), held_labels, LEVEL)
-    sets = {
-        "ours": find_sets(logs.exp(), thresholds),
-        "plain": find_sets(logits.double().softmax(1), plain),
-    }
-    return {
-        name: asdict(measure_coverage(found, labels, scored.counts)) for name, found in sets.items()
-    }
-
-
-def _measure_unknown(scored: ScoredRun, trust: Trust) -> dict[str, float]:
-    """Measure how well each score separates test images from images of other classes."""
-    assert scored.unknown is not None
-    (logits, features, _), (other, other_features) = scored.test, scored.unknown
-    apply, means = trust.calibration.apply_uniform, scored.class_means
-    known, strange = (apply(z.double()) for z in (logits, other))
-    energy = measure_energy(known), measure_energy(strange)
-    distance = measure_distance(features, means), measure_distance(other_features, means)
-    novelty = trust.novelty
-    assert novelty.distance is not None
-    both = [
-        (e - novelty.energy[0]) / novelty.energy[1]
-        + (d - novelty.distance[0]) / novelty.distance[1]
-        for e, d in zip(energy, distance, strict=True)
-    ]
-    marked = [
-        novelty.find_unknown(e, d, 0.05).double().mean().item()
-        for e, d in zip(energy, distance, strict=True)
-    ]
-    return {
-        "maximum softmax": measure_auroc(measure_doubt(logits), measure_doubt(other)),
-        "energy": measure_auroc(*energy),
-        "distance": measure_auroc(*distance),
-        "both": measure_auroc(*both),
-        "false alarms": 100 * marked[0],
-        "found": 100 * marked[1],
-    }
+def _extend(unit: Unit, folder: Path, progress: Progress | None) -> dict[str, Any]:
+    """Train without some classes, and measure how they are added."""
+    one = unit.set
+    files = replace(one.config.files, val_fraction=0.0)
+    pool = load(f"{one.config.data.split(':')[0]}:10", files)
+    return measure_extension(one.config, one.data, pool, unit.seed, folder / "left-out", progress)

@@ -1,33 +1,38 @@
 """The page of the trust benchmark, made from its result files."""
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.new_classes import SHOTS
+from benchmarks.frontier import read_lines
 from benchmarks.result_files import format_spread, write_page
-from benchmarks.trust import METHODS, NAME
+from benchmarks.trust import EXTEND, METHODS, NAME
 from longtail.evaluation import tables
 
 Found = Mapping[str, Any]
 NOTE = """Mean ± standard deviation over seeds, in percent. Calibration uses the validation part, or
-a fifth of each training class that a second training left out."""
+a fifth of each training class that the training left out. The files hold a line of JSON for each
+training."""
 
 
 def write_trust_page(results: Path) -> Path:
     """Write RESULTS/trust.md from the files under RESULTS/trust."""
     parts = [NOTE]
-    for folder in sorted(path for path in (results / NAME).iterdir() if path.is_dir()):
+    for path in sorted((results / NAME).glob("*.jsonl")):
+        lines = read_lines([path])
+        most = max(line["epochs"] for line in lines)  # fewer epochs only try the command out
         groups: dict[str, list[Found]] = defaultdict(list)
-        for path in sorted(folder.glob("*.json")):
-            groups[path.stem.rpartition("-s")[0]].append(
-                json.loads(path.read_text(encoding="utf-8"))
-            )
-        extended = groups.pop("extend", [])
-        methods = sorted(groups, key=METHODS.index)
-        parts += [f"## {folder.name}", *_list_tables({name: groups[name] for name in methods})]
+        for line in (line for line in lines if line["epochs"] == most):
+            for method, found in line.get("methods", {}).items():
+                groups[method].append(found)
+            if "ways" in line:
+                groups[EXTEND].append(line["ways"])
+        extended = groups.pop(EXTEND, [])
+        parts.append(f"## {path.stem}")
+        if groups:
+            methods = sorted(groups, key=METHODS.index)
+            parts += _list_tables({name: groups[name] for name in methods})
         if extended:
             parts += ["### New classes from a few photographs", _extension_table(extended)]
     return write_page(results, NAME, parts)
@@ -84,7 +89,6 @@ def _list_tables(groups: Mapping[str, Sequence[Found]]) -> list[str]:
 
 
 def _extension_table(found: Sequence[Found]) -> str:
-    keys = [key for key in found[0] if key.rpartition(" ")[2] in map(str, SHOTS)]
     rows = [
         [
             *key.rsplit(" ", 1),
@@ -92,7 +96,7 @@ def _extension_table(found: Sequence[Found]) -> str:
             *(_spread(found, key, way, measure) for measure in ("old", "new")),
             _spread(found, key, way, "seconds", digits=2),
         ]
-        for key in keys
+        for key in found[0]
         for way in found[0][key]
     ]
     header = ["method", "photographs", "way", "old classes", "new classes", "seconds"]

@@ -9,7 +9,15 @@ from random import Random
 
 import pytest
 
-from benchmarks import attack, attack_damage, attack_kills, attack_readers, attack_runs
+from benchmarks import (
+    attack,
+    attack_damage,
+    attack_kills,
+    attack_long,
+    attack_ranks,
+    attack_readers,
+    attack_runs,
+)
 from benchmarks.attack_tries import Attack, Attempt, run_attack
 from longtail.core.errors import UserError
 
@@ -41,8 +49,28 @@ def test_exports_are_read_or_refused(templates, tmp_path):
 def test_a_killed_training_loses_nothing(templates, tmp_path):
     for each in attack_kills.list_attacks(templates):
         if each.name == "kill at an operation, train":
-            tally = run_attack(each, range(6), tmp_path, processes=1)
-            assert tally.failures == [] and tally.outcomes["ok"] == 6
+            tally = run_attack(each, range(4), tmp_path, processes=1)
+            assert tally.failures == [] and tally.outcomes["ok"] == 4
+
+
+def test_a_killed_rank_ends_the_other(templates, tmp_path):
+    (each,) = (one for one in attack_ranks.list_attacks(templates) if one.name == "kill a host")
+    tally = run_attack(each, range(1), tmp_path, processes=1)
+    assert tally.failures == [] and tally.outcomes["ok"] == 1
+
+
+def test_a_process_does_not_grow(tmp_path):
+    found = attack_long.measure_long_runs(tmp_path, tmp_path, epochs=20, lines=100, classes=20)
+    first, *_, last = found["training"]
+    assert (first["files"], first["threads"]) == (last["files"], last["threads"])
+    assert first["bytes"] == last["bytes"] and found["metrics"]["lines"] == 100
+
+
+def test_tries_are_added_to_those_of_before(templates, tmp_path, monkeypatch):
+    monkeypatch.setattr(attack_runs, "make_templates", lambda folder: templates)
+    for tries in (28, 28, 84):
+        (tally,) = attack.run_attacks(tries, tmp_path, ["fuzz recipe"], processes=1)
+        assert tally.outcomes.total() == sum(tally.commits.values()) == tries // 28
 
 
 WAYS = ("refused", "hang", "traceback", "crash", "unnamed", "silent", "ok")
@@ -75,7 +103,7 @@ def begin(folder: Path) -> Callable[[Random], Attempt]:
 
 
 def test_the_harness_sees_every_failure(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.attack_tries.SLOWEST", 1.0)
+    monkeypatch.setattr("benchmarks.attack_tries.SLOWEST", 0.5)
     tally = run_attack(Attack("harness", begin), range(7), tmp_path, processes=1)
     assert tally.outcomes == Counter(WAYS) and tally.failed == 5
     assert [failure["seed"] for failure in tally.failures] == [1, 2, 3, 4, 5]

@@ -1,11 +1,9 @@
 """The trust benchmark on tiny embeddings: its draws, files and page."""
 
-import json
-
 import pytest
 import torch
 
-from benchmarks import new_classes, trust, trust_page
+from benchmarks import new_classes, trust, trust_figures, trust_page
 from benchmarks.command import main as bench_command
 from helpers import tiny_config
 from longtail.data.base import ClassCounts, Data, Split, count, digest
@@ -15,7 +13,7 @@ COUNTS = (60, 40, 25, 15, 10, 6)
 
 
 def data(val: bool = False) -> Data:
-    parts = [simulate(list(COUNTS)), simulate([30] * 6, seed=1), simulate([4] * 6, seed=2)]
+    parts = [simulate(list(COUNTS)), simulate([30] * 6, seed=1), simulate([6] * 6, seed=2)]
     train, test, held = (Split(p.features.float(), p.labels) for p in parts)
     return Data(
         name="gauss",
@@ -34,10 +32,10 @@ def data(val: bool = False) -> Data:
 def test_draws_have_the_wanted_tails():
     labels = torch.arange(4).repeat_interleave(50)
     counts = ClassCounts((5, 50, 20, 100))
-    forward = torch.bincount(labels[trust.draw_tail(labels, counts, 50, False, 0)])
-    backward = torch.bincount(labels[trust.draw_tail(labels, counts, 50, True, 0)])
+    forward = torch.bincount(labels[trust_figures.draw_tail(labels, counts, 50, False, 0)])
+    backward = torch.bincount(labels[trust_figures.draw_tail(labels, counts, 50, True, 0)])
     assert forward.tolist() == [1, 13, 3, 50] and backward.tolist() == [50, 3, 13, 1]
-    assert len(trust.draw_tail(labels, counts, 1, False, 0)) == 200
+    assert len(trust_figures.draw_tail(labels, counts, 1, False, 0)) == 200
 
 
 def test_classes_are_left_out_of_every_part():
@@ -51,45 +49,47 @@ def test_classes_are_left_out_of_every_part():
 
 
 def test_it_trains_measures_and_writes_a_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(trust, "RATIOS", (10.0, 1.0))
-    monkeypatch.setattr(trust, "DRAWS", 1)
+    monkeypatch.setattr(trust_figures, "RATIOS", (10.0, 1.0))
+    monkeypatch.setattr(trust_figures, "DRAWS", 1)
     monkeypatch.setattr(new_classes, "LEFT_OUT", 2)
     monkeypatch.setattr(new_classes, "SHOTS", (2,))
     loaded = []
 
     def load(name, files=None):
         loaded.append(name)
-        return data()
+        return data(val=True)
 
     monkeypatch.setattr(trust, "load", load)
+    monkeypatch.setattr(trust, "TRAININGS", {"deconfound": ("deconfound", "deconfound-tde")})
     config = tiny_config(backbone="identity", epochs=4, batch_size=32)
-    config = config.with_options(data="gauss")
-    one = trust.TrustSet(config, unknown="other", adds_classes=True)
-    names = ["baseline", "deconfound-tde"]
+    one = trust.TrustSet(config.with_options(data="gauss"), unknown="other", adds_classes=True)
+    units = trust.list_units([one], 1, "0/1")
+    assert [unit.part for unit in units] == ["deconfound", "extend"]
+    assert trust.list_units([one], 1, "1/2") == units[1:]
     places = {"runs": tmp_path / "runs", "results": tmp_path / "results"}
-    paths = list(trust.bench_trust([one], names, [0], **places))
-    assert [path.name for path in paths] == [
-        "baseline-s0.json",
-        "deconfound-tde-s0.json",
-        "extend-s0.json",
-    ]
+    trained, extended = trust.bench_trust(units, **places)
     assert loaded == ["gauss", "other", "gauss:10"]
-    found = json.loads(paths[0].read_text())
+    found = trained["methods"]["deconfound-tde"]
     assert set(found["shift"]) == {"forward 10", "backward 10", "uniform"}
-    assert found["method"] == "baseline" and found["held_out"] == 31
+    assert found["alpha"] == 1 and found["held_out"] == 36
     assert found["reliability"]["after"]["nll"] < 5 and 0 <= found["auroc"]["both"] <= 100
-    added = json.loads(paths[2].read_text())
-    assert added["classes"] == ["b", "e"] and set(added["deconfound-tde 2"]) == {
+    assert extended["classes"] == ["b", "e"] and set(extended["ways"]["deconfound-tde 2"]) == {
         *("nothing", "extend", "extend --refine", "nearest mean", "linear probe"),
     }
-    assert added["baseline 2"]["nothing"]["new"] == 0
+    assert extended["ways"]["baseline 2"]["nothing"]["new"] == 0
     page = trust_page.write_trust_page(tmp_path / "results").read_text()
-    assert "| baseline | before |" in page and "New classes" in page and "AUROC" in page
+    assert "| deconfound | before |" in page and "New classes" in page and "AUROC" in page
+    assert trust.select_missing(units, [trained]) == units[1:]
 
 
-def test_a_dry_run_lists_the_work(capsys, tmp_path, monkeypatch):
-    bench_command(["trust", "--dry-run", "--only", "cifar", "--seeds", "2"])
-    assert capsys.readouterr().out == "cifar100-lt-100: 7 methods, 2 seeds\n"
+def test_a_dry_run_lists_the_work(capsys, tmp_path):
+    words = ["trust", "--dry-run", "--only", "cifar", "--seeds", "2", "--shard", "0/3"]
+    bench_command([*words, "--results", str(tmp_path)])
+    assert capsys.readouterr().out.splitlines() == [
+        "cifar100-lt-100  baseline  seed 0",
+        "cifar100-lt-100  extend  seed 0",
+        "cifar100-lt-100  balanced-softmax  seed 1",
+    ]
 
 
 def test_bad_options_are_refused(capsys):

@@ -110,6 +110,18 @@ def test_two_damaged_checkpoints_are_named(whole, tmp_path):
         run.load_checkpoint()
 
 
+@pytest.mark.parametrize("part", ["epoch", "data", "replica", "seconds"])
+def test_a_checkpoint_that_lacks_a_part_is_named(part, tmp_path):
+    (run,) = fit(tmp_path)
+    for name in ("manifest.json", "result.json", "previous.pt"):
+        (run.folder / name).unlink()
+    saved = torch.load(run.folder / "last.pt", weights_only=True)
+    del saved[part]
+    torch.save(saved, run.folder / "last.pt")
+    with pytest.raises(UserError, match=str(run.folder)):
+        fit(tmp_path, resume=True)
+
+
 def test_one_damaged_run_does_not_stop_the_others(tmp_path, caplog):
     with pytest.raises(Kill):
         fit(tmp_path, seeds=(0, 1, 2), progress=KillAfter(2))  # before the second and the third
@@ -186,6 +198,11 @@ class TestMetrics:
         assert parse_lines(format_lines(RECORDS)) == RECORDS
         assert parse_lines('{"epoch": 0, "loss": 1.5}\n') == [{"epoch": 0, "loss": 1.5}]
         assert parse_lines("") == []
+
+    def test_a_line_that_is_no_record_is_refused(self):
+        for line in ("null", "[]", "{}", '{"epoch": "0"}', "[" * 100_000):
+            with pytest.raises(ValueError, match="a line"):
+                parse_lines(f"{line}\n")
 
     def test_every_flip_and_cut_inside_a_line_is_found(self):
         whole = format_lines(RECORDS).encode()

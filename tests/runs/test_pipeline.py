@@ -51,6 +51,7 @@ def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name
         "manifest.json",
         "model.safetensors",
         "model.json",
+        "class_means.safetensors",
         "result.json",
         "per_class.csv",
         "predictions.parquet",
@@ -360,7 +361,7 @@ class TestBadInput:
         with pytest.raises(UserError, match="of another model than the run.s config.yaml asks for"):
             lt.evaluate(run, data=data)
         (run.folder / "result.json").write_text("{")
-        with pytest.raises(UserError, match="result.json is damaged"):
+        with pytest.raises(UserError, match="result.json is not readable JSON.* Delete it, and"):
             lt.evaluate(run, data=data)
 
     def test_what_cannot_be_built_touches_no_folder(self, tmp_path):

@@ -50,7 +50,7 @@ def test_predictions_give_the_result_again(run, named):
 
 
 def test_result_json_has_the_new_figures_at_its_end(run):
-    assert list(run.result)[-3:] == ["split_sizes", "confusions", "ranks"]
+    assert list(run.result)[-4:] == ["split_sizes", "confusions", "ranks", "reliability"]
     assert run.result["ranks"] == 1
     result = run.result
     assert result["split_sizes"]["overall"] == {"classes": 3, "images": 15}
@@ -65,7 +65,7 @@ def test_a_result_without_the_new_figures_is_still_read(run, tmp_path):
     shutil.copytree(run.folder, old)
     (old / "manifest.json").unlink()
     new = ("class_mean", "macro", "weighted", "top5", "intervals", "split_sizes", "confusions")
-    new = (*new, "ranks")
+    new = (*new, "ranks", "reliability")
     kept = {name: value for name, value in run.result.items() if name not in new}
     (old / "result.json").write_text(json.dumps(kept))
     rows = "".join(f"{name},9,1\n" for name in NAMES)

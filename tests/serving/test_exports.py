@@ -129,6 +129,8 @@ class TestOnnx:
             same(model.logits(inputs), expected)
         other = replace(tiny_data(images=False), test=None)
         one, two = (lt.evaluate(each, other).to_json() for each in (run, path))
+        found = [each.pop("reliability")["softmax"]["nll"] for each in (one, two)]
+        assert found[0] == pytest.approx(found[1], rel=1e-4)
         assert two == one | {"model": "m.onnx"} and one["evaluated_on"] == "all"
         with pytest.raises(UserError, match="no weights to save"):
             model.save_pretrained(tmp_path / "saved")

@@ -171,6 +171,8 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
     ],
 )
 def test_the_command_refuses_bad_words(photo_run, words, message, capsys):
+    if "--refine" in words:  # as a run of an older version
+        (photo_run.folder / "class_means.safetensors").unlink()
     with pytest.raises(SystemExit, match="2"):
         cli.main(["extend", "run", *words])
     assert message in capsys.readouterr().err

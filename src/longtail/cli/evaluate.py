@@ -24,6 +24,8 @@ class Eval:
     data: str | None = None
     """Labelled data of the same classes, by name: its test part is evaluated, else its validation
     part, else all of it. By default the run's own data; if that has moved, its new location."""
+    background: str | None = None
+    """Class that keeps its total effect (Eq. 9); the model's own by default."""
     root: Path | None = None
     """Folder that the paths of a table or list in --data are relative to, if not its own."""
     json: bool = False
@@ -40,7 +42,8 @@ class Eval:
         from longtail.serving.evaluate import evaluate
 
         alpha = self.alpha if self.alpha in (None, "auto") else parse_number("--alpha", self.alpha)
-        result = evaluate(self.model, self.data, alpha, root=self.root)  # type: ignore[arg-type]
+        places = {"root": self.root, "background": self.background}
+        result = evaluate(self.model, self.data, alpha, **places)  # type: ignore[arg-type]
         if self.json:
             print(json.dumps(result.to_json() | round_floats(result.metrics.tables())))
             return

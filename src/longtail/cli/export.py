@@ -24,6 +24,8 @@ class Export:
     """Alpha to fold into the weights; the run's own by default."""
     alpha_input: bool = False
     """Keep alpha as a second input of the model instead."""
+    background: str | None = None
+    """Class that keeps its total effect (Eq. 9); the run's own by default."""
 
     examples = """
       longtail export runs/demo/deconfound-tde/s0 -o letters.safetensors
@@ -35,6 +37,11 @@ class Export:
         from longtail.serving.write import card_path, export
 
         path = export(
-            self.folder, self.to, self.out, alpha=self.alpha, alpha_input=self.alpha_input
+            self.folder,
+            self.to,
+            self.out,
+            alpha=self.alpha,
+            alpha_input=self.alpha_input,
+            background=self.background,
         )
         show(f"written to {path}, agrees with the run's model; model card: {card_path(path)}")

@@ -39,6 +39,9 @@ class Predict:
     """Files, folders, quoted globs, or - to read paths from standard input, one per line."""
     alpha: float | None = None
     """Alpha to predict at, if it is not folded into the model; the model's own by default."""
+    background: str | None = None
+    """Class that keeps its total effect (Eq. 9), if alpha is not folded in; the model's own by
+    default."""
     top: int = 5
     """Number of classes to print for each image."""
     sets: float | None = None
@@ -109,6 +112,8 @@ class Predict:
                 f"{self.model} takes embeddings, not images: in Python, "
                 f"longtail.load_model('{self.model}').predict(rows)"
             )
+        if self.background is not None:
+            model = model.with_background(self.background)
         if self.alpha is not None:
             model.alpha = self.alpha
         return model

@@ -208,6 +208,9 @@ class Config(Settings):
     flips: bool = False
     """Also evaluate with the mean logits of every image and its mirror image; the result has these
     figures as `flips`, beside the plain ones."""
+    background: str = ""
+    """Class that keeps its total effect, since it is frequent for a good reason (Eq. 9); for
+    methods with an alpha."""
     adaptive: Annotated[tuple[str, ...], tyro.conf.Suppress] = ()
     """Options that are still to be set from the data; one that is given leaves this list."""
     recipe_name: Annotated[str, tyro.conf.Suppress] = ""

@@ -37,6 +37,7 @@ from longtail.detection.run import (
     make_result,
     training_id,
 )
+from longtail.runs.checkpoint import explain_restoring
 from longtail.training.launch import is_true_on_any_rank, launch
 from longtail.training.loop import Progress, check_finite
 from longtail.training.model import load_weights
@@ -157,8 +158,9 @@ def _train(
     epochs, every = config.train.epochs, config.machine.save_seconds
     saved = run.load_checkpoint(config)
     if saved:
-        _check_same_data(run, saved["data"], loop.data.digest)
-    done, spent, losses = loop.restore(saved)
+        _check_same_data(run, saved.get("data", ""), loop.data.digest)
+    with explain_restoring(run.folder):
+        done, spent, losses = loop.restore(saved)
     steps = epochs * loop.images // limit_batch_size(config, loop.data)
     if first and not done and config.train.warmup >= steps:
         log.warning(

@@ -6,7 +6,7 @@ Shapes: N test images, C classes, D features.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.ranking import average_precisions
 from longtail.methods.deconfound import ALPHAS
+from longtail.nn.background import exempt_logits
 from longtail.nn.heads import Head, NormalisedHead
 
 
@@ -25,19 +26,22 @@ class Scores:
     total: Tensor  # (N, C)
     indirect: Tensor | None  # (N, C)
     labels: Tensor  # (N,), or multi-hot (N, C)
+    background: tuple[int, ...] = ()
+    """Classes that keep their total effect (Eq. 9)."""
 
     def at(self, alpha: float) -> Tensor:
         """Logits (N, C) at `alpha`."""
         if self.indirect is None or alpha == 0:
             return self.total
-        return self.total - alpha * self.indirect
+        tde = self.total - alpha * self.indirect
+        return exempt_logits(self.total, tde, self.background) if self.background else tde
 
     def scaled(self, factor: float) -> "Scores":
         """Return the scores times `factor`."""
         if factor == 1:
             return self
         indirect = None if self.indirect is None else factor * self.indirect
-        return Scores(factor * self.total, indirect, self.labels)
+        return replace(self, total=factor * self.total, indirect=indirect)
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,12 @@ class Accuracy:
 
 
 @torch.no_grad()
-def score(head: Head, features: Tensor, labels: Tensor) -> Scores:
+def score(head: Head, features: Tensor, labels: Tensor, background: tuple[int, ...] = ()) -> Scores:
     """Compute both score matrices of `head` on `features` (N, D)."""
     head.eval()
     labels = labels.to(features.device)
     if isinstance(head, NormalisedHead):
-        return Scores(head.total(features), head.indirect(features), labels)
+        return Scores(head.total(features), head.indirect(features), labels, background)
     return Scores(head(features), None, labels)
 
 

@@ -27,6 +27,8 @@ ENOUGH = 20
 """Held-out images of a class, as a harmonic mean over the classes, that a free bias needs."""
 BIAS_DEVIATION = 1.0
 """Deviation of a free bias that the fit expects; a smaller one shrinks the biases more."""
+STARTING = 5_000
+"""Images that the scale is first fitted to, which is only a start."""
 SHARPEST = 30.0
 """Largest scale that the fit starts from, in deviations of the logits."""
 
@@ -46,6 +48,11 @@ class Calibration:
     def identity(classes: int, prior: Sequence[float] | None = None) -> "Calibration":
         """Return the calibration that leaves the softmax as it is."""
         return Calibration(1.0, (0.0,) * classes, tuple(prior or (1 / classes,) * classes))
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the probabilities are for a uniform class mix."""
+        return max(self.prior) - min(self.prior) < 1e-6 / len(self.prior)
 
     def apply(self, logits: Tensor) -> Tensor:
         """Return the logarithms (N, C) of the probabilities for the mix `prior`."""
@@ -126,7 +133,8 @@ def fit_calibration(logits: Tensor, labels: Tensor, counts: ClassCounts) -> Cali
         return weights @ losses + values[2:].square().sum() / (2 * BIAS_DEVIATION**2 * effective)
 
     start = torch.zeros(2 + classes * free, dtype=torch.double)
-    start[0] = min(fit_likelihood(z, labels).scale, SHARPEST)
+    step = -(-len(labels) // STARTING)
+    start[0] = min(fit_likelihood(z[::step], labels[::step]).scale, SHARPEST)
     values = _minimise(objective, start)
     bias = -values[1] * log_prior + (values[2:] if free else 0.0)
     scale = (values[0].clamp(min=0.0) / unit).item()

@@ -34,10 +34,15 @@ def find_quantiles(values: Tensor, weights: Tensor, levels: Sequence[float]) -> 
     counts as one more, infinite value, with the weight of one of the effective number of values.
     """
     order = values.argsort(stable=True)
+    return _find_in_order(values[order], weights[order], levels)
+
+
+def _find_in_order(values: Tensor, weights: Tensor, levels: Sequence[float]) -> Tensor:
+    """Return the quantiles (L,) of sorted `values` (N,)."""
     share = weights / weights.sum()
-    below = share[order].cumsum(0) / (1 + share.square().sum())
+    below = share.cumsum(0) / (1 + share.square().sum())
     wanted = torch.tensor(levels, dtype=below.dtype) - 1e-12
-    padded = torch.cat([values[order], values.new_full((1,), torch.inf)])
+    padded = torch.cat([values, values.new_full((1,), torch.inf)])
     return padded[torch.searchsorted(below, wanted)]
 
 
@@ -50,13 +55,14 @@ def fit_thresholds(log_probabilities: Tensor, labels: Tensor, levels: Sequence[f
         levels: probabilities with which a set holds the true class, above 0 and below 1.
     """
     scores, labels = _score_labels(log_probabilities, labels), labels.cpu().long()
-    classes = log_probabilities.shape[1]
+    order, classes = scores.argsort(stable=True), log_probabilities.shape[1]
+    scores, labels = scores[order], labels[order]
     every, counts = weigh_by_class(labels, classes), torch.bincount(labels, minlength=classes)
     quantiles = []
     for c, n in enumerate(counts.tolist()):
         own = n / (n + SHRINK)
         weights = (1 - own) * every + own * (labels == c) / max(n, 1)
-        quantiles.append(find_quantiles(scores, weights, levels))
+        quantiles.append(_find_in_order(scores, weights, levels))
     return torch.stack(quantiles, 1).neg().exp()
 
 

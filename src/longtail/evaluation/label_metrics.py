@@ -16,6 +16,7 @@ from torch import Tensor
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.accuracy import Accuracy, Scores, accuracy
+from longtail.evaluation.certainty import Certainty
 from longtail.evaluation.metrics import COVERAGE, Array, Interval, Metrics, Scored, Size, average
 from longtail.evaluation.ranking import DEFAULT, bootstrap_precisions, choose_thresholds
 
@@ -123,6 +124,7 @@ def measure_labels(
         weighted=average(per_class, seen),
         top5=None,
         intervals=_find_intervals(logits, labels, counts.splits),
+        certainty=Certainty(None, None),
         labels=truth,
         predictions=given,
         thresholds=thresholds,

@@ -18,6 +18,7 @@ from torch import Tensor
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
 from longtail.evaluation.accuracy import Accuracy, accuracy
+from longtail.evaluation.certainty import Certainty, measure_certainty
 from longtail.evaluation.slider import count_mistakes
 
 Array = NDArray[Any]
@@ -81,6 +82,8 @@ class Metrics:
     """Images whose class is among the five most probable; None for at most five classes."""
     intervals: Mapping[str, Interval | None]
     """Bootstrap intervals of overall, class_mean, the splits and top5."""
+    certainty: Certainty
+    """How far the probabilities can be trusted."""
     labels: Array = field(compare=False)
     """(N,) classes of the test images."""
     predictions: Array = field(compare=False)
@@ -146,6 +149,7 @@ class Metrics:
             "intervals": dict(self.intervals),
             "split_sizes": {name: size._asdict() for name, size in self.sizes.items()},
             "confusions": [confusion._asdict() for confusion in self.confusions],
+            **self.certainty.to_json(),
         }
 
     def tables(self) -> dict[str, Any]:
@@ -153,8 +157,17 @@ class Metrics:
         return {"classes": self.class_rows(), "confusion": self.confusion.tolist()}
 
 
-def measure(logits: Tensor, labels: Tensor, counts: ClassCounts, classes: Sequence[str]) -> Metrics:
-    """Compute all figures of `logits` (N, C) for images of the classes `labels` (N,)."""
+def measure(
+    logits: Tensor,
+    labels: Tensor,
+    counts: ClassCounts,
+    classes: Sequence[str],
+    trust: Mapping[str, Any] | None = None,
+) -> Metrics:
+    """Compute all figures of `logits` (N, C) for images of the classes `labels` (N,).
+
+    `trust` is what `describe_trust` measured on held-out images, if the model is calibrated.
+    """
     figures = accuracy(logits, labels, counts)
     top = rank_top(logits)
     predictions = top[:, 0].cpu().numpy()
@@ -189,6 +202,7 @@ def measure(logits: Tensor, labels: Tensor, counts: ClassCounts, classes: Sequen
             **bootstrap(hits, seen, counts.splits),
             "top5": bootstrap(top_hits, seen, {})["overall"] if has_top else None,
         },
+        certainty=measure_certainty(logits, labels, counts, trust),
         labels=target,
         predictions=predictions,
     )

@@ -61,21 +61,22 @@ def measure_reliability(
     weights = (
         weigh_by_class(labels, classes) if by_class else torch.full((n,), 1 / n, dtype=torch.double)
     )
-    p, truth = logs.exp(), torch.nn.functional.one_hot(labels, classes).double()  # (N, C)
+    p = logs.exp()
     confidence, predicted = p.max(1)
     right = (predicted == labels).double()
     width, mass = bin_by_width(confidence), bin_by_mass(confidence, weights)
     diagram = _fill_bins(width, confidence, right, weights)
     errors = torch.stack(
         [
-            calibration_error(bin_by_width(p[:, c]), p[:, c], truth[:, c], weights)
+            calibration_error(bin_by_width(p[:, c]), p[:, c], (labels == c).double(), weights)
             for c in range(classes)
         ]
     )  # (C,)
     splits = {"overall": tuple(range(classes)), **counts.splits}
+    true = logs.gather(1, labels[:, None]).squeeze(1)  # (N,)
     return Reliability(
-        nll=-(weights @ logs.gather(1, labels[:, None]).squeeze(1)).item(),
-        brier=(weights @ (p - truth).square().sum(1)).item(),
+        nll=-(weights @ true).item(),
+        brier=(weights @ (p.square().sum(1) - 2 * true.exp() + 1)).item(),
         ece=calibration_error(width, confidence, right, weights).item(),
         ece_mass=calibration_error(mass, confidence, right, weights).item(),
         classwise={s: errors[list(c)].mean().item() if c else None for s, c in splits.items()},

@@ -141,8 +141,8 @@ class Result(Generic[Details]):
     """What only a classifier, or only a detector, has."""
     cost: Cost
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    """A strength or a rule that held-out data chose, and all candidates; the name of a recipe.
-    Empty without these."""
+    """What held-out data chose or fitted: a strength or a rule with all candidates, and `trust`;
+    the name of a recipe. Empty without these."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.title}: {tables.describe_splits(self._splits)})"
@@ -206,7 +206,7 @@ KEYS = (
     *("per_class", "sweep", "mean_cos", "class_cos", "feature_norm", "weight_norm", "seconds"),
     *("capture_seconds", "replicas", "images", "images_per_second", "device", "options", "files"),
     *("train", "versions", "git", "class_mean", "macro", "weighted", "top5", "intervals"),
-    *("split_sizes", "confusions", "ranks"),
+    *("split_sizes", "confusions", "ranks", "reliability"),
 )
 """The keys of a classifier's result.json, in order; a detector's has some, followed by its own."""
 
@@ -270,10 +270,8 @@ def make_result(
 
     A known `mean_cos` saves the features of the training images.
     """
-    head = evaluation.head
-    metrics = evaluation.measure(alpha[0] or 0.0, data)
-    figures = metrics.accuracy
-    recipe = recipe_fields(config)
+    head, metrics = evaluation.head, evaluation.measure(alpha[0] or 0.0, data, chosen.get("trust"))
+    figures, recipe = metrics.accuracy, recipe_fields(config)
     return ClassifierResult(
         method=config.method,
         data=short_name(data.name),

@@ -5,9 +5,9 @@ Shapes: N images, D features.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -58,11 +58,14 @@ class Evaluation:
     scale: float = 1.0
     """Factor of the logits that a choice of the rule fitted to held-out images."""
 
-    def measure(self, alpha: float, data: Data) -> Metrics:
-        """Compute every figure of the evaluated part of `data` at `alpha`."""
+    def measure(self, alpha: float, data: Data, trust: Mapping[str, Any] | None) -> Metrics:
+        """Compute every figure of the evaluated part of `data` at `alpha`.
+
+        `trust` is what `describe_trust` measured on held-out images, if the model is calibrated.
+        """
         logits, labels = self.scores.at(alpha), self.scores.labels
         if not data.multi_label:
-            return measure(logits, labels, data.counts, data.classes)
+            return measure(logits, labels, data.counts, data.classes, trust)
         own = data.evaluated is data.val
         thresholds = Thresholds.choose(self.held_out, alpha, len(data.classes), own=own)
         return measure_labels(logits, labels, data.counts, data.classes, thresholds)
@@ -74,18 +77,25 @@ class Evaluation:
 
 
 def score_parts(
-    method: Method, head: Head, features: Features, data: Data, scale: float = 1.0
+    method: Method,
+    head: Head,
+    features: Features,
+    data: Data,
+    scale: float = 1.0,
+    background: tuple[int, ...] = (),
 ) -> Evaluation:
     """Apply the method's rule to `head`, and score `features` with the head that it returns.
 
     A normalised head gets the alpha of the method, which its saved state then holds. `scale` is
-    the factor of the logits that are shipped.
+    the factor of the logits that are shipped; classes in `background` keep their total effect.
     """
     head = _apply_rule(method, head, features, data)
     if isinstance(head, NormalisedHead):
         head.alpha = method.alpha or 0.0
-    scores = score(head, features.evaluated, data.evaluated.labels).scaled(scale)
-    held_out = score(head, *features.held_out).scaled(scale) if features.held_out else None
+    scores = score(head, features.evaluated, data.evaluated.labels, background).scaled(scale)
+    held_out = None
+    if features.held_out:
+        held_out = score(head, *features.held_out, background).scaled(scale)
     return Evaluation(head, features, scores, held_out, scale)
 
 
@@ -97,7 +107,8 @@ def score_flips(
     `mirrored` are the features (N, D) of the mirror images of the evaluated part.
     """
     plain = evaluation.scores
-    other = score(evaluation.head, mirrored, plain.labels).scaled(evaluation.scale)
+    head, background = evaluation.head, plain.background
+    other = score(head, mirrored, plain.labels, background).scaled(evaluation.scale)
     logits = (plain.at(alpha or 0.0) + other.at(alpha or 0.0)) / 2
     figures = accuracy(logits, plain.labels, counts)
     return {**figures.splits(), "class_mean": figures.class_mean}
@@ -123,7 +134,12 @@ Value = float | str
 
 
 def compete(
-    choice: Choice, method_at: Callable[[Value], Method], head: Head, features: Features, data: Data
+    choice: Choice,
+    method_at: Callable[[Value], Method],
+    head: Head,
+    features: Features,
+    data: Data,
+    background: tuple[int, ...] = (),
 ) -> dict[Value, Standing]:
     """Return the standing of every value of the grid on held-out data.
 
@@ -136,6 +152,7 @@ def compete(
         method = method_at(value)
         if scores is None or method.rule or scores.indirect is None:
             scores = _score_held_out(method, head, features, data)  # another alpha needs no other
+            scores = replace(scores, background=background)
         standings[value] = _rate(scores, method, data)
     return standings
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from longtail.core.names import count_noun, shorten
 from longtail.core.notebook import Cell, format_lines, html_table
+from longtail.evaluation import tables
 from longtail.evaluation.metrics import COVERAGE, Interval, Metrics
 
 SHOWN = 5
@@ -55,6 +56,36 @@ def confusion_table(metrics: Metrics, most: int = SHOWN) -> Table:
     return Table(["class", "taken for", "images", "of the class"], rows)
 
 
+def certainty_table(metrics: Metrics) -> Table:
+    """Show likelihood, Brier score and calibration errors, the errors in percent."""
+    certainty = metrics.certainty
+    found = {"softmax": certainty.softmax}
+    if certainty.answers:
+        found["calibrated"] = certainty.answers.reliability
+    rows = [
+        [
+            *(name, f"{one.nll:.3f}", f"{one.brier:.3f}", 100 * one.ece, 100 * one.ece_mass),
+            *(value and 100 * value for value in one.classwise.values()),
+        ]
+        for name, one in found.items()
+        if one is not None
+    ]
+    errors = ["ECE", "equal mass", "class-wise", *list(tables.SPLITS)[1:]]
+    return Table(["probability", "NLL", "Brier", *errors], rows)
+
+
+def describe_answers(metrics: Metrics) -> str:
+    """Say how accurate the answers of `predict` are; empty if they are those of the tables."""
+    answers = metrics.certainty.answers
+    if answers is None or not answers.changed:
+        return ""
+    figures = {**answers.accuracy.splits(), tables.CLASS_MEAN: answers.accuracy.class_mean}
+    return (
+        f"longtail predict answers with calibrated probabilities; {answers.changed:.1f} % of its "
+        f"answers differ\n  from the table's: {tables.describe_splits(figures)}"
+    )
+
+
 def describe_averages(metrics: Metrics) -> str:
     """Say what the averages count as 0 or leave out; empty if there is nothing to say."""
     if metrics.sizes["overall"].classes == 1:
@@ -67,7 +98,7 @@ def describe_averages(metrics: Metrics) -> str:
 
 
 def to_text(metrics: Metrics, title: str, choice: str = "") -> str:
-    """Show all three tables as text, and how alpha or a rule was chosen."""
+    """Show all tables as text, and how alpha or a rule was chosen."""
     lines = [title, *format_lines(*split_table(metrics)), ""]
     lines += format_lines(*average_table(metrics))
     lines += filter(None, [describe_averages(metrics), *metrics.notes])
@@ -75,11 +106,13 @@ def to_text(metrics: Metrics, title: str, choice: str = "") -> str:
         header, rows = confusion_table(metrics)
         shown = [[shorten(c, WIDEST) if isinstance(c, str) else c for c in row] for row in rows]
         lines += ["", *format_lines(header, shown)]
-    return "\n".join([*lines, *filter(None, [choice])])
+    if metrics.certainty.softmax:
+        lines += ["", *format_lines(*certainty_table(metrics))]
+    return "\n".join([*lines, *filter(None, [describe_answers(metrics), choice])])
 
 
 def to_html(metrics: Metrics, title: str, choice: str = "") -> str:
-    """Show all three tables as HTML."""
+    """Show all tables as HTML."""
     averages = filter(
         None, ["averages over the classes", describe_averages(metrics), *metrics.notes]
     )
@@ -87,6 +120,9 @@ def to_html(metrics: Metrics, title: str, choice: str = "") -> str:
     titles["; ".join(averages)] = average_table
     if metrics.confusions:
         titles["most frequent confusions"] = confusion_table
+    if metrics.certainty.softmax:
+        parts = ["calibration errors in percent", describe_answers(metrics)]
+        titles["; ".join(filter(None, parts))] = certainty_table
     return "".join(html_table(*make(metrics), text) for text, make in titles.items())
 
 

@@ -122,7 +122,13 @@ def backbone_and_weight(model: Model) -> Iterable[nn.Parameter]:
 
 
 def compute_centroids(features: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Return the mean feature (C, D) of each class; zero for a class without images."""
+    """Return the mean feature (C, D) of each class; zero for a class without images.
+
+    `labels` are (N,), or multi-hot (N, C).
+    """
+    if labels.ndim == 2:
+        hot = labels.to(features)
+        return hot.T @ features / hot.sum(0).clamp(min=1)[:, None]
     total = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
     return total / torch.bincount(labels, minlength=classes).clamp(min=1)[:, None]
 

@@ -14,6 +14,7 @@ from longtail.evaluation import tables
 from longtail.evaluation.alpha import RULES, describe_choice
 from longtail.evaluation.slider import POSITIONS
 from longtail.reporting import sections
+from longtail.reporting.certainty_section import render_certainty
 from longtail.reporting.content import collect_content
 from longtail.reporting.evaluated import EvaluatedRun, group_runs, open_runs
 from longtail.reporting.finding import find_best, state_finding
@@ -47,6 +48,7 @@ def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
         rows=sections.tabulate_splits(results, columns),
         averages_header=averages_header,
         averages=averages,
+        certainty=render_certainty(groups, best),
         unequal=tables.list_differences(results),
         several_seeds=len(groups) < len(evaluated),
         splits=tables.SPLITS[1:],

@@ -19,6 +19,7 @@ from longtail.evaluation import scoring
 from longtail.evaluation.alpha import log_no_gain
 from longtail.evaluation.scoring import Features, Standing, Value
 from longtail.methods.base import Choice, Method
+from longtail.nn.background import find_background
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import Run
 from longtail.runs.packing import on_cuda
@@ -34,6 +35,15 @@ TUNING_FRACTION = 0.2
 
 
 @dataclass(frozen=True)
+class Tuned:
+    """A training on a part of the training images, of which the rest is held out."""
+
+    trainer: Trainer
+    features: Features
+    data: Data
+
+
+@dataclass(frozen=True)
 class Decision:
     """The method that a job predicts with, and how it was chosen."""
 
@@ -46,6 +56,8 @@ class Decision:
     """The open option with its value, and the standing of every candidate, for the result."""
     scale: float = 1.0
     """Factor of the logits under which the held-out part has the likelihood of the winner."""
+    tuned: Tuned | None = None
+    """The tuning run of the method that won; None if none was needed."""
 
 
 def decide(
@@ -84,25 +96,28 @@ def decide(
         trainer = train(job, "tuning", tuning)
         features = scoring.extract_parts(tuning, trainer.features)
     head = trainer.model.head
-    standings = scoring.compete(choice, job.with_choice, head, features, tuning)
+    background = find_background(job.config.background, data.classes)
+    standings = scoring.compete(choice, job.with_choice, head, features, tuning, background)
     rivals = {name: _as_rival(job, name) for name in choice.rivals}
-    trainers = {}
+    tuned: dict[Value, Tuned] = {}
     for name, rival in rivals.items():
         folder = f"rivals/{name}" if own else f"tuning/rivals/{name}"
-        trainers[name] = trainer = train(rival, folder, tuning)
-        parts = scoring.extract_parts(tuning, trainer.features)
-        standings[name] = scoring.rate_method(rival.method, trainer.model.head, parts, tuning)
+        trained = train(rival, folder, tuning)
+        parts = scoring.extract_parts(tuning, trained.features)
+        tuned[name] = Tuned(trained, parts, tuning)
+        standings[name] = scoring.rate_method(rival.method, trained.model.head, parts, tuning)
     value = scoring.find_best(standings)
     winner = replica
     if value in rivals:
         name = str(value)
-        winner = trainers[name] if own else train(rivals[name], f"rivals/{name}", data)
+        winner = tuned[name].trainer if own else train(rivals[name], f"rivals/{name}", data)
     if choice.option == "alpha" and value == 0 and replica.fabric.global_rank == 0:
         log_no_gain(images)
     chosen, scale = _describe(choice.option, value, standings), 1.0
     if choice.option == "rule":  # other choices leave the scale that the head was trained with
         chosen["logit_scale"] = scale = standings[value].fit.usable_scale
-    return Decision(job.with_choice(value), "held-out likelihood", winner, chosen, scale)
+    part = None if own else tuned.get(value, Tuned(trainer, features, tuning))
+    return Decision(job.with_choice(value), "held-out likelihood", winner, chosen, scale, part)
 
 
 def _hold_out(data: Data, shared: Shared) -> Data:

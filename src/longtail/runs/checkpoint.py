@@ -5,7 +5,8 @@ The checkpoint before the last one is kept, and is used if the last one is damag
 
 import io
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,24 @@ def read_checkpoint(folder: Path) -> dict[str, Any] | None:
     return None
 
 
+@contextmanager
+def explain_restoring(folder: Path) -> Iterator[None]:
+    """Name the run in errors about a checkpoint that is readable and does not fit the training."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        reason = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"the training cannot go on from {folder}/{LAST} ({reason}): copy it again, or start "
+            "again with --overwrite"
+        ) from error
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Read one checkpoint."""
     try:
         content: dict[str, Any] = torch.load(verify(path), map_location="cpu", weights_only=True)
-        version = content["format"]
+        version, _ = content["format"], content["epoch"]
     except UserError:
         raise
     except Exception as error:

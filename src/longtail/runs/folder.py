@@ -2,8 +2,8 @@
 
 It holds config.yaml, env.json, metrics.jsonl, last.pt, previous.pt, model.safetensors, model.json,
 result.json, per_class.csv, predictions.parquet, sweep.csv, slider.json, examples.parquet if it was
-evaluated on images, and head.safetensors if a post-hoc rule made a head. Its manifest.json records
-their hashes, against which they are verified when they are read.
+evaluated on images, class_means.safetensors, and head.safetensors if a post-hoc rule made a head.
+Its manifest.json records their hashes, against which they are verified when they are read.
 """
 
 import json
@@ -30,14 +30,14 @@ from longtail.evaluation.predictions import NAME, read_table
 from longtail.runs.checkpoint import read_checkpoint, write_checkpoint
 from longtail.runs.places import explain_missing, make_absolute, map_paths, resolve
 from longtail.runs.repairs import explain_repair
-from longtail.runs.store import CONFIG, ENVIRONMENT, METRICS, RunFiles
+from longtail.runs.store import CLASS_MEANS, CONFIG, ENVIRONMENT, METRICS, RunFiles
 
 logger = logging.getLogger(__name__)
 
 FILES = (
     *("result.json", "per_class.csv", "sweep.csv", "slider.json", "report.html"),
     *("predictions.parquet", "examples.parquet"),
-    *("model.safetensors", "model.json", "head.safetensors"),
+    *("model.safetensors", "model.json", "head.safetensors", CLASS_MEANS),
     *("previous.pt", "last.pt", METRICS, CONFIG, ENVIRONMENT, MANIFEST),
 )
 """Every file that a run writes and that replacing it removes; a tuning run lies in `tuning`,

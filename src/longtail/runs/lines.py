@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from longtail.core.plain import parse_json
+from longtail.core.plain import fits, parse_json
 
 CHECK = re.compile(r', "check": "([0-9a-f]{16})"\}$')
 
@@ -40,7 +40,7 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
         if check and check[1] != _hash(plain):
             raise ValueError("a line has another checksum")
         record = parse_json(plain, "a line")
-        if not isinstance(record, dict):
-            raise ValueError("a line is not a record")
+        if not isinstance(record, dict) or not fits(record.get("epoch"), int):
+            raise ValueError("a line is not the record of an epoch")
         records.append(record)
     return records

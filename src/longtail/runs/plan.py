@@ -16,6 +16,7 @@ from longtail.core.options import TO_ONE, with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.methods.base import Method
+from longtail.nn.background import find_background, no_background_error
 from longtail.nn.published import describe_inputs
 from longtail.nn.weights import identify
 from longtail.runs.folder import Run
@@ -55,7 +56,8 @@ class Job:
         del tree["weights"]
         if self.config.weights:
             tree["weights"] = self.weights_id  # wherever the file lies
-        for place in ("machine", "files", "data", "adaptive", "recipe_name", "flips"):
+        post_hoc = ("flips", "background")
+        for place in ("machine", "files", "data", "adaptive", "recipe_name", *post_hoc):
             del tree[place]
         if (ranks := count_ranks(self.config.machine)) > 1:  # each has batch statistics of its own
             tree["ranks"] = ranks
@@ -83,7 +85,7 @@ class Job:
     def load_checkpoint(self, data: Data) -> dict[str, Any] | None:
         """Load the run's checkpoint, if it has one; refuse one that was trained on other data."""
         saved = self.run.load_checkpoint(self.config)
-        if saved and saved["data"] != data.identity:
+        if saved and saved.get("data") != data.identity:
             raise self._other_data_error(data)
         return saved
 
@@ -106,6 +108,12 @@ class Job:
             raise UserError(
                 f"--mixup and --cutmix mix images, and {data.name} has none: leave both at 0"
             )
+        if self.config.background:
+            find_background(self.config.background, data.classes)
+            choice = self.method.choice
+            has_alpha = choice.option == "alpha" if choice else self.method.alpha is not None
+            if self.method.rule or not has_alpha:
+                raise no_background_error(self.config.background, self.config.method)
         if self.run.finished and not overwrite:
             result = self.run.result
             same_test = data.is_evaluated_on(result["evaluated_sha256"])
@@ -118,6 +126,8 @@ class Job:
         if self.method.multi_label is data.multi_label:
             if data.multi_label and self.config.train.donors == "class":
                 raise UserError("--donors class needs images of one label each: leave it out")
+            if data.multi_label and self.config.background:
+                raise UserError("--background needs images of one label each: leave it out")
             return
         if data.multi_label:
             raise UserError(

@@ -26,11 +26,14 @@ from longtail.evaluation.predictions import (
 )
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
+from longtail.nn.background import find_background
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.auto import decide
 from longtail.runs.folder import Run
+from longtail.runs.held_out import compute_class_means, fit_trust
 from longtail.runs.packing import on_cuda
 from longtail.runs.plan import DataOf, Job
+from longtail.runs.store import CLASS_MEANS
 from longtail.runs.train import FinishedTraining
 from longtail.training.loop import Progress
 from longtail.training.model import Blueprint
@@ -64,9 +67,14 @@ def evaluate_training(
         if winner is not replica:
             features = scoring.extract_parts(data, winner.features)
         trained = winner.model.head
-        evaluation = scoring.score_parts(method, trained, features, data, decision.scale)
+        background = find_background(job.config.background, data.classes)
+        evaluation = scoring.score_parts(
+            method, trained, features, data, decision.scale, background
+        )
         alpha = method.alpha or 0.0 if isinstance(evaluation.head, NormalisedHead) else None
         chosen = dict(decision.chosen)
+        if background:
+            chosen["background"] = job.config.background
         if job.config.flips:
             mirrored = winner.mirrored_features(data.evaluated)
             chosen["flips"] = scoring.score_flips(evaluation, mirrored, alpha, data.counts)
@@ -81,6 +89,9 @@ def evaluate_training(
             replicas=len(training.replicas),
             ranks=fabric.world_size,
         )
+        means = compute_class_means(features, data)
+        trust = fit_trust(decision, evaluation, means, data)
+        chosen |= {} if trust is None else {"trust": trust}
         choice = (alpha, decision.rule)
         result = results.make_result(job.config, data, evaluation, choice, cost, chosen)
         if fabric.global_rank == 0:
@@ -90,6 +101,7 @@ def evaluate_training(
             shipped = evaluation.shipped
             if method.rule is not None or not isinstance(shipped, type(trained)):
                 job.run.save_model(shipped.state_dict(), "head.safetensors")
+            job.run.save_model({"class_means": means.cpu()}, CLASS_MEANS)
             blueprint = Blueprint.of(job.config, shipped, data)
             job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
             slider = None

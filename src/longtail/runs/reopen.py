@@ -22,12 +22,14 @@ from longtail.evaluation.alpha import GRID, choose_alpha
 from longtail.evaluation.result import ClassifierCost, ClassifierResult, make_result
 from longtail.evaluation.scoring import (
     Evaluation,
+    Features,
     choose_label_free,
     extract_parts,
     score_flips,
     score_parts,
 )
 from longtail.methods.base import Auto, Method, Model
+from longtail.nn.background import find_background
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.nn.preprocess import Preprocess
 from longtail.runs.folder import Run
@@ -56,6 +58,8 @@ class OpenRun:
     model: Model
     preprocess: Preprocess
     fabric: Fabric
+    background: str | None = None
+    """Class that keeps its total effect instead of the run's own, if any; empty for none."""
 
     def features(self, split: Split) -> Tensor:
         """Extract features (N, D) of images, which are prepared as the training images were."""
@@ -72,9 +76,14 @@ class OpenRun:
     @cached_property
     def evaluation(self) -> Evaluation:
         """Features and scores of every part of its data, with the head at the run's own alpha."""
-        features = extract_parts(self.data, self.features)
+        return self.score(extract_parts(self.data, self.features))
+
+    def score(self, features: Features) -> Evaluation:
+        """Score `features` of every part, which another run of the same training may share."""
+        name = self.job.config.background if self.background is None else self.background
+        background = find_background(name, self.data.classes)
         evaluation = score_parts(
-            self.method, self.model.head, features, self.data, self._logit_scale
+            self.method, self.model.head, features, self.data, self._logit_scale, background
         )
         self._set_alpha(evaluation.head)
         return evaluation
@@ -204,7 +213,11 @@ def _may_be_own(run: Run, data: Any) -> bool:
 
 
 def evaluate_own(
-    run: Run | Path | str, alpha: Auto | None = None, *, data: OwnData = None
+    run: Run | Path | str,
+    alpha: Auto | None = None,
+    *,
+    data: OwnData = None,
+    background: str | None = None,
 ) -> ClassifierResult:
     """Evaluate a finished run on its own data at `alpha`; nothing is written.
 
@@ -213,9 +226,12 @@ def evaluate_own(
         alpha: a number; `auto` to choose it on held-out data that is not the evaluated part, or
             by the label-free rule without any; None for the run's own.
         data: its data, if you made that yourself, or the place that it was moved to.
+        background: class that keeps its total effect (Eq. 9); the run's own by default.
     """
-    opened = reopen(run, data)
+    opened = replace(reopen(run, data), background=background)
     stored = opened.job.run.result
+    if background:
+        _check_has_alpha(opened)
     if alpha is None:
         choice = (stored["alpha"], stored["alpha_rule"])
     else:
@@ -223,7 +239,11 @@ def evaluate_own(
         choice = _choose_alpha(opened) if alpha == "auto" else (alpha, "given")
     cost = ClassifierCost.from_json(stored)
     kept = ["logit_scale"] + (["rule", "strength", "candidates"] if alpha is None else [])
+    exempt = stored.get("background", "") if background is None else background
+    if alpha is None and exempt == stored.get("background", ""):
+        kept.append("trust")
     chosen = {key: stored[key] for key in kept if key in stored}
+    chosen |= {"background": exempt} if exempt else {}
     if opened.job.config.flips:
         mirrored = opened.mirrored_features(opened.data.evaluated)
         chosen["flips"] = score_flips(opened.evaluation, mirrored, choice[0], opened.data.counts)

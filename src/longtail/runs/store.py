@@ -25,6 +25,8 @@ from longtail.runs.repairs import explain_evaluation, explain_repair
 logger = logging.getLogger(__name__)
 
 CONFIG, ENVIRONMENT, METRICS = "config.yaml", "env.json", "metrics.jsonl"
+CLASS_MEANS = "class_means.safetensors"
+"""File with the tensor `class_means` (C, D), the mean training feature of each class."""
 
 
 class RunFiles:
@@ -35,7 +37,7 @@ class RunFiles:
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
-        self._records: list[dict[str, Any]] | None = None
+        self._lines: dict[int, str] | None = None  # of metrics.jsonl, by epoch
 
     def check_is_run(self) -> None:
         """Refuse a folder that no training has begun, and name the runs below it."""
@@ -165,17 +167,19 @@ class RunFiles:
 
     def append_metrics(self, record: Mapping[str, Any], *, epoch: int) -> None:
         """Add the record of `epoch`; drop later ones, which a resumed run trains again."""
-        if self._records is None:
-            self._records = [old for old in self.metrics if old["epoch"] < epoch]
+        if self._lines is None:
+            known = [old for old in self.metrics if old["epoch"] < epoch]
+            self._lines = {old["epoch"]: format_lines([old]) for old in known}
             forget(self.folder / METRICS)  # its lines have checksums of their own
-            if (found := len(self._records)) < epoch:
+            if (found := len(self._lines)) < epoch:
                 logger.warning(
                     "%s lacks %d of %s: the curve of the loss has a gap",
                     *(self.folder / METRICS, epoch - found, count_noun(epoch, "epoch")),
                 )
-        self._records = [*(old for old in self._records if old["epoch"] < epoch), dict(record)]
+        self._lines = {old: line for old, line in self._lines.items() if old < epoch}
+        self._lines[epoch] = format_lines([record])
         with replace_atomically(self.folder / METRICS, durable=False) as path:
-            path.write_text(format_lines(self._records), encoding="utf-8")
+            path.write_text("".join(self._lines.values()), encoding="utf-8")
 
     def write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Replace metrics.jsonl."""

@@ -15,6 +15,7 @@ from longtail.core.interrupt import defer_interrupt
 from longtail.data.base import Data
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation.result import own_seconds
+from longtail.runs.checkpoint import explain_restoring
 from longtail.runs.packing import find_trained_run, on_cuda
 from longtail.runs.plan import DataOf, Job
 from longtail.training.batches import Batches, FeatureBatches, identify_batches, place
@@ -138,9 +139,10 @@ def _restore(
     done = Checkpoint()
     for job, replica in zip(jobs, replicas, strict=True):
         if saved := job.load_checkpoint(replica.data):
-            seconds = done.seconds + saved["seconds"]
-            done = Checkpoint(saved["epoch"], seconds, saved["capture_seconds"])
-            replica.load_state_dict(saved["replica"])
+            with explain_restoring(job.run.folder):
+                seconds = done.seconds + saved["seconds"]
+                done = Checkpoint(saved["epoch"], seconds, saved["capture_seconds"])
+                replica.load_state_dict(saved["replica"])
         elif trained := find_trained_run(job, replica.data, others):
             run = trained.run
             done = Checkpoint(trained.epochs, done.seconds + own_seconds(run.result))

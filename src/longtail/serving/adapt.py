@@ -212,10 +212,13 @@ def _read_prior(path: Path) -> dict[str, float]:
 def _set_mix(served: ServedModel, trust: Trust, target: Tensor, images: int) -> ServedModel:
     """Return the model with calibration and `target` (C,) in its head."""
     source = f"the class mix of {images:,} images" if images else "a given class mix"
-    head = trust.calibration.for_prior(target).fold(served.head)
+    calibration = trust.calibration.for_prior(target)
+    # a background class needs both effects of its head, so the calibration stays beside it
+    head = served.head if served.exempt else calibration.fold(served.head)
+    known = replace(trust, calibration=calibration) if served.exempt else trust.folded(target)
     about = replace(
         served.about,
-        trust=trust.folded(target).to_json(),
+        trust=known.to_json(),
         metrics={},  # they were measured with the former head
         training={**served.about.training, "adapted_to": source},
     )

@@ -114,11 +114,19 @@ def _describe_accuracy(about: ModelDescription) -> str:
     cells = ["-" if metrics.get(name) is None else f"{metrics[name]:.1f}" for name in shown]
     at = ", at the last epoch" if "epochs" in about.training else ""
     at += "" if metrics.get("alpha") is None else f", at alpha {metrics['alpha']:g}"
+    rows = [cells]
+    if answers := metrics.get("answers"):
+        rows.append(["-" if answers[n] is None else f"{answers[n]:.1f}" for n in shown])
     text = (
-        f"{tables.markdown([name.replace('_', ' ') for name in shown], [cells])}\n"
+        f"{tables.markdown([name.replace('_', ' ') for name in shown], rows)}\n"
         f"{_name_measure(about)} in percent on the {part} part{at}. Many, medium and few are "
         "classes with more than 100, 20 to 100 and fewer than 20 training images."
     )
+    if answers:
+        text += (
+            "\nThe second row is for the most probable class, which `predict` returns; the first "
+            "for the largest logit."
+        )
     if about.alpha != metrics.get("alpha"):
         text += f"\nIt was not evaluated at the alpha of this file, {about.alpha:g}."
     return text

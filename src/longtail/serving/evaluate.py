@@ -47,6 +47,7 @@ def evaluate(
     alpha: Auto | None = None,
     *,
     root: Path | str | None = None,
+    background: str | None = None,
 ) -> ClassifierResult | ModelEvaluation:
     """Evaluate a model on labelled data; nothing is written.
 
@@ -62,6 +63,7 @@ def evaluate(
         alpha: a number, or None for the model's own. For a run on its own data also `auto`: chosen
             on held-out data that is not the evaluated part, or by the label-free rule without any.
         root: folder that the paths of a table or list are relative to, if it is not its own.
+        background: class that keeps its total effect (Eq. 9); the model's own by default.
 
     Raises:
         UserError: if the data has no class of the model, or is none that the model takes.
@@ -72,14 +74,16 @@ def evaluate(
         alpha = check_alpha(alpha)
     run = _find_run(model)
     if run and data is None:
-        return evaluate_own(run, alpha)
+        return evaluate_own(run, alpha, background=background)
     if run and data is not None and (own := find_own_data(run, data)) is not None:
-        return evaluate_own(run, alpha, data=own)
+        return evaluate_own(run, alpha, data=own, background=background)
     predictor = model if isinstance(model, Predictor) else load_model(run or model)
     if data is None:
         raise UserError(f"{model} does not hold the data it was trained on: pass data, or --data")
     if alpha == "auto":
         raise UserError("alpha auto needs the run's own data: pass a number, or leave alpha out")
+    if background is not None:
+        predictor = predictor.with_background(background)
     if alpha is not None:
         predictor = copy(predictor)  # the caller's keeps its alpha
         predictor.alpha = alpha
@@ -175,12 +179,13 @@ def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> Mode
     logits, unreadable = _compute_logits(predictor, known)
     labels = [numbers[names[row]] for place, row in enumerate(kept) if place not in unreadable]
     counts = ClassCounts(predictor.about.counts)
+    trust = predictor.about.trust if predictor.trust else None
     evaluation = ModelEvaluation(
         model=name,
         data=short_name(part.name),
         evaluated_on=part.evaluated_on,
         alpha=predictor.alpha,
-        metrics=measure(logits, torch.tensor(labels), counts, predictor.classes),
+        metrics=measure(logits, torch.tensor(labels), counts, predictor.classes, trust),
         unknown=unknown,
         unreadable={known.part.describe(place): why for place, why in unreadable.items()}
         | dict.fromkeys(part.missing, "it does not exist"),

@@ -91,6 +91,11 @@ def extend(
     require_one_label(predictor.about, "extend")
     _check_names(classes, predictor.classes)
     served = predictor.model
+    if served.exempt:
+        raise UserError(
+            f"the class '{served.about.background}' keeps its total effect as background, and a "
+            "new class has none: extend the run without --background"
+        )
     direction = _find_direction(served)
     if refine and served.class_means is None:
         raise _no_means_error("refining the head")

@@ -19,15 +19,15 @@ from longtail.evaluation import tables
 from longtail.evaluation.ranking import DEFAULT
 from longtail.evaluation.stored import check_result
 from longtail.methods.base import Model
+from longtail.nn.background import exempt_logits, find_background, no_background_error
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.runs.folder import Run
+from longtail.runs.store import CLASS_MEANS
 from longtail.training.model import Blueprint, describe_head
 
 FORMAT = 1
 TRAINING = ("method", "data", "ratio", "seed", "epochs", "training_id", "subset_sha256", "held_out")
 """Fields of a run's result that describe the training of its model."""
-CLASS_MEANS = "class_means.safetensors"
-"""File of a run with the tensor `class_means` (C, D), the mean training feature of each class."""
 
 NEEDED = (*TRAINING, *tables.SPLITS, "alpha", "counts", "evaluated_on", "per_class", "sweep")
 """Fields of a run's result that the description of its model holds."""
@@ -56,6 +56,8 @@ class ModelDescription:
     """What `describe_trust` measured on held-out images; None without any."""
     thresholds: tuple[float, ...] | None = None
     """Probability of each label from which on an image has it; None if each image has one label."""
+    background: str = ""
+    """Class that keeps its total effect (Eq. 9); empty for none."""
 
     @property
     def preprocessing(self) -> str:
@@ -106,10 +108,11 @@ class ModelDescription:
                 version=str(tree["version"]),
                 trust=tree.get("trust"),  # absent in older files
                 thresholds=_read_thresholds(tree),
+                background=str(tree.get("background", "")),
             )
         except UserError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise UserError(
                 f"{source} was not written by longtail export, or is damaged "
                 f"({type(error).__name__}: {error})"
@@ -128,18 +131,26 @@ class ServedModel(nn.Module):
         super().__init__()
         self.backbone, self.head, self.about = model.backbone, model.head, about
         self.register_buffer("class_means", class_means)
+        self.exempt = find_background(about.background, about.classes)
+        if self.exempt and not isinstance(self.head, NormalisedHead):
+            raise no_background_error(about.background, str(about.training.get("method")))
         self._set_alpha()
         self.preprocess = about.blueprint.preprocess()
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: Tensor, alpha: Tensor | None = None) -> Tensor:
         """Return logits (B, classes), at `alpha` () or else at the head's own."""
-        features = self.extract(inputs)
-        if alpha is None:
+        return self.classify(self.extract(inputs), alpha)
+
+    def classify(self, features: Tensor, alpha: Tensor | None = None) -> Tensor:
+        """Return logits (B, classes) of features (B, D), as `forward` does."""
+        if alpha is None and not self.exempt:
             output: Tensor = self.head(features)
             return output
         assert isinstance(self.head, NormalisedHead)
-        return self.head.total(features) - alpha * self.head.indirect(features)
+        total, strength = self.head.total(features), self.head.alpha if alpha is None else alpha
+        tde = total - strength * self.head.indirect(features)
+        return exempt_logits(total, tde, self.exempt) if self.exempt else tde
 
     def extract(self, inputs: Tensor) -> Tensor:
         """Return features (B, D) of raw inputs."""
@@ -152,15 +163,29 @@ class ServedModel(nn.Module):
 
     def fold(self, alpha: float | None = None) -> "ServedModel":
         """Return this model with `alpha`, or else its own, folded into the weights of its head."""
+        if not self.about.dial and alpha is not None and alpha != self.about.alpha:
+            raise fixed_alpha_error(self.about)
         if not isinstance(self.head, NormalisedHead):
-            if alpha is not None and alpha != self.about.alpha:
-                raise fixed_alpha_error(self.about)
             return self
         alpha = check_alpha((self.about.alpha or 0.0) if alpha is None else alpha)
         metrics = _metrics_at(alpha, self.about.metrics)
         metrics.pop("sweep", None)  # alpha is fixed now
         about = replace(self._about_at(alpha), dial=False, metrics=metrics)
+        if self.exempt:  # Eq. 9 needs both effects
+            return ServedModel(Model(self.backbone, self._copy_head()), about, self.class_means)
         return self.with_head(self.head.folded(alpha), about)
+
+    def with_background(self, name: str) -> "ServedModel":
+        """Return this model with another class, or none, that keeps its total effect."""
+        if name == self.about.background:
+            return self
+        if not self.about.dial:
+            raise fixed_alpha_error(self.about)
+        about = replace(self.about, background=name, trust=None, metrics={})
+        return ServedModel(Model(self.backbone, self._copy_head()), about, self.class_means)
+
+    def _copy_head(self) -> Head:
+        return copy.deepcopy(self.head)  # whose alpha the copy sets
 
     def with_head(
         self, head: Head, about: ModelDescription, class_means: Tensor | None = None
@@ -176,7 +201,7 @@ class ServedModel(nn.Module):
     def with_alpha(self, alpha: float) -> "ServedModel":
         """Return this model with another default of its adjustable alpha."""
         about = replace(self._about_at(alpha), metrics=_metrics_at(alpha, self.about.metrics))
-        return ServedModel(Model(self.backbone, copy.deepcopy(self.head)), about, self.class_means)
+        return ServedModel(Model(self.backbone, self._copy_head()), about, self.class_means)
 
     def _about_at(self, alpha: float) -> ModelDescription:
         """Return the description at `alpha`; trust was measured at the model's own alpha only."""
@@ -201,8 +226,8 @@ class ServedModel(nn.Module):
         means = weights.get("class_means")
         if means is not None and means.shape != (outputs, model.head.dim):
             raise UserError(
-                f"{source} holds class means {tuple(means.shape)}, but its head is "
-                f"({outputs}, {model.head.dim})"
+                f"{source} holds weights of another model than it describes: class means "
+                f"{tuple(means.shape)}, and a head of {(outputs, model.head.dim)}"
             )
         served = ServedModel(model, about, means)
         # not every format keeps a head's extra state, which the description already set
@@ -251,12 +276,14 @@ def read_run(run: Run | Path | str) -> ServedModel:
             "alpha": result["alpha"],
             **{name: result[name] for name in tables.SPLITS},
             "class_mean": tables.class_mean(result["per_class"]),
+            **({"answers": _pick_splits(result["answers"])} if "answers" in result else {}),
             "sweep": result["sweep"],
         },
         training={name: result[name] for name in TRAINING},
         version=versions()["longtail"],
         trust=result.get("trust"),
         thresholds=_read_thresholds(result),
+        background=result.get("background", ""),
     )
     return ServedModel.load(about, weights, f"{run.folder}/model.safetensors")
 
@@ -286,7 +313,14 @@ def _read_thresholds(tree: Mapping[str, Any]) -> tuple[float, ...] | None:
     return None if values is None else tuple(map(float, values))
 
 
+def _pick_splits(answers: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: answers[name] for name in (*tables.SPLITS, "class_mean")}
+
+
 def _metrics_at(alpha: float, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the accuracies at `alpha` if the run's sweep has them, else those of the run."""
-    point = metrics.get("sweep", {}).get(f"{alpha:g}") if alpha != metrics.get("alpha") else None
-    return {**metrics, **point, "alpha": alpha} if point else dict(metrics)
+    if alpha == metrics.get("alpha"):
+        return dict(metrics)
+    kept = {name: value for name, value in metrics.items() if name != "answers"}
+    point = metrics.get("sweep", {}).get(f"{alpha:g}")
+    return {**kept, **point, "alpha": alpha} if point else kept

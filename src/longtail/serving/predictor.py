@@ -94,6 +94,15 @@ class Predictor:
             raise fixed_alpha_error(self.about)
         self._alpha = check_alpha(value)
 
+    def with_background(self, name: str) -> "Predictor":
+        """Return this model with a class that keeps its total effect (Eq. 9); empty for none."""
+        if name == self.about.background:
+            return self
+        model = self.model.with_background(name)
+        other = Predictor(model.about, TorchNetwork(model))
+        other._alpha = self._alpha
+        return other
+
     def logits(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         """Return logits (N, classes) of uint8 images (N, C, H, W), or of embeddings (N, D)."""
         return self.examine(inputs)[0]
@@ -284,7 +293,7 @@ class TorchNetwork:
             self._folded = self.model.fold(alpha).to(self.device)
         features, means = self._folded.extract(inputs.to(self.device)), self.model.class_means
         distance = None if means is None else measure_distance(features, means).cpu()
-        return self._folded.head(features).cpu(), distance
+        return self._folded.classify(features).cpu(), distance
 
     @torch.no_grad()
     def extract(self, inputs: Tensor) -> Tensor:

@@ -114,6 +114,12 @@ class OnnxNetwork:
         feed = dict(zip(self.names, values, strict=False))  # alpha only if it is an input
         return torch.from_numpy(self.session.run(None, feed)[0])
 
+    def find_probabilities(self, inputs: Tensor) -> Tensor:
+        """Return the second output (B, classes) of a graph without an alpha."""
+        return torch.from_numpy(
+            self.session.run(["probabilities"], {self.names[0]: inputs.numpy()})[0]
+        )
+
 
 def require_packages(*packages: str) -> None:
     """Raise an error if a package of the extra `onnx` is not installed."""

@@ -21,6 +21,7 @@ from longtail.core.names import make_file_name
 from longtail.core.seals import BLANK, KEY, seal
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.folder import FILES, Run
+from longtail.serving.calibrated import CalibratedModel
 from longtail.serving.card import render_card
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
 from longtail.serving.read import (
@@ -53,6 +54,7 @@ def export(
     *,
     alpha: float | None = None,
     alpha_input: bool = False,
+    background: str | None = None,
 ) -> Path:
     """Write the model of a finished run to one file, with a model card beside it.
 
@@ -62,6 +64,7 @@ def export(
         out: the file; METHOD with the format's suffix, in the current folder, by default.
         alpha: alpha to fold into the weights; the run's own by default.
         alpha_input: keep alpha as a second input of the graph instead.
+        background: class that keeps its total effect (Eq. 9); the run's own by default.
 
     Raises:
         UserError: if there is no model to export, or the file would differ from the run's model.
@@ -75,6 +78,8 @@ def export(
             "--alpha folds it in and --alpha-input keeps it adjustable: pass one of them"
         )
     trained = read_folder(run.folder if isinstance(run, Run) else Path(run))
+    if background is not None:
+        trained = trained.with_background(background)
     if alpha_input and not trained.about.dial:
         raise fixed_alpha_error(trained.about)
     model = trained if alpha_input else trained.fold(alpha)
@@ -148,15 +153,16 @@ def _onnx(model: ServedModel) -> tuple[bytes, Graph]:
             f"the weights take {size / 1e9:.1f} GB, but one ONNX file holds 2: use --to safetensors"
         )
     inputs = "embeddings" if model.about.blueprint.embeddings else "images"
+    graph = model if model.about.dial else CalibratedModel(model)  # one alpha is calibrated
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's warnings about its own code
         program = torch.onnx.export(
-            model,
+            graph,
             _make_inputs(model, 2),
             dynamo=True,
             dynamic_shapes=_dynamic_shapes(model),
             input_names=[inputs, "alpha"] if model.about.dial else [inputs],
-            output_names=["logits"],
+            output_names=["logits"] if model.about.dial else ["logits", "probabilities"],
             verbose=False,
         )
     assert program is not None
@@ -165,7 +171,22 @@ def _onnx(model: ServedModel) -> tuple[bytes, Graph]:
     program.model.metadata_props[DESCRIPTION] = _describe(model)
     program.model.metadata_props[KEY] = BLANK
     content = seal(program.model_proto.SerializeToString())
-    return content, OnnxNetwork(content)
+    network = OnnxNetwork(content)
+    if isinstance(graph, CalibratedModel):
+        _check_probabilities(graph, network)
+    return content, network
+
+
+@torch.no_grad()
+def _check_probabilities(graph: CalibratedModel, network: OnnxNetwork) -> None:
+    """Raise an error if the probabilities of an ONNX graph are not those of the model."""
+    inputs = _make_inputs(graph.model, BATCHES[-1])
+    error = (network.find_probabilities(inputs[0]) - graph(*inputs)[1]).abs().max().item()
+    if not error <= TOLERANCE:
+        raise UserError(
+            f"the probabilities of the onnx graph and of the model differ by {error:.2g}: nothing "
+            "was written. --to safetensors keeps the weights as they are"
+        )
 
 
 def _torch_export(model: ServedModel) -> tuple[bytes, Graph]:
