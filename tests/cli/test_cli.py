@@ -123,7 +123,7 @@ def test_what_a_recipe_sets_can_be_left_out_again(tmp_path):
 def test_methods_lists_them_with_their_options(capsys, tmp_path):
     header, *rows = longtail(capsys, "methods").splitlines()
     assert header.split()[:3] == ["method", "paper", "stages"] and "direct effect" in header
-    assert [row.split()[0] for row in rows[:2]] == ["baseline", "focal"]
+    assert [row.split()[0] for row in rows[:2]] == ["baseline", "bce"]
     assert len(rows) == len(methods.registry()) >= 22
     *_, gamma, alpha = longtail(capsys, "methods", "deconfound-tde").splitlines()
     assert gamma.startswith("--gamma  0.03125    added to the norm")

@@ -232,3 +232,8 @@ def test_the_command_line_says_what_it_found_and_prints_labels(
     assert capsys.readouterr().out.startswith("image,rank,class,probability,given\n")
     main(["predict", "run", "images/0.png"])
     assert "images/0.png" in capsys.readouterr().out
+
+
+def test_alpha_is_a_number():
+    with pytest.raises(UserError, match="--alpha takes float, not 'auto'"):
+        methods.build("deconfound-bce-tde", {"alpha": "auto"})

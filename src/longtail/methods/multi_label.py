@@ -7,7 +7,7 @@ none: its weights take it up along the mean feature, which is what TDE removes.
 from dataclasses import replace
 from functools import partial
 
-from longtail.methods.base import Auto, Loss, Method, Paper, Stage, require
+from longtail.methods.base import Loss, Method, Paper, Stage, require
 from longtail.methods.deconfound import deconfound, deconfound_tde
 from longtail.methods.logit_adjustment import MENON
 from longtail.nn import binary_losses
@@ -69,7 +69,7 @@ def deconfound_bce(*, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32) 
 
 
 def deconfound_bce_tde(
-    *, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32, alpha: Auto = 1.0
+    *, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32, alpha: float = 1.0
 ) -> Method:
     """Several labels: de-confounded head, then TDE, Eq. 8, of each label (Tang et al. 2020)."""
     trained = deconfound_tde(heads=heads, tau=tau, gamma=gamma, alpha=alpha)
