@@ -13,13 +13,14 @@ test: .venv/installed check chromium
 
 # The scripts of docs/integrations, run with the real libraries.
 integrations: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[huggingface,ultralytics]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[huggingface,ray,ultralytics]'
 	$(BIN)/python -m pytest tests/integrations
 
 check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m benchmarks check
 
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: .venv/installed

@@ -1,7 +1,9 @@
 """Kill one of the ranks of a training: the others must end soon, each with one message.
 
 The training is then resumed, on as many ranks or on one. Ranks are forked processes, which meet as
-those of torchrun do, on one host or as two hosts of one rank each.
+those of torchrun do. On one host, a rank may be killed at any time, and the others get SIGTERM as
+torchrun sends it. Of two hosts with a rank each, one is killed after they have met, and the other
+has to notice.
 """
 
 import os
@@ -26,7 +28,9 @@ from longtail.cli.parser import user_errors
 RANKS = 2
 LONGEST = 60.0
 """Seconds after which the other ranks must have ended."""
-MESSAGE = "another rank has ended"
+MESSAGE, MET = "another rank has ended", "All distributed processes registered"
+ENDS = (0, 2, -signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit statuses of a rank that was not killed."""
 
 
 def list_attacks(templates: Path) -> Iterator[Attack]:
@@ -47,6 +51,8 @@ def _begin(templates: Path, hosts: int, folder: Path) -> Callable[[Random], Atte
     def make(random: Random) -> Attempt:
         shutil.rmtree(place)
         place.mkdir()
+        for words in folder.glob("words-*"):
+            words.unlink()
         after, victim = seconds * random.uniform(0.05, 1), random.randrange(RANKS)
         harm = partial(_kill_rank, templates, place, hosts, victim, after)
         same = random.random() < 0.5
@@ -68,7 +74,7 @@ def _kill_rank(templates: Path, place: Path, hosts: int, victim: int, after: flo
         if status is None:
             raise TimeoutError(f"rank {rank} did not end: {words[rank]}")
         killed = rank == victim and status == -signal.SIGKILL
-        if status not in (0, 2) and not killed:
+        if status not in ENDS and not killed:
             raise RuntimeError(f"rank {rank} ended with status {status}: {words[rank]}")
         if status == 2 and words[rank].count(MESSAGE) != 1:
             raise RuntimeError(f"rank {rank} did not end with one message: {words[rank]}")
@@ -104,24 +110,39 @@ def _run_ranks(
     """
     port = _find_port()
     ranks = [_fork(partial(_be_rank, templates, place, hosts, rank, port)) for rank in range(RANKS)]
-    began = time.monotonic()
-    statuses: dict[int, int] = {}
-    while len(statuses) < RANKS and time.monotonic() - began < after + LONGEST:
-        if victim >= 0 and victim not in statuses and time.monotonic() - began >= after:
-            os.kill(ranks[victim], signal.SIGKILL)
-        for rank, process in enumerate(ranks):
-            if rank not in statuses and (ended := os.waitpid(process, os.WNOHANG))[0]:
-                statuses[rank] = os.waitstatus_to_exitcode(ended[1])
-        time.sleep(0.02)
-    for rank, process in enumerate(ranks):
-        if rank not in statuses:
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
     texts = [place.parent / f"words-{rank}" for rank in range(RANKS)]
+    statuses: dict[int, int] = {}
+
+    def wait(seconds: float, until: Callable[[], bool]) -> None:
+        end = time.monotonic() + seconds
+        while len(statuses) < RANKS and time.monotonic() < end and not until():
+            for rank, process in enumerate(ranks):
+                if rank not in statuses and (ended := os.waitpid(process, os.WNOHANG))[0]:
+                    statuses[rank] = os.waitstatus_to_exitcode(ended[1])
+            time.sleep(0.02)
+
+    if victim >= 0:
+        if hosts > 1:
+            wait(LONGEST, lambda: any(MET in _read(text) for text in texts))
+        wait(after, lambda: False)
+        if victim not in statuses:
+            os.kill(ranks[victim], signal.SIGKILL)
+        if hosts == 1:
+            wait(LONGEST, lambda: victim in statuses)
+            for rank in set(range(RANKS)) - set(statuses):
+                os.kill(ranks[rank], signal.SIGTERM)
+    wait(LONGEST, lambda: False)
+    for rank in set(range(RANKS)) - set(statuses):
+        os.kill(ranks[rank], signal.SIGKILL)
+        os.waitpid(ranks[rank], 0)
     return (
         [statuses.get(rank) for rank in range(RANKS)],
-        [text.read_text(encoding="utf-8", errors="replace")[-300:] for text in texts],
+        [_read(text)[-300:] for text in texts],
     )
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def _fork(do: Callable[[], None]) -> int:

@@ -17,7 +17,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -32,7 +32,7 @@ word; an exception that is not a `UserError`; the process dies; it takes too lon
 FAILURES: tuple[Outcome, ...] = ("unnamed", "silent", "traceback", "crash", "hang")
 SLOWEST = 10.0
 """Seconds of computing after which a try hangs."""
-BLOCKED = 6
+BLOCKED = 30
 """A try that only waits hangs after this many times `SLOWEST`: other programs may be busy too."""
 WAIT = 0.5
 """Seconds between two looks at the processes."""
@@ -180,7 +180,7 @@ class _Worker:
 
     def stop(self, tally: Tally, outcome: Outcome) -> range:
         """End the process, and return the seeds of the tries that it has not come to."""
-        os.kill(self.process, signal.SIGKILL)
+        os.killpg(self.process, signal.SIGKILL)  # its children too
         os.close(self.pipe)
         status = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
         if self.done == len(self.seeds):
@@ -203,11 +203,14 @@ def _start(chosen: selectors.BaseSelector, attack: Attack, seeds: range, folder:
     with warnings.catch_warnings(action="ignore"):  # torch has threads, which the child never uses
         process = os.fork()
     if process:
+        with suppress(OSError):  # the child has done it
+            os.setpgid(process, process)
         os.close(writer)
         chosen.register(reader, selectors.EVENT_READ, _Worker(process, reader, seeds))
         return
     status = BROKEN
     try:
+        os.setpgid(0, 0)
         os.close(reader)
         _work(attack, seeds, folder, writer)
         status = 0

@@ -23,12 +23,12 @@ class BenchCommand:
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help=NAMES)]
     seeds: int | None = None
-    """Number of seeds of every cell; by default the number in each recipe."""
+    """Number of seeds of every cell; by default the number in each recipe. For serving: rounds."""
     only: tuple[str, ...] = ()
     """Run only recipes whose path contains one of these words. For embeddings: words of
     FILE/CLASSIFIER. For detection-speed: words of shapes-lvis, shapes-lvis-1203,
     shapes-lvis-1203-masks, lvis-v1. For images: ceiling, resident, streaming, dataloader. For
-    augmentations, attack and frontier: words of their names."""
+    augmentations, attack, frontier and integrations: words of their names."""
     root: Path | None = None
     """Folder of data sets, by default $LONGTAIL_DATA; of .npz files for embeddings and stream."""
     recipes: Path = Path("recipes")
@@ -42,17 +42,22 @@ class BenchCommand:
     """For attack: number of fuzzed inputs. An eighth as many files are damaged, a twentieth as many
     processes are killed, and a hundredth as many ranks."""
     images: int = 115_846
-    """For images: number of generated images, by default that of ImageNet-LT. For audit: 20,000
-    by default."""
+    """For images: number of generated images, by default that of ImageNet-LT. For audit and
+    serving: 20,000 by default."""
     rows: int = 1_000_000
     """For scale: number of generated rows."""
     variants: str = "search"
     """For frontier: a set of variants in benchmarks/variants, or a YAML file."""
     shard: str = "0/1"
-    """For frontier and trust: PART/PARTS of the trainings to run here; 0/6 is the first of six."""
+    """For recipes of classifiers, frontier, integrations and trust: PART/PARTS of the trainings to
+    run here; 0/6 is the first of six. Several processes may share a device."""
+    minutes: float | None = None
+    """For recipes of classifiers: run only what is expected to take this long on one device, all
+    shards together. The same command then goes on with the rest."""
     out: Path | None = None
-    """For frontier: file that gets a line of JSON for each training, by default VARIANTS.jsonl in
-    RESULTS/frontier. A training that has a line here or in a file of that folder is skipped."""
+    """For frontier and integrations: file that gets a line of JSON for each training, by default
+    VARIANTS.jsonl in RESULTS/frontier, or RESULTS/integrations/integrations.jsonl. A training that
+    has a line here or in a file of that folder is skipped."""
     held_out: bool = False
     """For frontier: train on four fifths of each class, and evaluate on the rest of the training
     set instead of the test part."""
@@ -64,6 +69,7 @@ class BenchCommand:
     examples = """
       python -m benchmarks cifar-lt --root ~/data --dry-run
       python -m benchmarks cifar-lt --root ~/data --only cifar100-lt-100 --seeds 3
+      python -m benchmarks cifar-lt --root ~/data --minutes 8 --shard 0/2
       python -m benchmarks compactness --root ~/data --seeds 2
       python -m benchmarks tiny-imagenet-lt --root ~/data
       python -m benchmarks speed --root ~/data
@@ -77,7 +83,7 @@ class BenchCommand:
 
     def run(self) -> None:
         """Run the benchmark and write its table."""
-        from benchmarks import bench
+        from benchmarks import bench, paper_tables
 
         check_options(self)
         if self.name in BENCHMARKS:
@@ -88,7 +94,7 @@ class BenchCommand:
         recipe_bench = bench.ClassifierBench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
-        wanted = recipe_bench.missing(self.seeds, self.only)
+        wanted = recipe_bench.select_work(self.seeds, self.only, self.shard, self.minutes)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
         print(recipe_bench.describe_work(f"{len(wanted)} runs to do", wanted))
@@ -103,7 +109,7 @@ class BenchCommand:
                 recipe_bench.run(wanted, root=self.root, machine=self.machine, progress=console)
         finally:
             if is_first_process() and recipe_bench.started:
-                print(f"written to {bench.write_table(recipe_bench, readme)}")
+                print(f"written to {paper_tables.write_table(recipe_bench, readme)}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

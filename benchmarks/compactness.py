@@ -34,7 +34,7 @@ maps, without evidence for the class, are excluded; the last column gives their 
 [docs/figures.md](../docs/figures.md) discusses the results."""
 SAME = (
     *("method", "data", "ratio", "backbone", "seed", "alpha", "alpha_rule"),
-    *("training_id", "subset_sha256", "options", "files", "train"),
+    *("recipe_id", "training_id", "weights_sha256", "subset_sha256", "options", "files", "train"),
 )
 """Fields that a measurement copies from the result of its run."""
 

@@ -110,7 +110,7 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         """Estimate the seconds of `wanted` from the finished trainings of the same folders."""
         took: dict[Path, dict[str, float]] = {}
         for recipe in self.recipes:
-            known = {r["training_id"]: r["seconds"] for r in self.read_results(recipe)}
+            known = {r["recipe_id"]: r["seconds"] for r in self.read_results(recipe)}
             took.setdefault(recipe.place.parent, {}).update(known)
         folders = [rows[0][0].place.parent for rows in self.trainings(wanted).values()]
         each = [took[place].values() for place in folders]

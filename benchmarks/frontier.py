@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import yaml
 from torch import Tensor
 
+from benchmarks.pricing import parse_shard
 from benchmarks.result_files import format_spread
 from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError, unknown_error
@@ -122,10 +123,8 @@ def select_missing(
 
 def take_shard(units: Sequence[T], shard: str) -> list[T]:
     """Return the units of a shard, as 0/6 is the first of six."""
-    part, _, parts = shard.partition("/")
-    if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
-        raise UserError(f"--shard {shard}: takes PART/PARTS with PART from 0, such as 0/6")
-    return list(units[int(part) :: int(parts)])
+    part, parts = parse_shard(shard)
+    return list(units[part::parts])
 
 
 def bench_frontier(
@@ -166,7 +165,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 def make_line(unit: Unit, opened: OpenRun) -> dict[str, Any]:
     """Make the line of results of a finished training: every rule at every strength."""
     result, config = opened.job.run.result, opened.job.config
-    facts = {key: result[key] for key in ("backbone", "training_id", "git", "device")}
+    facts = {key: result[key] for key in ("backbone", "recipe_id", "training_id", "git", "device")}
     costs = ("seconds", "capture_seconds", "images", "images_per_second", "evaluated_sha256")
     line = {
         "variant": unit.variant,

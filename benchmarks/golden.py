@@ -20,7 +20,7 @@ from typing import Any
 FIGURES = (
     *("overall", "many", "medium", "few", "per_class", "sweep", "alpha", "alpha_rule", "tau"),
     *("mean_cos", "class_cos", "feature_norm", "weight_norm", "counts", "subset_sha256"),
-    *("training_id", "ap", "ap_rare", "ap_common", "ap_frequent"),
+    *("recipe_id", "ap", "ap_rare", "ap_common", "ap_frequent"),
 )
 """Fields of a result that a refactoring must not change by a bit."""
 

@@ -26,17 +26,19 @@ class Benchmark:
 
 
 OPTIONS = (
-    *("seeds", "only", "tries", "images", "rows", "variants", "shard", "out", "held_out"),
-    "epochs",
+    *("seeds", "only", "tries", "images", "rows", "variants", "shard", "minutes", "out"),
+    *("held_out", "epochs"),
 )
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
-"""The `OPTIONS` that a folder of recipes reads."""
+"""The `OPTIONS` that all folders of recipes read."""
+CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "shard", "minutes")
+"""The `OPTIONS` that a folder of recipes of classifiers reads."""
 
 
 def check_options(command: "BenchCommand") -> None:
     """Raise if the benchmark would ignore an option, or if there are no seeds."""
-    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else RECIPE_OPTIONS
+    takes = BENCHMARKS[command.name].takes if command.name in BENCHMARKS else CLASSIFIER_OPTIONS
     for option in OPTIONS:
         if option not in takes and getattr(command, option) != getattr(type(command), option):
             flag = option.replace("_", "-")
@@ -174,7 +176,7 @@ def _trust(command: "BenchCommand") -> None:
         places = {"runs": command.runs, "results": command.results}
         for _ in trust.bench_trust(wanted, **places, progress=console):
             pass
-    print(f"written to {trust_page.write_trust_page(command.results)}")
+    print(f"written to {trust_page.write_table(command.results)}")
 
 
 def _cost(command: "BenchCommand") -> None:
@@ -202,6 +204,23 @@ def _audit(command: "BenchCommand") -> None:
     default = type(command).images  # that of ImageNet-LT takes 13 GB of disk
     images = 20_000 if command.images == default else command.images
     print(json.dumps(audit_speed.bench_audit(command.runs / "audit", images)))
+
+
+def _serving(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import serving
+
+    default = type(command).images
+    page = serving.bench_serving(
+        command.runs / "serving",
+        command.results,
+        images=20_000 if command.images == default else command.images,
+        rounds=command.seeds or 1,
+        backbone="timm/resnet50",
+        machine=command.machine,
+        only=command.only,
+    )
+    print(f"written to {page}")
 
 
 def _frontier(command: "BenchCommand") -> None:
@@ -233,6 +252,51 @@ def _frontier(command: "BenchCommand") -> None:
         print_lines(*frontier.table(lines))
         print(f"written to {out}")
     print(f"written to {frontier_page.write_frontier_page(command.results)}")
+
+
+def _integrations(command: "BenchCommand") -> None:
+    from benchmarks import frontier, integrations
+
+    folder = command.results / integrations.NAME
+    out = command.out or folder / f"{integrations.NAME}.jsonl"
+    files = {*folder.glob("*.jsonl"), out}
+    done = frontier.read_lines(sorted(files))
+    units = integrations.select_units(command.seeds or 3, command.only, command.shard, done)
+    for unit in units:
+        print(f"{unit.trainer}  seed {unit.seed}")
+    if command.dry_run:
+        return
+    trained = []
+    for line in integrations.bench_integrations(
+        units,
+        out,
+        recipes=command.recipes,
+        runs=command.runs,
+        root=command.root,
+        machine=command.machine,
+    ):
+        print(f"{line['trainer']}  seed {line['seed']}  class mean {line['class_mean']:.1f}")
+        trained.append(line)
+    page = integrations.write_integrations_page(command.results, [*done, *trained])
+    print(f"written to {out} and {page}")
+
+
+def _sampler(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import sampler
+
+    # the docs show committed figures only
+    page = Path("docs/tail.md") if command.results == type(command).results else None
+    print(f"written to {sampler.bench_sampler(command.results, page)}")
+
+
+def _check(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks.check import check_evidence
+    from longtail.core.names import count_noun
+
+    known = check_evidence(command.results.parent, command.recipes, command.results)
+    print(f"the evidence is sound but for {count_noun(known, 'known fault')} in {command.results}")
 
 
 def _refuse_dry_run(command: "BenchCommand") -> None:
@@ -289,7 +353,7 @@ def _detection_speed(command: "BenchCommand") -> None:
 
 def _attack(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
-    from benchmarks import attack
+    from benchmarks import attack, attack_cost, attack_long
 
     tallies = []
     for tally in attack.run_attacks(command.tries, command.results / "attack", command.only):
@@ -298,22 +362,19 @@ def _attack(command: "BenchCommand") -> None:
         for failure in tally.failures:
             show(f"  seed {failure['seed']}: {failure['outcome']}, {failure['detail']}")
     print_lines(*attack.table(tallies))
+    out = command.results / "attack"
     if not command.only or "long" in command.only:
-        _measure_long_runs(command)
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(attack_long.measure_long_runs(out, Path(folder)), indent=1))
+    if not command.only or "cost" in command.only:
+        print(json.dumps(attack_cost.measure_cost(out, device="cpu"), indent=1))
     if any(tally.failed for tally in tallies):
         sys.exit(1)
 
 
-def _measure_long_runs(command: "BenchCommand") -> None:
-    from benchmarks import attack_long
-
-    with tempfile.TemporaryDirectory() as folder:
-        found = attack_long.measure_long_runs(command.results / "attack", Path(folder))
-    print(json.dumps(found, indent=1))
-
-
 BENCHMARKS: dict[str, Benchmark] = {
     "attack": Benchmark(_attack, takes=("only", "tries")),
+    "check": Benchmark(_check),
     "speed": Benchmark(_speed),
     "prices": Benchmark(_prices),
     "augmentations": Benchmark(_augmentations, takes=("only",)),
@@ -325,9 +386,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     "trust": Benchmark(_trust, takes=("seeds", "only", "shard", "epochs")),
     "scale": Benchmark(_scale, takes=("rows",)),
     "audit": Benchmark(_audit, takes=("images",)),
+    "serving": Benchmark(_serving, takes=("seeds", "only", "images")),
     "frontier": Benchmark(
         _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
     ),
+    "integrations": Benchmark(_integrations, takes=("seeds", "only", "shard", "out")),
+    "sampler": Benchmark(_sampler),
     "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),

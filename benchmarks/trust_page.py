@@ -16,7 +16,7 @@ a fifth of each training class that the training left out. The files hold a line
 training."""
 
 
-def write_trust_page(results: Path) -> Path:
+def write_table(results: Path) -> Path:
     """Write RESULTS/trust.md from the files under RESULTS/trust."""
     parts = [NOTE]
     for path in sorted((results / NAME).glob("*.jsonl")):

@@ -11,7 +11,7 @@ def same_tensors(a: Run, b: Run) -> bool:
 
 
 def without_clock(run: Run) -> tuple:
-    timing = {"seconds", "capture_seconds", "images_per_second"}
+    timing = {"seconds", "capture_seconds", "images_per_second", "training_id"}
     metrics = [{k: v for k, v in r.items() if k not in timing} for r in run.metrics]
     return {k: v for k, v in run.result.items() if k not in timing}, metrics
 

@@ -232,16 +232,16 @@ def effective_weights(counts, beta):
     return [w * len(counts) / math.fsum(weights) for w in weights]
 
 
-def class_balanced(logits, target, counts, beta, gamma):
+def class_balanced(logits, target, counts, beta, gamma, softmax=False):
     """Cui et al. 2019: the loss of each image times the weight of its class.
 
     Their focal loss: p_i = sigmoid(z_i), z~_i = z_i for the true class and -z_i for the others,
-    -sum_i (1 - p~_i)^gamma log p~_i; logits start at -log(C - 1). Gamma 0: softmax instead.
+    -sum_i (1 - p~_i)^gamma log p~_i; logits start at -log(C - 1). Or softmax cross-entropy instead.
     """
     weights = effective_weights(counts, beta)
     total = 0.0
     for z, y in zip(logits, target, strict=True):
-        if gamma == 0:
+        if softmax:
             total += weights[y] * cross_entropy([z], [y])
             continue
         for i, value in enumerate(z):
@@ -299,14 +299,14 @@ def adjusted(z, counts, tau):
     return [z[i] - tau * math.log(counts[i] / sum(counts)) for i in range(len(z))]
 
 
-def bilateral(first, second, weight, half_first, half_second, y_first, y_second):
-    """Zhou et al. 2020: logits a W_c f_c + (1 - a) W_r f_r, doubled; the losses weighted alike."""
+def bilateral(first, second, weight, half_first, half_second, bias, y_first, y_second):
+    """Zhou et al. 2020: logits 2 (a W_c f_c + (1 - a) W_r f_r) + b; the losses weighted alike."""
     total = 0.0
     for f, g, y, r in zip(first, second, y_first, y_second, strict=True):
         z = []
         for c in range(len(half_first)):
             own, other = dot(half_first[c], f), dot(half_second[c], g)
-            z.append(2 * (weight * own + (1 - weight) * other))
+            z.append(2 * (weight * own + (1 - weight) * other) + bias[c])
         total += weight * cross_entropy([z], [y]) + (1 - weight) * cross_entropy([z], [r])
     return total / len(y_first)
 
@@ -318,9 +318,9 @@ def distance(a, b):
     return norm([a[i] - b[i] for i in range(len(a))])
 
 
-def meta_embedding(v, memory, hallucinator, selector, bias, reach):
-    """reach / min_i |v - c_i| * (v + tanh(T v + b) * sum_i o_i c_i), o = softmax(W v)."""
-    o = softmax([dot(w, v) for w in hallucinator])
+def meta_embedding(v, memory, hallucinator, offset, selector, bias, reach):
+    """reach / min_i |v - c_i| * (v + tanh(T v + b) * sum_i o_i c_i), o = softmax(W v + a)."""
+    o = softmax([dot(w, v) + a for w, a in zip(hallucinator, offset, strict=True)])
     nearest = min(distance(v, c) for c in memory)
     meta = []
     for d in range(len(v)):
@@ -332,13 +332,39 @@ def meta_embedding(v, memory, hallucinator, selector, bias, reach):
     return meta
 
 
-def large_margin(features, target, memory, margin):
-    """max(0, |v - c_y| - mean of |v - c_i| over the others + margin)."""
-    total = 0.0
+def centroid_loss(features, target, memory, attract, repel, margin):
+    """attract * (mean |v - c_y|^2 / 2 + repel * max(0, margin - mean of other |v - c_i|^2))."""
+    near, far = 0.0, 0.0
     for v, y in zip(features, target, strict=True):
-        others = [distance(v, memory[i]) for i in range(len(memory)) if i != y]
-        total += max(0.0, distance(v, memory[y]) - sum(others) / len(others) + margin)
-    return total / len(target)
+        for i, c in enumerate(memory):
+            if i == y:
+                near += distance(v, c) ** 2 / 2 / len(target)
+            else:
+                far += distance(v, c) ** 2 / (len(target) * len(memory))
+    return attract * (near + repel * max(0.0, margin - far))
+
+
+def centroid_gradients(features, target, memory, attract, repel, margin):
+    """Its gradients: of each feature, and of each centroid, which follows its images unweighted."""
+    size, classes, dim = len(target), len(memory), len(memory[0])
+    far = 0.0
+    for v, y in zip(features, target, strict=True):
+        for i, c in enumerate(memory):
+            far += distance(v, c) ** 2 / (size * classes) if i != y else 0.0
+    push = attract * repel * 2 / (size * classes) if far < margin else 0.0
+    of_features = [[0.0] * dim for _ in features]
+    of_memory = [[0.0] * dim for _ in memory]
+    for b, (v, y) in enumerate(zip(features, target, strict=True)):
+        count = sum(1 for other in target if other == y)
+        for i, c in enumerate(memory):
+            for d in range(dim):
+                if i == y:
+                    of_features[b][d] += attract * (v[d] - c[d]) / size
+                    of_memory[i][d] += (c[d] - v[d]) / (1 + count) / size
+                else:
+                    of_features[b][d] -= push * (v[d] - c[d])
+                    of_memory[i][d] -= push * (c[d] - v[d])
+    return of_features, of_memory
 
 
 # ---- the statistic of a choice on held-out data: class-balanced likelihood at its best scale

@@ -104,6 +104,7 @@ def begin(folder: Path) -> Callable[[Random], Attempt]:
 
 def test_the_harness_sees_every_failure(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.attack_tries.SLOWEST", 0.5)
+    monkeypatch.setattr("benchmarks.attack_tries.BLOCKED", 4)
     tally = run_attack(Attack("harness", begin), range(7), tmp_path, processes=1)
     assert tally.outcomes == Counter(WAYS) and tally.failed == 5
     assert [failure["seed"] for failure in tally.failures] == [1, 2, 3, 4, 5]

@@ -77,7 +77,7 @@ def test_it_trains_measures_and_writes_a_page(tmp_path, monkeypatch):
         *("nothing", "extend", "extend --refine", "nearest mean", "linear probe"),
     }
     assert extended["ways"]["baseline 2"]["nothing"]["new"] == 0
-    page = trust_page.write_trust_page(tmp_path / "results").read_text()
+    page = trust_page.write_table(tmp_path / "results").read_text()
     assert "| deconfound | before |" in page and "New classes" in page and "AUROC" in page
     assert trust.select_missing(units, [trained]) == units[1:]
 

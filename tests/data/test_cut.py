@@ -59,6 +59,28 @@ def test_drawn_rows_of_any_other_store() -> None:
     assert first.tolist() == sorted(first.tolist())
 
 
+def test_other_seeds_keep_other_rows_disjoint_while_there_are_enough() -> None:
+    source = stored(8, 8, 8)  # cut to 8, 4 and 2
+    draws = [cut(source, 4, seed).train.rows for seed in range(5)]
+    labels = source.train.labels
+    kept = [[set(rows[labels[rows] == c].tolist()) for rows in draws] for c in range(3)]
+    assert all(one == kept[0][0] for one in kept[0])  # all rows of the largest class
+    assert [len(one) for one in kept[1]] == [4] * 5 and not kept[1][0] & kept[1][1]
+    assert kept[1][0] == kept[1][2]  # there are two draws of this class
+    assert len(set.union(*kept[2][:4])) == 8 and kept[2][4] == kept[2][0]
+
+
+def test_other_seeds_draw_other_rows_of_any_other_store() -> None:
+    source = stored(8, 8, 8, shuffled=False)
+    one, other = (cut(source, 4, seed).train.rows.tolist() for seed in (1, 2))
+    assert one != other and one == cut(source, 4, 1).train.rows.tolist()
+
+
+def test_a_cut_that_keeps_everything_has_one_subset() -> None:
+    with pytest.raises(UserError, match="--subset-seed 1: ratio 4 keeps every stored image"):
+        cut(stored(8, 4, 2), 4, 1)
+
+
 def test_the_largest_class_stays_the_largest() -> None:
     source = cut(stored(3, 12, 6), 4)
     assert source.counts().tolist() == [3, 12, 6]  # 12 * 4^(-1/2) = 6, 12 / 4 = 3

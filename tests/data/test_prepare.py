@@ -174,3 +174,11 @@ def test_parts_know_the_file_of_each_row(tmp_path):
     for split in (data.train, data.val):
         for file, pixels in zip(split.files.to_pylist(), split.input_tensor, strict=True):
             assert int(pixels[0, 0, 0]) == int(file[2])
+
+
+def test_a_subset_seed_needs_a_cut() -> None:
+    with pytest.raises(UserError, match="--subset-seed 3 chooses images for a cut to a ratio, and"):
+        load("letters-lt", subset_seed=3)
+    one, other = (load("digits-lt:20", subset_seed=seed) for seed in (0, 3))
+    assert one.counts == other.counts and one.subset_sha256 != other.subset_sha256
+    assert one.subset_sha256 == load("digits-lt:20").subset_sha256

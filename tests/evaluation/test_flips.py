@@ -21,7 +21,7 @@ def test_flips_stand_beside_the_plain_figures(name, tmp_path):
     (run,) = fit_all(replace(config, flips=True), [name], [0], out=tmp_path / "run", data=data)
     assert "flips" not in plain.result
     assert run.result["overall"] == plain.result["overall"]
-    assert run.result["training_id"] == plain.result["training_id"]
+    assert run.result["recipe_id"] == plain.result["recipe_id"]
     opened = reopen(run, data)
     test, alpha = data.test, run.result["alpha"] or 0.0
     mirrored = Split(test.inputs.flip(-1), test.labels)

@@ -15,6 +15,7 @@ from longtail.evaluation.novelty import (
     measure_doubt,
     measure_energy,
 )
+from longtail.evaluation.result import round_floats
 from longtail.evaluation.trust import Trust, describe_trust
 from longtail.methods.base import compute_centroids
 from simulated import simulate, skewed_counts
@@ -95,3 +96,14 @@ def test_few_images_store_no_threshold_that_they_cannot_support():
     assert "0.01" not in tree["novelty"]["thresholds"]["energy"]
     assert Trust.from_json(tree).novelty.thresholds["energy"][0.01] == math.inf
     assert tree["sets"]["0.99"] == [0.0, 0.0, 0.0]  # a set of all classes
+
+
+def test_a_model_that_learned_nothing_marks_nothing():
+    labels = torch.arange(3).repeat(20)
+    logits = torch.full((60, 3), 0.123456789)
+    features, means = torch.ones(60, 4), torch.ones(3, 4)
+    known = NoveltyReference.of(logits, labels, features, means)
+    stored = NoveltyReference.from_json(round_floats(known.to_json()))
+    energy, distance = measure_energy(logits.double()), measure_distance(features, means)
+    for found in (distance.double(), None):
+        assert not stored.find_unknown(energy, found, 0.05).any()

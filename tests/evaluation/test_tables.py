@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import bench as benches
+from benchmarks import paper_tables
 from benchmarks.bench import ClassifierBench
 from benchmarks.recipes import result_path
 from longtail.cli import parser as cli
@@ -73,12 +73,12 @@ def test_a_bench_page_has_the_class_mean_for_skewed_test_sets(tmp_path):
         file.parent.mkdir(parents=True)
         fields = {"method": "baseline", "device": "a CPU", "subset_sha256": "of both"}
         file.write_text(json.dumps(one | fields | recipe_fields(recipe.config)))
-    header, _, *rows = benches.markdown(bench).splitlines()
+    header, _, *rows = paper_tables.markdown(bench).splitlines()
     assert header.endswith("| few | class mean |")
     last = {row.split(" | ")[0]: row.split(" | ")[-1] for row in rows}
     assert last == {"| even": " |", "| skewed": f"{by_hand(LABELS, PREDICTED):.1f} |"}
     (tmp_path / "recipes/toy/skewed/baseline.yaml").unlink()
-    assert "class mean" not in benches.markdown(ClassifierBench.open("toy", **folders))
+    assert "class mean" not in paper_tables.markdown(ClassifierBench.open("toy", **folders))
 
 
 def skewed_points(file: Path) -> str:

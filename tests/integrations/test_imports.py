@@ -9,7 +9,10 @@ import pytest
 import longtail as lt
 from longtail.integrations import EXTRAS
 
-FRAMEWORKS = ("torch", "lightning", "transformers", "timm", "torchvision", "sklearn", "pandas")
+FRAMEWORKS = (
+    *("torch", "lightning", "transformers", "timm", "torchvision", "ultralytics", "ray"),
+    *("sklearn", "pandas"),
+)
 ROOT = Path(__file__).parents[2]
 LOOK = f"""
 import sys, time

@@ -87,5 +87,10 @@ def test_the_mean_is_of_objects_and_scores_are_background_exempted():
 def test_refused_arguments():
     with pytest.raises(lt.UserError, match="scores 6 classes: build it for 4"):
         swap_box_predictor(detector(6), TAIL)
+    model = detector()
+    swap_box_predictor(model, TAIL)
+    for wrong in (model, nn.Linear(2, 2)):  # swapped already, and not a detector
+        with pytest.raises(lt.UserError, match="no box predictor of torchvision: give a FasterRC"):
+            swap_box_predictor(wrong, TAIL)
     with pytest.raises(lt.UserError, match="unknown loss 'focal'"):
         swap_box_predictor(detector(), TAIL, loss="focal")

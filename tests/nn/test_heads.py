@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.testing import assert_close
 
 from longtail.core.errors import UserError
+from longtail.methods.decouple import ScaledHead
 from longtail.methods.oltr import MemoryHead
 from longtail.nn.heads import (
     AffineHead,
@@ -26,6 +27,7 @@ from longtail.nn.heads import (
     LinearHead,
     background_exempt,
 )
+from longtail.nn.linear_heads import BiasedHead
 
 NORMALISED = [CosineHead, CapsuleHead, DeconfoundHead]
 normalised = pytest.mark.parametrize("kind", NORMALISED, ids=lambda kind: kind.__name__)
@@ -415,6 +417,23 @@ def test_scaled_multiplies_the_logits(kind):
 def test_a_head_that_takes_no_scale_is_named():
     with pytest.raises(UserError, match="a MemoryHead takes no scale"):
         MemoryHead(8, 5).scaled(2.0)
+
+
+@pytest.mark.parametrize("kind", [BiasedHead, ScaledHead, MemoryHead], ids=lambda k: k.__name__)
+def test_a_state_without_the_bias_that_a_head_has_now_still_loads(kind):
+    head = kind(8, 5)
+    head.bias.data += 1
+    old = {name: value for name, value in kind(8, 5).state_dict().items() if name != "bias"}
+    head.load_state_dict(old)
+    assert torch.equal(head.bias, torch.zeros(5)) and torch.equal(head.weight, old["weight"])
+
+
+def test_a_trained_bias_is_folded_into_rules_and_scales():
+    head, x, more = BiasedHead(8, 5), torch.rand(3, 8), torch.rand(5)
+    head.bias.data = torch.rand(5)
+    assert_close(head(x), x @ head.weight.T + head.bias)
+    assert_close(head.with_bias(more)(x), head(x) + more)
+    assert_close(head.scaled(2.5)(x), 2.5 * head(x))
 
 
 def test_with_bias_keeps_the_strength_of_the_rule():

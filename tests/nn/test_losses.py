@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import reference
-from longtail.methods.oltr import large_margin
+from longtail.methods.oltr import centroid_loss
 from longtail.nn import losses
 from longtail.nn.losses import Outputs, State
 
@@ -48,6 +48,11 @@ CASES = [
     (losses.focal, {"gamma": 0.5}, reference.focal(Z, Y, 0.5)),
     (losses.class_balanced, {}, reference.class_balanced(Z, Y, COUNTS, 0.9999, 1.0)),
     (losses.class_balanced, {"gamma": 0.0}, reference.class_balanced(Z, Y, COUNTS, 0.9999, 0.0)),
+    (
+        losses.class_balanced,
+        {"softmax": True},
+        reference.class_balanced(Z, Y, COUNTS, 0.9999, 0.0, softmax=True),
+    ),
     (losses.class_balanced, {"beta": 0.9}, reference.class_balanced(Z, Y, COUNTS, 0.9, 1.0)),
     (losses.ldam, {}, reference.ldam(Z, Y, COUNTS, 0.5, 30.0)),
     (
@@ -127,7 +132,7 @@ def test_class_balanced_with_beta_0_is_unweighted():
         value(losses.class_balanced, beta=0.0, gamma=2.0),
         torch.tensor(reference.class_balanced(Z, Y, even, 0.5, 2.0), dtype=torch.float64),
     )
-    close(value(losses.class_balanced, beta=0.0, gamma=0.0), value(losses.cross_entropy))
+    close(value(losses.class_balanced, beta=0.0, softmax=True), value(losses.cross_entropy))
 
 
 def test_class_balanced_nears_inverse_counts_as_beta_nears_1():
@@ -176,11 +181,18 @@ def test_a_class_without_images_does_no_harm():
 # ---- OLTR's second term
 
 
-def test_large_margin_is_its_formula():
+@pytest.mark.parametrize("margin", [1.0, 10.0])  # of no and of some repulsion
+@pytest.mark.parametrize("weights", [(0.01, 0.01), (0.5, 2.0)])
+def test_the_centroid_loss_and_its_gradients_are_as_published(margin, weights):
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(7, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    memory = torch.randn(5, 3, generator=generator, dtype=torch.float64)
-    for margin in (0.3, 5.0):
-        expected = reference.large_margin(features.tolist(), Y, memory.tolist(), margin)
-        assert large_margin(features, TARGET, memory, margin).item() == pytest.approx(expected)
-        assert gradcheck(lambda v, m=margin: large_margin(v, TARGET, memory, m), (features,))
+    memory = torch.randn(5, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    options = dict(zip(("attract", "repel"), weights, strict=True)) | {"margin": margin}
+    loss = centroid_loss(features, TARGET, memory, **options)
+    loss.backward()
+    known = (features.tolist(), Y, memory.tolist(), *weights, margin)
+    assert loss.item() == pytest.approx(reference.centroid_loss(*known), rel=1e-12)
+    of_features, of_memory = reference.centroid_gradients(*known)
+    exact = {"rtol": 1e-12, "atol": 1e-15}
+    close(features.grad, torch.tensor(of_features, dtype=torch.float64), **exact)
+    close(memory.grad, torch.tensor(of_memory, dtype=torch.float64), **exact)

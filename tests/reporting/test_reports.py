@@ -588,7 +588,7 @@ def test_a_rule_without_alpha_has_a_line_of_its_own(chromium, tmp_path, data):
         *make_auto(tmp_path, data, "nearest-mean"),
         *make_runs(tmp_path / "tde", held, METHODS[1:]),
     ]
-    assert len({run.result["training_id"] for run in made}) == 1
+    assert len({run.result["recipe_id"] for run in made}) == 1
     page = lt.report(made, tmp_path / "r.html")
     captions = re.findall("<caption>([^<]*, (?:no alpha|alpha .*))</caption>", page.read_text())
     assert captions == ["auto, no alpha", "deconfound-tde, alpha 0", "deconfound-tde, alpha 0.5"]
@@ -643,7 +643,7 @@ def large_run(folder: Path, seed: int, small: Run) -> Run:
         ("per_class", "feature_norm", "weight_norm", "class_cos"), [1.0] * 1000
     )
     result = small.result | by_class
-    result |= {"counts": counts, "seed": seed, "training_id": str(seed)}
+    result |= {"counts": counts, "seed": seed, "recipe_id": str(seed)}
     shutil.copytree(small.folder, folder)
     rows = [f"class number {c},{n},0\n" for c, n in enumerate(counts)]
     Run(folder).write("per_class.csv", "class,train_images,accuracy\n" + "".join(rows))

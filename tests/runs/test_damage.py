@@ -252,12 +252,12 @@ def test_another_number_of_ranks_is_warned_about(whole, tmp_path, caplog):
 
 def test_ranks_are_part_of_the_training(monkeypatch, tmp_path):
     (job,) = plan(CONFIG, ["cosine"], [0], tmp_path)
-    alone = job.training_id(DATA)
+    alone = job.recipe_id(DATA)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert job.training_id(DATA) == alone
+    assert job.recipe_id(DATA) == alone
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert job.training_id(DATA) != alone
+    assert job.recipe_id(DATA) != alone
 
 
 def test_runs_of_older_versions_are_read(whole, tmp_path):

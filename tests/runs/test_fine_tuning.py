@@ -68,18 +68,18 @@ def test_the_first_step_starts_from_the_weights(folder):
 
 
 def test_the_training_depends_on_the_content_of_the_weights_not_on_their_place(folder):
-    def training_id(weights: str | None) -> str:
+    def recipe_id(weights: str | None) -> str:
         config = tiny_config(backbone="test_efficientnet", weights=weights)
-        return Job(*resolve(config), Run("nowhere")).training_id(tiny_data())
+        return Job(*resolve(config), Run("nowhere")).recipe_id(tiny_data())
 
     (folder / "elsewhere").mkdir()
     content = (folder / "test_efficientnet.pth").read_bytes()
     (folder / "elsewhere" / "copy.pth").write_bytes(content)
     torch.manual_seed(1)
     torch.save(timm.create_model("test_efficientnet").state_dict(), "other.pth")
-    same = {training_id("test_efficientnet.pth"), training_id("elsewhere/copy.pth")}
+    same = {recipe_id("test_efficientnet.pth"), recipe_id("elsewhere/copy.pth")}
     assert len(same) == 1
-    others = {training_id("other.pth"), training_id("pretrained"), training_id(None)}
+    others = {recipe_id("other.pth"), recipe_id("pretrained"), recipe_id(None)}
     assert len(same | others) == 4
 
 

@@ -81,6 +81,7 @@ def test_a_method_and_its_tde_are_one_training_and_two_alphas(tmp_path):
     names = ["deconfound", "deconfound-tde"]
     plain, tde = fit_all(tiny_config(), names, [0], out=tmp_path, data=tiny_data())
     assert plain.result["training_id"] == tde.result["training_id"]
+    assert plain.result["recipe_id"] == tde.result["recipe_id"]
     assert (plain.result["alpha"], tde.result["alpha"]) == (0.0, 1.0)
     states = [run.load_model() for run in (plain, tde)]
     alphas = [state.pop("head.alpha").item() for state in states]
@@ -92,10 +93,10 @@ def test_a_method_and_its_tde_are_one_training_and_two_alphas(tmp_path):
 def test_other_seeds_options_and_methods_are_other_trainings(tmp_path):
     data = tiny_data()
     ids = {
-        fit(tmp_path / "a", seed=0, data=data).result["training_id"],
-        fit(tmp_path / "b", seed=1, data=data).result["training_id"],
-        fit(tmp_path / "c", heads=4, data=data).result["training_id"],
-        fit(tmp_path / "d", "cosine-tde", data=data).result["training_id"],
+        fit(tmp_path / "a", seed=0, data=data).result["recipe_id"],
+        fit(tmp_path / "b", seed=1, data=data).result["recipe_id"],
+        fit(tmp_path / "c", heads=4, data=data).result["recipe_id"],
+        fit(tmp_path / "d", "cosine-tde", data=data).result["recipe_id"],
     }
     assert len(ids) == 4
 

@@ -50,7 +50,8 @@ def test_predictions_give_the_result_again(run, named):
 
 
 def test_result_json_has_the_new_figures_at_its_end(run):
-    assert list(run.result)[-4:] == ["split_sizes", "confusions", "ranks", "reliability"]
+    keys = ["confusions", "ranks", "reliability", "recipe_id", "weights_sha256"]
+    assert list(run.result)[-5:] == keys
     assert run.result["ranks"] == 1
     result = run.result
     assert result["split_sizes"]["overall"] == {"classes": 3, "images": 15}

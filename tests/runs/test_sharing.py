@@ -43,13 +43,14 @@ def test_a_second_stage_follows_the_baselines_training(name, tmp_path):
     config, data, watch = tiny_config(epochs=2), tiny_data(), Counting()
     (alone,) = fit_all(config, [name], [0], out=tmp_path / "alone", data=data, progress=watch)
     apart, watch.epochs = watch.epochs, 0
-    _, shared = fit_all(config, [name, "baseline"], [0], out=tmp_path, data=data, progress=watch)[
-        ::-1
-    ]
+    options = dict(methods.build(name).first_options)
+    first = plan(replace(config, options=options), ["baseline"], [0], tmp_path / "baseline")
+    jobs = [*first, *plan(config, [name], [0], tmp_path / "second")]
+    shared = run_jobs(jobs, data=data, progress=watch)[1]
     assert watch.epochs == apart  # those of the baseline are the first of them
     assert [record["epoch"] for record in shared.metrics] == list(range(apart))
     assert same(alone, shared)
-    assert shared.result["seconds"] > Run(tmp_path / "baseline" / "s0").result["seconds"]
+    assert shared.result["seconds"] > first[0].run.result["seconds"]
 
 
 def test_another_seed_or_other_options_are_another_training(tmp_path):

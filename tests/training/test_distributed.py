@@ -16,6 +16,7 @@ from longtail.cli import parser as cli
 from longtail.cli.output import print_lines
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
+from longtail.data.decoding import host
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.training import launch
@@ -167,7 +168,8 @@ def test_the_command_on_two_ranks_equals_one_and_one_rank_goes_on_after_two(tmp_
 def test_processes_are_counted_for_you(env, wanted, monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert launch._count_processes(MachineConfig()) == wanted
+    machine = MachineConfig()
+    assert (host.count_processes(machine), host.count_hosts(machine)) == wanted
 
 
 def test_only_rank_0_prints(monkeypatch, capsys):

@@ -7,13 +7,16 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from longtail.cli.arguments import Out, find_changed_options
-from longtail.cli.output import show
+from longtail.cli.output import is_first_process, show
 from longtail.core.config import DataConfig
 
 
 @dataclass(frozen=True)
 class Embed:
-    """Write the features of a trained network to an .npz file, to train classifiers on."""
+    """Write the features of a trained network to an .npz file, to train classifiers on.
+
+    Torchrun divides the images among its processes, and the same command goes on after a stop.
+    """
 
     folder: Annotated[Path | None, Positional, arg(metavar="RUN")] = None
     """Folder of a finished run; not needed with --weights or --pretrained."""
@@ -42,4 +45,5 @@ class Embed:
         options = find_changed_options(self.files)
         start = {"weights": self.weights, "backbone": self.backbone}
         out = embed(self.folder, self.out, data=self.data or None, **start, **options)
-        show(f"written to {out}")
+        if is_first_process():
+            show(f"written to {out}")

@@ -1,7 +1,6 @@
 """`longtail predict`: classify images."""
 
 import glob
-import json
 import os
 import sys
 import time
@@ -13,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from longtail.cli.arguments import Images
-from longtail.cli.output import show
+from longtail.cli.arguments import Images, OptionalOut
+from longtail.cli.output import is_first_process, show
+from longtail.cli.prediction_lines import Lines, format_csv, format_json, format_text
 from longtail.core.errors import UserError
 from longtail.core.names import count_noun
-from longtail.core.spreadsheets import format_rows
 
 if TYPE_CHECKING:
-    from longtail.serving.predictor import Prediction, Predictor
+    from lightning.fabric import Fabric
+
+    from longtail.serving.predictor import Predictor
 
 STDIN = "-"
 
@@ -29,7 +30,8 @@ STDIN = "-"
 class Predict:
     """Classify images with a run or an exported model.
 
-    Unreadable images are skipped and named on standard error; the exit code is then 1.
+    Unreadable images are skipped and named on standard error; the exit code is then 1. With --out,
+    torchrun divides the images among its processes, and the same command goes on after a stop.
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
@@ -59,49 +61,106 @@ class Predict:
     image without an answer has the rank 0."""
     json: bool = False
     """Print one JSON object per image, each on its own line."""
+    out: OptionalOut = None
+    """Write to this file instead of printing; .csv and .jsonl set the format."""
 
     examples = """
       longtail predict runs/demo/deconfound-tde/s0 photos/
       longtail predict letters.safetensors a.png 'more/*.png' --top 1 --csv
       longtail predict runs/birds photos/ --sets 0.9 --abstain 3
       longtail predict runs/birds garden-camera/ --adapt batch
-      find photos -name '*.jpg' | longtail predict model.onnx - --json"""
+      find photos -name '*.jpg' | longtail predict model.onnx - --json
+      torchrun --nproc-per-node 8 -m longtail predict runs/birds photos/ -o birds.csv"""
 
     def run(self) -> None:
-        """Print the classes of each image, in order."""
+        """Print the classes of each image, in order, or write them to a file."""
         if self.csv and self.json:
             raise UserError("--csv and --json: pass one of them")
-        names, inputs = tee(list_images(self.images))
-        model = self._load_model()
-        predictions = model.stream(
-            inputs,
-            top=self.top,
-            sets=self.sets,
-            abstain=self.abstain,
-            false_alarms=self.false_alarms,
-            adapt=self.adapt is not None,
-        )
-        write = _print_csv if self.csv else _print_json if self.json else _print_text
-        if self.csv:
-            more = ",in_set" * (self.sets is not None) + ",unknown" * (model.trust is not None)
-            more += ",given" * (model.thresholds is not None)
-            print(f"image,rank,class,probability{more}")
-        done, skipped, began = 0, 0, time.perf_counter()
-        terminal = sys.stderr.isatty()
-        for done, (name, prediction) in enumerate(zip(names, predictions, strict=True), start=1):
-            if isinstance(prediction, str):
-                skipped += 1
-                show(f"skipped {name}: {prediction}", file=sys.stderr)
-            else:
-                write(name, prediction)
-            if done % 64 == 0 and terminal and not sys.stdout.isatty():
-                print(f"\r{done:,} images", end="", file=sys.stderr, flush=True)
-        seconds, start = time.perf_counter() - began, "\r" if terminal else ""
+        fabric = self._launch()
+        images = list_images(self.images)
+        model = self._load_model()  # on the device of this rank
+        began = time.perf_counter()
+        if fabric is None:
+            done, skipped = self._print(model, images)
+        else:
+            done, skipped = self._write(model, list(images), fabric)
+        if not is_first_process():
+            return
+        seconds, start = time.perf_counter() - began, "\r" if sys.stderr.isatty() else ""
         also = f" classified, {skipped:,} skipped," if skipped else ""
         counted = f"{count_noun(done - skipped, 'image')}{also}"
         print(f"{start}{counted} in {seconds:.1f} s", file=sys.stderr)
         if skipped:
             sys.exit(1)
+
+    def _launch(self) -> "Fabric | None":
+        """Join the other processes of torchrun or SLURM; None if one process is to print."""
+        from longtail.core.config import MachineConfig
+        from longtail.data.decoding.host import count_ranks
+
+        ranks = count_ranks(MachineConfig())
+        if ranks > 1 and self.out is None:
+            raise UserError(f"{ranks} processes cannot print in order: pass --out FILE")
+        if ranks > 1 and STDIN in self.images:
+            raise UserError("only one process can read standard input: pass folders or globs")
+        if self.out is None:
+            return None
+        if self.adapt:
+            raise UserError(
+                "--adapt depends on all images so far, and --out may go on in their middle: run "
+                "longtail adapt first, and predict with the model that it writes"
+            )
+        from longtail.training.launch import launch
+
+        return launch(MachineConfig())
+
+    def _print(self, model: "Predictor", images: Iterator[str]) -> tuple[int, int]:
+        """Print the classes of each image; return the numbers of images and of unreadable ones."""
+        names, inputs = tee(images)
+        lines = self._choose_lines(model)
+        print(lines.header, end="")
+        done, skipped = 0, 0
+        terminal = sys.stdout.isatty()
+        shown, write = sys.stderr.isatty() and not terminal, show if terminal else print
+        stream = zip(names, model.stream(inputs, **self._options()), strict=True)
+        for done, (name, prediction) in enumerate(stream, start=1):
+            if isinstance(prediction, str):
+                skipped += 1
+                _report_skipped(name, prediction)
+            else:
+                write(lines.format(name, prediction), end="")
+            if done % 64 == 0 and shown:
+                print(f"\r{done:,} images", end="", file=sys.stderr, flush=True)
+        return done, skipped
+
+    def _write(self, model: "Predictor", images: list[str], fabric: "Fabric") -> tuple[int, int]:
+        """Write the file with the other ranks; return what `_print` returns."""
+        from longtail.cli.prediction_file import write_predictions
+
+        assert self.out is not None
+        lines, options = self._choose_lines(model), self._options()
+        skipped = write_predictions(self.out, model, self.model, images, lines, options, fabric)
+        for name, reason in skipped:
+            _report_skipped(name, reason)
+        return len(images), len(skipped)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options of `Predictor.stream`."""
+        return {
+            "top": self.top,
+            "sets": self.sets,
+            "abstain": self.abstain,
+            "false_alarms": self.false_alarms,
+            "adapt": self.adapt is not None,
+        }
+
+    def _choose_lines(self, model: "Predictor") -> Lines:
+        suffix = self.out.suffix if self.out and not (self.csv or self.json) else ""
+        if self.csv or suffix == ".csv":
+            more = ",in_set" * (self.sets is not None) + ",unknown" * (model.trust is not None)
+            more += ",given" * (model.thresholds is not None)
+            return Lines(format_csv, f"image,rank,class,probability{more}\n")
+        return Lines(format_json if self.json or suffix == ".jsonl" else format_text)
 
     def _load_model(self) -> "Predictor":
         from longtail.serving.predictor import load_model
@@ -144,45 +203,5 @@ def _expand(name: str) -> Iterable[str]:
     return files
 
 
-def _print_text(image: str, prediction: "Prediction") -> None:
-    parts = [image]
-    if prediction.unknown:
-        parts.append("(unlike every class)")
-    if prediction.answer_set is not None:
-        parts.append("{" + ", ".join(prediction.answer_set) + "}")
-    if prediction.labels is not None:
-        parts += [f"{name} {value:.3f}" for name, value in prediction.labels] or ["no label"]
-    elif prediction.answered:
-        parts += [f"{name} {value:.3f}" for name, value in prediction.top]
-    else:
-        parts.append("no answer")
-    show("  ".join(parts))
-
-
-def _print_json(image: str, prediction: "Prediction") -> None:
-    ranked = [{"class": name, "probability": value} for name, value in prediction.top]
-    name = prediction.name if prediction.answered else None
-    content: dict[str, Any] = {"image": image, "class": name, "top": ranked}
-    if prediction.labels is not None:
-        content["labels"] = [name for name, _ in prediction.labels]
-    if prediction.answer_set is not None:
-        content["set"] = list(prediction.answer_set)
-    if prediction.unknown is not None:
-        content["unknown"] = prediction.unknown
-    print(json.dumps(content))
-
-
-def _print_csv(image: str, prediction: "Prediction") -> None:
-    held, unknown = prediction.answer_set, prediction.unknown
-    labels = None if prediction.labels is None else {name for name, _ in prediction.labels}
-    rows = [
-        [image, rank, name, value]
-        + ([] if held is None else [int(name in held)])
-        + ([] if unknown is None else [int(unknown)])
-        + ([] if labels is None else [int(name in labels)])
-        for rank, (name, value) in enumerate(prediction.top, start=1)
-    ]
-    if not prediction.answered:
-        rows = [[image, 0, "", "", *rows[0][4:]]]
-    text = format_rows(rows)
-    show(text, end="") if sys.stdout.isatty() else print(text, end="")
+def _report_skipped(name: str, reason: str) -> None:
+    show(f"skipped {name}: {reason}", file=sys.stderr)

@@ -46,6 +46,8 @@ class DataConfig:
     """Part to evaluate on; `val` leaves the test part unread while you choose a recipe."""
     corrupt: Literal["stop", "skip"] = "stop"
     """What to do with an unreadable image: stop and name it, or name it and skip it."""
+    subset_seed: int = 0
+    """Which images a cut to a ratio keeps, as in cifar100-lt:100; 0 keeps those of our figures."""
     min_count: int = 0
     """Drop classes with fewer training images than this."""
     download: bool = False
@@ -171,7 +173,7 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("accumulate", "image_size", "crop_size"), (1, math.inf)),
     **dict.fromkeys(("min_count", "workers", "weight_decay", "warmup"), (0, math.inf)),
     "pad": (0, 1025),
-    **dict.fromkeys(("save_seconds", "decay", "jitter"), (0, math.inf)),
+    **dict.fromkeys(("save_seconds", "decay", "jitter", "subset_seed"), (0, math.inf)),
     **dict.fromkeys(("momentum", "milestones", "val_fraction", "drop", "ema", "cutout"), (0, 1)),
     **dict.fromkeys(("lr", "head_lr"), (ABOVE_ZERO, math.inf)),
     **dict.fromkeys(("mixup", "cutmix"), (0, TO_ONE)),

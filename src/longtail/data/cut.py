@@ -15,8 +15,6 @@ from torch import Tensor
 from longtail.core.errors import UserError
 from longtail.data.sources import Source
 
-SUBSET_SEED = 0
-
 
 def compute_tail_counts(largest: int, classes: int, ratio: float) -> list[int]:
     """Return the number of images that each class keeps, from `largest`, n_max, downward."""
@@ -25,11 +23,12 @@ def compute_tail_counts(largest: int, classes: int, ratio: float) -> list[int]:
     return [int(largest * ratio ** (-i / last) * (1 + 1e-9)) for i in range(classes)]
 
 
-def cut(source: Source, ratio: float) -> Source:
+def cut(source: Source, ratio: float, seed: int = 0) -> Source:
     """Cut the training part of `source` to `ratio` and leave the other parts.
 
-    The kept rows never depend on a training seed: they are the first of each class if the store is
-    in a fixed shuffle, else a draw with a seed of its own.
+    The kept rows depend on `seed`, never on that of a training. In a store in a fixed shuffle, seed
+    s keeps the rows of a class from s * n_i on, and goes on with the first after the last: draws of
+    a class are disjoint as long as its rows suffice. Rows of any other store are drawn at random.
     """
     if source.multi_label:
         raise UserError(
@@ -56,12 +55,19 @@ def cut(source: Source, ratio: float) -> Source:
             f"ratio {ratio:g} needs {wanted[lacking]} images of class '{source.classes[lacking]}' "
             f"and {stored[lacking]} are stored: {way_out}"
         )
+    if seed and torch.equal(wanted, stored):
+        raise UserError(
+            f"--subset-seed {seed}: ratio {ratio:g} keeps every stored image, so there is only one "
+            "subset. Leave it out, or choose a larger ratio"
+        )
     # the stream of numpy's legacy generator is frozen, and so are the subset and its hash
-    random = np.random.RandomState(SUBSET_SEED)
+    random = np.random.RandomState(seed)
     kept = []
     for label, n in enumerate(wanted.tolist()):
         places = torch.nonzero(source.train.labels == label).flatten()
-        if not source.shuffled:
+        if source.shuffled:
+            places = places.roll(-seed * n)
+        else:
             places = places[torch.from_numpy(random.permutation(len(places)))]
         kept.append(places[:n])
     train = source.train.take(torch.cat(kept).sort().values)

@@ -44,13 +44,18 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
         )
     if source.multi_label:
         log.info("%s has %s", name, describe_sets(source.train.labels))
+    if config.subset_seed and ratio is None:
+        raise UserError(
+            f"--subset-seed {config.subset_seed} chooses images for a cut to a ratio, and {name} "
+            "is not cut: leave it out"
+        )
     problems = Problems(source.problems)
     with problems.collect():
         check_labels(source)
         source = drop_small_classes(source, config.min_count)
     if ratio is not None:
         problems.raise_all()  # a cut needs images of every class
-        source = drop_small_classes(cut(source, ratio), config.min_count)
+        source = drop_small_classes(cut(source, ratio, config.subset_seed), config.min_count)
     if warnings := [*source.warnings, *describe_duplicates(source)]:
         log.warning("\n".join(warnings))
     source = replace(source, problems=tuple(problems.errors))  # reading adds its own

@@ -17,8 +17,8 @@ from longtail.core.plain import check_fields, read_json
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits, is_path
 from longtail.detection.network.detector import Detector
+from longtail.evaluation.cost import Cost
 from longtail.evaluation.result import (
-    Cost,
     Provenance,
     Result,
     TrainingRecipe,
@@ -182,7 +182,7 @@ def identify_start(config: DetectionConfig, stored: str | None) -> str | None:
     return now
 
 
-def training_id(config: DetectionConfig, data: DetectionSet, weights: str | None) -> str:
+def recipe_id(config: DetectionConfig, data: DetectionSet, weights: str | None) -> str:
     """Return an id that runs share if they differ only in scoring and evaluation.
 
     `weights` is what tells the backbone's weights apart, wherever their file lies.

@@ -18,6 +18,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from longtail.core.environment import environment
 from longtail.core.errors import UserError
+from longtail.core.identity import draw_training_id
 from longtail.core.interrupt import defer_interrupt
 from longtail.core.locks import hold_folders
 from longtail.core.seeding import stream
@@ -35,7 +36,7 @@ from longtail.detection.run import (
     digest,
     identify_start,
     make_result,
-    training_id,
+    recipe_id,
 )
 from longtail.runs.checkpoint import explain_restoring
 from longtail.training.launch import is_true_on_any_rank, launch
@@ -104,15 +105,16 @@ def _train_and_evaluate(
 ) -> None:
     """Train to the last epoch, evaluate, and write the results."""
     fabric, config, detector = loop.fabric, loop.config, loop.detector
-    seconds, losses = _train(loop, run, progress)
+    seconds, losses, training_id = _train(loop, run, progress)
     images = config.train.epochs * loop.images
-    if fabric.global_rank == 0:
-        run.save_model(detector.state_dict())
+    weights = run.save_model(detector.state_dict()) if fabric.global_rank == 0 else None
     began = time.perf_counter()
     measured = evaluate_detector(detector, config, val, fabric)
     if fabric.global_rank == 0:
         cost = DetectorCost(
-            training_id=training_id(config, loop.data, run.weights_id),
+            recipe_id=recipe_id(config, loop.data, run.weights_id),
+            training_id=training_id,
+            weights_sha256=weights,
             seconds=seconds + time.perf_counter() - began,
             images=images,
             images_per_second=images / seconds,
@@ -149,14 +151,16 @@ def check_data(config: DetectionConfig, train: DetectionSet, val: DetectionSet) 
 
 def _train(
     loop: "Loop", run: DetectionRun, progress: Progress | None
-) -> tuple[float, dict[str, float]]:
+) -> tuple[float, dict[str, float], str | None]:
     """Train to the last epoch, from the run's checkpoint if it has one.
 
-    Return the seconds, with those before an interruption, and the mean losses of the last epoch.
+    Return the seconds, with those before an interruption, the mean losses of the last epoch, and
+    the id of the training, which is None if an older version started it.
     """
     config, first = loop.config, loop.fabric.global_rank == 0
     epochs, every = config.train.epochs, config.machine.save_seconds
     saved = run.load_checkpoint(config)
+    training_id = saved.get("training_id") if saved else draw_training_id()
     if saved:
         _check_same_data(run, saved.get("data", ""), loop.data.digest)
     with explain_restoring(run.folder):
@@ -185,13 +189,14 @@ def _train(
                 run.append_metrics(record, epoch=epoch)
             if first and (stopping or now - last_save >= every or epoch + 1 == epochs):
                 passed = {"epoch": epoch + 1, "seconds": now - began, "losses": losses}
+                passed["training_id"] = training_id
                 run.save_checkpoint(passed | loop.state(), config)
                 last_save = now
             if first and progress:
                 progress.epoch(record)
             if stopping:
                 raise interrupt.kind(f"continue with: {run.resume_line}")
-    return time.perf_counter() - began, losses
+    return time.perf_counter() - began, losses, training_id
 
 
 class Loop:

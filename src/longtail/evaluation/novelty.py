@@ -22,6 +22,11 @@ from longtail.evaluation.conformal import find_quantiles
 FALSE_ALARMS = (0.01, 0.05, 0.1)
 """Shares of known images above a threshold, for which a model stores its thresholds."""
 
+LEAST_DEVIATION = 1e-4
+"""Deviation of a score that is the same for all images, as that of a model that learned nothing."""
+SLACK = 1e-5
+"""Part of a threshold, or of 1, that a score may exceed it by: results have six digits."""
+
 
 def measure_energy(logits: Tensor) -> Tensor:
     """Return the negative log-sum-exp (N,) of `logits` (N, C), each row centred at 0."""
@@ -105,7 +110,8 @@ class NoveltyReference:
             raise UserError(
                 f"false alarms {false_alarms:g}: this model stores thresholds for {known}"
             )
-        return stored[false_alarms]
+        threshold = stored[false_alarms]
+        return threshold + SLACK * max(1.0, abs(threshold))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values that `from_json` reads back."""
@@ -131,7 +137,9 @@ class NoveltyReference:
 
 def _measure_unit(values: Tensor, weights: Tensor) -> tuple[float, float]:
     mean = weights @ values
-    return mean.item(), (weights @ (values - mean).square()).sqrt().clamp(min=1e-12).item()
+    deviation = (weights @ (values - mean).square()).sqrt().clamp(min=LEAST_DEVIATION)
+    # in the six digits of a result, so that the thresholds fit what is read back
+    return float(f"{mean.item():.6g}"), float(f"{deviation.item():.6g}")
 
 
 def _standardise(values: Tensor, unit: tuple[float, float]) -> Tensor:

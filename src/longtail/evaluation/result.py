@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from longtail.data.base import Data, count_labels
 from longtail.evaluation import summary, tables
 from longtail.evaluation.accuracy import sweep
 from longtail.evaluation.alpha import cosines, explain_choice
+from longtail.evaluation.cost import ClassifierCost, Cost
 from longtail.evaluation.metrics import Metrics
 from longtail.evaluation.scoring import Evaluation
 from longtail.nn.heads import Head, NormalisedHead
@@ -59,38 +60,6 @@ class Provenance:
     versions: Mapping[str, str]
     git: str | None
     """The commit of the code, with -dirty if it was changed."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What the training took: an evaluation copies it."""
-
-    training_id: str
-    seconds: float
-    """From the first step to the last evaluation, without capture."""
-    images: int
-    """Images that this training saw, over all samplers and stages."""
-    images_per_second: float
-    """Training images per second, over all replicas."""
-    device: str
-    ranks: int | None = field(default=None, kw_only=True)
-    """Processes that trained it together; None if unknown, as in older results."""
-
-    @classmethod
-    def from_json(cls, result: Mapping[str, Any]) -> Self:
-        """Read the cost back from a stored result."""
-        names = [item.name for item in fields(cls)]
-        return cls(**{"ranks": None, **{name: result[name] for name in names if name in result}})
-
-
-@dataclass(frozen=True)
-class ClassifierCost(Cost):
-    """What the training of a classifier took."""
-
-    capture_seconds: float
-    """Spent on compiling and capturing the step; next to nothing where it runs eagerly."""
-    replicas: int
-    """Trainings that shared the device during these seconds."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +175,7 @@ KEYS = (
     *("per_class", "sweep", "mean_cos", "class_cos", "feature_norm", "weight_norm", "seconds"),
     *("capture_seconds", "replicas", "images", "images_per_second", "device", "options", "files"),
     *("train", "versions", "git", "class_mean", "macro", "weighted", "top5", "intervals"),
-    *("split_sizes", "confusions", "ranks", "reliability"),
+    *("split_sizes", "confusions", "ranks", "reliability", "recipe_id", "weights_sha256"),
 )
 """The keys of a classifier's result.json, in order; a detector's has some, followed by its own."""
 
@@ -222,6 +191,8 @@ def recipe_fields(config: Config) -> dict[str, Any]:
     """Return the fields of a result that tell one recipe from another."""
     names = ("val_fraction", "image_size", "min_count", "evaluate_on")
     files = {name: getattr(config.files, name) for name in names}
+    if config.files.subset_seed:
+        files["subset_seed"] = config.files.subset_seed
     if config.weights:
         files["weights"] = Path(config.weights).name
         files["interpolation"] = config.files.interpolation

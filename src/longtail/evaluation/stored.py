@@ -10,7 +10,8 @@ from longtail.evaluation.tables import PARTS
 Number = float | None
 Figures = dict[str, Number]
 KINDS: dict[str, Any] = {
-    **dict.fromkeys(("method", "data", "backbone", "alpha_rule", "training_id", "device"), str),
+    **dict.fromkeys(("method", "data", "backbone", "alpha_rule", "recipe_id", "device"), str),
+    **dict.fromkeys(("training_id", "weights_sha256"), str | None),
     **dict.fromkeys(("subset_sha256", "evaluated_on", "evaluated_sha256", "rule"), str),
     **dict.fromkeys(("seed", "held_out", "replicas", "epochs", "batch_size"), int),
     **dict.fromkeys(("momentum", "lr", "seconds", "images_per_second"), float),

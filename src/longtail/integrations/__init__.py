@@ -1,4 +1,4 @@
-"""Thin bridges to other trainers; each module imports its framework only when used."""
+"""Thin bridges to other libraries; each module imports its framework only when used."""
 
 from importlib import import_module
 from typing import Any
@@ -8,6 +8,7 @@ from longtail.core.errors import UserError
 EXTRAS = {
     "huggingface": "transformers and accelerate",
     "lightning": "",
+    "ray": "ray[data]",
     "timm": "",
     "torchvision": "",
     "ultralytics": "ultralytics",

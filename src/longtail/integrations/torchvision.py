@@ -69,8 +69,14 @@ def swap_box_predictor(
     """
     if loss not in LOSSES:
         raise unknown_error("loss", loss, LOSSES, f"they are {', '.join(LOSSES)}")
-    regions, classes = model.roi_heads, len(tail.counts) + 1
-    old = regions.box_predictor
+    regions: Any = getattr(model, "roi_heads", None)
+    classes = len(tail.counts) + 1
+    old = getattr(regions, "box_predictor", None)
+    if old is None or not hasattr(old, "cls_score"):
+        raise UserError(
+            f"{type(model).__name__} has no box predictor of torchvision: give a FasterRCNN, "
+            "MaskRCNN or KeypointRCNN whose predictor was not swapped"
+        )
     if old.cls_score.out_features != classes:
         raise UserError(
             f"the detector scores {old.cls_score.out_features} classes: build it for {classes}, "

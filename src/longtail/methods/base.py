@@ -1,8 +1,8 @@
 """The parts of a method: head, stages and rule. All methods share one training loop."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -116,9 +116,10 @@ def head_only(model: Model) -> Iterable[nn.Parameter]:
     return model.head.parameters()
 
 
-def backbone_and_weight(model: Model) -> Iterable[nn.Parameter]:
-    """Train what `baseline` trains and freeze any further parameters of the head."""
-    return [*model.backbone.parameters(), model.head.weight]
+def backbone_and_linear(model: Model) -> Iterable[nn.Parameter]:
+    """Train what `baseline --bias` trains and freeze any further parameters of the head."""
+    linear = [p for name, p in model.head.named_parameters() if name in ("weight", "bias")]
+    return [*model.backbone.parameters(), *linear]
 
 
 def compute_centroids(features: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -257,9 +258,13 @@ class Method:
     """The method whose training this one shares; empty if it has its own."""
     first: str = ""
     """The method whose training is exactly the first stage of this one; empty if it has its own."""
+    first_options: Mapping[str, object] = field(default_factory=dict)
+    """Options with which `first` is that training."""
     post_hoc: tuple[str, ...] = ()
     """Options that do not affect training."""
     paper: Paper | None = None
+    departures: tuple[str, ...] = ()
+    """Sentences on what differs from the paper, or from the code of its authors."""
     weighs_counts: bool = False
     """Whether a loss or the rule uses the class counts."""
     reading: CausalReading = NOT_READ

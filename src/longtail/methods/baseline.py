@@ -1,8 +1,9 @@
 """The method that all others are compared with."""
 
 from longtail.methods.base import Method
+from longtail.nn.linear_heads import BiasedHead, LinearHead
 
 
-def baseline() -> Method:
+def baseline(*, bias: bool = False) -> Method:
     """Linear classifier, softmax cross-entropy, instance-balanced sampling."""
-    return Method()
+    return Method(head=BiasedHead if bias else LinearHead)

@@ -4,12 +4,14 @@ import torch
 from torch import Tensor, nn
 
 from longtail.methods.base import Batch, CausalReading, Loss, Method, Paper, Stage
+from longtail.nn.linear_heads import BiasedHead
 from longtail.nn.losses import State
 
 
 def bbn() -> Method:
     """Weight shifts from a branch with uniform to one with reversed sampling (Zhou et al. 2020)."""
     return Method(
+        head=BiasedHead,
         stages=(Stage(samplers=("instance", "reversed"), step=_cumulative_step),),
         backbone="resnet32-dual",
         paper=Paper("Zhou et al.", 2020, "1912.02413"),

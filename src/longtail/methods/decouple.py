@@ -1,6 +1,7 @@
 """Decoupled training (Kang et al. 2020): the features of `baseline`, then another classifier.
 
-With the same seed, the first stage gives exactly the weights of `baseline`.
+With the same seed, the first stage gives exactly the weights of `baseline`, with `--bias` for
+`decouple-lws`.
 """
 
 from functools import partial
@@ -20,16 +21,16 @@ from longtail.methods.base import (
     Paper,
     RuleInputs,
     Stage,
-    backbone_and_weight,
+    backbone_and_linear,
     compute_centroids,
     head_only,
     require,
 )
-from longtail.nn.linear_heads import AffineHead, FoldedHead, Head
+from longtail.nn.linear_heads import AffineHead, FoldedHead, Head, TrainedBiasHead
 from longtail.nn.ops import product
 
-TAUS = tuple(i / 10 for i in range(11))
-"""Values that `auto` tries: 0 to 1 in steps of 0.1."""
+TAUS = tuple(i / 10 for i in range(21))
+"""Values that `auto` tries: 0 to 2 in steps of 0.1."""
 COSINE_TAU = 16.0
 """Scale of the cosines of `decouple-ncm`: that of the paper's cosine classifiers."""
 KANG = Paper("Kang et al.", 2020, "1910.09217")
@@ -50,7 +51,13 @@ def decouple_crt(*, share: float = 0.1) -> Method:
     """New classifier on frozen features, class-balanced sampling (Kang et al. 2020)."""
     require(above=0, share=share)
     second = Stage(samplers=("class",), trains=head_only, prepare=_reset_head, share=share)
-    return Method(stages=(Stage(), second), first="baseline", paper=KANG, reading=TWO_STAGE)
+    return Method(
+        stages=(Stage(), second),
+        first="baseline",
+        departures=("The classifier has no bias, that of the authors' code has one.",),
+        paper=KANG,
+        reading=TWO_STAGE,
+    )
 
 
 def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
@@ -70,21 +77,29 @@ def decouple_lws(*, share: float = 0.1) -> Method:
     """Learned scale of each frozen class weight, class-balanced sampling (Kang et al. 2020)."""
     require(above=0, share=share)
     second = Stage(samplers=("class",), trains=_scale_only, share=share)
-    stages = (Stage(trains=backbone_and_weight), second)
-    return Method(ScaledHead, stages, first="baseline", paper=KANG, reading=TWO_STAGE)
+    return Method(
+        ScaledHead,
+        (Stage(trains=backbone_and_linear), second),
+        first="baseline",
+        first_options={"bias": True},
+        paper=KANG,
+        reading=TWO_STAGE,
+    )
 
 
 @final
-class ScaledHead(Head):
-    """A linear head with a learned scale for each class: z_i = g_i <w_i, x>, g_i = 1 at first."""
+class ScaledHead(TrainedBiasHead):
+    """A linear head with a learned scale for each class: z_i = g_i (<w_i, x> + b_i).
+
+    At first b_i = 0 and g_i = 1. The first stage trains w and b, the second one g.
+    """
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__(dim, classes)
-        self.reset_parameters()
         self.scale = nn.Parameter(torch.ones(classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        return product(x, self.weight) * self.scale
+        return product(x, self.weight, self.bias) * self.scale
 
 
 def _scale_only(model: Model) -> list[nn.Parameter]:

@@ -13,11 +13,11 @@ def focal(*, gamma: float = 2.0) -> Method:
     return Method(stages=(Stage(loss),), paper=Paper("Lin et al.", 2017, "1708.02002"))
 
 
-def class_balanced(*, beta: float = 0.9999, gamma: float = 1.0) -> Method:
-    """Sigmoid focal loss over effective class sizes; gamma 0 is softmax (Cui et al. 2019)."""
+def class_balanced(*, beta: float = 0.9999, gamma: float = 1.0, softmax: bool = False) -> Method:
+    """Sigmoid focal loss over effective class sizes, or softmax (Cui et al. 2019)."""
     require(least=0, below=1, beta=beta)
     require(least=0, gamma=gamma)
-    loss = partial(losses.class_balanced, beta=beta, gamma=gamma)
+    loss = partial(losses.class_balanced, beta=beta, gamma=gamma, softmax=softmax)
     paper = Paper("Cui et al.", 2019, "1901.05555")
     return Method(stages=(Stage(loss),), paper=paper, weighs_counts=True)
 

@@ -26,7 +26,8 @@ This page is generated from the code of the methods; `longtail methods --out FIL
 """
 MEANINGS = {
     "alpha": "how much of the indirect effect to remove at test time; 0 removes nothing",
-    "attract": "weight of the large-margin loss",
+    "attract": "weight of the centroid loss",
+    "baseline bias": "give the classifier a bias",
     "beta": "a class of n images weighs (1 - beta) / (1 - beta^n)",
     "centre": "ratio r at which a label has half of the weight that varies",
     "classify": "weight of the loss of the head",
@@ -54,11 +55,13 @@ MEANINGS = {
     "lift": "least weight of a label",
     "margin": "margin of the rarest class, in units of the cosine",
     "asymmetric margin": "probability below which an absent label counts nothing",
-    "oltr margin": "margin of the large-margin loss",
+    "oltr margin": "mean squared distance to the other centroids below which they repel",
+    "repel": "weight of the repelling part of the centroid loss",
     "reach": "length of an embedding at distance 1 from the nearest centroid",
     "scale": "scale of the logits",
     "distribution-balanced scale": "scale of the logits of absent labels",
     "slope": "how fast the weight of a label grows with its ratio r",
+    "softmax": "use softmax cross-entropy, which has no gamma, instead of the sigmoid focal loss",
     "share": "epochs of the second stage, as a fraction of --epochs",
     "strength": "factor of log n in the loss; 0 is cross-entropy",
     "tau": "scale of the logits",
@@ -120,6 +123,8 @@ def markdown() -> str:
             sections += ["", *(line.removesuffix(": ") for line in listed)]
         if method.backbone:
             sections += ["", f"It requires the backbone `{method.backbone}`."]
+        if method.departures:
+            sections += ["", " ".join(("Departs from its authors:", *method.departures))]
     lines = [INTRODUCTION, *(f"| {' | '.join(cells)} |" for cells in table), *sections]
     return "\n".join(lines) + "\n"
 

@@ -105,22 +105,26 @@ class LinearHead(Head):
         return AffineHead.of(factor * self.weight)
 
 
-@final
-class BiasedHead(Head):
-    """A linear classifier with a trained bias, one binary decision a label: z_i = <w_i, x> + b_i.
-
-    Args:
-        dim: length D of a feature.
-        classes: number of labels C.
-    """
+class TrainedBiasHead(Head):
+    """A head with a trained bias b beside its weight, 0 at first (abstract)."""
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__(dim, classes)
-        self.bias = nn.Parameter(torch.zeros(classes))
         self.reset_parameters()
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        # older versions had no bias
+        state_dict.setdefault(f"{prefix}bias", self.weight.new_zeros(self.classes))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+@final
+class BiasedHead(TrainedBiasHead):
+    """The plain classifier with a bias: z_i = <w_i, x> + b_i."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return product(x, self.weight) + at_least_float32(self.bias)
+        return product(x, self.weight, self.bias)
 
     def with_bias(self, bias: Tensor) -> Head:
         return AffineHead.of(self.weight, self.bias + bias.to(self.bias))

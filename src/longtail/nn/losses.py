@@ -54,16 +54,23 @@ def focal(outputs: Outputs, target: Tensor, state: State, *, gamma: float = 2.0)
 
 
 def class_balanced(
-    outputs: Outputs, target: Tensor, state: State, *, beta: float = 0.9999, gamma: float = 1.0
+    outputs: Outputs,
+    target: Tensor,
+    state: State,
+    *,
+    beta: float = 0.9999,
+    gamma: float = 1.0,
+    softmax: bool = False,
 ) -> Tensor:
     """Focal loss divided by the effective number of images of the class (Cui et al. 2019).
 
     The focal loss is that paper's: a binary one for each class, p = sigmoid(z), summed over the
-    classes. Gamma 0 uses softmax cross-entropy instead. Beta 0 gives all classes the same weight.
+    classes; gamma 0 makes it the sigmoid cross-entropy. With `softmax` it is the softmax
+    cross-entropy, which has no gamma. Beta 0 gives all classes the same weight.
     """
     truth = _to_soft(target, outputs.logits)  # (B, C)
     weights = (effective_weights(state.counts, beta) * truth).sum(1)  # (B,)
-    if not gamma:
+    if softmax:
         return (weights * -(truth * F.log_softmax(outputs.logits, dim=1)).sum(1)).mean()
     # each class starts with probability 1/C, as with that paper's bias
     z = outputs.logits - math.log(max(1, outputs.logits.shape[1] - 1))

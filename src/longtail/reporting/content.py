@@ -54,9 +54,9 @@ def _collect_mistakes(group: Group) -> dict[str, Any]:
 
 
 def _collect_run(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> dict[str, Any]:
-    trainings = [other.result["training_id"] for other in runs]
-    training = run.result["training_id"]
-    removes = any(r.result["alpha"] and r.result["training_id"] == training for r in runs)
+    trainings = [other.result["recipe_id"] for other in runs]
+    training = run.result["recipe_id"]
+    removes = any(r.result["alpha"] and r.result["recipe_id"] == training for r in runs)
     return {
         "name": run.name,
         "group": run.group,

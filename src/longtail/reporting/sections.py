@@ -125,9 +125,9 @@ def describe_confusion(group: Group, groups: Sequence[Group]) -> dict[str, Any]:
     """
     alphas = dict.fromkeys(run.result["alpha"] for run in group)
     own = ", ".join(f"{alpha:g}" for alpha in alphas if alpha is not None)
-    trainings = {run.result["training_id"] for run in group}
+    trainings = {run.result["recipe_id"] for run in group}
     repeated = any(
-        trainings == {run.result["training_id"] for run in other}
+        trainings == {run.result["recipe_id"] for run in other}
         and all(run.result["alpha"] == 0 for run in other)  # a rule without alpha has another head
         for other in groups
     )

@@ -176,7 +176,7 @@ def _train_beside(
     shared: Shared,
 ) -> Trainer:
     """Train `job` on `data` in a folder inside its run, or take it from `finished`."""
-    name = job.training_id(data)
+    name = job.recipe_id(data)
     if name in finished:
         return finished[name]
     inner = replace(job, run=Run(job.run.folder / folder))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.core.errors import UserError
+from longtail.core.identity import read_ids
 from longtail.core.plain import read_json
 from longtail.evaluation import tables
 from longtail.evaluation.stored import check_result
@@ -15,7 +16,7 @@ Source = Run | Path | str
 """A finished run, its folder, or a result file such as those under results/."""
 
 FIELDS = (
-    *("method", "data", "ratio", "backbone", "seed", "alpha", "momentum", "lr", "training_id"),
+    *("method", "data", "ratio", "backbone", "seed", "alpha", "momentum", "lr", "recipe_id"),
     *("subset_sha256", "evaluated_on", "evaluated_sha256", "counts", "per_class", "sweep"),
     *("feature_norm", "weight_norm"),
 )
@@ -114,4 +115,4 @@ def _read_file(path: Path) -> dict[str, Any]:
         result = None
     if not isinstance(result, dict) or "method" not in result:
         raise UserError(f"{path} is neither a run's folder nor the result of one")
-    return result
+    return read_ids(result)

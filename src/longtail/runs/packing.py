@@ -30,12 +30,12 @@ class TrainedRun(NamedTuple):
 def find_trained_run(job: Job, data: Data, others: Iterable[Job]) -> TrainedRun | None:
     """Find the finished run among `others` that trained most of the first epochs of `job`."""
     stages = schedule_stages(job.method.stages, job.config.train.epochs)
-    epochs = {job.first_stage_id(data): stages[0].stop, job.training_id(data): stages[-1].stop}
+    epochs = {job.first_stage_id(data): stages[0].stop, job.recipe_id(data): stages[-1].stop}
     beside = [other.run for other in others if other.config.data == job.config.data]
     runs: dict[str, Run] = {}
     for run in filter(_has_sound_model, beside):
         # the stored id, since a recipe may have changed after its run was trained
-        runs[run.result["training_id"]] = run
+        runs[run.result["recipe_id"]] = run
     candidates = [TrainedRun(runs[name], epochs[name]) for name in epochs if name in runs]
     return max(candidates, key=lambda trained: trained.epochs, default=None)
 
@@ -51,7 +51,7 @@ def _has_sound_model(run: Run) -> bool:
 
 def select_unfinished(jobs: Sequence[Job], data_of: DataOf, overwrite: bool) -> list[Job]:
     """Select the unfinished jobs, and finished ones that share a training with one of them."""
-    ids = {job.run: job.training_id(data_of(job)) for job in jobs}
+    ids = {job.run: job.recipe_id(data_of(job)) for job in jobs}
     unfinished = {ids[job.run] for job in jobs if overwrite or not job.run.finished}
     return [job for job in jobs if ids[job.run] in unfinished]
 
@@ -67,7 +67,7 @@ def schedule(
     """
     trainings: dict[str, list[Job]] = {}
     for job in jobs:
-        trainings.setdefault(job.training_id(data_of(job)), []).append(job)
+        trainings.setdefault(job.recipe_id(data_of(job)), []).append(job)
     by_epoch: dict[int, list[list[Job]]] = {}
     for group in trainings.values():
         if not all(job.run.finished for job in group):

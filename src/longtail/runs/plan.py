@@ -15,13 +15,13 @@ from longtail.core.errors import UserError, unknown_error
 from longtail.core.options import TO_ONE, with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
+from longtail.data.decoding.host import count_ranks
 from longtail.methods.base import Method
 from longtail.nn.background import find_background, no_background_error
 from longtail.nn.published import describe_inputs
 from longtail.nn.weights import identify
 from longtail.runs.folder import Run
 from longtail.training.inputs import choose_mix
-from longtail.training.launch import count_ranks
 from longtail.training.model import use_inputs_of_weights
 from longtail.training.schedule import ends_in_warmup, schedule_stages
 
@@ -41,15 +41,16 @@ class Job:
     method: Method
     run: Run
 
-    def training_id(self, data: Data) -> str:
-        """Return an id that jobs share with one training: `X` and `X-tde`, same data and seed."""
+    def recipe_id(self, data: Data) -> str:
+        """Return an id of jobs that can share a training: `X` and `X-tde`, same data and seed."""
         seen = self.config.options.keys() - set(self.method.post_hoc)
         options = {name: str(self.config.options[name]) for name in seen}
         return self._id(data, self.method.training or self.config.method, options)
 
     def first_stage_id(self, data: Data) -> str:
-        """Return the `training_id` of jobs whose whole training is the first stage of this one."""
-        return self._id(data, self.method.first, {}) if self.method.first else ""
+        """Return the `recipe_id` of jobs whose whole training is the first stage of this one."""
+        options = {name: str(value) for name, value in self.method.first_options.items()}
+        return self._id(data, self.method.first, options) if self.method.first else ""
 
     def _id(self, data: Data, method: str, options: dict[str, str]) -> str:
         tree = {**asdict(self.config), "method": method, "options": options}

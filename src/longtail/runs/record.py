@@ -14,6 +14,7 @@ from longtail.core.errors import UserError
 from longtail.data.base import Data
 from longtail.evaluation import result as results
 from longtail.evaluation import scoring, tables
+from longtail.evaluation.cost import ClassifierCost
 from longtail.evaluation.examples import NAME as EXAMPLES
 from longtail.evaluation.examples import make_examples
 from longtail.evaluation.label_metrics import LabelMetrics
@@ -78,9 +79,13 @@ def evaluate_training(
         if job.config.flips:
             mirrored = winner.mirrored_features(data.evaluated)
             chosen["flips"] = scoring.score_flips(evaluation, mirrored, alpha, data.counts)
-        cost = results.ClassifierCost(
+        state = winner.model.state_dict()
+        weights = job.run.save_model(state) if fabric.global_rank == 0 else None
+        cost = ClassifierCost(
             # of a rival, if one has won
-            training_id=replace(job, method=method).training_id(replica.data),
+            recipe_id=replace(job, method=method).recipe_id(replica.data),
+            training_id=winner.training_id,
+            weights_sha256=weights,
             seconds=training.clock.seconds + (time.perf_counter() - began),
             images=replica.images,
             images_per_second=training.images_per_second,
@@ -97,7 +102,6 @@ def evaluate_training(
         if fabric.global_rank == 0:
             if job is not group[0]:
                 job.run.write_metrics(group[0].run.metrics)
-            job.run.save_model(winner.model.state_dict())
             shipped = evaluation.shipped
             if method.rule is not None or not isinstance(shipped, type(trained)):
                 job.run.save_model(shipped.state_dict(), "head.safetensors")

@@ -19,7 +19,8 @@ from longtail.data.decoding.image_store import UnreadableError
 from longtail.evaluation import accuracy as measures
 from longtail.evaluation import tables
 from longtail.evaluation.alpha import GRID, choose_alpha
-from longtail.evaluation.result import ClassifierCost, ClassifierResult, make_result
+from longtail.evaluation.cost import ClassifierCost
+from longtail.evaluation.result import ClassifierResult, make_result
 from longtail.evaluation.scoring import (
     Evaluation,
     Features,

@@ -1,6 +1,7 @@
 """The files of a run: each is written whole, recorded in the manifest and verified when read."""
 
 import csv
+import hashlib
 import json
 import logging
 import shlex
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.core.files import encode_tensors, read_tensors, replace_atomically
+from longtail.core.identity import read_ids
 from longtail.core.manifest import DamageError, forget, record, replace_recorded, verify
 from longtail.core.names import count_noun
 from longtail.core.plain import check_fields, read_json, read_text
@@ -62,7 +64,7 @@ class RunFiles:
         except UserError as error:
             raise UserError(f"{error}. {way_out}") from None
         check_fields(result, {}, str(path), way_out)
-        return result
+        return read_ids(result)
 
     @property
     def resume_line(self) -> str:
@@ -154,9 +156,14 @@ class RunFiles:
         with self.replace(name) as path:
             path.write_bytes(content.encode() if isinstance(content, str) else content)
 
-    def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> None:
-        """Write the weights as trained; those of a head that a rule made go to another `name`."""
-        self.write(name, encode_tensors(state))
+    def save_model(self, state: Mapping[str, Tensor], name: str = "model.safetensors") -> str:
+        """Write the weights as trained, and return the SHA-256 of the file.
+
+        Those of a head that a rule made go to another `name`.
+        """
+        content = encode_tensors(state)
+        self.write(name, content)
+        return hashlib.sha256(content).hexdigest()
 
     def load_model(self, name: str = "model.safetensors") -> dict[str, Tensor]:
         """Read what `save_model` wrote."""

@@ -128,7 +128,8 @@ class Checkpoint(NamedTuple):
 
 
 def _save(job: Job, replica: Trainer, done: Checkpoint) -> None:
-    state = {"data": replica.data.identity, "replica": replica.state_dict()}
+    state: dict[str, Any] = {"data": replica.data.identity, "replica": replica.state_dict()}
+    state["training_id"] = replica.training_id
     job.run.save_checkpoint({**done._asdict(), **state}, job.config)
 
 
@@ -143,10 +144,13 @@ def _restore(
                 seconds = done.seconds + saved["seconds"]
                 done = Checkpoint(saved["epoch"], seconds, saved["capture_seconds"])
                 replica.load_state_dict(saved["replica"])
+                replica.training_id = saved.get("training_id")
         elif trained := find_trained_run(job, replica.data, others):
             run = trained.run
             done = Checkpoint(trained.epochs, done.seconds + own_seconds(run.result))
             replica.start_from(run.load_model(), f"{run.folder}/model.safetensors")
+            if trained.epochs == replica.epochs:
+                replica.training_id = run.result.get("training_id")
             if fabric.global_rank == 0:
                 job.run.write_metrics(run.metrics)
     return done
@@ -181,6 +185,7 @@ def _identify_features(config: Config, batches: Hashable) -> Hashable:
     """Return a value that trainings share if network, weights and images are alike."""
     seen = TrainConfig(crop_size=config.train.crop_size)
     alike = replace(config, method="", options={}, train=seen, adaptive=(), recipe_name="")
+    alike = replace(alike, background="")
     # the seed draws the weights of a network that starts without any
     return batches, repr(replace(alike, seed=0) if config.weights else alike)
 

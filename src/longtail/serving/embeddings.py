@@ -7,15 +7,19 @@ The file is a data set (`longtail train features.npz`), and holds arrays for the
 `longtail.estimators`.
 """
 
+import hashlib
 import json
 import logging
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import safetensors.torch
 import torch
 from lightning.fabric import Fabric
 from numpy.typing import NDArray
@@ -23,7 +27,7 @@ from torch import Tensor
 
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
+from longtail.core.files import encode_tensors, replace_atomically
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.methods.base import Model
@@ -35,7 +39,8 @@ from longtail.nn.weights import identify, load_into
 from longtail.runs.folder import Run
 from longtail.runs.reopen import own_data, relaunch
 from longtail.serving.model import read_run
-from longtail.training.features import extract
+from longtail.serving.parts import PART, Parts, share_parts
+from longtail.training.features import choose_batch_size, extract_batches
 from longtail.training.inputs import build_preprocess
 from longtail.training.launch import launch
 from longtail.training.model import use_inputs_of_weights
@@ -55,9 +60,63 @@ class Embedder:
     origin: Mapping[str, Any]
     """Where the features come from."""
 
-    def features(self, split: Split) -> Tensor:
-        """Compute the features (N, D) of `split`."""
-        return extract(self.model, split, self.preprocess, self.fabric, self.machine)
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The parts of the data that exist, by name."""
+        named = {name: getattr(self.images, name) for name in ("train", "val", "test")}
+        return {name: split for name, split in named.items() if split is not None}
+
+    def plan_parts(self) -> dict[str, list[tuple[Tensor, ...]]]:
+        """Cut every split into parts; a part is batches of row numbers (B,).
+
+        All but the last have whole batches, so that parts do not change the rounding.
+        """
+        plan = {}
+        for name, split in self.splits.items():
+            size = choose_batch_size(split.inputs, self.fabric.device)
+            batches, each = torch.arange(len(split)).split(size), math.ceil(PART / size)
+            plan[name] = [batches[i : i + each] for i in range(0, len(batches), each)]
+        return plan
+
+    def extract_parts(self, out: Path) -> Parts:
+        """Write the features of this rank's share of the images to files beside `out`."""
+        plan = self.plan_parts()
+        about = {
+            "images": [self.images.subset_sha256, self.images.evaluated_sha256],
+            "splits": {name: list(split.inputs.shape) for name, split in self.splits.items()},
+            "parts": {name: len(planned) for name, planned in plan.items()},
+            "network": hashlib.sha256(encode_tensors(self.model.backbone.state_dict())).hexdigest(),
+            "origin": dict(self.origin),
+        }
+        parts = share_parts(out, about, sum(map(len, plan.values())), self.fabric)
+        first = 0
+        for name, planned in plan.items():
+            mine = [number for number in parts.mine if 0 <= number - first < len(planned)]
+            self._extract(self.splits[name], {n: planned[n - first] for n in mine}, parts)
+            first += len(planned)
+        self.fabric.barrier()
+        return parts
+
+    def _extract(self, split: Split, planned: Mapping[int, Sequence[Tensor]], parts: Parts) -> None:
+        """Write parts of one split, each as soon as it is complete."""
+        rows = [batch for batches in planned.values() for batch in batches]
+        found = extract_batches(
+            self.model, split.inputs, rows, self.preprocess, self.fabric, self.machine
+        )
+        for number, batches in planned.items():
+            features = torch.cat(list(islice(found, len(batches))))
+            parts.write(number, encode_tensors({"features": features}))
+
+    def join(self, parts: Parts) -> Iterator[tuple[str, Tensor]]:
+        """Yield the name of each split and its features (N, D), read from all parts."""
+        stored = parts.read()
+        for name, planned in self.plan_parts().items():
+            features = torch.empty(len(self.splits[name]), self.model.backbone.dim)
+            for batches, content in zip(planned, stored, strict=False):
+                first = batches[0][0] if len(batches[0]) else 0
+                rows = safetensors.torch.load(content)["features"]
+                features[first : first + len(rows)] = rows
+            yield name, features
 
 
 def embed(
@@ -90,11 +149,20 @@ def embed(
         made = _open_run(Run.open(run), data, backbone, options)
     else:
         made = _open_weights(os.fspath(cast(Path | str, weights)), data, backbone, options)
+    parts = made.extract_parts(out)
+    if made.fabric.global_rank == 0:
+        _write(out, made, parts)
+        parts.remove()
+    made.fabric.barrier()
+    return out
+
+
+def _write(out: Path, made: Embedder, parts: Parts) -> None:
+    """Join the parts to the .npz file."""
     arrays: dict[str, NDArray[Any]] = {}
-    for part in ("train", "val", "test"):
-        if (split := getattr(made.images, part)) is not None:
-            arrays[f"x_{part}"] = _to_float16(made.features(split))
-            arrays[f"y_{part}"] = split.labels.numpy()
+    for name, features in made.join(parts):
+        arrays[f"x_{name}"] = _to_float16(features)
+        arrays[f"y_{name}"] = made.splits[name].labels.numpy()
     arrays["classes"] = np.array(made.images.classes, dtype=str)
     about = {
         "images": Path(made.images.full_name).name,
@@ -104,7 +172,6 @@ def embed(
     arrays["made_by"] = np.array(json.dumps(about))
     with replace_atomically(out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
-    return out
 
 
 def _open_run(
@@ -129,7 +196,8 @@ def _open_run(
         "method": run.config.method,
         "seed": run.config.seed,
         "epochs": run.config.train.epochs,
-        "training_id": stored["training_id"],
+        "recipe_id": stored["recipe_id"],
+        "training_id": stored.get("training_id"),
     }
     model = Model(served.backbone, served.head)
     return _place(model, served.preprocess, images, relaunch(run), run.config.machine, origin)

@@ -26,7 +26,10 @@ from longtail.runs.store import CLASS_MEANS
 from longtail.training.model import Blueprint, describe_head
 
 FORMAT = 1
-TRAINING = ("method", "data", "ratio", "seed", "epochs", "training_id", "subset_sha256", "held_out")
+TRAINING = (
+    *("method", "data", "ratio", "seed", "epochs", "recipe_id", "training_id", "weights_sha256"),
+    *("subset_sha256", "held_out"),
+)
 """Fields of a run's result that describe the training of its model."""
 
 NEEDED = (*TRAINING, *tables.SPLITS, "alpha", "counts", "evaluated_on", "per_class", "sweep")
@@ -279,7 +282,7 @@ def read_run(run: Run | Path | str) -> ServedModel:
             **({"answers": _pick_splits(result["answers"])} if "answers" in result else {}),
             "sweep": result["sweep"],
         },
-        training={name: result[name] for name in TRAINING},
+        training={name: result[name] for name in TRAINING if name in result},
         version=versions()["longtail"],
         trust=result.get("trust"),
         thresholds=_read_thresholds(result),

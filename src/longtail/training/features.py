@@ -1,5 +1,6 @@
 """Features of a whole split by a trained network, each row computed once over all ranks."""
 
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -24,7 +25,6 @@ CPU_SIZE = 1000 * 3 * 32 * 32
 """The same on a CPU, where large batches spend more time on fresh memory than on arithmetic."""
 
 
-@torch.no_grad()
 def extract(
     model: Model,
     split: Split,
@@ -39,29 +39,53 @@ def extract(
     They are float32. Every rank fills its own rows of a zero matrix; the sum over ranks has all
     rows, each once.
     """
-    training = model.training
-    model.eval()
     inputs = split.inputs
     rows = torch.arange(fabric.global_rank, len(inputs), fabric.world_size)
+    batches = rows.split(choose_batch_size(inputs, fabric.device))
     features = torch.zeros(len(inputs), model.backbone.dim, device=fabric.device)
-    most = CPU_SIZE if fabric.device.type == "cpu" else EVALUATION_SIZE
-    size = min(EVALUATION_BATCH, max(1, most // inputs.shape[1:].numel()))
-    parts = rows.split(size)
-    if isinstance(inputs, StreamedImages):
-        batches = stream_batches(inputs, parts, machine, fabric.device)
-    else:
-        batches = (inputs[part.to(inputs.device)].to(fabric.device) for part in parts)
-    pairs = zip(parts, batches, strict=True)
-    for part, batch in log_progress("extracted features of", pairs, len(rows), size):
-        seen = preprocess(batch).flip(-1) if mirrored else preprocess(batch)
-        with fabric.autocast():
-            # forward itself: calling a compiled backbone would compile it again for these shapes
-            output = model.backbone.forward(to_channels_last(seen))
-        features[part.to(fabric.device)] = output.float()
-    model.train(training)
+    found = extract_batches(model, inputs, batches, preprocess, fabric, machine, mirrored=mirrored)
+    for batch, output in zip(batches, found, strict=True):
+        features[batch.to(fabric.device)] = output
     if fabric.world_size > 1:
         features = cast(Tensor, fabric.all_reduce(features, reduce_op="sum"))
     return features
+
+
+@torch.no_grad()
+def extract_batches(
+    model: Model,
+    inputs: Tensor | StreamedImages,
+    batches: Sequence[Tensor],
+    preprocess: Preprocess,
+    fabric: Fabric,
+    machine: MachineConfig,
+    *,
+    mirrored: bool = False,
+) -> Iterator[Tensor]:
+    """Yield the features (B, D) of each of `batches`, row numbers (B,) of `inputs`."""
+    training = model.training
+    model.eval()
+    if isinstance(inputs, StreamedImages):
+        stream = stream_batches(inputs, batches, machine, fabric.device)
+    else:
+        stream = (inputs[rows.to(inputs.device)].to(fabric.device) for rows in batches)
+    images = sum(map(len, batches))
+    each = len(batches[0]) if batches else 1
+    try:
+        for batch in log_progress("extracted features of", stream, images, each):
+            seen = preprocess(batch).flip(-1) if mirrored else preprocess(batch)
+            with fabric.autocast():
+                # forward itself: calling a compiled backbone would compile it for these shapes
+                output = model.backbone.forward(to_channels_last(seen))
+            yield output.float()
+    finally:
+        model.train(training)
+
+
+def choose_batch_size(inputs: Tensor | StreamedImages, device: torch.device) -> int:
+    """Return the number of inputs in a batch of `extract_batches`, except the last."""
+    most = CPU_SIZE if device.type == "cpu" else EVALUATION_SIZE
+    return min(EVALUATION_BATCH, max(1, most // inputs.shape[1:].numel()))
 
 
 def place_features(config: Config, method: Method, data: Data, fabric: Fabric) -> FeatureBatches:

@@ -1,6 +1,5 @@
 """Start the processes of a training, and explain when their device is too small for it."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,7 +11,7 @@ from lightning.fabric.strategies.ddp import DDPStrategy
 from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.base import Data
-from longtail.data.decoding.host import count_processes
+from longtail.data.decoding.host import count_hosts, count_processes
 from longtail.training.inputs import sample_input
 
 WAIT = timedelta(hours=6)
@@ -22,7 +21,7 @@ the default half hour."""
 
 def launch(machine: MachineConfig) -> Fabric:
     """Start the processes that `machine` asks for, or join those of torchrun or SLURM."""
-    per_host, hosts = _count_processes(machine)
+    per_host, hosts = count_processes(machine), count_hosts(machine)
     world, wanted = per_host * hosts, machine.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda, but torch sees no CUDA device: use --device cpu")
@@ -66,22 +65,6 @@ def _check_mps(machine: MachineConfig, world: int) -> None:
         raise UserError("--device mps computes in float32: leave out --precision bf16")
     if world > 1:
         raise UserError(f"--device mps is one device, not {world}: leave out --devices")
-
-
-def count_ranks(machine: MachineConfig) -> int:
-    """Count the processes of a training on all hosts."""
-    per_host, hosts = _count_processes(machine)
-    return per_host * hosts
-
-
-def _count_processes(machine: MachineConfig) -> tuple[int, int]:
-    """Processes per host and number of hosts, from torchrun, SLURM or the options."""
-    per_host, env = count_processes(machine), os.environ
-    if "LOCAL_WORLD_SIZE" in env:
-        return per_host, int(env["WORLD_SIZE"]) // per_host
-    if int(env.get("SLURM_NTASKS", 1)) > 1:
-        return per_host, int(env.get("SLURM_NNODES", 1))
-    return per_host, machine.nodes
 
 
 @contextmanager

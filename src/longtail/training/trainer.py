@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from longtail.core.config import Config
+from longtail.core.identity import draw_training_id
 from longtail.core.seeding import stream
 from longtail.data.base import Data, Split
 from longtail.methods.base import Method, Model, ModelWithParts
@@ -45,6 +46,8 @@ class Trainer:
         fresh: bool = True,
     ):
         self.config, self.data, self.batches, self.fabric = config, data, batches, fabric
+        self.training_id: str | None = draw_training_id()
+        """Also that of the training that this one continues or repeats; None if unknown."""
         self.stages = schedule_stages(method.stages, config.train.epochs)
         self.current = self.stages[0]
         self.model = build_model(config, method, data, fresh=fresh).to(fabric.device)

@@ -35,6 +35,21 @@ def count_processes(machine: MachineConfig) -> int:
     return machine.devices
 
 
+def count_hosts(machine: MachineConfig) -> int:
+    """Hosts of this run, as torchrun, SLURM or else the options set them."""
+    env = os.environ
+    if "LOCAL_WORLD_SIZE" in env:
+        return int(env["WORLD_SIZE"]) // int(env["LOCAL_WORLD_SIZE"])
+    if int(env.get("SLURM_NTASKS", 1)) > 1:
+        return int(env.get("SLURM_NNODES", 1))
+    return machine.nodes
+
+
+def count_ranks(machine: MachineConfig) -> int:
+    """Count the processes of this run on all hosts."""
+    return count_processes(machine) * count_hosts(machine)
+
+
 def free_memory() -> int | None:
     """Bytes that the machine and the container have left; None if unknown."""
     limits = [limit for limit in (_machine_memory(), _container_memory()) if limit is not None]

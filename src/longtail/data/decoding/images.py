@@ -1,8 +1,9 @@
 """Decode images to uint8 pixels; every unreadable one comes with the reason."""
 
 import io
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
-from longtail.data.decoding.host import count_cores
+from longtail.data.decoding.host import cores_per_process
 from longtail.data.decoding.orientation import (
     UPRIGHT,
     is_sideways,
@@ -227,10 +229,24 @@ def decode_in_threads(
 
 
 def run_in_threads(function: Callable[[Blob], T], blobs: Iterable[Blob]) -> Iterator[T]:
-    """Yield `function` of each blob in their order; Pillow releases the interpreter lock."""
+    """Yield `function` of each blob in their order; Pillow releases the interpreter lock.
+
+    The threads stay up to `WINDOW` blobs ahead of the reader.
+    """
     stream = iter(blobs)
-    with ThreadPoolExecutor(min(MAX_DECODERS, count_cores())) as pool:
-        while window := list(islice(stream, WINDOW)):
-            batches = [window[i : i + BATCH] for i in range(0, len(window), BATCH)]
-            for results in pool.map(lambda batch: [function(blob) for blob in batch], batches):
-                yield from results
+    pending: deque[Future[list[T]]] = deque()
+
+    def run(batch: list[Blob]) -> list[T]:
+        return [function(blob) for blob in batch]
+
+    with ThreadPoolExecutor(min(MAX_DECODERS, cores_per_process(MachineConfig()))) as pool:
+        try:
+            while batch := list(islice(stream, BATCH)):
+                pending.append(pool.submit(run, batch))
+                if len(pending) * BATCH >= WINDOW:
+                    yield from pending.popleft().result()
+            while pending:
+                yield from pending.popleft().result()
+        finally:  # the reader has stopped, or an error has
+            for future in pending:
+                future.cancel()

@@ -51,7 +51,7 @@ def select_trainings(groups: Sequence[Group]) -> list[Group]:
     best, shown = [], set[str]()
     alpha_first = sorted(with_alpha, key=lambda g: not any(r["alpha"] for r in g.results))
     for group in sorted(alpha_first, key=lambda g: -len(g.results)):
-        ids = {result["training_id"] for result in group.results}
+        ids = {result["recipe_id"] for result in group.results}
         if not ids & shown:
             best.append(group)
             shown |= ids

@@ -1,0 +1,188 @@
+"""Check the evidence: each result file has a commit, each table one version, each figure a file.
+
+What is known to be missing is listed in RESULTS/known-faults.yaml with the reason. A listed fault
+that is gone must leave the list, so that the list only shrinks.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.bench import ClassifierBench
+from longtail.core.errors import UserError
+from longtail.evaluation.tables import SPLITS
+
+KNOWN = "known-faults.yaml"
+MOST_KNOWN = 129
+"""Known faults at most; lower it as they go, and never raise it."""
+FIGURE = re.compile(r"(?<![\w.:^])\d\d\.\d(?![\w.]*\d)")
+"""An accuracy, or any other number from 10.0 to 99.9 with one decimal."""
+SOURCE = re.compile(r"(?:results/|<!-- )([\w./+-]*\w)")
+"""A page, folder or file of results that a page names, or whose table it holds."""
+CODE = re.compile(r"```.*?```", re.DOTALL)
+
+Faults = dict[str, str]
+"""What is wrong, by the file that it is wrong with."""
+
+
+def check_evidence(root: Path, recipes: Path, results: Path) -> int:
+    """Return the number of known faults.
+
+    Raises:
+        UserError: if there is any other fault, or if a known one is gone.
+    """
+    known = read_known(results / KNOWN)
+    found = {
+        **find_commits_missing(results),
+        **find_mixed_versions(results),
+        **find_stale_pages(recipes, results),
+        **find_figures_without_file(root, recipes, results),
+    }
+    new = [f"{name}: {fault}" for name, fault in found.items() if name not in known]
+    gone = [name for name in known if name not in found]
+    if new:
+        raise UserError(
+            f"{len(new)} faults in the evidence. Run these benchmarks again, or correct the page:\n"
+            + "\n".join(new)
+        )
+    if gone:
+        raise UserError(
+            f"{len(gone)} faults of {results / KNOWN} are gone: delete these lines, and lower "
+            f"MOST_KNOWN by {len(gone)}:\n" + "\n".join(gone)
+        )
+    return len(known)
+
+
+def read_known(path: Path) -> Faults:
+    """Read the list of known faults, file to reason; empty if there is no such list."""
+    known = dict(yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+    if len(known) > MOST_KNOWN:
+        raise UserError(
+            f"{path} lists {len(known)} faults, and {MOST_KNOWN} are allowed: correct what is new"
+        )
+    return known
+
+
+def find_commits_missing(results: Path) -> Faults:
+    """Find result files that no commit, or one with uncommitted changes, has made."""
+    faults = {}
+    for path in _list_files(results):
+        for commit in _read_commits(path):
+            if commit is None:
+                faults[_name(path, results)] = "names no commit"
+            elif commit.endswith("-dirty"):
+                faults[_name(path, results)] = f"was made with uncommitted changes, {commit}"
+    return faults
+
+
+def find_mixed_versions(results: Path) -> Faults:
+    """Find tables whose result files come from more than one version of the package."""
+    faults = {}
+    for page in sorted(results.glob("*.md")):
+        files = _list_files(page.with_suffix(""))
+        commits = {commit for path in files for commit in _read_commits(path)}
+        if len({_read_version(commit, results) for commit in commits}) > 1:
+            names = ", ".join(sorted(map(str, commits)))
+            faults[_name(page, results)] = f"mixes results of several versions: {names}"
+    return faults
+
+
+def find_stale_pages(recipes: Path, results: Path) -> Faults:
+    """Find pages of recipes that differ from what their result files give."""
+    faults = {}
+    for page in sorted(results.glob("*.md")):
+        if (recipes / page.stem).is_dir() and _is_of_classifiers(recipes / page.stem):
+            bench = ClassifierBench.open(page.stem, recipes=recipes, results=results, runs=Path())
+            if bench.page() != page.read_text():
+                again = f"python -m benchmarks {page.stem}"
+                faults[f"{_name(page, results)} text"] = f"is not what {again} writes"
+    return faults
+
+
+def find_figures_without_file(root: Path, recipes: Path, results: Path) -> Faults:
+    """Find figures in the README and the docs that none of the results that a page names gives.
+
+    The recipes give the figures of the paper.
+    """
+    faults = {}
+    paper = {f for path in recipes.rglob("*.yaml") for f in FIGURE.findall(path.read_text())}
+    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        text = CODE.sub("", page.read_text())
+        sources = [results / name for name in SOURCE.findall(text)]
+        given = {figure for source in sources for figure in _read_figures(source)}
+        for figure in dict.fromkeys(FIGURE.findall(text)):
+            if sources and figure not in given | paper:
+                name = f"{page.relative_to(root)} {figure}"
+                faults[name] = "is a figure that none of the results gives that the page names"
+    return faults
+
+
+def _list_files(folder: Path) -> list[Path]:
+    return [p for p in sorted(folder.rglob("*")) if p.suffix in (".json", ".jsonl")]
+
+
+@cache
+def _read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """Read a JSON file as one line, and a file of JSON lines line by line."""
+    text = path.read_text()
+    return tuple(map(json.loads, text.splitlines() if path.suffix == ".jsonl" else [text]))
+
+
+def _read_commits(path: Path) -> set[str | None]:
+    """Return the commits of the results in a file; a curve of the loss has none of its own."""
+    return {line.get("git") for line in _read_lines(path) if "loss" not in line}
+
+
+@cache
+def _read_version(commit: str | None, results: Path) -> str | None:
+    """Return the hash of the package at `commit`; the commit itself if git does not know it."""
+    if commit is None:
+        return None
+    clean = commit.removesuffix("-dirty")
+    command = ["git", "-C", str(results.resolve()), "rev-parse", f"{clean}:src/longtail"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    return asked.stdout.strip() if asked.returncode == 0 else commit
+
+
+def _is_of_classifiers(folder: Path) -> bool:
+    """Return whether the recipes of a folder train classifiers, whose options are flat."""
+    first = next(iter(sorted(folder.rglob("*.yaml"))), None)
+    return first is not None and "backbone" in yaml.safe_load(first.read_text())
+
+
+@cache
+def _read_figures(source: Path) -> frozenset[str]:
+    """Return the figures of a page, of a result file, or of the pages and files of a folder."""
+    if source.suffix in (".json", ".jsonl"):
+        lines = _read_lines(source) if source.exists() else ()
+        return frozenset(f"{value:.1f}" for line in lines for value in _walk(line))
+    folder = source.with_suffix("") if source.suffix == ".md" else source
+    page = folder.with_name(f"{folder.name}.md")
+    if not page.exists():
+        return frozenset(f for path in _list_files(folder) for f in _read_figures(path))
+    lines = tuple(line for path in _list_files(folder) for line in _read_lines(path))
+    single = {f"{line[name]:.1f}" for line in lines for name in SPLITS if line.get(name)}
+    return frozenset(FIGURE.findall(page.read_text())) | single
+
+
+def _walk(value: Any) -> Iterator[float]:
+    """Yield every number in a tree of JSON, but not those of single classes."""
+    inner: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inner = (v for k, v in value.items() if k not in ("per_class", "weight_norm"))
+    elif isinstance(value, list):
+        inner = value
+    elif isinstance(value, float):
+        yield value
+    for each in inner:
+        yield from _walk(each)
+
+
+def _name(path: Path, results: Path) -> str:
+    return str(path.relative_to(results.parent))

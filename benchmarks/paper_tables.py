@@ -1,0 +1,178 @@
+"""Tables of classifiers beside the figures of the paper, made from result files."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.result_files import format_spread, replace_between
+from longtail.evaluation import tables
+from longtail.evaluation.result import own_seconds
+
+if TYPE_CHECKING:
+    from benchmarks.bench import ClassifierBench, ClassifierRecipe
+
+PAPER_ORDER = (
+    *("focal", "mixup", "class-balanced", "ldam-drw", "bbn", "oltr", "decouple-oltr"),
+    *("decouple-joint", "decouple-ncm", "decouple-crt", "decouple-tau-norm", "decouple-lws"),
+    *("eql", "baseline", "cosine", "capsule", "deconfound"),
+    *("cosine-tde", "capsule-tde", "deconfound-tde", "balanced-softmax", "logit-adjustment"),
+    *("deconfound-self-prior", "deconfound-balanced", "auto"),
+    *("bce", "logit-adjusted-bce", "asymmetric", "distribution-balanced"),
+    *("deconfound-bce", "deconfound-bce-tde"),
+)
+"""Methods in the order of the paper's tables, followed by methods that are not in the paper."""
+
+
+def body(bench: "ClassifierBench") -> str:
+    """Return all tables of a page, followed by the cells where we are below the paper."""
+    table = markdown(bench)
+    several = len({recipe.config.data for recipe in bench.recipes}) > 1
+    subsets = describe_subsets(bench)
+    short = f"Overall accuracy, ours / the paper's:\n\n{overview(bench)}\n" if several else ""
+    note = f"\n{SHARES}\n" if "seconds a run" in table else ""
+    return f"{subsets or short}{table}{note}{_list_losses(bench)}"
+
+
+def describe_subsets(bench: "ClassifierBench") -> str:
+    """Return a table of the spread over subsets of the images; empty for a single subset."""
+    rows: dict[tuple[str, ...], list[ClassifierRecipe]] = {}
+    for recipe in bench.recipes:
+        config = recipe.config
+        if config.files.subset_seed:
+            rows.setdefault((config.data, config.backbone, config.method), []).append(recipe)
+    lines = []
+    for row, recipes in rows.items():
+        found = [[r["overall"] for r in bench.read_results(recipe)] for recipe in recipes]
+        means = [sum(each) / len(each) for each in found if each]
+        paper = recipes[0].paper
+        given = "" if paper is None else f"{paper:.1f}"
+        lines.append([*row, str(len(means)), format_spread(means), given])
+    if not lines:
+        return ""
+    header = ["data", "backbone", "method", "subsets", "overall", "paper"]
+    return f"Mean and deviation over subsets:\n\n{tables.markdown(header, lines)}\n"
+
+
+def in_paper_order(recipe: "ClassifierRecipe") -> tuple[Any, ...]:
+    """Sort key: data set, most imbalanced first, then methods in the order of the paper."""
+    data, _, ratio = recipe.config.data.partition(":")
+    return (
+        (data, -float(ratio or 0), recipe.config.backbone),
+        PAPER_ORDER.index(recipe.config.method)
+        if recipe.config.method in PAPER_ORDER
+        else len(PAPER_ORDER),
+        recipe.name,
+    )
+
+
+def markdown(bench: "ClassifierBench") -> str:
+    """Return the table of a benchmark, made from its result files; missing cells say "not run"."""
+    rows = [_cells(recipe, bench.read_results(recipe)) for recipe in bench.recipes]
+    # drop empty columns: not every benchmark is in the paper, most test sets are balanced, seconds
+    # of a CPU are not shown, and a linear head has no alpha
+    columns = [c for c in rows[0] if any(row[c] not in ("", "-") for row in rows)]
+    return tables.markdown(columns, ([row[c] for c in columns] for row in rows))
+
+
+README_ROWS = ("baseline", "ldam-drw", "bbn", "balanced-softmax", "deconfound", "deconfound-tde")
+"""Methods in the overview of the README; results/NAME.md has all of them."""
+
+
+def overview(bench: "ClassifierBench", only: Sequence[str] = ()) -> str:
+    """Return a table of overall accuracy, ours / the paper's: methods by data sets.
+
+    `only` limits it to these rows.
+    """
+    columns = list(dict.fromkeys(recipe.config.data for recipe in bench.recipes))
+    cells = {
+        (_row(r), r.config.data): _overview_cell(r, bench.read_results(r)) for r in bench.recipes
+    }
+    rows = sorted({_row(r): in_paper_order(r)[1] for r in bench.recipes}.items(), key=_by_value)
+    lines = [
+        [row, *(cells.get((row, data), "") for data in columns)]
+        for row, _ in rows
+        if not only or row in only
+    ]
+    return tables.markdown(["method", *columns], lines)
+
+
+def _row(recipe: "ClassifierRecipe") -> str:
+    return recipe.name + (" (64-d)" if recipe.config.backbone == "resnet32" else "")
+
+
+def _by_value(item: tuple[str, int]) -> tuple[int, str]:
+    return item[1], item[0]
+
+
+def _overview_cell(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> str:
+    row = tables.row(results) if results else None
+    ours = tables.format_figure(row.figures["overall"]) if row else "not run"
+    ours += " (1 seed)" if len(results) == 1 else ""
+    paper = "" if recipe.paper is None else f" / {recipe.paper:.1f}"
+    return f"[{ours}]({_link(recipe)}){paper}"
+
+
+def _link(recipe: "ClassifierRecipe") -> str:
+    """Path of the recipe relative to the results folder."""
+    return str(recipe.path if recipe.path.is_absolute() else Path("..") / recipe.path)
+
+
+def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return one row as column name to text; the text is empty if there is no value."""
+    config, paper = recipe.config, recipe.paper
+    row = tables.row(results) if results else None
+    overall = row.figures["overall"] if row else None
+    class_mean = row.figures[tables.CLASS_MEAN] if row and tables.is_uneven(results) else None
+    several = [r for r in results if "task" in r]
+    seconds = [own_seconds(r) for r in results if "CPU" not in r["device"]]
+    return {
+        "data": config.data,
+        "backbone": config.backbone,
+        "method": f"[{recipe.name}]({_link(recipe)})",
+        "alpha": row.alpha if row else "",
+        "seeds": str(len(results)),
+        "overall": tables.format_figure(overall) if overall else "not run",
+        "paper": "" if paper is None else f"{paper:.1f}",
+        "difference": f"{overall[0] - paper:+.1f}" if overall and paper is not None else "",
+        **{split: _split_cell(recipe, row, split) for split in ("many", "medium", "few")},
+        tables.CLASS_MEAN: tables.format_figure(class_mean) if class_mean else "",
+        "F1": tables.format_figure(tables.spread([r["macro"]["f1"] for r in several])),
+        "seconds a run": tables.format_figure(tables.spread(seconds)) if seconds else "",
+    }
+
+
+def _split_cell(recipe: "ClassifierRecipe", row: tables.Row | None, split: str) -> str:
+    """Return the accuracy on a split, and after a slash the paper's, if it is known."""
+    ours = tables.format_figure(row.figures[split]) if row else ""
+    paper = recipe.paper_splits.get(split)
+    return ours if paper is None else f"{ours} / {paper:.1f}".lstrip()
+
+
+BELOW = 1.3
+"""Cells that are more points below the paper are listed. It was fixed before any run."""
+SHARES = """Several trainings share the device. The seconds of a run are its share by number of
+images, so do not compare rows by them: `python -m benchmarks prices` measures methods one at a
+time."""
+
+
+def _list_losses(bench: "ClassifierBench") -> str:
+    """List the cells where we are below the paper, if there are any."""
+    lost = []
+    for recipe in bench.recipes:
+        results = bench.read_results(recipe)
+        overall = tables.row(results).figures["overall"] if results else None
+        if overall and recipe.paper is not None and overall[0] < recipe.paper - BELOW:
+            apart = overall[0] - recipe.paper
+            lost.append(f"- {recipe.name} on {recipe.config.data}: {apart:+.1f}\n")
+    return f"\nMore than {BELOW} points below the paper:\n\n{''.join(lost)}" if lost else ""
+
+
+def write_table(bench: "ClassifierBench", readme: Path | None) -> Path:
+    """Write RESULTS/NAME.md, and its table or overview between the README's markers for NAME."""
+    table = markdown(bench)
+    one_set = len({r.config.data for r in bench.recipes}) == 1
+    short = table if one_set else overview(bench, README_ROWS)
+    out = bench.write_page()
+    if readme and readme.exists():
+        replace_between(readme, bench.name, short.replace("(../recipes", "(recipes"))
+    return out

@@ -1,0 +1,92 @@
+"""A file of predictions that several processes write, and a killed one goes on with."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric import Fabric
+
+from longtail.cli.prediction_lines import Lines
+from longtail.core.files import replace_atomically
+from longtail.core.progress import log_progress
+from longtail.data.decoding.cache import hash_file
+from longtail.serving.parts import PART, Parts, share_parts
+from longtail.serving.predictor import Predictor
+
+
+def write_predictions(
+    out: Path,
+    model: Predictor,
+    source: Path,
+    images: Sequence[str],
+    lines: Lines,
+    options: Mapping[str, Any],
+    fabric: Fabric,
+) -> list[tuple[str, str]]:
+    """Write the predictions of `images` to `out`, in their order.
+
+    Args:
+        out: the file to write.
+        model: the model.
+        source: the file or folder that it was loaded from.
+        images: the image files.
+        lines: how to format them.
+        options: those of `Predictor.stream`.
+        fabric: the processes, each of which classifies a share of the images.
+
+    Returns:
+        On rank 0 the unreadable images with the reasons; nothing on other ranks.
+    """
+    cut = [images[i : i + PART] for i in range(0, len(images), PART)]
+    files = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
+    about = {
+        "images": hashlib.sha256("\0".join(images).encode(errors="surrogateescape")).hexdigest(),
+        "model": [hash_file(file.absolute()) for file in files],
+        "description": model.about.to_json(),
+        "alpha": model.alpha,
+        "format": lines.format.__name__,
+        "options": dict(options),
+    }
+    parts = share_parts(out, about, len(cut), fabric)
+    _classify(model, {number: cut[number] for number in parts.mine}, lines, options, parts)
+    fabric.barrier()
+    skipped = _join(out, lines.header, parts) if fabric.global_rank == 0 else []
+    fabric.barrier()
+    return skipped
+
+
+def _classify(
+    model: Predictor,
+    mine: Mapping[int, Sequence[str]],
+    lines: Lines,
+    options: Mapping[str, Any],
+    parts: Parts,
+) -> None:
+    """Write the parts of this rank, each as soon as it is complete."""
+    # one stream over all parts, so that the next images are decoded while a part is written
+    predictions = model.stream(chain.from_iterable(mine.values()), **options)
+    total = sum(map(len, mine.values()))
+    for number, images in log_progress("classified", mine.items(), total, PART):
+        text: list[str] = []
+        skipped: list[tuple[str, str]] = []
+        for image, prediction in zip(images, predictions, strict=False):
+            if isinstance(prediction, str):
+                skipped.append((image, prediction))
+            else:
+                text.append(lines.format(image, prediction))
+        parts.write(number, json.dumps({"text": "".join(text), "skipped": skipped}).encode())
+
+
+def _join(out: Path, header: str, parts: Parts) -> list[tuple[str, str]]:
+    """Write `out` from all parts and delete them; return the unreadable images with the reasons."""
+    skipped: list[tuple[str, str]] = []
+    with replace_atomically(out) as temporary, temporary.open("wb") as file:
+        file.write(header.encode())
+        for part in map(json.loads, parts.read()):
+            file.write(part["text"].encode(errors="surrogateescape"))
+            skipped += [(image, reason) for image, reason in part["skipped"]]
+    parts.remove()
+    return skipped

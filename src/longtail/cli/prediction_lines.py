@@ -1,0 +1,66 @@
+"""Predictions as lines of text, CSV or JSON."""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from longtail.core.names import make_text_printable
+from longtail.core.spreadsheets import format_rows
+
+if TYPE_CHECKING:
+    from longtail.serving.predictor import Prediction
+
+
+class Lines(NamedTuple):
+    """A format of predictions."""
+
+    format: Callable[[str, "Prediction"], str]
+    """Returns the lines of an image, each with its end."""
+    header: str = ""
+    """The first line of a file."""
+
+
+def format_text(image: str, prediction: "Prediction") -> str:
+    """Format a prediction for readers: image, classes and probabilities."""
+    parts = [image]
+    if prediction.unknown:
+        parts.append("(unlike every class)")
+    if prediction.answer_set is not None:
+        parts.append("{" + ", ".join(prediction.answer_set) + "}")
+    if prediction.labels is not None:
+        parts += [f"{name} {value:.3f}" for name, value in prediction.labels] or ["no label"]
+    elif prediction.answered:
+        parts += [f"{name} {value:.3f}" for name, value in prediction.top]
+    else:
+        parts.append("no answer")
+    return make_text_printable("  ".join(parts)) + "\n"
+
+
+def format_json(image: str, prediction: "Prediction") -> str:
+    """Format a prediction as one JSON object."""
+    ranked = [{"class": name, "probability": value} for name, value in prediction.top]
+    name = prediction.name if prediction.answered else None
+    content: dict[str, Any] = {"image": image, "class": name, "top": ranked}
+    if prediction.labels is not None:
+        content["labels"] = [name for name, _ in prediction.labels]
+    if prediction.answer_set is not None:
+        content["set"] = list(prediction.answer_set)
+    if prediction.unknown is not None:
+        content["unknown"] = prediction.unknown
+    return json.dumps(content) + "\n"
+
+
+def format_csv(image: str, prediction: "Prediction") -> str:
+    """Format a prediction as rows of CSV, one for each class."""
+    held, unknown = prediction.answer_set, prediction.unknown
+    labels = None if prediction.labels is None else {name for name, _ in prediction.labels}
+    rows = [
+        [image, rank, name, value]
+        + ([] if held is None else [int(name in held)])
+        + ([] if unknown is None else [int(unknown)])
+        + ([] if labels is None else [int(name in labels)])
+        for rank, (name, value) in enumerate(prediction.top, start=1)
+    ]
+    if not prediction.answered:
+        rows = [[image, 0, "", "", *rows[0][4:]]]
+    return format_rows(rows)

@@ -1,0 +1,108 @@
+"""Long work in parts: every rank writes files of its own, and a killed run goes on.
+
+    predictions.csv.parts/about.json  000000.part  000001.part  ...
+
+The parts lie beside the output file until rank 0 has joined them in their order. A part is there
+whole or not at all. The same command goes on with those that are missing, on any number of ranks.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longtail.core.errors import UserError
+from longtail.core.files import write_bytes
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+PART = 2048
+"""Images of a part, or about as many."""
+ABOUT = "about.json"
+"""File that describes the work of which a folder holds parts."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of an output file."""
+
+    folder: Path
+    count: int
+    mine: tuple[int, ...]
+    """Missing parts that this rank makes."""
+
+    def write(self, number: int, content: bytes) -> None:
+        """Write a part, preceded by its SHA-256."""
+        write_bytes(self._path(number), hashlib.sha256(content).digest() + content)
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the content of every part, in order."""
+        for number in range(self.count):
+            path = self._path(number)
+            try:
+                stored = path.read_bytes()
+            except FileNotFoundError:
+                raise UserError(f"{path} is missing: repeat the command to make it") from None
+            size = hashlib.sha256().digest_size
+            if hashlib.sha256(stored[size:]).digest() != stored[:size]:
+                raise UserError(f"{path} is damaged: delete it and repeat the command")
+            yield stored[size:]
+
+    def remove(self) -> None:
+        """Delete the folder once the output file is there."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.part"
+
+
+def share_parts(out: Path, about: Mapping[str, Any], count: int, fabric: "Fabric") -> Parts:
+    """Divide the missing parts of `out` among the ranks.
+
+    Args:
+        out: the output file.
+        about: JSON values that determine its content; parts of other work are refused.
+        count: number of parts.
+        fabric: the processes.
+    """
+    folder = out.with_name(f"{out.name}.parts")
+    about = json.loads(json.dumps(about))
+    if fabric.broadcast(about) != about:
+        raise UserError(
+            "the processes do not see the same model and images: start all of them with the same "
+            "words, where the same files lie under the same names"
+        )
+    missing: list[int] = []
+    refusal = ""
+    if fabric.global_rank == 0:
+        try:
+            missing = _find_missing(folder, about, count)
+        except UserError as error:
+            refusal = str(error)
+    # rank 0 alone looks: a later look would miss parts that another rank has written meanwhile
+    missing, refusal = fabric.broadcast((missing, refusal))
+    if refusal:
+        raise UserError(refusal)
+    return Parts(folder, count, tuple(missing[fabric.global_rank :: fabric.world_size]))
+
+
+def _find_missing(folder: Path, about: Mapping[str, Any], count: int) -> list[int]:
+    """List the parts that are not in `folder`, which is made if it does not exist."""
+    file = folder / ABOUT
+    if file.exists():
+        try:
+            differing = json.loads(file.read_bytes()) != about
+        except ValueError:
+            differing = True
+        if differing:
+            raise UserError(
+                f"{folder} holds parts of other work: repeat the command that wrote them, delete "
+                "the folder, or choose another --out"
+            )
+    else:
+        write_bytes(file, json.dumps(about, indent=1).encode())
+    return [number for number in range(count) if not (folder / f"{number:06d}.part").exists()]

@@ -1,0 +1,92 @@
+"""`python -m benchmarks check` refuses what a sceptical reader would."""
+
+import json
+
+import pytest
+
+from benchmarks import check
+from longtail.core.errors import UserError
+
+RECIPE = "# Toy; paper: 51.5\ndata: digits-lt:20\nmethod: baseline\nbackbone: conv4\n"
+
+
+@pytest.fixture
+def evidence(tmp_path):
+    """A repository whose evidence is sound: one table, a page that quotes it, no list of faults."""
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    for folder in (results / "toy", docs, tmp_path / "recipes"):
+        folder.mkdir(parents=True)
+    for seed, overall in enumerate((40.04, 40.23)):
+        path = results / f"toy/a-s{seed}.json"
+        path.write_text(json.dumps({"git": "abcdef0", "overall": overall, "per_class": [99.9]}))
+    (results / "toy.md").write_text("# toy\n\n| a | 40.1 ± 0.1 |\n")
+    (tmp_path / "recipes/toy.yaml").write_text(RECIPE)
+    (tmp_path / "README.md").write_text(
+        "40.1, and 40.2 with one seed ([table](results/toy.md)); the paper has 51.5.\n"
+        "```\nprints 77.7\n```\n"
+    )
+    (docs / "other.md").write_text("Without results that it names, 12.3 is not a claim.\n")
+    return tmp_path
+
+
+def run(folder) -> int:
+    check._read_figures.cache_clear()
+    check._read_lines.cache_clear()
+    return check.check_evidence(folder, folder / "recipes", folder / "results")
+
+
+def change(path, **facts):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **facts}))
+
+
+def test_sound_evidence_passes(evidence):
+    assert run(evidence) == 0
+
+
+@pytest.mark.parametrize(
+    ("git", "fault"),
+    [
+        (None, r"results/toy/a-s1.json: names no commit"),
+        ("abcdef0-dirty", "was made with uncommitted changes, abcdef0-dirty"),
+        ("1234567", "results/toy.md: mixes results of several versions: 1234567, abcdef0"),
+    ],
+)
+def test_a_result_without_a_clean_commit_of_its_own_table_is_refused(git, fault, evidence):
+    change(evidence / "results/toy/a-s1.json", git=git)
+    with pytest.raises(UserError, match=fault):
+        run(evidence)
+
+
+def test_lines_of_json_have_commits_too(evidence):
+    (evidence / "results/lines.jsonl").write_text('{"git": "abcdef0"}\n{"git": null}\n')
+    with pytest.raises(UserError, match="lines.jsonl: names no commit"):
+        run(evidence)
+
+
+@pytest.mark.parametrize("figure", ["40.3", "99.9", "77.7"])  # of a class, of an example
+def test_a_figure_that_no_file_gives_is_refused(figure, evidence):
+    with (evidence / "README.md").open("a") as readme:
+        readme.write(f"Ours is {figure}.\n")
+    with pytest.raises(UserError, match=rf"README.md {figure}: is a figure that none"):
+        run(evidence)
+
+
+def test_the_list_of_known_faults_only_shrinks(evidence, monkeypatch):
+    known = evidence / "results" / check.KNOWN
+    change(evidence / "results/toy/a-s1.json", git="abcdef0-dirty")
+    known.write_text("results/toy/a-s1.json: to run again\nresults/toy.md: as well\n")
+    assert run(evidence) == 2
+    change(evidence / "results/toy/a-s1.json", git="abcdef0")
+    with pytest.raises(UserError, match=r"2 faults of .* are gone: delete these lines"):
+        run(evidence)
+    monkeypatch.setattr(check, "MOST_KNOWN", 1)
+    with pytest.raises(UserError, match="lists 2 faults, and 1 are allowed"):
+        run(evidence)
+
+
+def test_pages_of_recipes_are_what_their_files_give(evidence):
+    folder = evidence / "recipes/toy"
+    folder.mkdir()
+    (folder / "baseline.yaml").write_text(RECIPE)
+    with pytest.raises(UserError, match=r"toy.md text: is not what python -m benchmarks toy"):
+        run(evidence)

@@ -1,0 +1,123 @@
+"""Tables are priced before they run, and split into shards and short commands."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import paper_tables
+from benchmarks.bench import ClassifierBench
+from benchmarks.command import main
+from benchmarks.pricing import list_trainings, select_shard
+from benchmarks.recipes import select_recipes
+
+HEADER = "data: digits-lt:20\nbackbone: conv4\nseeds: 2\n"
+ROWS = {
+    "baseline": "method: baseline\n",
+    "baseline+bias": "method: baseline\noptions:\n  bias: true\n",
+    "bbn": "method: bbn\n",
+    "decouple-crt": "method: decouple-crt\n",
+    "decouple-lws": "method: decouple-lws\n",
+    "deconfound+subset-1": "method: deconfound\nfiles:\n  subset_seed: 1\n",
+    "deconfound+subset-2": "method: deconfound\nfiles:\n  subset_seed: 2\npaper: 50.0\n",
+    "deconfound-tde+subset-1": "method: deconfound-tde\nfiles:\n  subset_seed: 1\n",
+}
+RESULT = {
+    **{"images": 1000, "images_per_second": 100.0, "seconds": 10.0, "replicas": 1, "ratio": 20.0},
+    **{"data": "digits-lt", "backbone": "conv4", "counts": [50, 50], "device": "NVIDIA H200"},
+}
+
+
+@pytest.fixture
+def bench(tmp_path) -> ClassifierBench:
+    """Recipes without results; a GPU took 0.01 s an image in another benchmark, of 100 images."""
+    folder = tmp_path / "recipes/toy/digits"
+    folder.mkdir(parents=True)
+    for name, text in ROWS.items():
+        (folder / f"{name}.yaml").write_text(HEADER + text)
+    other = tmp_path / "results/other/a-s0.json"
+    other.parent.mkdir(parents=True)
+    other.write_text(json.dumps(RESULT))
+    folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}
+    return ClassifierBench.open("toy", **folders)
+
+
+def price(bench: ClassifierBench, *names: str) -> float:
+    wanted = [(recipe, 0) for recipe in bench.recipes if recipe.name in names]
+    seconds = bench.expected_seconds(wanted)
+    assert seconds is not None
+    return seconds
+
+
+def test_another_benchmark_gives_the_price_where_there_are_no_results(bench):
+    whole = 100 * 30 * 0.01  # images, epochs, seconds an image
+    assert price(bench, "baseline") == pytest.approx(whole)
+    assert price(bench, "baseline", "decouple-crt") == pytest.approx(1.1 * whole)
+    assert price(bench, "baseline", "decouple-lws") == pytest.approx(2.1 * whole)  # it has a bias
+    assert price(bench, "baseline+bias", "decouple-lws") == pytest.approx(1.1 * whole)
+    alike = ["deconfound+subset-1", "deconfound-tde+subset-1"]
+    assert price(bench, *alike) == pytest.approx(whole)
+    assert price(bench, *alike, "deconfound+subset-2") == pytest.approx(2 * whole)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 20])
+def test_shards_are_a_partition_that_keeps_shared_trainings_together(parts, bench):
+    work = select_recipes(bench.recipes, None, ())
+    shards = [select_shard(work, f"{part}/{parts}") for part in range(parts)]
+    places = [[(recipe.name, seed) for recipe, seed in shard] for shard in shards]
+    joined = sorted(place for shard in places for place in shard)
+    assert joined == sorted((recipe.name, seed) for recipe, seed in work)
+    trained = [{key for pair in shard for key in list_trainings(*pair)} for shard in shards]
+    assert sum(map(len, trained)) == len(set.union(*trained))
+    if parts == 2:
+        loads = [sum(sum(list_trainings(*pair).values()) for pair in shard) for shard in shards]
+        assert max(loads) < 1.5 * min(loads)
+
+
+def test_a_shard_stays_the_same_when_results_arrive(bench, monkeypatch):
+    before = bench.select_work(None, (), "1/2", None)
+    monkeypatch.setattr(ClassifierBench, "missing", lambda self, seeds, only: before[1:])
+    assert bench.select_work(None, (), "1/2", None) == before[1:]
+    assert bench.select_work(None, (), "0/2", None) == []
+
+
+def test_minutes_limit_a_command_and_at_least_one_recipe_is_run(bench):
+    whole = bench.select_work(None, ("baseline.yaml", "decouple-crt"), "0/1", None)
+    assert len(whole) == 4 and bench.expected_seconds(whole) == pytest.approx(66)
+    some = bench.select_work(None, ("baseline.yaml", "decouple-crt"), "0/1", 1.0)
+    assert some == whole[: len(some)] and bench.expected_seconds(some) <= 60
+    assert len(bench.select_work(None, (), "0/1", 0.1)) == 1
+    shared = bench.select_work(None, ("baseline.yaml",), "0/1", 0.6)
+    assert len(shared) == 1 and len(bench.select_work(None, ("baseline.yaml",), "0/2", 1.2)) == 1
+
+
+def test_the_command_takes_both(bench, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["toy", "--dry-run", "--minutes", "0.6", "--only", "baseline.yaml"])
+    assert "1 runs to do, about 30 s" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["toy", "--dry-run", "--shard", "2/2"])
+    assert "--shard 2/2: takes PART/PARTS with PART from 0" in capsys.readouterr().err
+
+
+def test_the_page_shows_the_spread_over_subsets(bench, monkeypatch):
+    values = {"deconfound+subset-1": [40.0, 42.0], "deconfound+subset-2": [43.0]}
+    monkeypatch.setattr(
+        ClassifierBench,
+        "read_results",
+        lambda self, recipe: [{"overall": v} for v in values.get(recipe.name, [])],
+    )
+    table = paper_tables.describe_subsets(bench)
+    assert "| digits-lt:20 | conv4 | deconfound | 2 | 42.0 ± 1.4 |" in table
+    assert "deconfound-tde | 0 |" in table
+
+
+def test_every_cifar_table_has_a_price(monkeypatch):
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    folders = {"recipes": Path("recipes"), "results": Path("results"), "runs": Path("none")}
+    for name in ("cifar-lt-published", "cifar-lt-published-tuning", "cifar-lt-subsets"):
+        opened = ClassifierBench.open(name, **folders)
+        wanted = opened.missing(None)
+        seconds = opened.expected_seconds(wanted)
+        assert not wanted or (seconds is not None and 0 < seconds < 60 * 60)

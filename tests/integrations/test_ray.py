@@ -1,0 +1,125 @@
+"""Ray Data: the script of the page, the columns of a batch, and a job that goes on."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import longtail as lt
+from helpers import photos
+from longtail.core.errors import UserError
+from longtail.integrations.ray import RayPredictor
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Photographs, and a model of them."""
+    folder = tmp_path_factory.mktemp("ray")
+    photos(folder / "photos")
+    options = {"image_size": 12, "epochs": 1, "batch_size": 8, "backbone": "conv4"}
+    lt.fit(str(folder / "photos"), "deconfound-tde", out=folder / "run", device="cpu", **options)
+    return folder
+
+
+def encode(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_columns_of_every_kind_are_predicted_alike(folder):
+    paths = sorted(map(str, (folder / "photos" / "test").rglob("*.png")))
+    pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
+    encoded = [encode(image) for image in pixels]
+    expected = lt.load_model(folder / "run").predict(paths)
+    columns = {
+        "path": paths,
+        "bytes": encoded,
+        "image": list(pixels),
+        "stored": [{"bytes": blob, "path": None} for blob in encoded],
+        "named": [{"bytes": None, "path": path} for path in paths],
+    }
+    for name, values in columns.items():
+        column = np.empty(len(values), dtype=object)
+        column[:] = values
+        batch = {name: column, "id": np.arange(len(values))}
+        found = RayPredictor(str(folder / "run"), name)(batch)
+        assert list(found) == ["id", "class", "probability", "unreadable"]
+        assert found["class"].tolist() == [row.name for row in expected]
+        assert found["probability"] == pytest.approx([row.probability for row in expected])
+        assert set(found["unreadable"]) == {""}
+    whole = RayPredictor(str(folder / "run"), "image")({"image": pixels})
+    assert whole["class"].tolist() == [row.name for row in expected]
+
+
+def test_unreadable_images_keep_their_rows(folder):
+    good = (folder / "photos" / "test" / "ant" / "0.png").read_bytes()
+    batch = {"bytes": np.array([b"broken", good, None], dtype=object)}
+    found = RayPredictor(str(folder / "run"), alpha=0.5)(batch)
+    assert [bool(reason) for reason in found["unreadable"]] == [True, False, True]
+    assert [bool(name) for name in found["class"]] == [False, True, False]
+    assert np.isnan(found["probability"]).tolist() == [True, False, True]
+    embedded = RayPredictor(str(folder / "run"), outputs="embeddings")(batch)
+    features, _ = lt.load_model(folder / "run").extract([good])
+    assert embedded["embedding"].shape == (3, 128) and embedded["unreadable"][2]
+    assert embedded["embedding"][1] == pytest.approx(features[0].numpy())
+    assert np.isnan(embedded["embedding"][[0, 2]]).all()
+
+
+def test_mistakes(folder):
+    with pytest.raises(UserError, match="unknown outputs 'embedding'. Did you mean 'embeddings'"):
+        RayPredictor(str(folder / "run"), outputs="embedding")
+    with pytest.raises(UserError, match="no column 'bytes' but image, id"):
+        RayPredictor(str(folder / "run"))({"image": np.empty(0), "id": np.empty(0)})
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray warns of its surroundings
+def test_the_script_of_the_page_runs_and_a_stopped_job_goes_on(run_page, capsys):
+    ray = pytest.importorskip("ray")
+    try:
+        names = run_page("ray")
+        assert "18 images" in capsys.readouterr().out
+        assert np.mean(names["right"]) > 0.6
+        table = names["pq"].read_table(names["root"] / "embeddings")
+        assert len(table) == 18 and table.column("unreadable").unique().to_pylist() == [""]
+        go_on_after_a_stop(ray, names)
+    finally:
+        ray.shutdown()
+
+
+def go_on_after_a_stop(ray, names) -> None:
+    root = names["root"]
+
+    class Counting(RayPredictor):  # here, so that Ray sends it to the actors
+        """Logs its images, and fails at one of them."""
+
+        def __init__(self, model: str, log: str, fails_at: str) -> None:
+            super().__init__(model)
+            self.log, self.fails_at = log, fails_at
+
+        def __call__(self, batch):
+            for path in batch["path"]:
+                if self.fails_at and path.endswith(self.fails_at):
+                    raise RuntimeError("the machine is gone")
+                with open(self.log, "a") as file:
+                    file.write(f"{path}\n")
+            return super().__call__(batch)
+
+    def work(fails_at: str) -> list[str]:
+        log = root / f"log{len(fails_at)}"
+        names["images"].map_batches(
+            Counting,
+            fn_constructor_args=[str(names["run"].folder), str(log), fails_at],
+            batch_size=1,
+            concurrency=1,
+        ).write_parquet(str(root / "again"), mode="append")
+        return log.read_text().splitlines()
+
+    with pytest.raises(Exception, match="the machine is gone"):
+        work("class2/5.png")
+    written = len(names["pq"].read_table(root / "again"))
+    assert written > 0
+    assert len(work("")) == 18 - written
+    paths = names["pq"].read_table(root / "again").column("path").to_pylist()
+    assert len(set(paths)) == len(paths) == 18

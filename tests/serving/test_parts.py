@@ -1,0 +1,181 @@
+"""Two ranks write what one writes, and a killed command goes on where it stopped."""
+
+import os
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lightning.fabric import Fabric
+
+import longtail as lt
+from helpers import on_two_ranks, photos
+from longtail.cli import parser as cli
+from longtail.cli import prediction_file
+from longtail.core.errors import UserError
+from longtail.serving import embeddings, parts
+from longtail.serving.parts import Parts, share_parts
+
+
+class KilledError(Exception):
+    pass
+
+
+def kill_after(monkeypatch, written: int) -> None:
+    """Let a process end as if it was killed when it has written so many parts."""
+    write, left = Parts.write, [written]
+
+    def write_or_die(self: Parts, number: int, content: bytes) -> None:
+        if not left[0]:
+            raise KilledError
+        left[0] -= 1
+        write(self, number, content)
+
+    monkeypatch.setattr(Parts, "write", write_or_die)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder of photographs and a model of them."""
+    folder = tmp_path_factory.mktemp("parts")
+    photos(folder / "photos")
+    options = {"image_size": 12, "epochs": 1, "batch_size": 8, "backbone": "conv4"}
+    run = lt.fit(str(folder / "photos"), "cosine", out=folder / "run", device="cpu", **options)
+    lt.export(run, out=folder / "m.safetensors")
+    shutil.copytree(folder / "photos", folder / "found")
+    (folder / "found" / "train" / "ant" / "5.png").write_bytes(b"broken")
+    return folder
+
+
+def predict(folder: Path, out: Path, size: int, *words: str) -> int:
+    """Run the command with parts of `size` images; return the exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prediction_file, "PART", size)
+        model, images = str(folder / "m.safetensors"), str(folder / "found")
+        with pytest.raises(SystemExit) as stop:  # one image is unreadable, and 0 cannot be
+            cli.main(["predict", model, images, "-o", str(out), *words])
+    return stop.value.code
+
+
+def predict_and_embed(folder: Path, out: Path) -> None:
+    """Write OUT.csv and OUT.npz in small parts, as one of the ranks."""
+    words = [str(folder / "m.safetensors"), str(folder / "found"), "-o", f"{out}.csv"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prediction_file, "PART", 4)
+        shrink_parts(patch)
+        first = os.environ["RANK"] == "0"
+        with pytest.raises(SystemExit) if first else nullcontext():  # it counts unreadable images
+            cli.main(["predict", *words])
+        lt.embed(folder / "run", f"{out}.npz")
+
+
+def shrink_parts(patch: pytest.MonkeyPatch) -> None:
+    """Make parts of 6 images, in batches of 3."""
+    patch.setattr(embeddings, "PART", 6)
+    patch.setattr(embeddings, "choose_batch_size", lambda *_: 3)
+
+
+def test_two_ranks_write_what_one_writes(folder, tmp_path, monkeypatch, capsys):
+    assert predict(folder, tmp_path / "one.csv", 2048) == 1
+    alone = capsys.readouterr().err
+    on_two_ranks(predict_and_embed, folder, tmp_path / "two", store=tmp_path / "store")
+    assert (tmp_path / "two.csv").read_text() == (tmp_path / "one.csv").read_text()
+    skipped = [line for line in alone.splitlines() if line.startswith("skipped")]
+    assert len(skipped) == 1 and "5.png" in skipped[0] and skipped[0] in capsys.readouterr().err
+    monkeypatch.setattr(embeddings, "choose_batch_size", lambda *_: 3)
+    one = np.load(lt.embed(folder / "run", tmp_path / "one.npz"))
+    two = np.load(tmp_path / "two.npz")
+    assert one.files == two.files and one["x_train"].shape == (14, 128)
+    assert all((one[name] == two[name]).all() for name in one.files)
+    assert not list(tmp_path.glob("*.parts"))
+
+
+def test_the_file_holds_what_would_be_printed(folder, tmp_path, capsys):
+    words = [str(folder / "m.safetensors"), str(folder / "photos" / "test")]
+    for name, flags in (("a.csv", ["--csv"]), ("a.jsonl", ["--json"]), ("a.txt", [])):
+        cli.main(["predict", *words, *flags])
+        printed = capsys.readouterr().out
+        cli.main(["predict", *words, "-o", str(tmp_path / name)])
+        assert (tmp_path / name).read_text() == printed != capsys.readouterr().out
+
+
+def test_a_killed_command_goes_on_where_it_stopped(folder, tmp_path, monkeypatch, capsys):
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    assert predict(folder, whole, 5) == 1
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        kill_after(patch, 2)
+        predict(folder, out, 5)
+    kept = sorted(path.name for path in tmp_path.glob("out.jsonl.parts/*.part"))
+    assert kept == ["000000.part", "000001.part"] and not out.exists()
+    stream, seen = lt.Predictor.stream, []
+
+    def watch(self, images, **options):
+        seen.extend(images)
+        return stream(self, seen, **options)
+
+    monkeypatch.setattr(lt.Predictor, "stream", watch)
+    assert predict(folder, out, 5) == 1
+    assert len(seen) == 20 - 10
+    assert out.read_text() == whole.read_text() and not list(tmp_path.glob("*.parts"))
+    assert capsys.readouterr().err.count("5.png") == 2  # also where an earlier run skipped it
+
+
+def test_parts_of_other_work_are_refused(folder, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out.csv"
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        kill_after(patch, 1)
+        predict(folder, out, 5)
+    assert predict(folder, out, 5, "--top", "1") == 2
+    assert "out.csv.parts holds parts of other work" in capsys.readouterr().err
+    part = out.with_name("out.csv.parts") / "000000.part"
+    part.write_bytes(part.read_bytes()[:-1])
+    assert predict(folder, out, 5) == 2
+    assert f"{part} is damaged: delete it" in capsys.readouterr().err
+    part.unlink()
+    assert predict(folder, out, 5) == 1 and out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "reason"),
+    [
+        (["a.png", "--adapt", "batch", "-o", "x.csv"], 1, "run longtail adapt first"),
+        (["a.png"], 2, "2 processes cannot print in order: pass --out FILE"),
+        (["-", "-o", "x.csv"], 2, "only one process can read standard input"),
+    ],
+)
+def test_what_cannot_be_divided(words, ranks, reason, folder, monkeypatch, capsys):
+    if ranks > 1:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    with pytest.raises(SystemExit):
+        cli.main(["predict", str(folder / "m.safetensors"), *words])
+    assert reason in capsys.readouterr().err
+
+
+def test_embed_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
+    shrink_parts(monkeypatch)
+    whole = np.load(lt.embed(folder / "run", tmp_path / "whole.npz"))
+    out = tmp_path / "out.npz"
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        kill_after(patch, 2)
+        lt.embed(folder / "run", out)
+    extract, rows = embeddings.extract_batches, []
+
+    def watch(model, inputs, batches, *rest):
+        rows.extend(map(len, batches))
+        return extract(model, inputs, batches, *rest)
+
+    monkeypatch.setattr(embeddings, "extract_batches", watch)
+    found = np.load(lt.embed(folder / "run", out))
+    assert sum(rows) == (14 - 12) + 6
+    assert all((found[name] == whole[name]).all() for name in whole.files)
+    assert not list(tmp_path.glob("*.parts"))
+
+
+def test_every_rank_must_see_the_same_work(tmp_path, monkeypatch):
+    fabric = Fabric(accelerator="cpu", devices=1)
+    monkeypatch.setattr(fabric, "broadcast", lambda value: {"images": "others"})
+    with pytest.raises(UserError, match="do not see the same model and images"):
+        share_parts(tmp_path / "out", {"images": "mine"}, 1, fabric)
+    assert parts.PART % 64 == 0  # whole batches of the predictor
