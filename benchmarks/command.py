@@ -27,8 +27,9 @@ class BenchCommand:
     only: tuple[str, ...] = ()
     """Run only recipes whose path contains one of these words. For embeddings: words of
     FILE/CLASSIFIER. For detection-speed: words of shapes-lvis, shapes-lvis-1203,
-    shapes-lvis-1203-masks, lvis-v1. For images: ceiling, resident, streaming, dataloader. For
-    augmentations, attack, frontier and integrations: words of their names."""
+    shapes-lvis-1203-masks, lvis-v1. For lvis-step: r101, x101. For images: ceiling, resident,
+    streaming, dataloader. For augmentations, attack, frontier and integrations: words of their
+    names."""
     root: Path | None = None
     """Folder of data sets, by default $LONGTAIL_DATA; of .npz files for embeddings and stream."""
     recipes: Path = Path("recipes")
@@ -49,8 +50,8 @@ class BenchCommand:
     variants: str = "search"
     """For frontier: a set of variants in benchmarks/variants, or a YAML file."""
     shard: str = "0/1"
-    """For recipes of classifiers, frontier, integrations and trust: PART/PARTS of the trainings to
-    run here; 0/6 is the first of six. Several processes may share a device."""
+    """For recipes, frontier, integrations and trust: PART/PARTS of the trainings to run here; 0/6
+    is the first of six. Several processes may share a device."""
     minutes: float | None = None
     """For recipes of classifiers: run only what is expected to take this long on one device, all
     shards together. The same command then goes on with the rest."""

@@ -17,6 +17,8 @@ PAPER_ORDER = (
     *("eql", "baseline", "cosine", "capsule", "deconfound"),
     *("cosine-tde", "capsule-tde", "deconfound-tde", "balanced-softmax", "logit-adjustment"),
     *("deconfound-self-prior", "deconfound-balanced", "auto"),
+    *("bce", "logit-adjusted-bce", "asymmetric", "distribution-balanced"),
+    *("deconfound-bce", "deconfound-bce-tde"),
 )
 """Methods in the order of the paper's tables, followed by methods that are not in the paper."""
 
@@ -121,6 +123,7 @@ def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> 
     row = tables.row(results) if results else None
     overall = row.figures["overall"] if row else None
     class_mean = row.figures[tables.CLASS_MEAN] if row and tables.is_uneven(results) else None
+    several = [r for r in results if "task" in r]
     seconds = [own_seconds(r) for r in results if "CPU" not in r["device"]]
     return {
         "data": config.data,
@@ -133,6 +136,7 @@ def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> 
         "difference": f"{overall[0] - paper:+.1f}" if overall and paper is not None else "",
         **{split: _split_cell(recipe, row, split) for split in ("many", "medium", "few")},
         tables.CLASS_MEAN: tables.format_figure(class_mean) if class_mean else "",
+        "F1": tables.format_figure(tables.spread([r["macro"]["f1"] for r in several])),
         "seconds a run": tables.format_figure(tables.spread(seconds)) if seconds else "",
     }
 

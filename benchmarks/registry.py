@@ -34,6 +34,8 @@ RECIPE_OPTIONS = ("seeds", "only")
 """The `OPTIONS` that all folders of recipes read."""
 CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "shard", "minutes")
 """The `OPTIONS` that a folder of recipes of classifiers reads."""
+DETECTION_OPTIONS = (*RECIPE_OPTIONS, "shard")
+"""The `OPTIONS` that a folder of recipes of detectors reads."""
 
 
 def check_options(command: "BenchCommand") -> None:
@@ -315,6 +317,7 @@ def _detection(command: "BenchCommand") -> None:
         command.name, recipes=command.recipes, results=command.results, runs=command.runs
     )
     wanted = recipe_bench.missing(command.seeds, command.only)
+    wanted = recipe_bench.take_shard(wanted, command.seeds, command.shard)
     for recipe, seed in wanted:
         print(f"{recipe.place}  seed {seed}")
     trainings = len(recipe_bench.trainings(wanted))
@@ -349,6 +352,15 @@ def _detection_speed(command: "BenchCommand") -> None:
     )
     print_lines(*detection_speed.table(found))
     print(f"written to {detection_speed.write_table(command.results)}")
+
+
+def _lvis_step(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import lvis_step
+
+    found = lvis_step.bench_lvis_step(command.results, command.runs, command.only, command.machine)
+    print_lines(*lvis_step.make_table(found))
+    print(f"written to {lvis_step.write_table(command.results)}")
 
 
 def _attack(command: "BenchCommand") -> None:
@@ -392,9 +404,11 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "integrations": Benchmark(_integrations, takes=("seeds", "only", "shard", "out")),
     "sampler": Benchmark(_sampler),
-    "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
-    "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
+    "shapes-lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),
+    "shapes-lvis-1k": Benchmark(_detection, takes=DETECTION_OPTIONS),
+    "lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),
     "detection-speed": Benchmark(_detection_speed, takes=("only",)),
+    "lvis-step": Benchmark(_lvis_step, takes=("only",)),
 }
 """Benchmarks by name."""

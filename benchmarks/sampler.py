@@ -19,6 +19,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, Sampler, WeightedRandomSampler
 
 from benchmarks.result_files import read_all, replace_between, write_json
+from longtail.core.environment import environment
 from longtail.evaluation import tables
 from longtail.nn.tail import Tail
 
@@ -45,7 +46,8 @@ def bench_sampler(results: Path, page: Path | None = None) -> Path:
             resumed = drawn["resumed"] == drawn[OURS][1] if name == OURS else None
             rows.append({"ranks": world, "sampler": name, **found, "resumed": resumed})
     out = results / "tail" / f"{NAME}.json"
-    write_json(out, {"counts": COUNTS, "epochs": EPOCHS, "rows": rows})
+    about = environment(cuda=False)
+    write_json(out, {"counts": COUNTS, "epochs": EPOCHS, "rows": rows, **about})
     if page and page.exists():
         replace_between(
             page, NAME, format_table(json.loads(out.read_text(encoding="utf-8"))["rows"])

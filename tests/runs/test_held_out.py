@@ -52,7 +52,7 @@ def run(data, tmp_path_factory) -> Run:
 
 def test_a_result_has_calibration_figures_and_what_the_model_ships(run, data):
     result = run.result
-    assert list(result)[-3:] == ["reliability", "trust", "answers"]
+    assert list(result)[-2:] == ["trust", "answers"]
     assert result["trust"]["fitted_on"] == "val" and result["trust"]["images"] == 36
     for found in result["reliability"].values():
         assert {"nll", "brier", "ece", "ece_mass", "classwise_ece", "diagram"} == set(found)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision.models.detection.roi_heads import RoIHeads
 
 from longtail.core.errors import UserError, unknown_error
-from longtail.detection.network.losses import find_rare_classes, leave_out
+from longtail.detection.network.sigmoid import find_rare_classes, leave_out
 from longtail.nn.background import background_exempt
 from longtail.nn.heads import DeconfoundHead
 from longtail.nn.tail import Tail
