@@ -70,7 +70,8 @@ def run_attacks(
                 tally = Tally(attack.name)
             if seeds := range(tally.outcomes.total(), number):
                 tally.extend(run_attack(attack, seeds, folder, processes), now)
-                write_tallies(path, {**tallies, attack.name: tally}.values(), versions=versions())
+                all_tallies = {**tallies, attack.name: tally}.values()
+                write_tallies(path, all_tallies, versions=versions(), git=now)
             yield tally
 
 
