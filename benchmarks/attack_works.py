@@ -15,6 +15,7 @@ from longtail.core.files import write_bytes
 from longtail.data.base import ClassCounts
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data.shapes import generate as shapes
+from longtail.detection.data.shapes.recipes import ShapesRecipe
 from longtail.detection.data.shapes.scenes import Style
 from longtail.detection.run import DetectionRun
 from longtail.detection.train import fit as fit_detector
@@ -59,7 +60,7 @@ def train_detector(templates: Path, out: Path, *, resume: bool, overwrite: bool)
     drawings = templates / "drawings"
     if not (drawings / "instances_val.json").exists():
         style = Style(size=64, small=6.0, large=12.0, clutter=1.0)
-        shapes.write(drawings, shapes.ShapesRecipe(train=3, val=2, style=style))
+        shapes.write(drawings, ShapesRecipe(train=3, val=2, style=style))
     config = DetectionConfig.preset(str(drawings)).with_options(
         **{"backbone": "resnet10t", "width": 8, "features": 8, "masks": "class"},
         **{"image_size": 64, "max_size": 64, "anchor_scale": 1.0, "proposals": 8, "rois": 4},

@@ -156,7 +156,9 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     ) -> Job:
         """Return the job that trains `recipe` with `seed`."""
         config = replace(recipe.config, seed=seed, machine=machine)
-        if root is not None:
+        if root is not None and (labels := config.files.labels):
+            config = config.with_options(data=str(root / config.data), labels=root / labels)
+        elif root is not None:
             config = config.with_options(root=root)
         if root is not None and config.weights and (root / config.weights).is_file():
             config = config.with_options(weights=str(root / config.weights))

@@ -27,8 +27,9 @@ class BenchCommand:
     only: tuple[str, ...] = ()
     """Run only recipes whose path contains one of these words. For embeddings: words of
     FILE/CLASSIFIER. For detection-speed: words of shapes-lvis, shapes-lvis-1203,
-    shapes-lvis-1203-masks, lvis-v1. For images: ceiling, resident, streaming, dataloader. For
-    augmentations, attack and frontier: words of their names."""
+    shapes-lvis-1203-masks, lvis-v1. For lvis-step: r101, x101. For images: ceiling, resident,
+    streaming, dataloader. For augmentations, attack, frontier and integrations: words of their
+    names."""
     root: Path | None = None
     """Folder of data sets, by default $LONGTAIL_DATA; of .npz files for embeddings and stream."""
     recipes: Path = Path("recipes")
@@ -49,14 +50,15 @@ class BenchCommand:
     variants: str = "search"
     """For frontier: a set of variants in benchmarks/variants, or a YAML file."""
     shard: str = "0/1"
-    """For recipes of classifiers, frontier and trust: PART/PARTS of the trainings to run here;
-    0/6 is the first of six. Several processes may share a device."""
+    """For recipes, frontier, integrations and trust: PART/PARTS of the trainings to run here; 0/6
+    is the first of six. Several processes may share a device."""
     minutes: float | None = None
     """For recipes of classifiers: run only what is expected to take this long on one device, all
     shards together. The same command then goes on with the rest."""
     out: Path | None = None
-    """For frontier: file that gets a line of JSON for each training, by default VARIANTS.jsonl in
-    RESULTS/frontier. A training that has a line here or in a file of that folder is skipped."""
+    """For frontier and integrations: file that gets a line of JSON for each training, by default
+    VARIANTS.jsonl in RESULTS/frontier, or RESULTS/integrations/integrations.jsonl. A training that
+    has a line here or in a file of that folder is skipped."""
     held_out: bool = False
     """For frontier: train on four fifths of each class, and evaluate on the rest of the training
     set instead of the test part."""

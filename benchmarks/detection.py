@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recipes import RecipeBench, read_about, read_recipe, recipe_paths, result_path
+from benchmarks.detection_details import make_tables, measure_details, price_training
+from benchmarks.pricing import parse_shard
+from benchmarks.recipes import (
+    RecipeBench,
+    read_about,
+    read_recipe,
+    recipe_paths,
+    result_path,
+    select_recipes,
+)
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.core.options import convert, differences
@@ -50,9 +59,9 @@ class DetectionRecipe:
         return DetectionRecipe(path, place, config, _figures(paper, f"{path}: paper"), seeds)
 
     def order(self) -> tuple[Any, ...]:
-        """Sort key: folder, then the order of tab:3, plain TDE before background-exempt."""
-        tde = self.config.inference.tde
-        return self.place.parent, METHODS.index(self.config.method), tde != "plain"
+        """Sort key: folder, the order of tab:3, plain TDE first, averaged logits last."""
+        method, inference = METHODS.index(self.config.method), self.config.inference
+        return self.place.parent, method, inference.tde != "plain", inference.average == "logits"
 
 
 class DetectionBench(RecipeBench[DetectionRecipe]):
@@ -96,6 +105,19 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
                 rows, OpenDetector(run.folder, data=splits, machine=machine.to_machine())
             )
 
+    def take_shard(
+        self, wanted: Sequence[tuple[DetectionRecipe, int]], seeds: int | None, shard: str
+    ) -> list[tuple[DetectionRecipe, int]]:
+        """Return the part of `wanted` in a shard of the trainings, as 0/6 is the first of six.
+
+        The shards of all trainings of `seeds` are the same, whatever is done already.
+        """
+        every = list(self.trainings(select_recipes(self.recipes, seeds, ())))
+        part, parts = parse_shard(shard)
+        own = set(every[part::parts])
+        found = [rows for folder, rows in self.trainings(wanted).items() if folder in own]
+        return [row for rows in found for row in rows]
+
     def trainings(
         self, wanted: Sequence[tuple[DetectionRecipe, int]]
     ) -> dict[Path, list[tuple[DetectionRecipe, int]]]:
@@ -107,14 +129,21 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         return found
 
     def expected_seconds(self, wanted: Sequence[tuple[DetectionRecipe, int]]) -> float | None:
-        """Estimate the seconds of `wanted` from the finished trainings of the same folders."""
+        """Estimate the seconds of `wanted` from the finished trainings of the same folders.
+
+        Without any, from the speed of training, if that was measured.
+        """
         took: dict[Path, dict[str, float]] = {}
         for recipe in self.recipes:
             known = {r["recipe_id"]: r["seconds"] for r in self.read_results(recipe)}
             took.setdefault(recipe.place.parent, {}).update(known)
         folders = [rows[0][0].place.parent for rows in self.trainings(wanted).values()]
         each = [took[place].values() for place in folders]
-        return sum(map(statistics.fmean, each)) if all(each) else None
+        if all(each):
+            return sum(map(statistics.fmean, each))
+        first = [rows[0][0].config for rows in self.trainings(wanted).values()]
+        prices = [price_training(config, self.results.parent) for config in first]
+        return sum(filter(None, prices)) if all(prices) else None
 
     def _write_results(
         self, rows: Sequence[tuple[DetectionRecipe, int]], finished: OpenDetector
@@ -127,9 +156,10 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
             if self.find_changes(recipe, content):
                 result = finished.evaluate_as(config)
                 content = result.to_json() if result else {}
+            details = measure_details(finished, config, content)
             if finished.fabric.global_rank == 0:
                 with replace_atomically(result_path(self.results, recipe, seed)) as path:
-                    path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+                    path.write_text(json.dumps(content | details) + "\n", encoding="utf-8")
 
     def body(self) -> str:
         """Return the table; missing cells say "not run"."""
@@ -139,7 +169,9 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
             "the paper on LVIS: " + ", ".join(FIGURES),
             "seconds a run",
         ]
-        return tables.markdown(header, (_cells(r, self.read_results(r)) for r in self.recipes))
+        rows = [(r.place.name, self.read_results(r)) for r in self.recipes]
+        cells = (_cells(r, found) for r, (_, found) in zip(self.recipes, rows, strict=True))
+        return "\n".join([tables.markdown(header, cells), *make_tables(rows)])
 
 
 def _check(config: DetectionConfig) -> DetectionConfig:

@@ -60,11 +60,11 @@ def _write(path: Path, seed: int, scale: float) -> None:
         max(8, round(side * scale)) for side in sizes[random.choice(len(sizes), p=chances)]
     )
     part = path.with_suffix(".part")
-    Image.fromarray(_pixels(width, height, random)).save(part, "JPEG", quality=QUALITY)
+    Image.fromarray(make_pixels(width, height, random)).save(part, "JPEG", quality=QUALITY)
     part.replace(path)
 
 
-def _pixels(width: int, height: int, random: np.random.RandomState) -> NDArray[np.uint8]:
+def make_pixels(width: int, height: int, random: np.random.RandomState) -> NDArray[np.uint8]:
     """Make noise (height, width, 3) at every scale, weakest at the finest."""
     total = np.zeros((height, width, 3), np.float32)
     for octave in range(9):

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.result_files import format_spread
-from longtail.core.files import replace_atomically
+from benchmarks.result_files import format_spread, replace_between
 from longtail.evaluation import tables
 from longtail.evaluation.result import own_seconds
 
@@ -18,6 +17,8 @@ PAPER_ORDER = (
     *("eql", "baseline", "cosine", "capsule", "deconfound"),
     *("cosine-tde", "capsule-tde", "deconfound-tde", "balanced-softmax", "logit-adjustment"),
     *("deconfound-self-prior", "deconfound-balanced", "auto"),
+    *("bce", "logit-adjusted-bce", "asymmetric", "distribution-balanced"),
+    *("deconfound-bce", "deconfound-bce-tde"),
 )
 """Methods in the order of the paper's tables, followed by methods that are not in the paper."""
 
@@ -122,6 +123,7 @@ def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> 
     row = tables.row(results) if results else None
     overall = row.figures["overall"] if row else None
     class_mean = row.figures[tables.CLASS_MEAN] if row and tables.is_uneven(results) else None
+    several = [r for r in results if "task" in r]
     seconds = [own_seconds(r) for r in results if "CPU" not in r["device"]]
     return {
         "data": config.data,
@@ -134,6 +136,7 @@ def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> 
         "difference": f"{overall[0] - paper:+.1f}" if overall and paper is not None else "",
         **{split: _split_cell(recipe, row, split) for split in ("many", "medium", "few")},
         tables.CLASS_MEAN: tables.format_figure(class_mean) if class_mean else "",
+        "F1": tables.format_figure(tables.spread([r["macro"]["f1"] for r in several])),
         "seconds a run": tables.format_figure(tables.spread(seconds)) if seconds else "",
     }
 
@@ -171,12 +174,5 @@ def write_table(bench: "ClassifierBench", readme: Path | None) -> Path:
     short = table if one_set else overview(bench, README_ROWS)
     out = bench.write_page()
     if readme and readme.exists():
-        text = readme.read_text(encoding="utf-8")
-        begin, end = f"<!-- {bench.name} -->", f"<!-- /{bench.name} -->"
-        if begin in text and end in text:
-            head, rest = text.split(begin, 1)
-            tail = rest.split(end, 1)[1]
-            here = short.replace("(../recipes", "(recipes")
-            with replace_atomically(readme) as path:
-                path.write_text(f"{head}{begin}\n{here}{end}{tail}", encoding="utf-8")
+        replace_between(readme, bench.name, short.replace("(../recipes", "(recipes"))
     return out

@@ -74,7 +74,7 @@ def bench_prices(config: Config, data: Data, out: Path, seconds: float = 0.5) ->
         "evaluation": asdict(price_evaluation(config, data, fabric)),
     }
     found: list[Price] = []
-    for name in methods.registry():
+    for name in methods.list_names():
         found.append(price_training(config.with_options(method=name), data, fabric, seconds))
         figures = [{**asdict(p), "seconds": p.seconds} for p in found]
         write_json(out, {**about, "prices": figures})

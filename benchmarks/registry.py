@@ -34,6 +34,8 @@ RECIPE_OPTIONS = ("seeds", "only")
 """The `OPTIONS` that all folders of recipes read."""
 CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "shard", "minutes")
 """The `OPTIONS` that a folder of recipes of classifiers reads."""
+DETECTION_OPTIONS = (*RECIPE_OPTIONS, "shard")
+"""The `OPTIONS` that a folder of recipes of detectors reads."""
 
 
 def check_options(command: "BenchCommand") -> None:
@@ -254,6 +256,42 @@ def _frontier(command: "BenchCommand") -> None:
     print(f"written to {frontier_page.write_frontier_page(command.results)}")
 
 
+def _integrations(command: "BenchCommand") -> None:
+    from benchmarks import frontier, integrations
+
+    folder = command.results / integrations.NAME
+    out = command.out or folder / f"{integrations.NAME}.jsonl"
+    files = {*folder.glob("*.jsonl"), out}
+    done = frontier.read_lines(sorted(files))
+    units = integrations.select_units(command.seeds or 3, command.only, command.shard, done)
+    for unit in units:
+        print(f"{unit.trainer}  seed {unit.seed}")
+    if command.dry_run:
+        return
+    trained = []
+    for line in integrations.bench_integrations(
+        units,
+        out,
+        recipes=command.recipes,
+        runs=command.runs,
+        root=command.root,
+        machine=command.machine,
+    ):
+        print(f"{line['trainer']}  seed {line['seed']}  class mean {line['class_mean']:.1f}")
+        trained.append(line)
+    page = integrations.write_integrations_page(command.results, [*done, *trained])
+    print(f"written to {out} and {page}")
+
+
+def _sampler(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import sampler
+
+    # the docs show committed figures only
+    page = Path("docs/tail.md") if command.results == type(command).results else None
+    print(f"written to {sampler.bench_sampler(command.results, page)}")
+
+
 def _check(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
     from benchmarks.check import check_evidence
@@ -279,6 +317,7 @@ def _detection(command: "BenchCommand") -> None:
         command.name, recipes=command.recipes, results=command.results, runs=command.runs
     )
     wanted = recipe_bench.missing(command.seeds, command.only)
+    wanted = recipe_bench.take_shard(wanted, command.seeds, command.shard)
     for recipe, seed in wanted:
         print(f"{recipe.place}  seed {seed}")
     trainings = len(recipe_bench.trainings(wanted))
@@ -313,6 +352,15 @@ def _detection_speed(command: "BenchCommand") -> None:
     )
     print_lines(*detection_speed.table(found))
     print(f"written to {detection_speed.write_table(command.results)}")
+
+
+def _lvis_step(command: "BenchCommand") -> None:
+    _refuse_dry_run(command)
+    from benchmarks import lvis_step
+
+    found = lvis_step.bench_lvis_step(command.results, command.runs, command.only, command.machine)
+    print_lines(*lvis_step.make_table(found))
+    print(f"written to {lvis_step.write_table(command.results)}")
 
 
 def _attack(command: "BenchCommand") -> None:
@@ -354,9 +402,13 @@ BENCHMARKS: dict[str, Benchmark] = {
     "frontier": Benchmark(
         _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")
     ),
-    "shapes-lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
-    "lvis": Benchmark(_detection, takes=RECIPE_OPTIONS),
+    "integrations": Benchmark(_integrations, takes=("seeds", "only", "shard", "out")),
+    "sampler": Benchmark(_sampler),
+    "shapes-lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),
+    "shapes-lvis-1k": Benchmark(_detection, takes=DETECTION_OPTIONS),
+    "lvis": Benchmark(_detection, takes=DETECTION_OPTIONS),
     "lvis-test": Benchmark(_refuse_test_server),
     "detection-speed": Benchmark(_detection_speed, takes=("only",)),
+    "lvis-step": Benchmark(_lvis_step, takes=("only",)),
 }
 """Benchmarks by name."""

@@ -48,6 +48,17 @@ def write_page(results: Path, name: str, parts: Iterable[str]) -> Path:
     return out
 
 
+def replace_between(page: Path, name: str, content: str) -> None:
+    """Replace what is between the markers `<!-- NAME -->` and `<!-- /NAME -->` of a page."""
+    text = page.read_text(encoding="utf-8")
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    if begin in text and end in text:
+        head, rest = text.split(begin, 1)
+        tail = rest.split(end, 1)[1]
+        with replace_atomically(page) as path:
+            path.write_text(f"{head}{begin}\n{content}{end}{tail}", encoding="utf-8")
+
+
 def format_spread(values: Iterable[float | None], digits: int = 1) -> str:
     """Format mean and deviation of the known values, as in 71.9 ± 0.3; a dash without any."""
     return tables.format_figure(tables.spread(list(values)), digits)

@@ -190,7 +190,7 @@ def test_every_kind_of_input_has_its_line_its_command_and_its_test(monkeypatch):
         (ROOT / "docs/data.md").read_text(),
         flags=re.M,
     )
-    assert len(rows) == 15
+    assert len(rows) == 16
     for line, command, file, test in rows:
         compile(line, "docs/data.md", "eval")
         if command != "Python only":

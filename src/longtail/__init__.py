@@ -26,6 +26,7 @@ _MODULES = {
     "CosineTDEClassifier": "estimators.tde",
     "DeconfoundTDEClassifier": "estimators.tde",
     "LinearSoftmaxClassifier": "estimators.tde",
+    "MultiLabelTDEClassifier": "estimators.several",
     "embed": "serving.embeddings",
     "evaluate": "serving.evaluate",
     "fit": "runs.fit",

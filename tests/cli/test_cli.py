@@ -123,7 +123,7 @@ def test_what_a_recipe_sets_can_be_left_out_again(tmp_path):
 def test_methods_lists_them_with_their_options(capsys, tmp_path):
     header, *rows = longtail(capsys, "methods").splitlines()
     assert header.split()[:3] == ["method", "paper", "stages"] and "direct effect" in header
-    assert [row.split()[0] for row in rows[:2]] == ["baseline", "focal"]
+    assert [row.split()[0] for row in rows[:2]] == ["baseline", "bce"]
     assert len(rows) == len(methods.registry()) >= 22
     *_, gamma, alpha = longtail(capsys, "methods", "deconfound-tde").splitlines()
     assert gamma.startswith("--gamma  0.03125    added to the norm")
@@ -219,7 +219,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         *("train", "digits-lt:100", "--method", "all", "--epochs", "1", "--batch-size", "64"),
         *("--out", str(tmp_path / "all"), "--device", "cpu", "--alpha=0.5"),
     )
-    names = list(methods.registry())
+    names = methods.list_names()
     lines = out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("method "))
     assert [line.split()[0] for line in lines[start + 1 : start + 1 + len(names)]] == names

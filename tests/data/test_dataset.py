@@ -114,7 +114,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "normalised": (Pairs(PIXELS / 100.0), r"item 0 of .* \(it has floats from 0.* to 2\.5"),
     "no image": (Pairs([3] * 6), r"item 0 of .* \(it is of type int: an image of PIL"),
     "lengths": (Pairs([np.ones(2), np.ones(3)]), r"item 1 .* the shape \(3,\) and item 0 \(2,\)"),
-    "labels": (Pairs(PIXELS, [[0, 1]] * 6), "a label is of type list in 6 of 6 rows"),
+    "labels": (Pairs(PIXELS, [{}] * 6), "a label is of type dict in 6 of 6 rows"),
     "unlabelled": (Pairs(PIXELS, [-1, *LABELS[1:]]), "there is the label -1 in 1 of 6 rows"),
     "number": (7, "the dataset is of type int, which cannot be read: pass a DataFrame, a map"),
     "path": ({"train": "photos"}, "train of the dataset is of type str.* stands alone"),
@@ -286,7 +286,7 @@ def test_arrays_that_cannot_be_written_to_do_not_warn() -> None:
 
 BAD_ARRAYS: dict[str, tuple[Any, str]] = {
     "lengths": ((PIXELS, LABELS[:5]), "have 6 images and 5 labels: one label for each"),
-    "one hot": ((PIXELS, np.eye(6)), "a label is of type list in 6 of 6 rows"),
+    "objects": ((PIXELS, [{}] * 6), "a label is of type dict in 6 of 6 rows"),
     "three": ((PIXELS, LABELS, LABELS), "a tuple of 3 was given"),
     "shape": (
         (np.ones((6, 5, 4, 3), int), LABELS),

@@ -147,7 +147,9 @@ def test_no_name() -> None:
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(UserError, match=r"is not a \.csv, \.tsv, \.parquet or \.npz file.*--list"):
+    with pytest.raises(
+        UserError, match=r"is not a \.csv, \.tsv, \.parquet, \.npz or \.json file.*--list"
+    ):
         load(str(tmp_path / "notes.txt"))
 
 

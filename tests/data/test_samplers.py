@@ -207,6 +207,12 @@ def test_a_state_of_other_arguments_is_refused() -> None:
         TAIL.sampler("class", seed=1).load_state_dict(state)
 
 
+def test_instance_cannot_show_more_images_than_there_are() -> None:
+    with pytest.raises(UserError, match="each of 50 images once, so an epoch of 60 is too long"):
+        TAIL.sampler("instance", size=60)
+    assert len(list(TAIL.sampler("instance", size=20))) == len(TAIL.sampler("instance", size=20))
+
+
 def load_epoch() -> list[list[int]]:
     """Indices that a loader with workers gives to each of two ranks, with equally many steps."""
     loader = DataLoader(range(50), 4, sampler=SAMPLER, num_workers=1)  # made before they met

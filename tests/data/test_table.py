@@ -214,7 +214,6 @@ BAD_LABELS: dict[str, tuple[list[Any], str]] = {
     "nan": (["owl", float("nan"), None], r"no label in 2 of 3 rows, first in .*\(row 1\)"),
     "mixed": (["owl", 3, 3], r"numbers, such as 3 in .*row 1\), .* text, such as 'owl' in .*row 0"),
     "fraction": ([0.0, 1.5, 1.0], r"the label 1\.5 is not whole in 1 of 3 rows"),
-    "lists": ([[0], [1], [1]], "a label is of type list"),
 }
 
 

@@ -9,8 +9,9 @@ from faster_coco_eval import mask as library
 
 from longtail.core.errors import UserError
 from longtail.detection.average_precision import Detections, measure
-from longtail.detection.data.annotations import CROWD, EMPTY, POLYGON
+from longtail.detection.data.annotations import CROWD, EMPTY, NO_AREA, POLYGON
 from longtail.detection.data.dataset import load, read
+from longtail.detection.pictures import convert_target
 
 WHOLE = torch.zeros(10, 20, dtype=torch.uint8)
 WHOLE[3:7, 2:8] = 1  # the object of the tiny file
@@ -70,7 +71,6 @@ def test_every_form_of_a_mask(content, write, form):
 
 
 ODD = {
-    "boxes with no area inside their image": {"bbox": [2, 3, 0, 4]},
     "boxes that are not four numbers": {"bbox": [2, 3, float("nan"), 4]},
     "annotations of an image that is not listed": {"image_id": 8},
     "annotations of a category that is not listed": {"category_id": 5},
@@ -118,6 +118,27 @@ def test_entries_of_another_type_are_left_out(content, write, entry, reason):
     content["annotations"].append(entry)
     data = split(write(content))
     assert data.dropped == {reason: 1} and len(data[0][1]["labels"]) == 1
+
+
+@pytest.mark.parametrize("box", [[2, 3, 0, 4], [30, 3, 6, 4], [2, -4, 6, 4]])
+def test_a_box_without_area_is_evaluated_and_not_trained_on(content, write, box):
+    flat = {**content["annotations"][0], "bbox": box}
+    content["annotations"] += [flat, flat]
+    data = split(write(content))
+    assert data.dropped == {NO_AREA: 2} and len(data[0][1]["labels"]) == 1
+    assert data.categories.instances == (0, 3)
+    sure = measure(data, [convert_target(data[0][1])])
+    assert sure["AP"] == sure["AP_bbox"] == pytest.approx(100 * 34 / 101)  # one object of three
+
+
+def test_the_groups_are_the_files_own(content, write):
+    def read_groups(*letters):
+        for category, letter in zip(content["categories"], letters, strict=True):
+            category["frequency"] = letter
+        return split(write(content)).categories.groups
+
+    assert read_groups("f", "c") == ("common", "frequent")  # in the order of their ids
+    assert read_groups("f", "x") == ("rare", "rare")  # by their images
 
 
 def test_a_part_of_a_mask_that_encloses_nothing_is_counted(content, write):

@@ -191,6 +191,10 @@ OFFICIAL = {
     **{"AP_bbox": 23.694791706828212, "AP50_bbox": 56.18017520042127},
     **{"AP75_bbox": 17.897260373332553, "AP_r_bbox": 25.0, "AP_c_bbox": 21.098166483314998},
     **{"AP_f_bbox": 24.176512137093777},
+    **{"AP_s": 51.464041700445186, "AP_m": 45.93398970897668, "AP_l": 57.242939821932495},
+    **{"AR": 56.83558337911536, "AR_s": 56.690530019822916, "AR_m": 54.699204742625795},
+    **{"AR_l": 60.77467218771566, "AP_s_bbox": 27.120619401120727, "AR_bbox": 30.51068990392713},
+    **{"AP_m_bbox": 22.18479317856598, "AP_l_bbox": 30.074735734443003},
 }
 
 
@@ -232,6 +236,7 @@ def test_at_most_300_of_an_image():
         ({"image_id": 2}, "image 2: it is not in this data set, or came twice"),
         ({"labels": torch.zeros(1).long()}, "class 0: classes are 1 to 4"),
         ({"masks": []}, "1 detections and 0 masks"),
+        ({"scores": torch.tensor([torch.nan])}, "image 1 has a detection whose score is not a fin"),
     ],
 )
 def test_detections_that_do_not_fit(changes, message):

@@ -73,6 +73,44 @@ def test_scores_of_a_stage(head):
     assert_close(score(stage, x, "background-exempt", 0.0), off)
 
 
+@pytest.mark.parametrize("tde", ["off", "plain", "background-exempt"])
+def test_stages_are_averaged_by_probabilities_or_by_logits(tde):
+    generator = torch.Generator().manual_seed(0)
+    total, direct = torch.randn(2, 3, 5, 4, generator=generator)  # three stages each
+    effects = [(z, None if tde == "off" else d) for z, d in zip(total, direct, strict=True)]
+
+    def score(z, d):
+        return lt.background_exempt(z, d) if tde == "background-exempt" else d.softmax(-1)
+
+    if tde == "off":
+        direct = total
+    each = [score(z, d) for z, d in zip(total, direct, strict=True)]
+    assert_close(compute_scores(effects, tde), sum(each) / 3)
+    found = compute_scores(effects, tde, average="logits")
+    assert_close(found, score(sum(total) / 3, sum(direct) / 3))
+
+
+def test_sigmoid_scores_are_averaged_too():
+    z = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    effects = [(each, None) for each in z]
+    assert_close(compute_scores(effects, "off", sigmoid=True), z.sigmoid().mean(0))
+    found = compute_scores(effects, "off", sigmoid=True, average="logits")
+    assert_close(found, z.mean(0).sigmoid())
+
+
+def test_a_detector_with_sigmoids_trains_and_detects():
+    config = small_config("x", method="focal", average="logits")
+    made = build_detector(config, CATEGORIES, fresh=False, images=1000)
+    assert made.cascade.average == "logits"
+    losses = made.train()(batch(3, 0))
+    torch.stack(list(losses.values())).sum().backward()
+    for stage in made.cascade.each:
+        assert stage.head.bias.grad[1:].any() and not stage.head.bias.grad[0]
+    with torch.no_grad():
+        found = made.eval()(batch(2, 1))
+    assert found.labels.max() <= 3 and found.scores.max() < 0.1  # still near the prior
+
+
 def select_by_a_loop(boxes, scores, count, threshold):
     """(score, box, class) of one image: from the best on, unless near one of its class before."""
     plain, kept = boxes.tolist(), []

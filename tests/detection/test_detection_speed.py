@@ -22,16 +22,18 @@ HEADS = {"cosine": 1, "capsule": 1, "deconfound": 2}  # K of the paper's tables
 
 def test_every_recipe_is_readable_and_states_itself():
     folder = ROOT / "recipes"
-    benches = ("lvis", "lvis-test", "shapes-lvis")
+    benches = ("lvis", "lvis-test", "shapes-lvis", "shapes-lvis-1k")
     paths = [path for bench in benches for path in (folder / bench).rglob("*.yaml")]
-    assert len(paths) == 13 + 3 + 3 + 10
+    assert len(paths) == 13 + 3 + 3 + 13 + 8
     for path in paths:
         recipe = DetectionRecipe.read(path, folder)
         config = recipe.config
         header = path.read_text().splitlines()[:3]
         assert all(line.startswith("# ") for line in header)
         assert str(path.relative_to(ROOT)) in header[1] and "AP_r" in header[0]
-        assert path.stem.removesuffix("-plain") == config.method
+        averaged = "logits" if path.stem.endswith("-logits") else "probabilities"
+        assert config.inference.average == averaged
+        assert path.stem.removesuffix("-plain").removesuffix("-logits") == config.method
         assert (config.tde == "plain") == path.stem.endswith("-plain")
         assert recipe.paper
         assert all(f"{name} {value}" in header[0] for name, value in recipe.paper.items())
@@ -39,7 +41,7 @@ def test_every_recipe_is_readable_and_states_itself():
         if config.row.head != "linear":
             assert (head.heads or HEADS[config.row.head], head.tau) == (HEADS[config.row.head], 16)
         assert (head.gamma, inference.alpha, inference.detections) == (1 / 32, 1.5, 300)
-        if config.data != "shapes-lvis":
+        if not config.data.startswith("shapes-lvis"):
             assert head.mean_momentum == {"lvis-v0.5": 0.9, "lvis-v1": 0.9998}[config.data]
             assert (train.lr, train.batch_size, train.epochs) == (0.02, 16, 20)
             assert [m * 20 for m in train.milestones] == [16, 19] and train.decay == 0.1

@@ -1,5 +1,6 @@
 """Regions and the losses of their classifiers, compared with plain loops."""
 
+import json
 import math
 
 import pytest
@@ -8,9 +9,11 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torchvision.ops import roi_align
 
-from longtail.detection.network.losses import find_rare_classes, region_losses
+from longtail.detection.config import HeadConfig
+from longtail.detection.network.losses import region_losses
 from longtail.detection.network.pyramid import LEVELS
 from longtail.detection.network.regions import MaskHead, cut_masks, paste, pool, stack_levels
+from longtail.detection.network.sigmoid import SigmoidHead, find_rare_classes
 
 
 def test_a_region_is_pooled_from_the_level_of_its_size(exact):
@@ -108,10 +111,15 @@ def test_a_mask_head_gives_the_mask_of_the_asked_class():
     assert MaskHead(8, 1, group_norm=False)(regions[:0].float(), labels[:0]).shape == (0, 28, 28)
 
 
-def equalised(z, y, rare):
-    """EQL of one region: rare classes leave the denominator of other foreground regions."""
-    left = [j for j in range(len(z)) if j == y or y == 0 or not rare[j]]
-    return math.log(sum(math.exp(z[j]) for j in left)) - z[y]
+def binary_losses(z, y, rare):
+    """Cross-entropy, focal loss and EQL of one region, class by class; 0 is the background."""
+    focal = eql = 0.0
+    for j in range(1, len(z)):
+        p = 1 / (1 + math.exp(-z[j] if j == y else z[j]))  # of the right decision on class j
+        focal += (0.25 if j == y else 0.75) * -((1 - p) ** 2) * math.log(p)
+        eql += 0.0 if y and j != y and rare[j] else -math.log(p)
+    softmax = math.log(sum(math.exp(v) for v in z)) - z[y]
+    return {"cross-entropy": softmax, "focal": focal, "eql": eql}
 
 
 def test_losses_of_the_classifiers_are_those_of_loops():
@@ -120,19 +128,34 @@ def test_losses_of_the_classifiers_are_those_of_loops():
     y = torch.tensor([0, 1, 2, 3, 4, 0])
     rare = find_rare_classes((500, 101, 100, 3), at_most=100)
     assert rare.tolist() == [False, False, False, True, True]
+    rows = zip(z.tolist(), y.tolist(), strict=True)
+    expected = [binary_losses(*row, rare.tolist()) for row in rows]
     for kind in ("cross-entropy", "focal", "eql"):
         found = region_losses(kind, z, y, rare, 2.0).tolist()
-        for n, (row, label) in enumerate(zip(z.tolist(), y.tolist(), strict=True)):
-            total = sum(math.exp(v) for v in row)
-            p = math.exp(row[label]) / total
-            expected = {
-                "cross-entropy": -math.log(p),
-                "focal": -((1 - p) ** 2) * math.log(p),
-                "eql": equalised(row, label, rare.tolist()),
-            }[kind]
-            assert found[n] == pytest.approx(expected, rel=1e-9)
+        assert found == pytest.approx([each[kind] for each in expected], rel=1e-9)
     # foreground of other classes does not push a rare class down, background does
     z.requires_grad_()
     region_losses("eql", z, y, rare, 2.0).sum().backward()
     assert z.grad[1, 3] == 0 and z.grad[1, 4] == 0 and z.grad[3, 4] == 0
-    assert z.grad[0, 3] > 0 and z.grad[1, 0] > 0 and z.grad[3, 3] < 0
+    assert z.grad[0, 3] > 0 and z.grad[1, 2] > 0 and z.grad[3, 3] < 0
+    assert not z.grad[:, 0].any()  # the background has no decision of its own
+
+
+def test_a_sigmoid_head_starts_at_its_prior():
+    head = SigmoidHead(8, 5, prior=0.01)
+    assert_close(head(torch.zeros(2, 8)).sigmoid(), torch.full((2, 5), 0.01))
+    assert head.bias.requires_grad
+
+
+def test_a_sure_focal_loss_has_a_finite_gradient():
+    z = torch.full((1, 3), 200.0, requires_grad=True)
+    region_losses("focal", z, torch.tensor([1]), torch.zeros(3, dtype=torch.bool), 0.5).backward()
+    assert z.grad.isfinite().all()
+
+
+def test_eql_spares_the_915_classes_of_lvis(shared):
+    info = json.loads((shared / "lvis" / "lvis_v0_5_categories_with_counts.json").read_text())
+    images = tuple(each["image_count"] for each in info)
+    assert sum(n <= 100 for n in images) == 915
+    for total in (56_740, 57_263):  # annotated images of LVIS v0.5, and all of them
+        assert find_rare_classes(images, HeadConfig().eql_share * total).sum() == 915

@@ -13,6 +13,7 @@ from longtail.detection.average_precision import Detections, measure
 from longtail.detection.data.dataset import load
 from longtail.detection.data.shapes import generate as shapes
 from longtail.detection.data.shapes.objects import OUTLINES, TEXTURES
+from longtail.detection.data.shapes.recipes import LVIS_IMAGES, ThousandShapesRecipe
 from longtail.detection.data.shapes.scenes import Style
 from longtail.detection.pictures import convert_target, draw, join_pictures
 
@@ -27,31 +28,68 @@ def folder(tmp_path_factory):
 
 
 def test_frequencies_of_the_whole_set():
-    counts = shapes._count_train_images(shapes.ShapesRecipe())
+    counts = shapes.ShapesRecipe().count_train_images()
     assert (counts.max(), counts.min(), len(counts)) == (960, 4, 80)
     groups = [sum(counts > 100), sum((counts > 10) & (counts <= 100)), sum(counts <= 10)]
     assert groups == [20, 36, 24]
-    assert shapes._count_val_images(counts, shapes.ShapesRecipe()).min() == 16
+    assert shapes.ShapesRecipe().count_val_images().min() == 16
 
 
 def test_each_shape_is_frequent_in_one_texture_and_rare_in_another():
-    ranked = shapes._rank_categories(shapes.ShapesRecipe())
-    assert sorted(ranked) == list(shapes.CATEGORIES)
+    ranked = shapes.ShapesRecipe().rank_categories()
+    assert sorted(ranked) == list(shapes.ShapesRecipe().categories)
     for first in range(0, 80, 16):
         assert {name.split()[1] for name in ranked[first : first + 16]} == set(OUTLINES)
     assert {name.split()[0] for name in ranked[:16]} == set(TEXTURES)
+
+
+def test_a_thousand_categories_are_as_rare_as_those_of_lvis(shared):
+    info = json.loads((shared / "lvis" / "lvis_v1_train_cat_info.json").read_text())
+    real = sorted((each["image_count"] for each in info), reverse=True)
+    assert tuple(real[::100]) == LVIS_IMAGES
+    groups = [[n <= 10, 10 < n <= 100, n > 100] for n in real]
+    parts = 1000 * np.mean(groups, axis=0)
+    counts = ThousandShapesRecipe().count_train_images()
+    assert (len(counts), counts.min(), counts.max()) == (1000, 1, 330)
+    own = [sum(counts <= 10), sum((counts > 10) & (counts <= 100)), sum(counts > 100)]
+    assert own == [279, 385, 336] and own == pytest.approx(parts, abs=3)
+    assert ThousandShapesRecipe().count_val_images().min() == 8
+
+
+def test_each_family_has_frequent_and_rare_colours():
+    recipe = ThousandShapesRecipe()
+    ranked, counts = recipe.rank_categories(), recipe.count_train_images()
+    assert sorted(ranked) == list(recipe.categories) and len(set(ranked)) == 1000
+    for family in recipe.families:
+        own = [n for name, n in zip(ranked, counts, strict=True) if name.endswith(f" {family}")]
+        assert len(own) == 10 and min(own) <= 10 and max(own) > 100
+
+
+def test_processes_draw_what_one_process_draws(tmp_path, monkeypatch):
+    monkeypatch.setattr(shapes, "CHUNK", 2)
+    recipe = ThousandShapesRecipe(train=3, val=3, style=Style(size=48, small=4, large=9))
+    for name, fork in (("one", False), ("two", True)):
+        monkeypatch.setattr(shapes, "can_fork", lambda fork=fork: fork)
+        shapes.write(tmp_path / name, recipe)
+    train, val = load(tmp_path / "one")
+    assert len(train.categories.ids) == 1000 and (len(train), len(val)) == (3, 3)
+    one, two = (
+        [path.read_bytes() for path in sorted((tmp_path / name).rglob("*.*"))]
+        for name in ("one", "two")
+    )
+    assert one == two
 
 
 def test_categories_of_one_scene_occur_together():
     """Of two that are at home in one scene, an image with the first has the second more often."""
     recipe = shapes.ShapesRecipe()
     counts = np.full(80, 200)
-    contents = list(shapes._draw_contents(counts, 2000, recipe, np.random.RandomState(0)))
+    contents = list(shapes.draw_contents(counts, 2000, recipe, np.random.RandomState(0)))
     present = np.zeros((2000, 80))
     for image, ranks in enumerate(contents):
         present[image, ranks] = 1
     assert (present.sum(axis=0) == 200).all()
-    homes = shapes._make_random(recipe, "homes").randint(recipe.scenes, size=80)
+    homes = recipe.make_random("homes").randint(recipe.scenes, size=80)
     together = present.T @ present
     same = (homes[:, None] == homes) & ~np.eye(80, dtype=bool)
     assert together[same].mean() > 1.5 * together[homes[:, None] != homes].mean()
@@ -107,8 +145,8 @@ def test_the_seed_decides(tmp_path):
 
 
 def test_drawn_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(shapes, "ShapesRecipe", lambda: replace(TINY, train=9, val=6))
-    first = shapes.draw_set(tmp_path)
+    monkeypatch.setitem(shapes.RECIPES, "shapes-lvis", lambda: replace(TINY, train=9, val=6))
+    first = shapes.draw_set("shapes-lvis", tmp_path)
     assert first.parent == tmp_path and first.name.startswith("shapes-lvis-")
     kept = (first / "instances_val.json").stat().st_mtime_ns
     train, val = load("shapes-lvis", tmp_path)
@@ -118,17 +156,17 @@ def test_drawn_once(tmp_path, monkeypatch):
 
 
 def test_two_processes_draw_at_once(tmp_path, monkeypatch):
-    def slower(place):
+    def slower(place, recipe):
         place.mkdir()
         monkeypatch.setattr(shapes, "write", quick)
-        shapes.draw_set(tmp_path)  # the other one, meanwhile
+        shapes.draw_set("shapes-lvis", tmp_path)  # the other one, meanwhile
 
-    def quick(place):
+    def quick(place, recipe):
         place.mkdir()
         (place / "whole").touch()
 
     monkeypatch.setattr(shapes, "write", slower)
-    folder = shapes.draw_set(tmp_path)
+    folder = shapes.draw_set("shapes-lvis", tmp_path)
     assert (folder / "whole").exists()
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -136,7 +174,7 @@ def test_two_processes_draw_at_once(tmp_path, monkeypatch):
 def test_nothing_can_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"shapes-lvis-\w+ cannot be written"):
-        shapes.draw_set(tmp_path / "file")
+        shapes.draw_set("shapes-lvis", tmp_path / "file")
 
 
 def test_the_truth_has_full_average_precision(folder):

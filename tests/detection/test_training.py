@@ -1,5 +1,6 @@
 """Training a detector for two steps, resuming it, and options and data that are refused."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -20,6 +21,18 @@ from longtail.training.launch import launch
 from small_detector import Interrupt, Stop, small_config
 
 CPU = MachineConfig(device="cpu")
+
+
+def test_a_run_without_frequencies_can_be_read(run):
+    """As runs of earlier versions."""
+    path = run.folder / "categories.json"
+    text = path.read_text()
+    assert run.categories.frequencies == ("r",) * 80
+    content = json.loads(text)
+    del content["frequencies"]
+    run.write("categories.json", json.dumps(content))
+    assert run.categories.frequencies == () and run.categories.groups == ("rare",) * 80
+    run.write("categories.json", text)
 
 
 def test_a_run_leaves_its_folder(run, data):

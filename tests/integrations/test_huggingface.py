@@ -85,6 +85,27 @@ def test_a_text_classifier_learns_and_is_loaded_again(tmp_path):
     assert not torch.equal(again.classifier.mean_feature, head.mean_feature)
 
 
+def test_a_network_of_timm_is_loaded_again(tmp_path):
+    import timm
+
+    if not hasattr(timm.models, "save_for_hf"):
+        pytest.skip("this version of timm has no save_for_hf")
+    torch.manual_seed(0)
+    start = timm.create_model("test_resnet")
+    timm.models.save_for_hf(start, tmp_path / "timm", safe_serialization=True)
+    model = transformers.AutoModelForImageClassification.from_pretrained(
+        tmp_path / "timm", num_labels=3, ignore_mismatched_sizes=True
+    )
+    assert torch.equal(model.timm_model.conv1[0].weight, start.conv1[0].weight)
+    head, images = bridge.swap_head(model, TAIL), torch.rand(2, 3, 32, 32)
+    model.train()(pixel_values=images)
+    assert head.mean_feature.any()
+    model.eval().save_pretrained(tmp_path / "saved")
+    loaded = bridge.load_classifier(tmp_path / "saved")
+    expected = model(pixel_values=images).logits
+    torch.testing.assert_close(loaded(pixel_values=images).logits, expected)
+
+
 def test_accumulated_batches_have_the_loss_of_the_whole(tmp_path):
     """Cross-entropy over two parts of 6 equals one of 12, so the weights are the same."""
     weights = []
@@ -103,6 +124,14 @@ def test_accumulated_batches_have_the_loss_of_the_whole(tmp_path):
         ).train()  # fmt: skip
         weights.append(model.classifier.weight.detach().clone())
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
+
+
+def test_soft_labels_of_mixup_have_the_loss_of_the_whole():
+    """The Trainer counts every number of soft labels (B, C) as an item."""
+    logits, target = torch.randn(6, 3), torch.rand(6, 3).softmax(1)
+    compute, items = bridge.make_loss(TAIL, "cross-entropy"), target.ne(-100).sum()
+    parts = [compute({"logits": logits[i]}, target[i], items) for i in ([0, 1, 2, 3], [4, 5])]
+    torch.testing.assert_close(sum(parts), TAIL.loss("cross-entropy")(logits, target))
 
 
 def test_refused_arguments(tmp_path):

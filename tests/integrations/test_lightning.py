@@ -93,6 +93,24 @@ def test_the_callback_swaps_follows_evaluates_and_chooses(tmp_path, optimizer):
     assert figures["test_overall"] == pytest.approx(100 * right)
 
 
+def test_an_interrupted_validation_leaves_nothing_behind(tmp_path):
+    class Interrupted(Module):
+        stopped = False
+
+        def validation_step(self, batch, index):
+            logits = super().validation_step(batch, index)
+            if not self.stopped:
+                self.stopped = True
+                raise RuntimeError("stop")
+            return logits
+
+    trainer, module = make_trainer(tmp_path, num_sanity_val_steps=0), Interrupted()
+    with pytest.raises(RuntimeError, match="stop"):
+        trainer.validate(module, loader(), verbose=False)
+    trainer.validate(module, loader(), verbose=False)
+    assert not module.network[-1]._forward_hooks
+
+
 def test_a_head_that_is_there_stays(tmp_path):
     module = Module()
     module.network[-1] = own = TAIL.head(8, tau=4.0)

@@ -53,6 +53,7 @@ def test_linear_is_timms_own_layer_and_other_heads_are_refused():
     model = create_model("test_resnet", 4, head="linear")
     assert type(model) is type(timm.create_model("test_resnet"))
     assert isinstance(model.get_classifier(), torch.nn.Linear)
+    assert create_model("test_resnet").get_classifier().classes == 1000  # as timm's train.py does
     with pytest.raises(lt.UserError, match="unknown head 'deconfond'. Did you mean 'deconfound'?"):
         create_model("test_resnet", 4, head="deconfond")
     with pytest.raises(lt.UserError, match="has no linear layer with 0 outputs"):

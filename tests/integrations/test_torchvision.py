@@ -12,7 +12,6 @@ from torchvision.models.detection.rpn import AnchorGenerator
 from torchvision.ops import MultiScaleRoIAlign
 
 import longtail as lt
-from longtail.detection.network.losses import eql
 from longtail.integrations.torchvision import swap_box_predictor
 
 TAIL = lt.Tail([200, 50, 3])
@@ -68,8 +67,11 @@ def test_torchvisions_loss_of_the_scores_is_eql():
     scores, boxes = predictor(x)
     found, _ = fastrcnn_loss(scores, boxes, [labels], [torch.zeros(7, 4)])
     rare = torch.tensor([False, False, True, True])
-    expected = eql(predictor.head.total(x), labels, rare).mean()
-    torch.testing.assert_close(found, expected)
+    losses = []
+    for z, y in zip(predictor.head.total(x), labels.tolist(), strict=True):
+        kept = [j for j in range(4) if j == y or y == 0 or not rare[j]]
+        losses.append(z[kept].logsumexp(0) - z[y])
+    torch.testing.assert_close(found, torch.stack(losses).mean())
 
 
 def test_the_mean_is_of_objects_and_scores_are_background_exempted():
@@ -87,5 +89,10 @@ def test_the_mean_is_of_objects_and_scores_are_background_exempted():
 def test_refused_arguments():
     with pytest.raises(lt.UserError, match="scores 6 classes: build it for 4"):
         swap_box_predictor(detector(6), TAIL)
+    model = detector()
+    swap_box_predictor(model, TAIL)
+    for wrong in (model, nn.Linear(2, 2)):  # swapped already, and not a detector
+        with pytest.raises(lt.UserError, match="no box predictor of torchvision: give a FasterRC"):
+            swap_box_predictor(wrong, TAIL)
     with pytest.raises(lt.UserError, match="unknown loss 'focal'"):
         swap_box_predictor(detector(), TAIL, loss="focal")

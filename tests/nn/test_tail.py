@@ -134,12 +134,12 @@ def test_a_plain_loop_with_all_parts_learns_the_rare_class():
         (lambda: lt.Tail([3, -1]), "count -1 at 1 must be a whole number from 0 up"),
         (lambda: lt.Tail([3, 1.5]), "count 1.5 at 1 must be"),
         (lambda: lt.Tail([3, float("inf")]), "count inf at 1 must be"),
+        (lambda: lt.Tail([3, float("nan")]), "count nan at 1 must be"),
         (lambda: lt.Tail.of(["cat", "dog"]), "labels must be a list of whole numbers, not <U3"),
         (lambda: lt.Tail.of(torch.zeros(2, 2)), r"not float32 of shape \(2, 2\)"),
         (lambda: lt.Tail.of([0, 3], classes=3), "label 3 is not one of 3 classes"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 def test_refused_arguments(make, message):
     with pytest.raises(lt.UserError, match=message):
         make()

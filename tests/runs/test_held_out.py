@@ -52,7 +52,7 @@ def run(data, tmp_path_factory) -> Run:
 
 def test_a_result_has_calibration_figures_and_what_the_model_ships(run, data):
     result = run.result
-    assert list(result)[-3:] == ["reliability", "trust", "answers"]
+    assert list(result)[-2:] == ["trust", "answers"]
     assert result["trust"]["fitted_on"] == "val" and result["trust"]["images"] == 36
     for found in result["reliability"].values():
         assert {"nll", "brier", "ece", "ece_mass", "classwise_ece", "diagram"} == set(found)
@@ -138,7 +138,7 @@ def test_a_background_keeps_its_total_effect_everywhere(data, tmp_path):
     run = fit(data, tmp_path / "run", "deconfound-tde", alpha=2.0, background="a")
     plain = fit(data, tmp_path / "plain", "deconfound-tde", alpha=2.0)
     assert run.result["background"] == "a" and "background" not in plain.result
-    assert run.result["training_id"] == plain.result["training_id"]
+    assert run.result["recipe_id"] == plain.result["recipe_id"]
     assert run.result["sweep"]["0"] == plain.result["sweep"]["0"]
     assert run.result["per_class"] != plain.result["per_class"]
     model, rows = lt.load_model(run), data.test.inputs

@@ -33,7 +33,7 @@ def fit(tmp_path, method="deconfound-tde", *, data=None, **options):
     return run
 
 
-@pytest.mark.parametrize("name", methods.registry())
+@pytest.mark.parametrize("name", methods.list_names())
 def test_every_method_trains_resumes_evaluates_and_leaves_a_complete_folder(name, tmp_path):
     data, config = tiny_data(), tiny_config(method=name, epochs=2)
     epochs = schedule_stages(methods.build(name).stages, 2)[-1].stop

@@ -50,7 +50,7 @@ def test_predictions_give_the_result_again(run, named):
 
 
 def test_result_json_has_the_new_figures_at_its_end(run):
-    keys = ["confusions", "ranks", "reliability", "recipe_id", "weights_sha256"]
+    keys = ["confusions", "ranks", "recipe_id", "weights_sha256", "reliability"]
     assert list(run.result)[-5:] == keys
     assert run.result["ranks"] == 1
     result = run.result

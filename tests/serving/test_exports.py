@@ -25,7 +25,7 @@ from longtail.serving import write as exports
 from longtail.serving.model import ServedModel, read_run
 from longtail.serving.write import WRITERS
 
-NAMES = list(methods.registry())
+NAMES = methods.list_names()
 CLASSES = ["a", "b", "c"]
 
 

@@ -163,7 +163,7 @@ def test_dropout_is_captured_and_resumes(tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-@pytest.mark.parametrize("name", methods.registry())
+@pytest.mark.parametrize("name", methods.list_names())
 def test_every_method_is_captured_resumes_and_evaluates_the_same_again(name, tmp_path):
     from interrupted import Kill, KillAfter
 

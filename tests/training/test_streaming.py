@@ -279,7 +279,7 @@ def test_workers_go_ahead_as_far_as_shared_memory_has_room(monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("deconfound", {"heads": 2}), ("oltr", {}), ("decouple-oltr", {})]
+    ("method", "options"), [("deconfound", {"heads": 2}), ("decouple-oltr", {})]
 )
 def test_a_small_card_gets_the_same_model_in_parts(method, options, tmp_path: Path):
     from helpers import tiny_data

@@ -273,7 +273,7 @@ def can_freeze(name: str) -> bool:
     return name != "bbn" and not methods.build(name).views
 
 
-@pytest.mark.parametrize("name", [*filter(can_freeze, methods.registry())])
+@pytest.mark.parametrize("name", [*filter(can_freeze, methods.list_names())])
 def test_every_method_without_its_own_network_trains_on_frozen_features(name, tmp_path):
     (run,) = fit(tmp_path, name, freeze=True, epochs=1)
     assert run.finished and math.isfinite(run.metrics[-1]["loss"])

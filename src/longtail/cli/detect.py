@@ -59,7 +59,8 @@ class DetectTrain:
         config = self.config
         if not config.data:
             raise UserError(
-                "which data? Give shapes-lvis, coco-small, lvis-v0.5, lvis-v1 or a folder"
+                "which data? Give shapes-lvis, shapes-lvis-1k, coco-small, lvis-v0.5, lvis-v1 or a "
+                "folder"
             )
         out = self.out or Path("runs") / f"{Path(config.data).name}-{config.method}-s{config.seed}"
         with Console() as console:

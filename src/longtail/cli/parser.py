@@ -289,7 +289,7 @@ def _check_method_options(options: dict[str, str], method: str) -> None:
     """Refuse an option that none of the chosen methods has, or that has no value."""
     from longtail import methods
 
-    names = list(methods.registry()) if method == "all" else method.split(",")
+    names = methods.list_names() if method == "all" else method.split(",")
     known = {option for name in names for option in methods.options_of(name)}
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"

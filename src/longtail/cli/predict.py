@@ -57,7 +57,8 @@ class Predict:
     """Estimate the class mix from the images so far, without labels."""
     csv: bool = False
     """Print CSV with one row per image and class: image, rank, class, probability; then in_set with
-    --sets, and unknown if the model can tell. An image without an answer has the rank 0."""
+    --sets, unknown if the model can tell, and given for a model of several labels an image. An
+    image without an answer has the rank 0."""
     json: bool = False
     """Print one JSON object per image, each on its own line."""
     out: OptionalOut = None
@@ -157,6 +158,7 @@ class Predict:
         suffix = self.out.suffix if self.out and not (self.csv or self.json) else ""
         if self.csv or suffix == ".csv":
             more = ",in_set" * (self.sets is not None) + ",unknown" * (model.trust is not None)
+            more += ",given" * (model.thresholds is not None)
             return Lines(format_csv, f"image,rank,class,probability{more}\n")
         return Lines(format_json if self.json or suffix == ".jsonl" else format_text)
 

@@ -27,7 +27,9 @@ def format_text(image: str, prediction: "Prediction") -> str:
         parts.append("(unlike every class)")
     if prediction.answer_set is not None:
         parts.append("{" + ", ".join(prediction.answer_set) + "}")
-    if prediction.answered:
+    if prediction.labels is not None:
+        parts += [f"{name} {value:.3f}" for name, value in prediction.labels] or ["no label"]
+    elif prediction.answered:
         parts += [f"{name} {value:.3f}" for name, value in prediction.top]
     else:
         parts.append("no answer")
@@ -39,6 +41,8 @@ def format_json(image: str, prediction: "Prediction") -> str:
     ranked = [{"class": name, "probability": value} for name, value in prediction.top]
     name = prediction.name if prediction.answered else None
     content: dict[str, Any] = {"image": image, "class": name, "top": ranked}
+    if prediction.labels is not None:
+        content["labels"] = [name for name, _ in prediction.labels]
     if prediction.answer_set is not None:
         content["set"] = list(prediction.answer_set)
     if prediction.unknown is not None:
@@ -49,10 +53,12 @@ def format_json(image: str, prediction: "Prediction") -> str:
 def format_csv(image: str, prediction: "Prediction") -> str:
     """Format a prediction as rows of CSV, one for each class."""
     held, unknown = prediction.answer_set, prediction.unknown
+    labels = None if prediction.labels is None else {name for name, _ in prediction.labels}
     rows = [
         [image, rank, name, value]
         + ([] if held is None else [int(name in held)])
         + ([] if unknown is None else [int(unknown)])
+        + ([] if labels is None else [int(name in labels)])
         for rank, (name, value) in enumerate(prediction.top, start=1)
     ]
     if not prediction.answered:

@@ -62,7 +62,7 @@ class Train:
         if not self.config.data and not self.config.files.list:
             raise UserError("which data? Give a name, a path or --list (see longtail data)")
         method = self.config.method
-        names = list(methods.registry()) if method == "all" else method.split(",")
+        names = methods.list_names() if method == "all" else method.split(",")
         source = Path(self.config.data or str(self.config.files.list)).name.replace(":", "-")
         out = self.out or Path("runs") / f"{source}-{method}"
         if self.seeds is not None and self.seeds < 1:

@@ -25,6 +25,8 @@ class DataConfig:
 
     root: Path | None = None
     """Folder of named data sets, or of the images of a list or table; $LONGTAIL_DATA by default."""
+    labels: Path | None = None
+    """Labels of the images in the folder DATA: a .csv or .tsv table, or a COCO .json file."""
     list: Path | None = None
     """Training list in the style of ImageNet-LT: one 'path label' per line, numbers or text."""
     val_list: Path | None = None

@@ -1,6 +1,7 @@
 """The data that every loader returns: images or embeddings, labels, class names and counts.
 
-Shapes: images (N, C, H, W) uint8, embeddings (N, D) float32, labels (N,) int64.
+Shapes: images (N, C, H, W) uint8, embeddings (N, D) float32, labels (N,) int64, or multi-hot
+labels (N, classes) bool for images with several labels each.
 """
 
 import hashlib
@@ -24,6 +25,13 @@ class ClassCounts:
     """Images of each class in the full training set: all that a method may know of the classes."""
 
     images: tuple[int, ...]
+    several: int | None = None
+    """Number of training images if they have several labels each; None if each has one."""
+
+    @property
+    def total(self) -> int:
+        """Number of training images."""
+        return sum(self.images) if self.several is None else self.several
 
     @property
     def splits(self) -> dict[str, tuple[int, ...]]:
@@ -54,7 +62,7 @@ class Split:
     inputs: Tensor | StreamedImages
     """Images (N, C, H, W) uint8, in memory or streamed, or embeddings (N, D) float32."""
     labels: Tensor
-    """(N,) int64."""
+    """(N,) int64, or (N, classes) bool for images with several labels each."""
     files: pa.Array | None = None
     """(N,) strings: the file of each row, or its place in one; None if unknown."""
 
@@ -145,10 +153,21 @@ class Data:
         """Whether the inputs are feature vectors."""
         return self.train.inputs.ndim == 2
 
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image may have several labels, or none."""
+        return self.train.labels.ndim == 2
+
 
 def count(labels: Tensor, classes: int) -> ClassCounts:
     """Count the training images of each class."""
-    return ClassCounts(tuple(torch.bincount(labels, minlength=classes).tolist()))
+    several = len(labels) if labels.ndim == 2 else None
+    return ClassCounts(tuple(count_labels(labels, classes).tolist()), several)
+
+
+def count_labels(labels: Tensor, classes: int) -> Tensor:
+    """Count the images of each class, (classes,) int64; `labels` are (N,) or (N, classes)."""
+    return labels.sum(0) if labels.ndim == 2 else torch.bincount(labels, minlength=classes)
 
 
 def digest(split: Split) -> str:

@@ -24,6 +24,8 @@ def check_labels(source: Source) -> None:
             "training needs at least two"
         )
     for name, part in source.parts.items():
+        if source.multi_label:
+            continue  # its columns are the classes
         outside = torch.nonzero((part.labels < 0) | (part.labels >= classes)).flatten()
         if len(outside):
             place = int(outside[0])
@@ -61,11 +63,11 @@ def describe_duplicates(source: Source) -> list[str]:
     two_labels, repeated = [], []
     for group in [] if source.published else find_exact(parts):
         places = [parts[row.part].describe(row.place) for row in group]
-        labels = [int(parts[row.part].labels[row.place]) for row in group]
+        labels = [parts[row.part].labels[row.place].tolist() for row in group]
         for row, place in zip(group, places, strict=True):
             if group[0].part == "train" and row.part != "train":
                 leaks[row.part].append(f"{place} = {places[0]}")
-        if len(set(labels)) > 1:
+        if any(label != labels[0] for label in labels):
             pairs = zip(places, labels, strict=True)
             other = next(place for place, label in pairs if label != labels[0])
             two_labels.append(f"{places[0]} = {other}")
@@ -108,6 +110,10 @@ def drop_small_classes(source: Source, min_count: int) -> Source:
     numbers = torch.cumsum(~small, dim=0) - 1  # old class -> new class
     parts, lost = {}, []
     for name, part in source.parts.items():
+        if source.multi_label:  # an image without a label stays
+            parts[name] = replace(part, labels=part.labels[:, ~small])
+            lost.append(f"{int(part.labels[:, small].sum()):,} {name} labels")
+            continue
         kept = part.take(torch.nonzero(~small[part.labels]).flatten())
         if not len(kept):
             raise UserError(f"--min-count leaves no image in the {name} part")

@@ -30,6 +30,10 @@ def cut(source: Source, ratio: float, seed: int = 0) -> Source:
     s keeps the rows of a class from s * n_i on, and goes on with the first after the last: draws of
     a class are disjoint as long as its rows suffice. Rows of any other store are drawn at random.
     """
+    if source.multi_label:
+        raise UserError(
+            f"ratio {ratio:g} cuts images of one label each, and these have several: leave it out"
+        )
     stored = source.counts()
     largest, classes = int(stored.max()), len(source.classes)
     if not ratio >= 1 or ratio > largest:

@@ -13,6 +13,7 @@ from torch import Tensor
 from longtail.data.base import Data, Split
 from longtail.data.decoding.images import Blob
 from longtail.data.decoding.streamed import StreamedImages
+from longtail.data.label_sets import list_classes
 from longtail.data.sources import MemoryStore, Part, Source
 
 
@@ -51,6 +52,17 @@ class EvaluatedPart:
     def embeddings(self) -> bool:
         """Whether the inputs are feature vectors."""
         return self.part.embeddings
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image may have several labels, or none."""
+        return self.part.labels.ndim == 2
+
+    def label_sets(self) -> list[tuple[str, ...]]:
+        """Return the class names of each row, which are one if its label is single."""
+        if not self.multi_label:
+            return [(name,) for name in self.class_names()]
+        return [tuple(self.classes[c] for c in row) for row in list_classes(self.part.labels)]
 
     def class_names(self) -> list[str]:
         """Return the class name of each row; a label without a name is its number."""

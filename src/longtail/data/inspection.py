@@ -16,6 +16,7 @@ from torch import Tensor
 
 from longtail.core.errors import Problems
 from longtail.core.progress import log_progress
+from longtail.data.base import count_labels
 from longtail.data.checks import check_labels
 from longtail.data.decoding.images import Blob, run_in_threads
 from longtail.data.decoding.thumbnails import SIDE, inspect_image
@@ -115,6 +116,13 @@ class Inspection:
             rotated=sum(int(each.rotated.sum()) for each in self.facts.values()),
         )
 
+    def count_readable(self) -> dict[str, int]:
+        """Count the readable rows of each part."""
+        return {
+            name: len(part) - len(self.facts[name].unreadable if name in self.facts else ())
+            for name, part in self.source.parts.items()
+        }
+
     def name_row(self, row: Row) -> str:
         """Name a row of its part: its file, or its place in one."""
         part = self.source.parts[row.part]
@@ -122,7 +130,12 @@ class Inspection:
 
     def name_class(self, row: Row) -> str:
         """Return the class of a row."""
-        return self.source.classes[int(self.source.parts[row.part].labels[row.place])]
+        label = self.source.parts[row.part].labels[row.place]
+        if self.source.multi_label:
+            return (
+                " + ".join(self.source.classes[c] for c in label.nonzero().flatten()) or "no label"
+            )
+        return self.source.classes[int(label)]
 
     def read_rows(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Blob]]:
         """Yield the images of `rows`, part by part; none for embeddings."""
@@ -143,7 +156,9 @@ def inspect(name: str, source: Source) -> Inspection:
     parts = {}
     for part_name, part in source.parts.items():
         known = (part.labels >= 0) & (part.labels < classes)
-        parts[part_name] = part if known.all() else part.take(torch.nonzero(known).flatten())
+        parts[part_name] = (
+            part if source.multi_label or known.all() else part.take(torch.nonzero(known).flatten())
+        )
     source = replace(source, parts=parts, problems=tuple(problems.errors))
     facts = {part: _inspect_part(rows) for part, rows in parts.items() if not rows.embeddings}
     return Inspection(
@@ -162,7 +177,7 @@ def _count_readable(part: Part, facts: PartFacts | None, classes: int) -> tuple[
     """Count the rows of each class, without unreadable images."""
     readable = torch.ones(len(part), dtype=torch.bool)
     readable[list(facts.unreadable if facts else ())] = False
-    return tuple(torch.bincount(part.labels[readable], minlength=classes).tolist())
+    return tuple(count_labels(part.labels[readable], classes).tolist())
 
 
 def read_images(part: Part, places: Tensor) -> Iterator[Blob]:

@@ -23,6 +23,7 @@ from longtail.data.decoding.images import read_size
 from longtail.data.evaluated import EvaluatedPart, open_split
 from longtail.data.formats import (
     coco_crops,
+    coco_labels,
     digits,
     folder,
     imagenet_lt,
@@ -39,7 +40,7 @@ from longtail.data.sources import Source
 
 log = logging.getLogger(__name__)
 
-PLACES = ("root", "list", "val_list", "test_list", "download")
+PLACES = ("root", "labels", "list", "val_list", "test_list", "download")
 """Options that say where data is."""
 SAMPLE = 200
 """Images whose sizes are looked at to choose one."""
@@ -55,8 +56,8 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
               `cifar100-lt[:ratio]`, `tiny-imagenet-lt`, `plantdoc-lt`, `imagenet-lt`, `places-lt`,
               `inaturalist18`.
             - A path, which may end in `:ratio` too: class folders, a `.csv` or `.tsv` table, a
-              `.parquet` file or the folder of a Hugging Face repository, an `.npz`, or a folder
-              with `instances_train.json`.
+              `.parquet` file or the folder of a Hugging Face repository, an `.npz`, a folder with
+              `instances_train.json`, or that file for the labels of whole photographs.
             - Data in memory: a pandas DataFrame, a torch `Dataset`, an `ImageFolder`, a Hugging
               Face `Dataset` or `DatasetDict`, `(images, labels)`, or a dict of such parts.
         config: where the images come from; the default is `DataConfig()`.
@@ -196,7 +197,9 @@ def _open(data: Any, config: DataConfig) -> tuple[Source, str, float | None]:
             raise UserError(f"both data and --list {config.list} were given: pass one of them")
         return objects.open_source(data, config=config), objects.name_object(data), None
     base, ratio = _split_ratio(os.fspath(data))
-    if base in LISTED:
+    if config.labels is not None:
+        source = _open_labels(base, config.labels, config)
+    elif base in LISTED:
         source = imagenet_lt.open_source(base, root=data_root(config), config=config)
     elif config.list is not None:
         if base in BUILT_IN or base in PACKED or (base and Path(base).exists()):
@@ -217,6 +220,16 @@ def _open(data: Any, config: DataConfig) -> tuple[Source, str, float | None]:
     else:
         source = _open_path(base, config)
     return source, base, ratio
+
+
+def _open_labels(folder: str, labels: Path, config: DataConfig) -> Source:
+    """Open the images of a folder that a table or an annotation file labels."""
+    if not folder or not Path(folder).expanduser().is_dir():
+        raise UserError(f"--labels {labels} labels a folder of images, and '{folder}' is none")
+    if labels.suffix.lower() not in (*table.SUFFIXES, coco_labels.SUFFIX):
+        raise UserError(f"--labels {labels} must be a .csv, .tsv or .json file")
+    inside = replace(config, labels=None, root=Path(folder).expanduser())
+    return _open_path(str(labels), inside)
 
 
 def check_loaded(data: Data, options: Mapping[str, Any]) -> None:
@@ -273,11 +286,13 @@ def _open_path(name: str, config: DataConfig) -> Source:
             return table.open_source(table.read_csv(path), config=config)
         if kind == ".parquet":
             return parquet.open_file(path, config=config)
+        if kind == coco_labels.SUFFIX:
+            return coco_labels.open_source(path, config=config)
         if kind == ".npz":
             return npz.open_source(path, config=config)
         raise UserError(
-            f"{path} is not a .csv, .tsv, .parquet or .npz file; a list of 'path label' lines is "
-            "passed with --list"
+            f"{path} is not a .csv, .tsv, .parquet, .npz or .json file; a list of 'path label' "
+            "lines is passed with --list"
         )
     if not name:
         raise UserError("no data was named: pass a name or a path (list the names: longtail data)")

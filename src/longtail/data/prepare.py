@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError
@@ -14,8 +15,10 @@ from longtail.data.base import Data, Split, count
 from longtail.data.checks import check_labels, describe_duplicates, drop_small_classes
 from longtail.data.cut import cut
 from longtail.data.decoding.streamed import StreamedImages
+from longtail.data.label_sets import describe_sets
 from longtail.data.reader import read_parts
 from longtail.data.sources import MemoryStore, Source
+from longtail.data.stratification import choose_held_out
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
         raise UserError(
             f"--image-size is for folders, lists and parquet files: {name} has its own size"
         )
+    if source.multi_label:
+        log.info("%s has %s", name, describe_sets(source.train.labels))
     if config.subset_seed and ratio is None:
         raise UserError(
             f"--subset-seed {config.subset_seed} chooses images for a cut to a ratio, and {name} "
@@ -88,10 +93,13 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
 def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Split]:
     """Hold out a fraction of each class, rounded, but never its last image.
 
+    Images with several labels are held out so that each label comes close to this.
     Returns the rest and the held-out part, both in the order of `split`.
     """
     if not 0 <= fraction < 1:
         raise UserError(f"fraction {fraction:g} is out of range: it must be at least 0 and below 1")
+    if split.labels.ndim == 2:
+        return _divide(split, choose_held_out(split.labels, fraction, seed=seed))
     random = np.random.RandomState(seed)  # the stream of this generator is frozen
     held = torch.zeros(len(split), dtype=torch.bool)
     for label in range(int(split.labels.max()) + 1):
@@ -99,6 +107,11 @@ def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Sp
         order = torch.from_numpy(random.permutation(len(places)))
         chosen = min(math.floor(fraction * len(places) + 0.5), max(len(places) - 1, 0))
         held[places[order[:chosen]]] = True
+    return _divide(split, held)
+
+
+def _divide(split: Split, held: Tensor) -> tuple[Split, Split]:
+    """Divide `split` into the rest and the rows that `held` (N,) marks."""
     return split.take(torch.nonzero(~held).flatten()), split.take(torch.nonzero(held).flatten())
 
 

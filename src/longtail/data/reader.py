@@ -14,6 +14,7 @@ from longtail.data.decoding.cache import CachedStore, describe_size, free_disk_s
 from longtail.data.decoding.host import free_memory
 from longtail.data.decoding.image_store import ImageStore
 from longtail.data.decoding.streamed import StreamedImages
+from longtail.data.label_sets import list_classes
 from longtail.data.sources import Source
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,8 @@ def _hash_parts(
         assert store.file_name is not None
         part = source.parts[name]
         sha = hashlib.sha256(f"{describe_size(config)}\n".encode())
-        for row, label in zip(part.rows.tolist(), part.labels.tolist(), strict=True):
+        labels = list_classes(part.labels) if source.multi_label else part.labels.tolist()
+        for row, label in zip(part.rows.tolist(), labels, strict=True):
             sha.update(f"{store.file_name(row)} {label}\n".encode())
         for place, file in enumerate(() if source.published else store.blobs(part.rows)):
             assert isinstance(file, Path)

@@ -102,6 +102,11 @@ class TailSampler(DistributedSampler[int]):
                 f"rank {rank} of {world} ranks cannot share {size} images: ranks count from 0, and "
                 "each needs an image"
             )
+        if kind == "instance" and size > len(labels):
+            raise UserError(
+                f"instance shows each of {len(labels)} images once, so an epoch of {size} is too "
+                "long: leave size out"
+            )
         super().__init__(labels, world, rank, seed=seed)  # type: ignore[arg-type]
         self.kind, self.labels, self.counts, self.size = kind, labels, counts, size
         self._seen = 0  # of the whole order, by all ranks

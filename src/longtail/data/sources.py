@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail.core.errors import Problems, UserError
-from longtail.data.base import Split
+from longtail.data.base import Split, count_labels
 from longtail.data.decoding.cache import CachedStore
 from longtail.data.decoding.image_store import ImageStore, SizeError
 
@@ -80,7 +80,7 @@ class Part:
     rows: Tensor
     """(N,) int64, ascending: the rows of the store that belong to the part."""
     labels: Tensor
-    """(N,) int64."""
+    """(N,) int64, or (N, classes) bool for images with several labels each."""
 
     @classmethod
     def whole(cls, store: Store, labels: Tensor) -> "Part":
@@ -148,9 +148,14 @@ class Source:
         """The training part, which always exists."""
         return self.parts["train"]
 
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image may have several labels, or none."""
+        return self.train.labels.ndim == 2
+
     def counts(self) -> Tensor:
         """Training rows of each class, (C,) int64."""
-        return torch.bincount(self.train.labels, minlength=len(self.classes))
+        return count_labels(self.train.labels, len(self.classes))
 
     def read_all(self) -> "Source":
         """Return the same source in memory, without its unreadable rows.

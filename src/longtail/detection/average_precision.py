@@ -8,7 +8,7 @@ detection of it that matches no object is ignored too. The 300 best detections o
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ CLASSES_AT_ONCE = 8
 the whole of LVIS."""
 IOUS, RECALLS = 10, 101
 """Thresholds of overlap and of recall at which COCO measures precision."""
+SIZES = ("", "_s", "_m", "_l")
+"""Suffixes of figures for objects of all sizes, and small, medium and large ones: of fewer than
+32², of fewer than 96², and of more pixels."""
 
 Entry = dict[str, Any]
 """An object or a detection in COCO's format."""
@@ -46,13 +49,22 @@ class Detections:
     """M run-length codes, {"size": [h, w], "counts": bytes or str}; [] for boxes alone."""
 
 
+class Curves(NamedTuple):
+    """Precision and recall of each class, -1 for a class without objects of the size."""
+
+    precision: NDArray[np.float64]  # (10 IoUs, 101 recalls, C, 4 sizes)
+    recall: NDArray[np.float64]  # (10 IoUs, C, 4 sizes), the largest one
+
+
 def measure(
     data: DetectionSet, detections: Iterable[Detections], *, masks: bool = True
 ) -> dict[str, Any]:
     """Measure average precisions in percent; None for a class or a group without objects.
 
     `AP`, `AP50`, `AP75`, and `AP_r`, `AP_c`, `AP_f` of the rare, common and frequent classes are
-    for masks, and `per_class` is the AP of each class. `AP_bbox` and so on are for boxes.
+    for masks, and `per_class` is the AP of each class. `AP_s`, `AP_m`, `AP_l` are of small, medium
+    and large objects. `AR` is the mean of the largest recalls, also by size. `AP_bbox` and so on
+    are for boxes.
 
     Args:
         data: the evaluated split.
@@ -63,7 +75,7 @@ def measure(
     result: dict[str, Any] = {}
     kinds = {"segm": "", "bbox": "_bbox"} if masks else {"bbox": "_bbox"}
     for kind, suffix in kinds.items():
-        figures = _summarise(data, _compute_precision(data, entries, kind))
+        figures = _summarise(data, _compute_curves(data, entries, kind))
         result |= {f"{name}{suffix}": value for name, value in figures.items()}
     return result
 
@@ -120,6 +132,11 @@ def _collect_entries(
                 f"image {each.image_id} has {len(each.scores)} detections and {len(each.masks)} "
                 "masks: each needs one. To measure boxes only, pass masks=False"
             )
+        if not each.scores.isfinite().all():
+            raise UserError(
+                f"image {each.image_id} has a detection whose score is not a finite number: leave "
+                "it out, or look for the cause in the model that made it"
+            )
         invalid = each.labels[(each.labels < 1) | (each.labels > classes)]
         if len(invalid):
             raise UserError(
@@ -150,26 +167,29 @@ def _format_detections(each: Detections, *, masks: bool) -> Iterator[Entry]:
         yield entry
 
 
-def _compute_precision(data: DetectionSet, entries: list[Entry], kind: str) -> NDArray[np.float64]:
-    """Return the precision (10 IoUs, 101 recalls, C), -1 for a class without objects."""
+def _compute_curves(data: DetectionSet, entries: list[Entry], kind: str) -> Curves:
+    """Return the curves of all classes."""
     classes = range(1, len(data.categories.ids) + 1)
     objects, detections = defaultdict(list), defaultdict(list)
     known: dict[int, Container[int]] = {}  # image to the classes it lists as present or absent
     for picture in data.pictures:
-        present = [each.label for each in picture.instances]
+        # LVIS's own code leaves out what has no area, objects and detections alike
+        instances = [each for each in picture.instances if each.pixels > 0]
+        present = [each.label for each in instances]
         known[picture.id] = classes if picture.absent is None else picture.absent.union(present)
-        for each in picture.instances:
+        for each in instances:
             made = {
                 "image_id": picture.id,
                 "category_id": each.label,
                 "bbox": list(each.bbox),
-                "area": each.bbox[2] * each.bbox[3],
+                "area": each.pixels,
                 "iscrowd": int(each.crowd),
                 "segmentation": {"size": [picture.height, picture.width], "counts": each.counts},
             }
             objects[each.label].append(made)
     for entry in entries:
-        if entry["category_id"] in known[entry["image_id"]]:
+        across, down = entry["bbox"][2:]
+        if across * down > 0 and entry["category_id"] in known[entry["image_id"]]:
             detections[entry["category_id"]].append(entry)
     parts = []
     for first in range(0, len(classes), CLASSES_AT_ONCE):
@@ -177,17 +197,19 @@ def _compute_precision(data: DetectionSet, entries: list[Entry], kind: str) -> N
         truth = [each for label in labels for each in objects[label]]
         claims = [each for label in labels for each in detections[label]]
         parts.append(_evaluate_classes(data, labels, truth, claims, kind))
-    return np.concatenate(parts, axis=2)
+    precision, recall = zip(*parts, strict=True)
+    return Curves(np.concatenate(precision, axis=2), np.concatenate(recall, axis=1))
 
 
 def _evaluate_classes(
     data: DetectionSet, labels: range, truth: list[Entry], claims: list[Entry], kind: str
-) -> NDArray[np.float64]:
-    """Return the precision (10 IoUs, 101 recalls, classes) of the classes `labels`."""
+) -> Curves:
+    """Return the curves of the classes `labels`."""
     library = import_coco()
     images = {each["image_id"] for each in (*truth, *claims)}
     if not images:
-        return np.full((IOUS, RECALLS, len(labels)), -1.0)
+        shape = (len(labels), len(SIZES))
+        return Curves(np.full((IOUS, RECALLS, *shape), -1.0), np.full((IOUS, *shape), -1.0))
     annotations = library.COCO(
         {
             "images": [
@@ -210,28 +232,29 @@ def _evaluate_classes(
     settings = {"lvis_style": True, "rle_iou_max_workers": 1}  # threads cost more than they save
     evaluation = library.COCOeval_faster(annotations, annotations.loadRes(claims), kind, **settings)
     evaluation.params.maxDets = [MOST_DETECTIONS]
-    evaluation.params.areaRng = evaluation.params.areaRng[:1]  # objects of all sizes
-    evaluation.params.areaRngLbl = evaluation.params.areaRngLbl[:1]
     evaluation.evaluate()
     evaluation.accumulate()
-    result: NDArray[np.float64] = evaluation.eval["precision"][:, :, :, 0, 0]
-    return result
+    return Curves(evaluation.eval["precision"][..., 0], evaluation.eval["recall"][..., 0])
 
 
-def _summarise(data: DetectionSet, precision: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the named means of the precision; classes without objects are left out."""
-    measured = precision[0, 0] > -1  # (C,)
+def _summarise(data: DetectionSet, curves: Curves) -> dict[str, Any]:
+    """Return the named means of the curves; classes without objects are left out."""
     groups = np.array(data.categories.groups)
+    precision = curves.precision[..., 0]  # of all sizes
 
-    def mean(classes: NDArray[np.bool_], ious: slice = slice(None)) -> float | None:
-        part = precision[ious][:, :, classes & measured]
-        return float(100 * part.mean()) if part.size else None
+    def mean(values: NDArray[np.float64]) -> float | None:
+        measured = values[values > -1]
+        return float(100 * measured.mean()) if measured.size else None
 
-    every = np.ones_like(measured)
     return {
-        "AP": mean(every),
-        "AP50": mean(every, slice(0, 1)),
-        "AP75": mean(every, slice(5, 6)),
-        **{f"AP_{group[0]}": mean(groups == group) for group in ("rare", "common", "frequent")},
-        "per_class": [mean(each) for each in np.eye(len(measured), dtype=bool)],
+        "AP": mean(precision),
+        "AP50": mean(precision[0]),
+        "AP75": mean(precision[5]),
+        **{
+            f"AP_{group[0]}": mean(precision[..., groups == group])
+            for group in ("rare", "common", "frequent")
+        },
+        **{f"AP{size}": mean(curves.precision[..., i]) for i, size in enumerate(SIZES) if size},
+        **{f"AR{size}": mean(curves.recall[..., i]) for i, size in enumerate(SIZES)},
+        "per_class": [mean(precision[..., place]) for place in range(precision.shape[2])],
     }

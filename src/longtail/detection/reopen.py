@@ -16,6 +16,7 @@ from longtail.data.decoding.orientation import upright_size
 from longtail.detection import pictures
 from longtail.detection.average_precision import Detections
 from longtail.detection.config import DetectionConfig, Tde
+from longtail.detection.cosines import COSINE_IMAGES, average_by_class, object_cosines
 from longtail.detection.data.annotations import Picture
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits, load
 from longtail.detection.data.feeds import Feed
@@ -122,6 +123,23 @@ class OpenDetector:
             return None
         cost = DetectorCost.from_json(self.stored)
         return make_result(config, self.splits, measured, self.detector, cost)
+
+    @cached_property
+    def cosines(self) -> tuple[float, tuple[float | None, ...]]:
+        """Mean cos(x, d) over training objects, and over the validation objects of each class.
+
+        Training objects are those of the first images only. The head must be normalised.
+        """
+        train = self.train.select(range(min(COSINE_IMAGES, len(self.train))))
+        found = []
+        for data, feed in (
+            (train, open_feed(self.detector, self.config, train, self.fabric)),
+            (self.val, self._feed),
+        ):
+            order = feed.data.split_batches(range(len(data)), self.config.train.batch_size)
+            found.append(object_cosines(self.detector, feed, order, self.fabric))
+        (cosines, _), (own, labels) = found
+        return cosines.mean().item(), average_by_class(own, labels, len(self.categories.ids))
 
     def sweep(
         self, alphas: Sequence[float], tde: Tde = "background-exempt"

@@ -14,9 +14,10 @@ from typing import Any, get_type_hints
 from longtail.core.environment import commit, versions
 from longtail.core.errors import UserError
 from longtail.core.plain import check_fields, read_json
-from longtail.detection.config import DetectionConfig
+from longtail.detection.config import DetectionConfig, InferenceConfig
 from longtail.detection.data.dataset import Categories, DetectionSet, Splits, is_path
 from longtail.detection.network.detector import Detector
+from longtail.detection.network.sigmoid import PRIORS
 from longtail.evaluation.cost import Cost
 from longtail.evaluation.result import (
     Provenance,
@@ -46,6 +47,8 @@ class DetectionRun(Folder[DetectionConfig]):
         """Classes of the training set with their frequencies."""
         path = self.verify(CATEGORIES)
         content = read_json(path)
+        if isinstance(content, dict):
+            content.setdefault("frequencies", [])  # runs of earlier versions have none
         again = f"Copy it again from where the run was trained, or use {self.command} --overwrite"
         check_fields(content, get_type_hints(Categories), str(path), again)
         return Categories(**{name: tuple(values) for name, values in content.items()})
@@ -81,7 +84,7 @@ class DetectorDetails:
     measure: str  # of `overall` and of the groups
     groups: tuple[str, ...]  # names of the groups in `many`, `medium` and `few`
     ap: Mapping[str, float | None]
-    """AP, AP50, AP75, AP_r, AP_c and AP_f of masks, and with _bbox of boxes."""
+    """AP, AP50, AP75, AP and AR by size, AP_r, AP_c and AP_f of masks, and with _bbox of boxes."""
 
 
 DetectionResult = Result[DetectorDetails]
@@ -129,7 +132,7 @@ def make_result(
             inference=recipe["inference"],
             measure="AP of masks, percent",
             groups=("frequent", "common", "rare"),
-            ap={name: value for name, value in measured.items() if name.startswith("AP")},
+            ap={name: value for name, value in measured.items() if name.startswith(("AP", "AR"))},
         ),
         cost=cost,
     )
@@ -140,11 +143,16 @@ def recipe_fields_of(config: DetectionConfig) -> dict[str, Any]:
     scoring = {**asdict(config.inference), "tde": config.tde}
     if config.tde == "off":
         del scoring["alpha"]  # it has no effect
+    if config.inference.average == InferenceConfig.average:
+        del scoring["average"]  # results before this option have none
+    options = {**_describe_model(config), **asdict(config.head)}
+    if config.row.loss in PRIORS:
+        options["classifier"] = "sigmoid"  # results before had a softmax
     made = {
         "method": config.method,
         "data": short_name(config.data),
         "backbone": config.backbone,
-        "options": {**_describe_model(config), **asdict(config.head)},
+        "options": options,
         "inference": scoring,
         "train": asdict(config.train),
     }

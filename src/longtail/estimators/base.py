@@ -73,7 +73,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         self._check_settings()
         with self._rollback_on_error():
             array, labels = self._validate(X, y, reset=True)
-            classes, target = np.unique(labels, return_inverse=True)
+            classes, target = self._encode_all(labels)
             self._start(array, classes)
             rows = self._make_rows(array, self._dtype)
             head = self._train_head(rows, target, np.arange(len(rows)))
@@ -159,7 +159,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         """Apply `function` to the scores of every row, one batch in memory at a time."""
         check_is_fitted(self)
         array: NDArray[Any] = validate_data(self, X, **VALIDATION, reset=False)
-        _check_finite(array)
+        check_finite(array)
         dtype = np.result_type(array.dtype, self._dtype)
         scorer = self._make_scorer(self._restore_head(dtype))
         batches = self._make_rows(array, dtype).batches()
@@ -169,9 +169,14 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         self, X: ArrayLike, y: ArrayLike, reset: bool
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         array, labels = validate_data(self, X, y, **VALIDATION, reset=reset)
-        _check_finite(array)
+        check_finite(array)
         check_classification_targets(labels)
         return array, labels
+
+    def _encode_all(self, labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the sorted classes, and the position of each label among them."""
+        classes, target = np.unique(labels, return_inverse=True)
+        return classes, target
 
     def _encode(
         self, labels: NDArray[Any], classes: ArrayLike | None, first: bool
@@ -275,7 +280,7 @@ class HeadClassifier(ClassifierMixin, BaseEstimator):
         return optimizer
 
 
-def _check_finite(array: NDArray[Any]) -> None:
+def check_finite(array: NDArray[Any]) -> None:
     """Raise an error for NaN and infinite values, checking one batch at a time."""
     for rows in slice_batches(len(array), INFERENCE_BATCH):
         if not np.isfinite(array[rows]).all():

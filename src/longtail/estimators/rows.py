@@ -88,12 +88,14 @@ def shuffle_batches(
 def train(
     head: Head,
     rows: Rows,
-    target: NDArray[np.int64],
+    target: NDArray[Any],
     order: Iterable[Index],
     optimizer: torch.optim.Optimizer,
     steps: int | None = None,
 ) -> None:
     """Train a head with cross-entropy on the batches of `order`; it updates its mean feature.
+
+    Targets are classes (N,), or multi-hot (N, C) for binary cross-entropy.
 
     The learning rate falls to 0 along a cosine over `steps`; a stream has none, and keeps it.
     """
@@ -101,10 +103,18 @@ def train(
     head.train()
     for index in order:
         classes = torch.from_numpy(target[index]).to(rows.device)
-        loss = F.cross_entropy(head(rows.batch(index)), classes)
+        loss = _compute_loss(head(rows.batch(index)), classes)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if schedule is not None:
             schedule.step()
     head.eval()
+
+
+def _compute_loss(logits: Tensor, target: Tensor) -> Tensor:
+    if target.ndim == 1:
+        return F.cross_entropy(logits, target)
+    return F.binary_cross_entropy_with_logits(logits, target.to(logits), reduction="sum") / len(
+        logits
+    )

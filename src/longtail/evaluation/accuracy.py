@@ -13,6 +13,7 @@ from torch import Tensor
 
 from longtail.data.base import ClassCounts
 from longtail.evaluation import tables
+from longtail.evaluation.ranking import average_precisions
 from longtail.methods.deconfound import ALPHAS
 from longtail.nn.background import exempt_logits
 from longtail.nn.heads import Head, NormalisedHead
@@ -24,7 +25,7 @@ class Scores:
 
     total: Tensor  # (N, C)
     indirect: Tensor | None  # (N, C)
-    labels: Tensor  # (N,)
+    labels: Tensor  # (N,), or multi-hot (N, C)
     background: tuple[int, ...] = ()
     """Classes that keep their total effect (Eq. 9)."""
 
@@ -45,7 +46,10 @@ class Scores:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Percentages by split and by class; None for a split or class without test images."""
+    """Percentages by split and by class; None for a split or class without test images.
+
+    They are accuracies, or average precisions if images have several labels each.
+    """
 
     overall: float | None
     many: float | None
@@ -74,19 +78,35 @@ def score(head: Head, features: Tensor, labels: Tensor, background: tuple[int, .
 
 
 def accuracy(logits: Tensor, labels: Tensor, counts: ClassCounts) -> Accuracy:
-    """Accuracy of `logits` (N, C): overall over images, each split over its classes."""
+    """Accuracy of `logits` (N, C): overall over images, each split over its classes.
+
+    For multi-hot `labels` (N, C) it is the average precision: overall over all classes.
+    """
+    if labels.ndim == 2:
+        precisions = tuple(average_precisions(logits, labels))
+        return Accuracy(
+            tables.class_mean(precisions),
+            **_average_splits(precisions, counts),
+            per_class=precisions,
+        )
     right = (logits.argmax(1) == labels).cpu().double()  # not every device has float64
     labels = labels.cpu()
     seen = torch.bincount(labels, minlength=len(counts)).double()
     hits = torch.bincount(labels, weights=right, minlength=len(counts))
     ratios = (100 * hits / seen).tolist()  # nan for a class without test images
     per_class = tuple(None if math.isnan(ratio) else ratio for ratio in ratios)
-    by_split = {
+    overall = 100 * right.mean().item() if len(labels) else None
+    return Accuracy(overall, **_average_splits(per_class, counts), per_class=per_class)
+
+
+def _average_splits(
+    per_class: Sequence[float | None], counts: ClassCounts
+) -> dict[str, float | None]:
+    """Average the figures of the classes of each split."""
+    return {
         name: tables.class_mean([per_class[c] for c in classes])
         for name, classes in counts.splits.items()
     }
-    overall = 100 * right.mean().item() if len(labels) else None
-    return Accuracy(overall=overall, per_class=per_class, **by_split)
 
 
 def sweep(

@@ -8,7 +8,7 @@ averages count as 0. Shapes: N test images, C classes.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -62,6 +62,8 @@ class ClassConfusion(NamedTuple):
 class Metrics:
     """All figures of one evaluation, in percent; None where one is undefined."""
 
+    measure: ClassVar[str] = "accuracy"
+    """Name of the figure that leads."""
     classes: tuple[str, ...]
     counts: tuple[int, ...]
     """Training images of each class."""
@@ -99,6 +101,11 @@ class Metrics:
     def never_predicted(self) -> int:
         """Number of classes with test images that no image was taken for."""
         return len(set(self.labels.tolist()) - set(self.predictions.tolist()))
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences that belong under the tables."""
+        return []
 
     @property
     def confusion(self) -> Array:
@@ -171,7 +178,7 @@ def measure(
     hits = np.bincount(target[predictions == target], minlength=len(classes))
     top_hits = np.bincount(target[in_top], minlength=len(classes))
     per_class = _score_classes(probabilities, predictions, target, seen)
-    macro, weighted = _average(per_class, np.sign(seen)), _average(per_class, seen)
+    macro, weighted = average(per_class, np.sign(seen)), average(per_class, seen)
     if (seen > 0).sum() == 1:  # no image of another class can be taken for it
         per_class = tuple(map(_keep_recall, per_class))
         macro, weighted = _keep_recall(macro), _keep_recall(weighted)
@@ -292,7 +299,7 @@ def _average_precision(positive: Array, scores: Array) -> float:
     return 100 * float(average_precision_score(positive[reached], scores[reached]))
 
 
-def _average(scored: Sequence[Scored], weights: Array) -> Scored:
+def average(scored: Sequence[Scored], weights: Array) -> Scored:
     """Average each figure, weighted by `weights` (C,), which are 0 for classes without images."""
     present = np.flatnonzero(weights).tolist()
     if not len(present):

@@ -2,20 +2,24 @@
 
 Columns: file, label, prediction, probability (of the prediction), top5 and top5_probabilities, and
 probabilities, all of them in the order of the classes. The class names are in the schema's
-metadata. Shapes: N test images, C classes.
+metadata. Images with several labels have the columns file, labels, predictions and probabilities.
+Shapes: N test images, C classes.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import parquet
 from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.data.base import Split
+from longtail.evaluation.label_metrics import LabelMetrics
 from longtail.evaluation.metrics import rank_top
 
 NAME = "predictions.parquet"
@@ -41,14 +45,38 @@ def make_predictions(logits: Tensor, part: Split, classes: tuple[str, ...]) -> p
     }
     if probabilities.numel() <= MOST_CELLS:
         columns["probabilities"] = _to_rows(probabilities)
+    return _add_names(columns, classes)
+
+
+def make_label_predictions(logits: Tensor, part: Split, metrics: LabelMetrics) -> pa.Table:
+    """Make the table of the evaluated `part` of images with several labels each."""
+    probabilities = logits.float().sigmoid().cpu()  # (N, C)
+    columns: dict[str, Any] = {
+        "file": pa.nulls(len(part), pa.string()) if part.files is None else part.files,
+        "labels": _name_sets(metrics.labels, metrics.classes),
+        "predictions": _name_sets(metrics.predictions, metrics.classes),
+    }
+    if probabilities.numel() <= MOST_CELLS:
+        columns["probabilities"] = _to_rows(probabilities)
+    return _add_names(columns, metrics.classes)
+
+
+def _name_sets(hot: NDArray[Any], classes: Sequence[str]) -> pa.Array:
+    """Name the classes of each row of `hot` (N, C)."""
+    names = [[classes[c] for c in row.nonzero()[0]] for row in hot]
+    return pa.array(names, pa.list_(pa.string()))
+
+
+def _add_names(columns: dict[str, Any], classes: Sequence[str]) -> pa.Table:
     return pa.table(columns).replace_schema_metadata({CLASSES: json.dumps(classes).encode()})
 
 
 def write_predictions(path: Path, table: pa.Table) -> None:
     """Write the table whole or not at all."""
     texts = ["label", "prediction", "top5.list.element"]  # numbers hardly repeat
+    known = [name for name in texts if name.partition(".")[0] in table.column_names]
     with replace_atomically(path) as temporary:
-        parquet.write_table(table, temporary, compression="zstd", use_dictionary=texts)
+        parquet.write_table(table, temporary, compression="zstd", use_dictionary=known or False)
 
 
 def read_table(path: Path, way_out: str) -> pa.Table:

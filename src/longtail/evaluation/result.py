@@ -14,12 +14,12 @@ from longtail.core.config import Config
 from longtail.core.environment import commit, versions
 from longtail.core.notebook import html_table
 from longtail.core.spreadsheets import format_rows
-from longtail.data.base import Data
+from longtail.data.base import Data, count_labels
 from longtail.evaluation import summary, tables
 from longtail.evaluation.accuracy import sweep
 from longtail.evaluation.alpha import cosines, explain_choice
 from longtail.evaluation.cost import ClassifierCost, Cost
-from longtail.evaluation.metrics import Metrics, measure
+from longtail.evaluation.metrics import Metrics
 from longtail.evaluation.scoring import Evaluation
 from longtail.nn.heads import Head, NormalisedHead
 
@@ -175,7 +175,7 @@ KEYS = (
     *("per_class", "sweep", "mean_cos", "class_cos", "feature_norm", "weight_norm", "seconds"),
     *("capture_seconds", "replicas", "images", "images_per_second", "device", "options", "files"),
     *("train", "versions", "git", "class_mean", "macro", "weighted", "top5", "intervals"),
-    *("split_sizes", "confusions", "ranks", "reliability", "recipe_id", "weights_sha256"),
+    *("split_sizes", "confusions", "ranks", "recipe_id", "weights_sha256", "reliability"),
 )
 """The keys of a classifier's result.json, in order; a detector's has some, followed by its own."""
 
@@ -210,10 +210,10 @@ def short_name(data: str) -> str:
 
 def class_means(values: Tensor, labels: Tensor, classes: int) -> tuple[float, ...]:
     """Average `values` (N,) over the images of each class; 0 for a class without any."""
-    labels, values = labels.cpu(), values.cpu()  # not every device has float64
-    total = torch.bincount(labels, weights=values.double(), minlength=classes)
-    seen = torch.bincount(labels, minlength=classes).clamp(min=1)
-    return tuple((total / seen).tolist())
+    labels, values = labels.cpu(), values.cpu().double()  # not every device has float64
+    several = labels.ndim == 2
+    total = values @ labels.double() if several else torch.bincount(labels, values, classes)
+    return tuple((total / count_labels(labels, classes).clamp(min=1)).tolist())
 
 
 def round_floats(value: Any) -> Any:
@@ -241,9 +241,7 @@ def make_result(
 
     A known `mean_cos` saves the features of the training images.
     """
-    head, scores = evaluation.head, evaluation.scores
-    logits, known = scores.at(alpha[0] or 0.0), (data.counts, data.classes, chosen.get("trust"))
-    metrics = measure(logits, scores.labels, *known)
+    head, metrics = evaluation.head, evaluation.measure(alpha[0] or 0.0, data, chosen.get("trust"))
     figures, recipe = metrics.accuracy, recipe_fields(config)
     return ClassifierResult(
         method=config.method,
@@ -282,7 +280,7 @@ def _classifier_details(
         class_cos = class_means(cosines(head, features.evaluated), scores.labels, len(data.classes))
     return ClassifierDetails(
         ratio=data.ratio,
-        held_out=sum(data.counts.images) - len(data.train),
+        held_out=data.counts.total - len(data.train),
         sweep={
             f"{alpha:g}": {**point.splits(), "class_mean": point.class_mean}
             for alpha, point in sweep(scores, data.counts).items()

@@ -7,14 +7,16 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from longtail.data.base import ClassCounts, Data, Split
 from longtail.evaluation.accuracy import Scores, accuracy, score
 from longtail.evaluation.alpha import cosines, label_free_alpha
+from longtail.evaluation.label_metrics import Thresholds, measure_labels
 from longtail.evaluation.likelihood import Fit, fit_likelihood
+from longtail.evaluation.metrics import Metrics, measure
 from longtail.methods.base import Choice, HeldOut, Method, RuleInputs
 from longtail.nn.heads import Head, NormalisedHead
 
@@ -55,6 +57,18 @@ class Evaluation:
     held_out: Scores | None
     scale: float = 1.0
     """Factor of the logits that a choice of the rule fitted to held-out images."""
+
+    def measure(self, alpha: float, data: Data, trust: Mapping[str, Any] | None) -> Metrics:
+        """Compute every figure of the evaluated part of `data` at `alpha`.
+
+        `trust` is what `describe_trust` measured on held-out images, if the model is calibrated.
+        """
+        logits, labels = self.scores.at(alpha), self.scores.labels
+        if not data.multi_label:
+            return measure(logits, labels, data.counts, data.classes, trust)
+        own = data.evaluated is data.val
+        thresholds = Thresholds.choose(self.held_out, alpha, len(data.classes), own=own)
+        return measure_labels(logits, labels, data.counts, data.classes, thresholds)
 
     @property
     def shipped(self) -> Head:

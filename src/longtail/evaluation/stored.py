@@ -28,9 +28,11 @@ KINDS: dict[str, Any] = {
     "intervals": dict[str, list[float] | None],
     "split_sizes": dict[str, dict[str, int]],
     "confusions": list[dict[str, Any]],
+    **dict.fromkeys(("task", "thresholds_from"), str),
+    "thresholds": list[float],
 }
 """Types of the values of a classifier's result.json, by key; all JSON that a version wrote fits."""
-PER_CLASS = ("per_class", "feature_norm", "weight_norm", "class_cos")
+PER_CLASS = ("per_class", "feature_norm", "weight_norm", "class_cos", "thresholds")
 """Keys with a value for each class."""
 
 

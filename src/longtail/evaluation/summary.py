@@ -38,7 +38,7 @@ def split_table(metrics: Metrics) -> Table:
         for name, (value, size) in lines.items()
         for interval in [metrics.intervals[name]]
     ]
-    return Table(["", "classes", "images", "accuracy", f"{COVERAGE:g} % interval"], rows)
+    return Table(["", "classes", "images", metrics.measure, f"{COVERAGE:g} % interval"], rows)
 
 
 def average_table(metrics: Metrics) -> Table:
@@ -101,7 +101,7 @@ def to_text(metrics: Metrics, title: str, choice: str = "") -> str:
     """Show all tables as text, and how alpha or a rule was chosen."""
     lines = [title, *format_lines(*split_table(metrics)), ""]
     lines += format_lines(*average_table(metrics))
-    lines += filter(None, [describe_averages(metrics)])
+    lines += filter(None, [describe_averages(metrics), *metrics.notes])
     if metrics.confusions:
         header, rows = confusion_table(metrics)
         shown = [[shorten(c, WIDEST) if isinstance(c, str) else c for c in row] for row in rows]
@@ -113,7 +113,9 @@ def to_text(metrics: Metrics, title: str, choice: str = "") -> str:
 
 def to_html(metrics: Metrics, title: str, choice: str = "") -> str:
     """Show all tables as HTML."""
-    averages = filter(None, ["averages over the classes", describe_averages(metrics)])
+    averages = filter(
+        None, ["averages over the classes", describe_averages(metrics), *metrics.notes]
+    )
     titles = {"; ".join(filter(None, [title, choice])): split_table}
     titles["; ".join(averages)] = average_table
     if metrics.confusions:

@@ -70,8 +70,8 @@ def make_loss(tail: Tail, name: str, **options: float) -> Callable[..., Tensor]:
     def compute_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
         mean: Tensor = loss.to(logits.device)(logits, labels)
-        # the Trainer adds up the parts of an accumulated batch
-        return mean if num_items_in_batch is None else mean * (len(labels) / num_items_in_batch)
+        # the Trainer adds up the parts of an accumulated batch, and counts all numbers of labels
+        return mean if num_items_in_batch is None else mean * (labels.numel() / num_items_in_batch)
 
     return compute_loss
 

@@ -55,6 +55,7 @@ class TailCallback(pl.Callback):
         follow_momentum(find_head(pl_module), trainer.optimizers[0])
 
     def _start(self, pl_module: pl.LightningModule) -> None:
+        self._stack.close()  # an interrupted validation left its hook
         self._labels = []
         self._effects = self._stack.enter_context(collect_effects(find_head(pl_module)))
 

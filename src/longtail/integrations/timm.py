@@ -13,7 +13,7 @@ HEADS = ("deconfound", "linear")
 
 def create_model(
     name: str,
-    num_classes: int,
+    num_classes: int | None = None,
     head: str = "deconfound",
     head_options: dict[str, float] | None = None,
     **options: Any,
@@ -25,7 +25,7 @@ def create_model(
 
     Args:
         name: as timm has it.
-        num_classes: number of classes.
+        num_classes: number of classes; that of the network's weights by default.
         head: deconfound, or linear for timm's own layer.
         head_options: of `DeconfoundHead`, such as `{"tau": 16.0}`.
         options: of `timm.create_model`, such as `pretrained=True`.
@@ -34,5 +34,6 @@ def create_model(
         raise unknown_error("head", head, HEADS, f"they are {', '.join(HEADS)}")
     model: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
     if head == "deconfound":
-        swap_last_layer(model, num_classes, **(head_options or {}))
+        classes: Any = model.num_classes
+        swap_last_layer(model, classes, **(head_options or {}))
     return model

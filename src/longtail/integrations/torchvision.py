@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision.models.detection.roi_heads import RoIHeads
 
 from longtail.core.errors import UserError, unknown_error
-from longtail.detection.network.losses import find_rare_classes, leave_out
+from longtail.detection.network.sigmoid import find_rare_classes, leave_out
 from longtail.nn.background import background_exempt
 from longtail.nn.heads import DeconfoundHead
 from longtail.nn.tail import Tail
@@ -69,8 +69,14 @@ def swap_box_predictor(
     """
     if loss not in LOSSES:
         raise unknown_error("loss", loss, LOSSES, f"they are {', '.join(LOSSES)}")
-    regions, classes = model.roi_heads, len(tail.counts) + 1
-    old = regions.box_predictor
+    regions: Any = getattr(model, "roi_heads", None)
+    classes = len(tail.counts) + 1
+    old = getattr(regions, "box_predictor", None)
+    if old is None or not hasattr(old, "cls_score"):
+        raise UserError(
+            f"{type(model).__name__} has no box predictor of torchvision: give a FasterRCNN, "
+            "MaskRCNN or KeypointRCNN whose predictor was not swapped"
+        )
     if old.cls_score.out_features != classes:
         raise UserError(
             f"the detector scores {old.cls_score.out_features} classes: build it for {classes}, "

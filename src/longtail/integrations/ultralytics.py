@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 from ultralytics.models.yolo.classify import ClassificationTrainer
+from ultralytics.utils.loss import v8ClassificationLoss
 
 from longtail.integrations.parts import find_head, follow_momentum, swap_last_layer
 from longtail.nn.heads import NormalisedHead
@@ -36,7 +37,7 @@ class TailTrainer(ClassificationTrainer):
         return checkpoint
 
 
-class Criterion:
+class Criterion(v8ClassificationLoss):
     """A loss with the signature of ultralytics: (predictions, batch) -> loss and its parts."""
 
     def __init__(self, loss: TailLoss) -> None:
@@ -45,7 +46,8 @@ class Criterion:
     def __call__(self, predictions: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
         logits = predictions[1] if isinstance(predictions, (list, tuple)) else predictions
         value = self.loss.to(logits.device)(logits, batch["cls"])
-        return value, {"loss": value.detach()}
+        _, parts = super().__call__(predictions, batch)  # a tensor in older versions
+        return value, {"loss": value.detach()} if isinstance(parts, dict) else value.detach()
 
 
 def _follow(trainer: TailTrainer) -> None:

@@ -28,6 +28,11 @@ def registry() -> dict[str, Callable[..., Method]]:
     return found
 
 
+def list_names(*, multi_label: bool = False) -> list[str]:
+    """List the methods for images with one label each, or for those with several."""
+    return [name for name in registry() if build(name).multi_label is multi_label]
+
+
 def options_of(name: str) -> dict[str, inspect.Parameter]:
     """Return the options of the method called `name`."""
     return dict(inspect.signature(_find(name)).parameters)

@@ -45,8 +45,8 @@ class Batch(NamedTuple):
     """The images that one sampler provides for one step."""
 
     inputs: Tensor  # (B, C, H, W) normalised images, or (B, D) embeddings
-    target: Tensor  # (B,) classes or (B, C) soft
-    labels: Tensor | None = None  # (B,) classes before any mixing
+    target: Tensor  # (B,) classes or (B, C) soft or multi-hot
+    labels: Tensor | None = None  # (B,) classes, or (B, C) multi-hot, before any mixing
     views: Tensor | None = None  # (V * B, C, H, W) further views, one after another, never mixed
 
 
@@ -123,7 +123,13 @@ def backbone_and_linear(model: Model) -> Iterable[nn.Parameter]:
 
 
 def compute_centroids(features: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Return the mean feature (C, D) of each class; zero for a class without images."""
+    """Return the mean feature (C, D) of each class; zero for a class without images.
+
+    `labels` are (N,), or multi-hot (N, C).
+    """
+    if labels.ndim == 2:
+        hot = labels.to(features)
+        return hot.T @ features / hot.sum(0).clamp(min=1)[:, None]
     total = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
     return total / torch.bincount(labels, minlength=classes).clamp(min=1)[:, None]
 
@@ -262,6 +268,8 @@ class Method:
     weighs_counts: bool = False
     """Whether a loss or the rule uses the class counts."""
     reading: CausalReading = NOT_READ
+    multi_label: bool = False
+    """Whether it trains on images with several labels each; any other needs one label each."""
 
     @property
     def needs_counts(self) -> bool:

@@ -39,6 +39,8 @@ class State(NamedTuple):
     """(C,) training images of each class."""
     generator: torch.Generator
     """The only source of randomness inside a step."""
+    images: int = 0
+    """Number of training images; the counts add up to more if images have several labels."""
 
 
 def cross_entropy(outputs: Outputs, target: Tensor, state: State) -> Tensor:

@@ -201,7 +201,8 @@ def _to_integers(values: Any, what: str) -> "np.ndarray[Any, np.dtype[np.int64]]
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "iuf":
         kind = f"{array.dtype} of shape {array.shape}"
         raise UserError(f"{what}s must be a list of whole numbers, not {kind}")
-    whole = array.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # a NaN does not equal itself below
+        whole = array.astype(np.int64)
     wrong = np.flatnonzero((whole != array) | (whole < 0))
     if len(wrong):
         first = wrong[0]

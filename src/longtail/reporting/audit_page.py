@@ -52,7 +52,7 @@ def render_body(
     return template("audit_body.html.j2").render(
         name=make_printable(short_name(inspection.name)),
         rows="images" if inspection.facts else "rows",
-        parts={part: sum(each) for part, each in counts.items()},
+        parts=inspection.count_readable(),
         imbalance=audit_text.describe_imbalance(counts["train"]),
         images=audit_text.describe_images(inspection),
         picture=draw_tail(names, counts["train"]),

@@ -25,9 +25,10 @@ MOST_NAMES = 8
 def describe_data(inspection: Inspection) -> Iterator[str]:
     """Describe the counts, the tail and the images."""
     counts, classes = inspection.counts["train"], len(inspection.source.classes)
-    parts = ", ".join(f"{sum(each):,} {part}" for part, each in inspection.counts.items())
+    readable = inspection.count_readable()
+    parts = ", ".join(f"{number:,} {part}" for part, number in readable.items())
     rows = "rows" if not inspection.facts else "images"
-    total = sum(map(sum, inspection.counts.values()))
+    total = sum(readable.values())
     yield make_printable(inspection.name)
     yield f"{total:,} {rows} of {classes:,} classes: {parts}"
     yield describe_imbalance(counts)

@@ -18,6 +18,7 @@ from longtail.reporting.certainty_section import render_certainty
 from longtail.reporting.content import collect_content
 from longtail.reporting.evaluated import EvaluatedRun, group_runs, open_runs
 from longtail.reporting.finding import find_best, state_finding
+from longtail.reporting.label_page import is_multi_label, report_labels
 from longtail.reporting.photographs import arrange_galleries
 from longtail.reporting.tail_picture import draw_tail
 from longtail.reporting.template import source, template
@@ -29,7 +30,10 @@ SCRIPTS = ("counting.js", "chart.js", "curves.js", "classes.js", "confusion.js",
 
 def report(runs: Sequence[Run | Path | str], out: Path | str) -> Path:
     """Write the page for `runs`, which must share their data, to `out`."""
-    evaluated = open_runs(runs)
+    opened = list(map(Run.open, runs))
+    if any(map(is_multi_label, opened)):
+        return report_labels(opened, Path(out))
+    evaluated = open_runs(opened)
     groups, results = group_runs(evaluated), [run.result for run in evaluated]
     uneven = len(set(evaluated[0].slider.seen) - {0}) > 1  # whatever the slider's alpha
     measure, columns = tables.CLASS_MEAN if uneven else "overall", tables.columns(uneven)

@@ -130,9 +130,10 @@ def run_jobs(
             job.check_weights(overwrite=overwrite)
 
     jobs = [own_recipe.settle_inputs(job, data, resume=resume) for job in jobs]
-    if not any(job.config.adaptive for job in jobs):
+    if not any(job.config.adaptive or job.config.method == "auto" for job in jobs):
         check_folders()
     loaded = (lambda job: data) if isinstance(data, Data) else planning.load_data(jobs, data)
+    jobs = [planning.settle_method(job, loaded(job)) for job in jobs]
     jobs = own_recipe.settle_trainings(jobs, loaded)
     check_folders()
     data_of = planning.adapt_inputs(jobs, loaded)

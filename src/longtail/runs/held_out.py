@@ -37,9 +37,13 @@ def fit_trust(
 ) -> dict[str, Any] | None:
     """Measure what a result stores under `trust`; None without enough held-out images.
 
+    Images with several labels each have none.
+
     It holds `fitted_on` too: `val`, `tuning` for the held-out fifth of a tuning run, or `evaluated`
     for a validation part that the result is reported on.
     """
+    if data.multi_label:  # a probability of each label does not sum to 1 over the labels
+        return None
     method, fitted_on = decision.method, "val"
     if data.val is None or data.test is None:
         if tuned := decision.tuned:

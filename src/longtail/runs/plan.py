@@ -27,6 +27,8 @@ from longtail.training.schedule import ends_in_warmup, schedule_stages
 
 logger = logging.getLogger(__name__)
 
+FOR_SEVERAL_LABELS = "deconfound-bce-tde"
+"""The method that `auto` stands for if images have several labels each."""
 FEW_STEPS = 4
 """Steps of an epoch below which a smaller batch learns more: the presets suit large data sets."""
 
@@ -95,6 +97,7 @@ class Job:
                 f"{data.name} has no test and no validation part to evaluate on: add one (with "
                 "lists, --test-list), or hold out training images with --val-fraction 0.2"
             )
+        self._check_labels(data)
         if data.embeddings and self.method.views:
             raise UserError(
                 f"{self.config.method} compares views of images, and {data.name} has none: leave "
@@ -117,6 +120,25 @@ class Job:
             same_test = data.is_evaluated_on(result["evaluated_sha256"])
             if result["subset_sha256"] != data.subset_sha256 or not same_test:
                 raise self._other_data_error(data)
+
+    def _check_labels(self, data: Data) -> None:
+        """Refuse a method that knows only one label an image for several, and the reverse."""
+        name, fitting = self.config.method, methods.list_names(multi_label=data.multi_label)
+        if self.method.multi_label is data.multi_label:
+            if data.multi_label and self.config.train.donors == "class":
+                raise UserError("--donors class needs images of one label each: leave it out")
+            if data.multi_label and self.config.background:
+                raise UserError("--background needs images of one label each: leave it out")
+            return
+        if data.multi_label:
+            raise UserError(
+                f"{data.name} has several labels an image, and {name} knows only one: choose from "
+                f"{', '.join(fitting)}"
+            )
+        raise UserError(
+            f"{name} is for several labels an image, and those of {data.name} have one each: "
+            f"choose another method, such as {fitting[0]} (list them: longtail methods)"
+        )
 
     def _other_data_error(self, data: Data) -> UserError:
         return UserError(
@@ -210,6 +232,14 @@ def plan(config: Config, names: Sequence[str], seeds: Sequence[int], out: Path) 
             mine = with_values(replace(config, method=name, options=own), {"seed": seed})
             jobs.append(Job(*resolve(mine), Run(out if alone else out / name / f"s{seed}")))
     return jobs
+
+
+def settle_method(job: Job, data: Data) -> Job:
+    """Replace `auto` by the method for several labels if the images of `data` have them."""
+    if job.config.method != "auto" or not data.multi_label:
+        return job
+    logger.info("%s has several labels an image: the method is %s", data.name, FOR_SEVERAL_LABELS)
+    return Job(*resolve(replace(job.config, method=FOR_SEVERAL_LABELS)), job.run)
 
 
 def load_data(jobs: Sequence[Job], data: Any = None) -> DataOf:

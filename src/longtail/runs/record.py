@@ -17,8 +17,14 @@ from longtail.evaluation import scoring, tables
 from longtail.evaluation.cost import ClassifierCost
 from longtail.evaluation.examples import NAME as EXAMPLES
 from longtail.evaluation.examples import make_examples
+from longtail.evaluation.label_metrics import LabelMetrics
 from longtail.evaluation.predictions import NAME as PREDICTIONS
-from longtail.evaluation.predictions import make_predictions, read_table, write_predictions
+from longtail.evaluation.predictions import (
+    make_label_predictions,
+    make_predictions,
+    read_table,
+    write_predictions,
+)
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
 from longtail.nn.background import find_background
@@ -102,19 +108,25 @@ def evaluate_training(
             job.run.save_model({"class_means": means.cpu()}, CLASS_MEANS)
             blueprint = Blueprint.of(job.config, shipped, data)
             job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
-            slider = count_for_slider(evaluation.scores, data.counts, alpha)
+            slider = None
+            if not data.multi_label:
+                slider = count_for_slider(evaluation.scores, data.counts, alpha)
             logits = evaluation.scores.at(alpha or 0.0)
-            table = make_predictions(logits, data.evaluated, data.classes)
+            if isinstance(result.metrics, LabelMetrics):
+                table = make_label_predictions(logits, data.evaluated, result.metrics)
+            else:
+                table = make_predictions(logits, data.evaluated, data.classes)
             with job.run.replace(PREDICTIONS) as path:
                 write_predictions(path, table)
-            write_examples(job.run, make_examples(logits, data.evaluated))
+            if not data.multi_label:
+                write_examples(job.run, make_examples(logits, data.evaluated))
             job.run.record_metrics()
             write_result(job.run, result, slider, data)
         yield job
 
 
 def write_result(
-    run: Run, result: results.ClassifierResult, slider: SliderCounts, data: Data
+    run: Run, result: results.ClassifierResult, slider: SliderCounts | None, data: Data
 ) -> None:
     """Write what an evaluation leaves; result.json comes last, since it marks a finished run."""
     absent = [n for n, v in zip(data.classes, result.per_class, strict=True) if v is None]
@@ -126,7 +138,8 @@ def write_result(
             data.evaluated_on,
             ", ".join(absent[:10]) + (" ..." if len(absent) > 10 else ""),
         )
-    run.write(SLIDER, json.dumps(slider.to_json(), separators=(",", ":")) + "\n")
+    if slider is not None:
+        run.write(SLIDER, json.dumps(slider.to_json(), separators=(",", ":")) + "\n")
     rows = result.metrics.class_rows()
     run.write("per_class.csv", results.csv_text(rows[0], (row.values() for row in rows)))
     points = [(alpha, *splits.values()) for alpha, splits in result.details.sweep.items()]

@@ -259,7 +259,8 @@ def _choose_alpha(opened: OpenRun) -> tuple[float, str]:
         return stored["alpha"], stored["alpha_rule"]
     assert isinstance(evaluation.head, NormalisedHead)
     held_out = evaluation.features.held_out
-    if held_out is not None and opened.data.test is not None:
+    several = opened.data.multi_label  # likelihood is of one label an image
+    if held_out is not None and opened.data.test is not None and not several:
         return choose_alpha(evaluation.head, *held_out), "held-out likelihood"
     return choose_label_free(evaluation.head, evaluation.features.train)
 

@@ -27,7 +27,7 @@ from longtail.evaluation.novelty import measure_energy
 from longtail.evaluation.trust import Trust
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
-from longtail.serving.answers import FALSE_ALARMS, require_trust
+from longtail.serving.answers import FALSE_ALARMS, require_one_label, require_trust
 from longtail.serving.inputs import Picture
 from longtail.serving.model import ServedModel
 from longtail.serving.predictor import Predictor, TorchNetwork, load_model
@@ -88,6 +88,7 @@ def adapt(
     if sum((images is not None, prior is not None, uniform)) != 1:
         raise UserError("adapt to what? Give images, or a known prior, or uniform: one of them")
     predictor = model if isinstance(model, Predictor) else load_model(model)
+    require_one_label(predictor.about, "adapting to a class mix")
     trust = require_trust(predictor.trust, "adapting to a class mix")
     served = predictor.model.fold(predictor.alpha)
     mix, count = None, 0

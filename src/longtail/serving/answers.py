@@ -4,7 +4,7 @@ Shapes: B inputs per batch, C classes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,8 @@ class Prediction:
     """False if the answer set is too wide for an answer."""
     unknown: bool | None = None
     """Whether the input looks like no known class; None if the model cannot tell."""
+    labels: tuple[tuple[str, float], ...] | None = None
+    """Labels of the input with their probabilities, best first; None if each input has one."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Answers:
     """Most classes in the set of an image that gets an answer."""
     false_alarms: float = FALSE_ALARMS
     """Share of images of known classes that may be marked as unknown."""
+    thresholds: tuple[float, ...] | None = None
+    """Probability of each label from which on an input has it; None if each input has one."""
 
     def __post_init__(self) -> None:
         if self.top < 1:
@@ -74,6 +78,8 @@ class Answers:
             distance: distance (B,) of the features from the class means, if known.
             mix: class mix (C,) that the probabilities are for; the model's own by default.
         """
+        if self.thresholds is not None:
+            return self._name_labels(logits.sigmoid(), self.thresholds)
         if self.trust is None:
             return self._name(logits.softmax(1))
         uniform = self.trust.calibration.apply_uniform(logits.double())  # (B, C)
@@ -88,6 +94,16 @@ class Answers:
             thresholds = torch.tensor(self.trust.choose_thresholds(self.level))
             sets = find_sets(uniform.softmax(1), thresholds)
         return self._name(p, sets, unknown.tolist())
+
+    def _name_labels(self, p: Tensor, thresholds: tuple[float, ...]) -> list[Prediction]:
+        """Return predictions of all labels whose probability (B, C) reaches their threshold."""
+        given, predictions = p >= torch.tensor(thresholds), []
+        for prediction, values, chosen in zip(self._name(p), p, given, strict=True):
+            order = values.argsort(descending=True, stable=True)
+            places = order[chosen[order]].tolist()
+            labels = tuple((self.classes[c], float(values[c])) for c in places)
+            predictions.append(replace(prediction, labels=labels))
+        return predictions
 
     def _name(
         self, p: Tensor, sets: Tensor | None = None, unknown: list[bool] | None = None
@@ -125,6 +141,14 @@ def read_trust(about: ModelDescription) -> Trust | None:
             f"{error}): train or export it again"
         ) from None
     return trust
+
+
+def require_one_label(about: ModelDescription, purpose: str) -> None:
+    """Raise the error for a `purpose` that a model of several labels an image does not serve."""
+    if about.thresholds is not None:
+        raise UserError(
+            f"{purpose} is for images of one label, and this model gives an image several"
+        )
 
 
 def require_trust(trust: Trust | None, purpose: str) -> Trust:

@@ -14,7 +14,8 @@ from longtail.serving.model import ServedModel
 class CalibratedModel(nn.Module):
     """A model with its probabilities (B, C) as a second output.
 
-    They are calibrated if the model stores a calibration, else the softmax of the logits.
+    They are calibrated if the model stores a calibration, else the softmax of the logits; those of
+    several labels an image are the sigmoids.
     """
 
     bias: Tensor
@@ -30,4 +31,6 @@ class CalibratedModel(nn.Module):
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and probabilities (B, C) of raw inputs."""
         logits = self.model(inputs)
+        if self.model.about.thresholds is not None:
+            return logits, logits.sigmoid()
         return logits, (self.scale * logits + self.bias).softmax(-1)

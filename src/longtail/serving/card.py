@@ -119,7 +119,7 @@ def _describe_accuracy(about: ModelDescription) -> str:
         rows.append(["-" if answers[n] is None else f"{answers[n]:.1f}" for n in shown])
     text = (
         f"{tables.markdown([name.replace('_', ' ') for name in shown], rows)}\n"
-        f"Accuracy in percent on the {part} part{at}. Many, medium and few are "
+        f"{_name_measure(about)} in percent on the {part} part{at}. Many, medium and few are "
         "classes with more than 100, 20 to 100 and fewer than 20 training images."
     )
     if answers:
@@ -130,6 +130,10 @@ def _describe_accuracy(about: ModelDescription) -> str:
     if about.alpha != metrics.get("alpha"):
         text += f"\nIt was not evaluated at the alpha of this file, {about.alpha:g}."
     return text
+
+
+def _name_measure(about: ModelDescription) -> str:
+    return "Accuracy" if about.thresholds is None else "Mean average precision of the labels,"
 
 
 def _describe_training(about: ModelDescription) -> str:

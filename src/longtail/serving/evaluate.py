@@ -5,7 +5,7 @@ Classes are matched by name. Images are prepared as the model's description says
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from longtail.data.evaluated import EvaluatedPart
 from longtail.data.formats.folder import list_images
 from longtail.data.load import is_named, open_evaluated
 from longtail.evaluation.alpha import explain_choice
+from longtail.evaluation.label_metrics import Thresholds, measure_labels
 from longtail.evaluation.metrics import measure
 from longtail.evaluation.result import ClassifierResult, short_name
 from longtail.methods.base import Auto
@@ -164,16 +165,16 @@ def _compare_names(names: Sequence[str], classes: Sequence[str]) -> str:
 
 def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> ModelEvaluation:
     """Evaluate the model called `name` on the rows of `part` whose class it knows."""
+    if predictor.about.thresholds is not None:
+        return _evaluate_labels(predictor, name, part)
+    if part.multi_label:
+        raise UserError(f"{part.name} has several labels an image, and {name} gives only one")
     numbers = {each: number for number, each in enumerate(predictor.classes)}
     names = part.class_names()
     unknown = dict(Counter(each for each in names if each not in numbers))
     kept = [place for place, each in enumerate(names) if each in numbers]
     if not kept:
-        raise UserError(
-            f"{part.name} has no class of the model. Its classes are {list_some(sorted(unknown))}; "
-            f"those of the model are {list_some(predictor.classes)}"
-            f"{_compare_names(list(unknown), predictor.classes)}"
-        )
+        raise _no_class_error(part, unknown, predictor)
     known = part.take(torch.tensor(kept))
     logits, unreadable = _compute_logits(predictor, known)
     labels = [numbers[names[row]] for place, row in enumerate(kept) if place not in unreadable]
@@ -191,6 +192,44 @@ def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> Mode
     )
     _log_left_out(evaluation)
     return evaluation
+
+
+def _evaluate_labels(predictor: Predictor, name: str, part: EvaluatedPart) -> ModelEvaluation:
+    """Evaluate a model of several labels on all rows of `part`, without labels it does not know."""
+    numbers, sets = {each: n for n, each in enumerate(predictor.classes)}, part.label_sets()
+    unknown = dict(Counter(each for names in sets for each in names if each not in numbers))
+    labels = torch.zeros(len(sets), len(numbers), dtype=torch.bool)
+    for row, names in enumerate(sets):
+        labels[row, [numbers[each] for each in names if each in numbers]] = True
+    if not labels.any():
+        raise _no_class_error(part, unknown, predictor)
+    logits, unreadable = _compute_logits(predictor, part)
+    readable = [row for row in range(len(sets)) if row not in unreadable]
+    assert predictor.thresholds is not None
+    thresholds = Thresholds(predictor.thresholds, "model")
+    counts = ClassCounts(predictor.about.counts)
+    evaluation = ModelEvaluation(
+        model=name,
+        data=short_name(part.name),
+        evaluated_on=part.evaluated_on,
+        alpha=predictor.alpha,
+        metrics=measure_labels(logits, labels[readable], counts, predictor.classes, thresholds),
+        unknown=unknown,
+        unreadable={part.part.describe(place): why for place, why in unreadable.items()}
+        | dict.fromkeys(part.missing, "it does not exist"),
+    )
+    _log_left_out(evaluation)
+    return evaluation
+
+
+def _no_class_error(
+    part: EvaluatedPart, unknown: Mapping[str, int], predictor: Predictor
+) -> UserError:
+    return UserError(
+        f"{part.name} has no class of the model. Its classes are {list_some(sorted(unknown))}; "
+        f"those of the model are {list_some(predictor.classes)}"
+        f"{_compare_names(list(unknown), predictor.classes)}"
+    )
 
 
 def _compute_logits(predictor: Predictor, part: EvaluatedPart) -> tuple[Tensor, dict[int, str]]:

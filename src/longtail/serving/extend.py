@@ -30,6 +30,7 @@ from longtail.nn.linear_heads import FoldedHead
 from longtail.nn.ops import normalise
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
+from longtail.serving.answers import require_one_label
 from longtail.serving.inputs import Picture
 from longtail.serving.model import ServedModel
 from longtail.serving.predictor import BATCH, Predictor, TorchNetwork, load_model
@@ -87,6 +88,7 @@ def extend(
             where they are needed.
     """
     predictor = model if isinstance(model, Predictor) else load_model(model)
+    require_one_label(predictor.about, "extend")
     _check_names(classes, predictor.classes)
     served = predictor.model
     if served.exempt:

@@ -16,6 +16,7 @@ from longtail.core.environment import versions
 from longtail.core.errors import UserError
 from longtail.core.plain import check_fields, parse_json, read_json
 from longtail.evaluation import tables
+from longtail.evaluation.ranking import DEFAULT
 from longtail.evaluation.stored import check_result
 from longtail.methods.base import Model
 from longtail.nn.background import exempt_logits, find_background, no_background_error
@@ -56,6 +57,8 @@ class ModelDescription:
     """Version of longtail that wrote the file."""
     trust: Mapping[str, Any] | None = None
     """What `describe_trust` measured on held-out images; None without any."""
+    thresholds: tuple[float, ...] | None = None
+    """Probability of each label from which on an image has it; None if each image has one label."""
     background: str = ""
     """Class that keeps its total effect (Eq. 9); empty for none."""
 
@@ -74,9 +77,18 @@ class ModelDescription:
             + "normalises"
         )
 
+    def thresholds_at(self, alpha: float | None) -> tuple[float, ...] | None:
+        """Return the thresholds at `alpha`; those of a model were chosen at its own alpha only."""
+        if self.thresholds is None or alpha == self.alpha:
+            return self.thresholds
+        return (DEFAULT,) * len(self.classes)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values that `from_json` reads back."""
-        return {"format": FORMAT, "preprocessing": self.preprocessing, **asdict(self)}
+        tree = {"format": FORMAT, "preprocessing": self.preprocessing, **asdict(self)}
+        if self.thresholds is None:
+            del tree["thresholds"]
+        return tree
 
     @staticmethod
     def from_json(text: str, source: str) -> "ModelDescription":
@@ -98,6 +110,7 @@ class ModelDescription:
                 training=dict(tree["training"]),
                 version=str(tree["version"]),
                 trust=tree.get("trust"),  # absent in older files
+                thresholds=_read_thresholds(tree),
                 background=str(tree.get("background", "")),
             )
         except UserError:
@@ -195,8 +208,11 @@ class ServedModel(nn.Module):
 
     def _about_at(self, alpha: float) -> ModelDescription:
         """Return the description at `alpha`; trust was measured at the model's own alpha only."""
-        trust = self.about.trust if alpha == self.about.alpha else None
-        return replace(self.about, alpha=alpha, trust=trust)
+        if alpha == self.about.alpha:
+            return replace(self.about, alpha=alpha)
+        return replace(
+            self.about, alpha=alpha, trust=None, thresholds=self.about.thresholds_at(alpha)
+        )
 
     @staticmethod
     def load(about: ModelDescription, weights: Mapping[str, Tensor], source: str) -> "ServedModel":
@@ -269,6 +285,7 @@ def read_run(run: Run | Path | str) -> ServedModel:
         training={name: result[name] for name in TRAINING if name in result},
         version=versions()["longtail"],
         trust=result.get("trust"),
+        thresholds=_read_thresholds(result),
         background=result.get("background", ""),
     )
     return ServedModel.load(about, weights, f"{run.folder}/model.safetensors")
@@ -290,6 +307,13 @@ def fixed_alpha_error(about: ModelDescription) -> UserError:
         f"alpha {about.alpha:g} is folded into this model: export the run with --alpha A for "
         "another, or with --alpha-input to keep it adjustable"
     )
+
+
+def _read_thresholds(tree: Mapping[str, Any]) -> tuple[float, ...] | None:
+    values = tree.get("thresholds")
+    if values is not None and len(values) != len(tree["counts"]):
+        raise ValueError(f"{len(values)} thresholds for {len(tree['counts'])} classes")
+    return None if values is None else tuple(map(float, values))
 
 
 def _pick_splits(answers: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,13 @@ from longtail.evaluation.trust import Trust
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
-from longtail.serving.answers import FALSE_ALARMS, Answers, read_trust, require_trust
+from longtail.serving.answers import (
+    FALSE_ALARMS,
+    Answers,
+    read_trust,
+    require_one_label,
+    require_trust,
+)
 from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.inputs import Picture, read_inputs
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
@@ -129,6 +135,14 @@ class Predictor:
         """What the model stores of its certainty; None at another alpha than its own."""
         return self._stored_trust if self._alpha == self.about.alpha else None
 
+    @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        """Probability of each label from which on an input has it; None if each input has one.
+
+        At another alpha than the model's own all are 0.5.
+        """
+        return self.about.thresholds_at(self._alpha)
+
     @cached_property
     def _stored_trust(self) -> Trust | None:
         return read_trust(self.about)
@@ -193,10 +207,12 @@ class Predictor:
         The arguments are those of `predict`.
         """
         trust, mix = self.trust, None
+        if sets is not None or adapt:
+            require_one_label(self.about, "adapting to a batch" if adapt else "an answer set")
         if sets is not None:
             check_level(sets)
             require_trust(trust, "an answer set")
-        answers = Answers(self.classes, trust, top, sets, abstain, false_alarms)
+        answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)
         if adapt:
             known = require_trust(trust, "adapting to a batch")
             mix = RunningMix(ClassCounts(self.about.counts), known.mix)

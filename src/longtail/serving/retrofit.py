@@ -148,6 +148,11 @@ def retrofit(
         data_sets.check_loaded(data, options)
     state = read_state(Path(checkpoint))
     data = data if isinstance(data, Data) else data_sets.load(data, **options)
+    if data.multi_label:
+        raise UserError(
+            f"retrofit makes a head for one label an image, and {data.name} has several: train one "
+            "with longtail train --freeze"
+        )
     if pixels == "imagenet" and len(data.mean) == 3:
         data = replace(data, mean=IMAGENET_MEAN, std=IMAGENET_STD)
     backbone, layer = _split_network(state, data, model)

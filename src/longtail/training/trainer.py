@@ -62,7 +62,7 @@ class Trainer:
         device = fabric.device
         progress, lr, mu = (torch.zeros((), device=device) for _ in range(3))
         counts, generator = data.counts.tensor().to(device), torch.Generator(device)
-        self.state = State(progress, lr, mu, counts, generator)
+        self.state = State(progress, lr, mu, counts, generator, data.counts.total)
         self.head_lr = torch.zeros((), device=device)
         self.rates = torch.zeros(3, len(self.step_sizes), device=device)
         """Learning rate, that of the head, and mu, for each step of the epoch."""

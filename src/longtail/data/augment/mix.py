@@ -43,8 +43,8 @@ def mix_share(
 
     The batch has one box (CutMix, Yun et al. 2019). It lies anywhere inside the image and covers a
     fraction of it that is uniform in 0..1. Takes inputs (B, C, H, W) of a float type and classes
-    (B,), and the same of `donors`, by default the neighbours in the batch; returns mixed inputs,
-    and targets (B, K) mixed by the number of pixels.
+    (B,), or multi-hot (B, K), and the same of `donors`, by default the neighbours in the batch;
+    returns mixed inputs, and targets (B, K) mixed by the number of pixels.
     """
     kind, area, top, left = torch.rand(4, generator=generator, device=inputs.device).unbind()
     blended, pasted = kind < mixup, (kind >= mixup) & (kind < mixup + cutmix)
@@ -52,11 +52,15 @@ def mix_share(
     weight = _draw_weight(inputs.device, generator, CONCENTRATION) if mixup else kind
     own = torch.where(blended, weight, (~inside).to(weight))  # (H, W), of the image's own pixels
     if donors is None:  # unlike roll, cat keeps the memory format
-        donors = torch.cat([inputs[-1:], inputs[:-1]]), target.roll(1)
-    soft, others = (F.one_hot(each, classes).to(inputs.dtype) for each in (target, donors[1]))
+        donors = torch.cat([inputs[-1:], inputs[:-1]]), target.roll(1, 0)
+    soft, others = (_to_soft(each, classes).to(inputs.dtype) for each in (target, donors[1]))
     mixed = own.to(inputs) * inputs + (1 - own).to(inputs) * donors[0]
     share = own.mean().to(inputs)
     return mixed, share * soft + (1 - share) * others  # (B, K)
+
+
+def _to_soft(target: Tensor, classes: int) -> Tensor:
+    return F.one_hot(target, classes) if target.ndim == 1 else target
 
 
 def draw_box(area: Tensor, top: Tensor, left: Tensor, size: tuple[int, ...]) -> Tensor:

@@ -36,8 +36,8 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
         categories = sorted(train["categories"], key=lambda category: category["id"])
         numbers = {category["id"]: number for number, category in enumerate(categories)}
         if "test" in contents:
-            test = _list_categories(contents["test"])
-            check_categories(paths["test"], test, _list_categories(train))
+            test = list_categories(contents["test"])
+            check_categories(paths["test"], test, list_categories(train))
         parts = {
             part: _open_part(paths[part], content, numbers, config)
             for part, content in contents.items()
@@ -51,7 +51,7 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
         ) from error
 
 
-def _list_categories(content: Mapping[str, Any]) -> list[tuple[int, str]]:
+def list_categories(content: Mapping[str, Any]) -> list[tuple[int, str]]:
     """List the id and name of each category."""
     return [(category["id"], category["name"]) for category in content["categories"]]
 

@@ -26,6 +26,7 @@ from longtail.data.decoding.images import Blob, UnreadableImage
 from longtail.data.formats.columns import find_image_columns, find_split
 from longtail.data.formats.folder import Files
 from longtail.data.formats.npz import to_inputs
+from longtail.data.label_sets import recognise_sets
 from longtail.data.labels import LabelledPart, simplify
 from longtail.data.sources import MemoryStore
 
@@ -140,7 +141,8 @@ def _open_items(
     embeddings = is_embedding(read_first(data, where))
     labels, unread = _read_labels(data, from_items=embeddings)
     rows = [row for row in range(len(data)) if row not in unread]
-    kept = [labels[row] for row in rows]
+    kept, classes = recognise_sets([labels[row] for row in rows], f"the labels of {where}", classes)
+    several = any(isinstance(label, tuple) for label in kept)
     if unread:
         _report_unread(unread, where, config, problems)
     if embeddings:
@@ -155,7 +157,7 @@ def _open_items(
             except UnreadableImage as error:
                 yield error
                 continue
-            if simplify(label) != simplify(labels[row]):
+            if not several and simplify(label) != simplify(labels[row]):
                 raise UserError(
                     f"item {row} of {where} has the label {label!r} and its `targets` say "
                     f"{labels[row]!r}: correct `targets`, or remove the attribute"

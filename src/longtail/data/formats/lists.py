@@ -1,4 +1,4 @@
-"""Text lists in the style of ImageNet-LT and Places-LT: `path label` on each line.
+"""Text lists in the style of ImageNet-LT and Places-LT: `path label` or `path label,label`.
 
 A tab separates the two if the line has one; otherwise the last word is the label. So a path may
 have spaces in it, and a label after a tab too. Labels are all numbers from 0 up, or all text.
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError, list_some
 from longtail.core.names import count_noun
 from longtail.data.formats.folder import Files, to_path
-from longtail.data.labels import MOST_DIGITS, LabelledPart, join_parts
+from longtail.data.label_sets import COMMA, join_labels, split_cells
+from longtail.data.labels import MOST_DIGITS, LabelledPart
 from longtail.data.sources import Source, Store
 
 MOST_CLASSES = 1_000_000
@@ -32,7 +33,8 @@ class ImageList(NamedTuple):
 
     images: list[str]
     """Paths under the root."""
-    labels: list[str]
+    labels: list[Any]
+    """Text, or tuples of text for images with several labels."""
     lines: list[int]
     """Line numbers."""
     origin: str
@@ -62,7 +64,9 @@ def open_source(
     given = {part: path for part, path in paths.items() if path is not None}
     problems = Problems()
     parsed = {part: _parse(path, problems) for part, path in given.items()}
-    named = check is None and not any(map(str.isdecimal, parsed["train"].labels))
+    if check is None and (several := _split_labels(parsed)):
+        parsed = several
+    named = check is None and not any(map(_is_number, parsed["train"].labels))
     names: tuple[str, ...] = ()
     if not named:
         parsed = {part: _keep_numbers(rows, problems) for part, rows in parsed.items()}
@@ -84,8 +88,25 @@ def open_source(
         )
         for part, rows in found.items()
     }
-    source = join_parts(parts, config=config, problems=problems)
+    source = join_labels(parts, config=config, problems=problems)
     return replace(source, unit="gap in the labels")
+
+
+def _split_labels(parts: Mapping[str, ImageList]) -> dict[str, ImageList] | None:
+    """Split the labels of rows that have several; None if every row has one."""
+    cells = [label for rows in parts.values() for label in rows.labels]
+    split = split_cells(cells, separators=(COMMA,))
+    if split is None:
+        return None
+    found = iter(split)
+    return {
+        part: rows._replace(labels=[next(found) for _ in rows.labels])
+        for part, rows in parts.items()
+    }
+
+
+def _is_number(label: Any) -> bool:
+    return isinstance(label, str) and label.isdecimal()
 
 
 def keep_existing(
@@ -156,7 +177,7 @@ def _describe(files: Files, origin: str, lines: Tensor, row: int) -> str:  # wor
 
 def report_two_labels(parts: Mapping[str, ImageList], problems: Problems) -> None:
     """Add a problem if an image has two labels."""
-    seen: dict[str, tuple[str, str]] = {}
+    seen: dict[str, tuple[Any, str]] = {}
     conflicts = []
     for rows in parts.values():
         for image, label, line in zip(rows.images, rows.labels, rows.lines, strict=True):
@@ -165,7 +186,10 @@ def report_two_labels(parts: Mapping[str, ImageList], problems: Problems) -> Non
                 here = f"{rows.origin}{line}"
                 conflicts.append(f"{image} is '{first}' ({place}) and '{label}' ({here})")
     if conflicts:
-        problems.add(f"images have two labels: {list_some(conflicts)}. Keep one row of each")
+        problems.add(
+            f"images have two labels: {list_some(conflicts)}. Keep one row of each, "
+            "or list several labels in one row"
+        )
 
 
 def _parse(path: Path, problems: Problems) -> ImageList:

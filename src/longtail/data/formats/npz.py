@@ -2,7 +2,8 @@
 
 x is embeddings (N, D), or images (N, H, W), (N, H, W, C) or (N, C, H, W) with C 1 or 3, which are
 uint8, or floats from 0 to 1.
-y is class numbers or class names (N,). `classes`, optional, names the classes in their order.
+y is class numbers or class names (N,), or 0 and 1 (N, C) for rows with several labels. `classes`,
+optional, names the classes in their order.
 """
 
 from pathlib import Path
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError
-from longtail.data.labels import LabelledPart, join_parts, simplify
-from longtail.data.sources import MemoryStore, Source
+from longtail.data.label_sets import join_labels, read_multi_hot
+from longtail.data.labels import LabelledPart, simplify
+from longtail.data.sources import MemoryStore, Source, Store
 
 Array = NDArray[np.generic]
 PARTS = {"train": "_train", "val": "_val", "test": "_test"}
@@ -44,7 +46,7 @@ def open_source(path: Path, *, config: DataConfig) -> Source:
                 f"{path} has ({', '.join(stored)}) and lacks {x if x not in stored else y}: "
                 "x_train y_train [x_val y_val] x_test y_test, or x y, are expected"
             )
-        if stored[y].ndim != 1 or stored[x].shape[:1] != stored[y].shape or not len(stored[y]):
+        if stored[y].ndim not in (1, 2) or len(stored[x]) != len(stored[y]) or not len(stored[y]):
             raise UserError(
                 f"{path}: {x} has shape {stored[x].shape} and {y} {stored[y].shape}: "
                 "one label for each row is expected, and at least one row"
@@ -53,14 +55,24 @@ def open_source(path: Path, *, config: DataConfig) -> Source:
             shapes = [stored[name].shape[1:] for name in (x, "x_train")]
             raise UserError(f"{path}: a row of {x} is {shapes[0]}, one of x_train {shapes[1]}")
         store = MemoryStore(to_inputs(stored[x], f"{x} of {path}"), f"{x} of {path.name}")
-        parts[part] = LabelledPart(store, stored[y].tolist(), f"{y} of {path}", names)
+        parts[part] = label_rows(store, stored[y], f"{y} of {path}", names)
     problems = Problems()
     read = {f"x{suffix}" for suffix in (*PARTS.values(), "")}
     if others := sorted(name for name in stored if name.startswith("x_") and name not in read):
         problems.warnings.append(
             f"{path}: reads only x_train, x_val and x_test, and ignores {', '.join(others)}"
         )
-    return join_parts(parts, config=config, problems=problems)
+    return join_labels(parts, config=config, problems=problems)
+
+
+def label_rows(store: Store, y: Array, where: str, names: tuple[str, ...] = ()) -> LabelledPart:
+    """Label the rows of `store` with classes (N,), or with the columns of 0 and 1 (N, C)."""
+    if y.ndim == 1:
+        return LabelledPart(store, y.tolist(), where, names)
+    names = names or tuple(map(str, range(y.shape[1])))
+    if len(names) != y.shape[1]:
+        raise UserError(f"{where} have {y.shape[1]} columns, and there are {len(names)} classes")
+    return LabelledPart(store, read_multi_hot(y, where), where, names)
 
 
 def to_inputs(x: Array | Tensor, name: str) -> Tensor:

@@ -15,8 +15,9 @@ from longtail.core.errors import Problems, UserError
 from longtail.data.formats import dataset, table
 from longtail.data.formats.columns import find_part
 from longtail.data.formats.folder import PARTS
-from longtail.data.formats.npz import to_inputs
-from longtail.data.labels import LabelledPart, join_parts
+from longtail.data.formats.npz import label_rows, to_inputs
+from longtail.data.label_sets import join_labels, recognise_sets
+from longtail.data.labels import LabelledPart
 from longtail.data.sources import MemoryStore, Source
 
 
@@ -25,7 +26,7 @@ def open_source(data: Any, *, config: DataConfig) -> Source:
     problems = Problems()
     if not isinstance(data, Mapping):
         parts = _open_parts(data, "", config, problems)
-        return join_parts(parts, config=config, problems=problems)
+        return join_labels(parts, config=config, problems=problems)
     words = {word: find_part(str(word)) for word in data}
     if others := [str(word) for word, part in words.items() if part is None]:
         ignored = ", ".join(others)
@@ -43,7 +44,7 @@ def open_source(data: Any, *, config: DataConfig) -> Source:
     if "train" not in parts:
         raise UserError(f"the parts are {', '.join(map(str, data))}, and none is called train")
     ordered = {part: parts[part] for part in PARTS if part in parts}
-    return join_parts(ordered, config=config, problems=problems)
+    return join_labels(ordered, config=config, problems=problems)
 
 
 def find_evaluated(data: Any) -> tuple[str, Any] | None:
@@ -122,7 +123,11 @@ def _open_pair(
         )
     listed = isinstance(images, np.ndarray) and images.dtype.kind in "OU"  # of paths, for example
     if isinstance(images, np.ndarray | Tensor) and not listed:
-        inputs = to_inputs(images, where)
-        return LabelledPart(MemoryStore(inputs, where), labels, where)
+        store = MemoryStore(to_inputs(images, where), where)
+        named = f"the labels of {where}"
+        if getattr(data[1], "ndim", 1) == 2:
+            return label_rows(store, np.asarray(data[1]), named)
+        sets, names = recognise_sets(labels, named)
+        return LabelledPart(store, sets, where, names)
     pairs = list(zip(images, labels, strict=True))
     return dataset.open_part(pairs, where, config, problems)

@@ -14,14 +14,17 @@ from longtail.data.catalogue import data_root
 from longtail.data.formats.columns import find_column, find_part, find_split, split_rows
 from longtail.data.formats.folder import to_path
 from longtail.data.formats.lists import ImageList, keep_existing, open_store, report_two_labels
-from longtail.data.labels import LabelledPart, join_parts, look_like_ids, simplify
+from longtail.data.label_sets import SEPARATORS, join_labels, split_cells
+from longtail.data.labels import LabelledPart, look_like_ids, simplify
 from longtail.data.sources import Source
 
 SUFFIXES = (".csv", ".tsv")
 PATHS = ("file", "filename", "file_name", "image", "image_path", "filepath")
 """Names that the column `path` may have instead."""
-LABELS = ("class", "target", "category")
+LABELS = ("class", "target", "category", "labels", "tags")
 """Names that the column `label` may have instead."""
+DECLARED = ("labels", "tags")
+"""Names of a column whose cells list several labels each, separated by |, ; or a comma."""
 SAMPLE = 20
 """Images that are looked for to find the folder that paths are relative to."""
 
@@ -129,7 +132,7 @@ def _take_rows(table: Table, rows: Sequence[int]) -> Table:
 def open_source(table: Table, *, config: DataConfig) -> Source:
     """Open the images of a table."""
     problems = Problems()
-    return join_parts(open_parts(table, config, problems), config=config, problems=problems)
+    return join_labels(open_parts(table, config, problems), config=config, problems=problems)
 
 
 def open_parts(table: Table, config: DataConfig, problems: Problems) -> dict[str, LabelledPart]:
@@ -139,7 +142,7 @@ def open_parts(table: Table, config: DataConfig, problems: Problems) -> dict[str
         raise UserError(f"{table.where} has no rows: one for each image is expected")
     _refuse_one_hot(table)
     label = find_column(table.names, "label", LABELS, table.where)
-    images, labels = _read_paths(table, path), list(map(simplify, table.column(label)))
+    images, labels = _read_paths(table, path), _read_labels(table, label)
     if without := [row for row, image in enumerate(images) if not image]:
         advice = "add the paths, or remove these rows"
         if len(without) == len(images):
@@ -167,6 +170,14 @@ def open_parts(table: Table, config: DataConfig, problems: Problems) -> dict[str
         part: LabelledPart(open_store(found, root, config), found.labels, where, others=repeating)
         for part, found in keep_existing(rows, root, looked, config, problems).items()
     }
+
+
+def _read_labels(table: Table, name: str) -> list[Any]:
+    """Return the label of each row, or a tuple of labels if rows have several."""
+    cells = table.column(name)
+    declared = name.strip().lower() in DECLARED
+    separators = SEPARATORS if declared else SEPARATORS[:2]  # names may contain commas
+    return split_cells(cells, declared=declared, separators=separators) or [*map(simplify, cells)]
 
 
 def _refuse_one_hot(table: Table) -> None:

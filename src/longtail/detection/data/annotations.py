@@ -5,7 +5,7 @@ error.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,10 @@ from longtail.detection.data.masks import BadAnnotation
 
 CROWD = "crowd regions, which training skips and evaluation ignores"
 EMPTY = "masks without a pixel inside their image, which training skips and evaluation cannot match"
+NO_AREA = "boxes with no area inside their image, which training skips and evaluation counts"
 POLYGON = "single polygons of a mask that are not lists of at least three points"
+FREQUENCIES = {"r": "rare", "c": "common", "f": "frequent"}
+"""LVIS's letters for groups of categories."""
 LONGEST = 1 << 16
 """Most pixels of a side, more than a JPEG can have: masks of a mistyped size would fill memory."""
 LARGEST = 3.4e38
@@ -39,12 +42,20 @@ class Instance:
     crowd: bool = False
     """Whether it is a crowd region, which stands for several objects."""
     empty: bool = False
-    """Whether its mask has no pixel. As in LVIS, a detection can match its box but not its mask."""
+    """Whether its mask has no pixel, or its box no area inside the image. Training skips it, and
+    evaluation counts it, as LVIS's own does."""
+    area: float | None = None
+    """Pixels by the file; None if it has none."""
 
     @property
     def target(self) -> bool:
         """Whether training uses it."""
         return not (self.crowd or self.empty)
+
+    @property
+    def pixels(self) -> float:
+        """Area by which it is small, medium or large: the file's, or that of its box."""
+        return self.bbox[2] * self.bbox[3] if self.area is None else self.area
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,8 @@ class Annotations:
     """Ids of the categories, ascending."""
     names: tuple[str, ...]
     """Names of the categories, in the order of their ids."""
+    frequencies: tuple[str, ...]
+    """Letters r, c and f of rare, common and frequent categories; empty if the file has none."""
     pictures: tuple[Picture, ...]
     dropped: dict[str, int]
     """Number of annotations left out, by reason."""
@@ -99,12 +112,16 @@ def parse(path: Path, images: Path, *, annotated: bool = True) -> Annotations:
             dropped[str(reason)] += 1
             continue
         dropped[CROWD] += instance.crowd
-        dropped[EMPTY] += instance.empty and not instance.crowd
+        if instance.empty and not instance.crowd:
+            flat = not _has_area(instance.bbox, known[annotation["image_id"]])
+            dropped[NO_AREA if flat else EMPTY] += 1
         dropped[POLYGON] += masks.count_bad_polygons(annotation["segmentation"])
         objects[annotation["image_id"]].append(instance)
     pictures = tuple(_read_picture(known[i], images, labels, objects[i]) for i in known)
     titles = tuple(str(names[category].get("name", category)) for category in ids)
-    return Annotations(ids, titles, pictures, dict(+dropped))
+    letters = tuple(str(names[category].get("frequency")) for category in ids)
+    frequencies = letters if all(letter in FREQUENCIES for letter in letters) else ()
+    return Annotations(ids, titles, frequencies, pictures, dict(+dropped))
 
 
 def _read_json(path: Path, annotated: bool) -> dict[str, Any]:
@@ -169,14 +186,24 @@ def _read_instance(
     ):
         raise BadAnnotation("boxes that are not four numbers")
     left, top, across, down = box
-    inside_x = min(left + across, width) - max(left, 0)
-    inside_y = min(top + down, height) - max(top, 0)
-    if not (inside_x > 0 and inside_y > 0):
-        raise BadAnnotation("boxes with no area inside their image")
     counts = masks.encode_segmentation(annotation.get("segmentation"), height, width)
-    crowd, empty = bool(annotation.get("iscrowd", 0)), not masks.has_pixels(counts, height, width)
-    label = labels[annotation["category_id"]]
-    return Instance(label, (left, top, across, down), counts, crowd, empty)
+    area = annotation.get("area")
+    return Instance(
+        label=labels[annotation["category_id"]],
+        bbox=(left, top, across, down),
+        counts=counts,
+        crowd=bool(annotation.get("iscrowd", 0)),
+        empty=not (_has_area(box, image) and masks.has_pixels(counts, height, width)),
+        area=area if isinstance(area, int | float) and abs(area) <= LARGEST else None,
+    )
+
+
+def _has_area(box: Sequence[float], image: Mapping[str, Any]) -> bool:
+    """Return whether a box has an area inside its image."""
+    left, top, across, down = box
+    inside_x = min(left + across, image["width"]) - max(left, 0)
+    inside_y = min(top + down, image["height"]) - max(top, 0)
+    return bool(inside_x > 0 and inside_y > 0)
 
 
 def _is_listed(number: Any, known: Mapping[int, Any]) -> bool:

@@ -24,8 +24,9 @@ from longtail.data.catalogue import data_root
 from longtail.data.checks import check_categories
 from longtail.data.decoding.images import Crop, decode
 from longtail.detection.data import masks
-from longtail.detection.data.annotations import Annotations, Picture, parse
+from longtail.detection.data.annotations import FREQUENCIES, Annotations, Picture, parse
 from longtail.detection.data.shapes import generate as shapes
+from longtail.detection.data.shapes.recipes import RECIPES
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +51,17 @@ class Categories:
     names: tuple[str, ...]
     images: tuple[int, ...]  # training images that contain the class
     instances: tuple[int, ...]  # training objects of the class
+    frequencies: tuple[str, ...] = ()  # the file's own letters r, c and f, if it has them
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Group of each class: `rare` up to 10 training images, `common` up to 100, `frequent`."""
+        """Group of each class by the file's own frequencies.
+
+        Without them, a class is `rare` up to 10 training images, `common` up to 100, else
+        `frequent`.
+        """
+        if self.frequencies:
+            return tuple(FREQUENCIES[letter] for letter in self.frequencies)
         return tuple(
             "rare" if n <= RARE_MOST else "common" if n <= COMMON_MOST else "frequent"
             for n in self.images
@@ -150,14 +158,14 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
     """Load the training and validation split of a named data set or of a folder.
 
     Args:
-        name_or_folder: `shapes-lvis`, `coco-small`, `lvis-v0.5`, `lvis-v1`, or a folder with
-            `instances_train.json`, `instances_val.json` and `images/`.
-        root: folder of the named data sets, by default $LONGTAIL_DATA; `shapes-lvis` is drawn
-            there, or in the cache without either, if it does not exist yet.
+        name_or_folder: `shapes-lvis`, `shapes-lvis-1k`, `coco-small`, `lvis-v0.5`, `lvis-v1`, or a
+            folder with `instances_train.json`, `instances_val.json` and `images/`.
+        root: folder of the named data sets, by default $LONGTAIL_DATA; generated sets are drawn
+            there, or in the cache without either, if they do not exist yet.
     """
     name = str(name_or_folder)
-    if name == shapes.NAME:
-        folder, files = shapes.draw_set(root), OWN_FILES
+    if name in RECIPES:
+        folder, files = shapes.draw_set(name, root), OWN_FILES
     elif name in FILES:
         place, files = data_root(DataConfig(root=root)), FILES[name]
         if place is None:
@@ -169,7 +177,7 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
     else:
         folder, files = Path(os.path.expanduser(name)), OWN_FILES
         if not folder.is_dir():
-            known = [shapes.NAME, *FILES]
+            known = [*RECIPES, *FILES]
             choices = f"{', '.join(known)}, or a folder, and there is no folder {folder}"
             raise unknown_error("detection data", name, known, choices)
     for file in files:
@@ -189,7 +197,7 @@ def load(name_or_folder: str | Path, root: Path | None = None) -> Splits:
 
 def is_path(data: str) -> bool:
     """Return whether `data` is a folder, not the name of a data set."""
-    return bool(data) and data not in (shapes.NAME, *FILES)
+    return bool(data) and data not in (*RECIPES, *FILES)
 
 
 def _count_classes(content: Annotations) -> Categories:
@@ -200,8 +208,13 @@ def _count_classes(content: Annotations) -> Categories:
         instances.update(labels)
         images.update(set(labels))
     classes = range(1, len(content.ids) + 1)
-    counts = (tuple(counter[k] for k in classes) for counter in (images, instances))
-    return Categories(content.ids, content.names, *counts)
+    return Categories(
+        ids=content.ids,
+        names=content.names,
+        images=tuple(images[k] for k in classes),
+        instances=tuple(instances[k] for k in classes),
+        frequencies=content.frequencies,
+    )
 
 
 def _read_pixels(picture: Picture) -> Tensor:

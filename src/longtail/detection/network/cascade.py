@@ -8,6 +8,7 @@ background at 0, G true boxes, S stages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.detection._utils import BoxCoder
 
-from longtail.detection.config import Tde
+from longtail.detection.config import StageAverage, Tde
 from longtail.detection.data.batches import DetectionBatch
 from longtail.detection.data.sampling import uniform
 from longtail.detection.network import boxes as box
@@ -23,6 +24,7 @@ from longtail.detection.network import regions
 from longtail.detection.network.losses import average_over_ranks, region_losses
 from longtail.detection.network.proposals import ProposalBatch
 from longtail.detection.network.regions import BOX, MASK, LevelStack, pool, stack_levels
+from longtail.detection.network.sigmoid import PRIORS
 from longtail.nn.heads import Head, NormalisedHead, background_exempt
 
 OVERLAPS = (0.5, 0.6, 0.7)
@@ -114,6 +116,7 @@ class Cascade(nn.Module):
         self.register_buffer("rare", rare, persistent=False)
         # scoring may change at any time, without training
         self.tde: Tde = "off"
+        self.average: StageAverage = "probabilities"
         self.alpha, self.detections, self.score_threshold = 0.0, 300, 1e-4
 
     @property
@@ -137,7 +140,9 @@ class Cascade(nn.Module):
             labels = batch.labels.gather(1, which).masked_fill(~foreground, 0)
             target = box.encode(stage.coder, box.take(batch.boxes, which), boxes)
             count, rows = average_over_ranks(valid.sum()), batch.rows.gather(1, which)
-            losses[f"class{i}"] = stage.weight * self._class_loss(stage, x, labels, valid) / count
+            # focal loss is divided by the objects, since its easy negatives hardly count
+            divisor = average_over_ranks(foreground.sum()) if self.loss == "focal" else count
+            losses[f"class{i}"] = stage.weight * self._class_loss(stage, x, labels, valid) / divisor
             losses[f"box{i}"] = stage.weight * box.move_loss(moves, target, foreground, 1.0) / count
             mask = self._mask_loss(stage, levels, boxes, foreground, labels, true_masks, rows)
             losses[f"mask{i}"] = stage.weight * mask
@@ -196,11 +201,19 @@ class Cascade(nn.Module):
             x = stage.features(self._pool(levels, boxes, BOX))
             effects.append(stage.compute_effects(x, self.tde, self.alpha))
             boxes = box.clip(box.decode(stage.coder, stage.move(x).view(boxes.shape), boxes), sizes)
-        scores = compute_scores(effects, self.tde).view(*boxes.shape[:2], -1)[..., 1:]  # (B, P, C)
+        scores = compute_scores(
+            effects, self.tde, average=self.average, sigmoid=self.loss in PRIORS
+        )
+        scores = scores.view(*boxes.shape[:2], -1)[..., 1:]  # (B, P, C)
         wide = (boxes[..., 2:] > boxes[..., :2]).all(-1)
         scores = scores.masked_fill(~(proposals.present & wide)[..., None], 0.0)
         boxes, best, labels = select(boxes, scores, self.detections, self.score_threshold)
         return CascadeOutput(boxes, best, labels, self._predict_masks(levels, boxes, labels))
+
+    def compute_features(self, maps: dict[str, Tensor], boxes: Tensor) -> Tensor:
+        """Return the last stage's features (B * N, D) of boxes (B, N, 4)."""
+        features: Tensor = self.each[-1].features(self._pool(stack_levels(maps), boxes, BOX))
+        return features
 
     def _predict_masks(self, levels: LevelStack, boxes: Tensor, labels: Tensor) -> Tensor:
         """Return the mean over stages of the masks (B, M, 28, 28) of the classes `labels`."""
@@ -219,17 +232,30 @@ class Cascade(nn.Module):
         return pool(levels, boxes.flatten(0, 1), image, side, self.canonical)
 
 
-def compute_scores(effects: Sequence[tuple[Tensor, Tensor | None]], tde: Tde) -> Tensor:
-    """Return scores (N, C + 1): the mean over stages of one softmax per stage.
+def compute_scores(
+    effects: Sequence[tuple[Tensor, Tensor | None]],
+    tde: Tde,
+    *,
+    average: StageAverage = "probabilities",
+    sigmoid: bool = False,
+) -> Tensor:
+    """Return scores (N, C + 1): one softmax or sigmoid per stage, averaged over the stages.
 
-    `effects` are the total and the TDE logits (N, C + 1) of each stage.
+    `effects` are the total and the TDE logits (N, C + 1) of each stage. `average` may also be taken
+    of the logits, before one softmax or sigmoid.
     """
     total = [logits for logits, _ in effects]
     direct = [logits for _, logits in effects if logits is not None]
-    if tde != "background-exempt" or not direct:
-        return torch.cat([each.softmax(-1).mean(0) for each in _stack_stages(direct or total)])
-    pairs = zip(_stack_stages(total), _stack_stages(direct), strict=True)
-    return torch.cat([background_exempt(*pair).mean(0) for pair in pairs])  # Eq. 9
+    score: Callable[..., Tensor] = torch.sigmoid if sigmoid else partial(torch.softmax, dim=-1)
+    kinds = [direct or total]
+    if tde == "background-exempt" and direct:
+        score, kinds = background_exempt, [total, direct]  # Eq. 9
+    parts = []
+    for stacks in zip(*map(_stack_stages, kinds), strict=True):  # (S, n, C + 1) of each kind
+        if average == "logits":
+            stacks = tuple(stack.mean(0, keepdim=True) for stack in stacks)
+        parts.append(score(*stacks).mean(0))
+    return torch.cat(parts)
 
 
 def _stack_stages(stages: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -9,9 +9,9 @@ from longtail.detection.config import DetectionConfig
 from longtail.detection.data.batches import NO_CANVAS, CanvasSize, DetectionBatch
 from longtail.detection.data.dataset import Categories
 from longtail.detection.network.cascade import Cascade, CascadeOutput
-from longtail.detection.network.losses import find_rare_classes
 from longtail.detection.network.proposals import Proposals
 from longtail.detection.network.pyramid import Pyramid
+from longtail.detection.network.sigmoid import PRIORS, SigmoidHead, find_rare_classes
 from longtail.nn.heads import CapsuleHead, CosineHead, DeconfoundHead, Head, LinearHead
 from longtail.nn.published import InputConfig, describe_inputs
 
@@ -44,21 +44,27 @@ class Detector(nn.Module):
             self.register_buffer(name, pixel, persistent=False)
 
     def forward(self, batch: DetectionBatch) -> dict[str, Tensor] | CascadeOutput:
-        pixels = (batch.images.float() - self.mean) / self.deviation
-        tall, wide = batch.sizes[:, 0, None, None, None], batch.sizes[:, 1, None, None, None]
-        rows = torch.arange(pixels.shape[2], device=pixels.device)[:, None] < tall
-        columns = torch.arange(pixels.shape[3], device=pixels.device) < wide
-        pixels = pixels * (rows & columns).float()  # the rest of the canvas gets the mean colour
-        maps = self.pyramid(pixels.contiguous(memory_format=torch.channels_last))
+        maps = self.compute_maps(batch)
         proposals = self.proposals(maps, batch)
         if self.training:
             return {**proposals.losses, **self.cascade.compute_losses(maps, proposals, batch)}
         return self.cascade.detect(maps, proposals, batch.sizes)
 
+    def compute_maps(self, batch: DetectionBatch) -> dict[str, Tensor]:
+        """Return the pyramid's feature maps of a batch."""
+        pixels = (batch.images.float() - self.mean) / self.deviation
+        tall, wide = batch.sizes[:, 0, None, None, None], batch.sizes[:, 1, None, None, None]
+        rows = torch.arange(pixels.shape[2], device=pixels.device)[:, None] < tall
+        columns = torch.arange(pixels.shape[3], device=pixels.device) < wide
+        pixels = pixels * (rows & columns).float()  # the rest of the canvas gets the mean colour
+        maps: dict[str, Tensor] = self.pyramid(pixels.contiguous(memory_format=torch.channels_last))
+        return maps
+
     def set_scoring(self, config: DetectionConfig) -> "Detector":
         """Take the scoring options of `config`, which need no training; return the detector."""
         cascade, inference = self.cascade, config.inference
         cascade.tde, cascade.alpha = config.tde, inference.alpha
+        cascade.average = inference.average
         cascade.detections = inference.detections
         cascade.score_threshold = inference.score_threshold
         return self
@@ -113,6 +119,8 @@ def build_detector(
 def _build_head(config: DetectionConfig, outputs: int) -> Head:
     """Build the box classifier of a stage."""
     options, dim, kind = config.head, config.model.features, config.row.head
+    if config.row.loss in PRIORS:
+        return SigmoidHead(dim, outputs, PRIORS[config.row.loss])
     if kind == "linear":
         return LinearHead(dim, outputs)
     # the cascade has the alpha of scoring

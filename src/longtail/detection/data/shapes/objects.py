@@ -74,6 +74,20 @@ OUTLINES: dict[str, Array] = {
 }
 """Outlines (K, 2) of the shapes by name; neighbours in this order have similar colours."""
 
+MORE_OUTLINES: dict[str, Array] = {
+    "pentagon": _trace(lambda angle: np.full(len(angle), 0.95), points=5),
+    "egg": _trace(lambda angle: np.full(len(angle), 0.95)) * (0.68, 1.0),
+    "gear": _trace(lambda angle: np.where(np.arange(len(angle)) % 4 < 2, 0.95, 0.7), points=32),
+    "trapezoid": np.array([(-0.5, -0.7), (0.5, -0.7), (0.98, 0.7), (-0.98, 0.7)]),
+}
+"""Further outlines, of sets whose categories have a colour."""
+
+COLOURS = {
+    **{"red": 0.0, "orange": 0.1, "lime": 0.2, "green": 0.3, "mint": 0.4},
+    **{"cyan": 0.5, "azure": 0.6, "indigo": 0.7, "purple": 0.8, "pink": 0.9},
+}
+"""Hues from 0 to 1 of the categories that have a colour."""
+
 TEXTURES: dict[str, Callable[[Array, Array], NDArray[np.bool_]]] = {
     "plain": lambda u, v: np.zeros(u.shape, dtype=bool),
     "striped": lambda u, v: (2.4 * u) % 1 < 0.5,

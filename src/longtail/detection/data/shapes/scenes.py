@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from longtail.detection.data.masks import encode
-from longtail.detection.data.shapes.objects import OUTLINES, TEXTURES, Array, Canvas, Random, Sprite
+from longtail.detection.data.shapes.objects import (
+    COLOURS,
+    MORE_OUTLINES,
+    OUTLINES,
+    TEXTURES,
+    Array,
+    Canvas,
+    Random,
+    Sprite,
+)
 
 LEAST_VISIBLE = 0.25
 """Objects with a smaller visible part are not annotated."""
@@ -27,7 +36,8 @@ class Style:
     large: float = 34.0
     """Half the side of the largest object, in pixels."""
     hue: float = 0.08
-    """Largest difference of an object's hue from its shape's hue; neighbours are 1/16 apart."""
+    """Largest difference of an object's hue from that of its category's colour, or else of its
+    shape; hues of neighbouring shapes are 1/16 apart, those of neighbouring colours 1/10."""
     overlap: float = 0.3
     """Part of an object's box that another box may cover, if there is room."""
     clutter: float = 5.0
@@ -54,10 +64,12 @@ def draw_scene(
         canvas.draw(_make_clutter(style, random))
     sprites: list[Sprite] = []
     shuffled = [categories[place] for place in random.permutation(len(categories))]
-    for category in shuffled:  # such as `striped heart`
-        look, shape = category.split()
-        hue = list(OUTLINES).index(shape) / len(OUTLINES) + random.uniform(-style.hue, style.hue)
-        sprite = _make_sprite(OUTLINES[shape], look, hue, style, random)
+    outlines = OUTLINES | MORE_OUTLINES
+    for category in shuffled:  # such as `striped heart` or `red striped heart`
+        *colour, look, shape = category.split()
+        own = COLOURS[colour[0]] if colour else list(OUTLINES).index(shape) / len(OUTLINES)
+        hue = own + random.uniform(-style.hue, style.hue)
+        sprite = _make_sprite(outlines[shape], look, hue, style, random)
         sprite = _move_apart(sprite, [each.box for each in sprites], style, random)
         canvas.draw(sprite, owner=len(sprites))
         sprites.append(sprite)

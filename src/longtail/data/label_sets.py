@@ -1,0 +1,160 @@
+"""Several labels an image: cells that list labels become a multi-hot matrix.
+
+Shapes: N images, C classes.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longtail.core.config import DataConfig
+from longtail.core.errors import Problems, UserError
+from longtail.core.names import count_noun
+from longtail.data.labels import LabelledPart, join_parts, simplify
+from longtail.data.sources import Part, Source
+
+LabelSet = tuple[Any, ...]
+"""The labels of one image, as the user gave them."""
+SEPARATORS = (r"\|", ";", ",")
+"""Patterns that stand between the labels of a cell; the first one that occurs counts."""
+COMMA = r",(?! )"
+"""A comma between labels; one before a space belongs to a name, as in "tench, Tinca tinca"."""
+
+
+def split_cells(
+    cells: Sequence[Any], *, declared: bool = False, separators: Sequence[str] = SEPARATORS
+) -> list[LabelSet] | None:
+    """Split cells that list several labels; None if every cell is one label.
+
+    Cells are lists, or text with a separator. Text is split if the column is `declared` to hold
+    several labels, or if a label stands alone in one cell and beside others in another.
+    """
+    if any(isinstance(cell, list | tuple | set | frozenset) for cell in cells):
+        return [tuple(map(simplify, cell)) if _is_list(cell) else _keep(cell) for cell in cells]
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    pattern = next((p for p in separators if any(re.search(p, text) for text in texts)), None)
+    if pattern is None:
+        return list(map(_keep, cells)) if declared else None
+    split = [_split(cell, pattern) if isinstance(cell, str) else _keep(cell) for cell in cells]
+    alone = {labels[0] for labels in split if len(labels) == 1}
+    together = {label for labels in split if len(labels) > 1 for label in labels}
+    return split if declared or alone & together else None
+
+
+def _is_list(cell: Any) -> bool:
+    return isinstance(cell, list | tuple | set | frozenset)
+
+
+def _keep(cell: Any) -> LabelSet:
+    """Return the one label of a cell, or none of an empty one."""
+    label = simplify(cell)
+    return () if label is None else (label,)
+
+
+def _split(cell: str, pattern: str) -> LabelSet:
+    labels = (simplify(label) for label in re.split(pattern, cell))
+    return tuple(dict.fromkeys(label for label in labels if label is not None))
+
+
+def read_multi_hot(labels: Any, where: str) -> list[LabelSet]:
+    """List the classes of each row of a multi-hot array (N, C) of 0 and 1, as a user gave it."""
+    values = torch.as_tensor(labels)
+    if values.ndim != 2 or values.shape[1] < 2 or not ((values == 0) | (values == 1)).all():
+        raise UserError(
+            f"{where} have the shape {tuple(values.shape)}: labels are (N,), or 0 and 1 of shape "
+            "(N, C) with a column for each of at least two classes"
+        )
+    return list_classes(values)
+
+
+def recognise_sets(
+    labels: Sequence[Any], where: str, names: tuple[str, ...] = ()
+) -> tuple[Sequence[Any], tuple[str, ...]]:
+    """Return the labels of rows in memory as sets if rows have several, and the class names.
+
+    Rows of 0 and 1 of one length have a column for each class, whose names are `names`, else
+    numbers.
+    """
+    hot = _find_multi_hot(labels, where)
+    if hot is None:
+        return split_cells(labels) or labels, names
+    return hot, names or tuple(map(str, range(len(labels[0]))))
+
+
+def _find_multi_hot(labels: Sequence[Any], where: str) -> list[LabelSet] | None:
+    """List the classes of rows that are vectors of 0 and 1 of one length; None if they are not."""
+    first = labels[0] if len(labels) else None
+    if not isinstance(first, list | tuple) and getattr(first, "ndim", 0) != 1:
+        return None
+    rows = [row.tolist() if hasattr(row, "tolist") else row for row in labels]
+    widths = {len(row) if isinstance(row, list | tuple) else 0 for row in rows}
+    numbers = all(value in (0, 1) for row in rows if isinstance(row, list | tuple) for value in row)
+    if len(widths) > 1 or min(widths) < 2 or not numbers:
+        return None
+    return read_multi_hot(rows, where)
+
+
+def list_classes(labels: Tensor) -> list[LabelSet]:
+    """List the classes of each row of multi-hot labels (N, C)."""
+    return [tuple(row.nonzero().flatten().tolist()) for row in labels]
+
+
+def join_labels(
+    parts: Mapping[str, LabelledPart], *, config: DataConfig, problems: Problems
+) -> Source:
+    """Make a source of parts whose labels are sets or single; sets become multi-hot, (N, C) bool.
+
+    Each label of a set goes through the same checks as a single one. An image without any label
+    stays: it is an example of none of the classes. If every image of every part has exactly one
+    label, all are single.
+    """
+    if not any(isinstance(label, tuple) for part in parts.values() for label in part.labels):
+        return join_parts(parts, config=config, problems=problems)
+    if mixed := [part.where for part in parts.values() if not _are_sets(part)]:
+        raise UserError(f"{mixed[0]}: rows have one label, and those of another part have several")
+    single = {}
+    for name, part in parts.items():
+        rows = [part.row(place) for place, labels in enumerate(part.labels) for _ in labels]
+        flat = [label for labels in part.labels for label in labels]
+        single[name] = part._replace(labels=flat, rows=rows)
+    if all(len(labels) == 1 for part in parts.values() for labels in part.labels):
+        return join_parts(single, config=config, problems=problems)
+    if not single["train"].labels:
+        problems.raise_all()
+        raise UserError(f"{parts['train'].where}: no training image has a label")
+    source = join_parts(single, config=config, problems=problems)
+    joined = {
+        name: _join(part, source.parts.get(name), len(source.classes))
+        for name, part in parts.items()
+    }
+    return Source(
+        source.classes,
+        joined,
+        unit=source.unit,
+        problems=source.problems,
+        warnings=source.warnings,
+    )
+
+
+def _join(part: LabelledPart, single: Part | None, classes: int) -> Part:
+    """Make a part of all rows from that of its single labels, whose rows repeat."""
+    rows = torch.tensor([part.row(place) for place in range(len(part.labels))])
+    labels = torch.zeros(len(rows), classes, dtype=torch.bool)
+    if single is not None:
+        labels[torch.searchsorted(rows, single.rows), single.labels] = True
+    return Part(part.store, rows, labels)
+
+
+def _are_sets(part: LabelledPart) -> bool:
+    return all(isinstance(label, tuple) for label in part.labels)
+
+
+def describe_sets(labels: Tensor) -> str:
+    """Describe multi-hot labels (N, C), as in "3,000 images with 1 to 7 labels each"."""
+    sizes = labels.sum(1)
+    low, high = int(sizes.min()), int(sizes.max())
+    several = f"{low} to {high} labels" if low < high else count_noun(low, "label")
+    return f"{count_noun(len(labels), 'image')} with {several} each: multi-label"

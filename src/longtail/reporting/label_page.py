@@ -1,0 +1,111 @@
+"""The report of runs on images with several labels each: one HTML file without scripts."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from longtail.core.errors import UserError
+from longtail.core.files import replace_atomically
+from longtail.core.names import make_printable
+from longtail.data.base import ClassCounts
+from longtail.evaluation import tables
+from longtail.evaluation.label_metrics import ORIGINS
+from longtail.reporting.figures.canvas import Spread
+from longtail.reporting.sections import Cells, mark_best, show_best, tabulate_splits
+from longtail.reporting.tail_picture import draw_tail
+from longtail.reporting.template import source, template
+from longtail.runs import compare as comparing
+from longtail.runs.folder import Run
+
+AVERAGES = ("precision", "recall", "f1")
+"""Macro averages at the thresholds."""
+
+
+def is_multi_label(run: Run) -> bool:
+    """Whether the finished `run` was evaluated on images with several labels each."""
+    return run.finished and run.result.get("task") == "multi-label"
+
+
+def report_labels(runs: Sequence[Run], out: Path) -> Path:
+    """Write the page for `runs`, which must share their data, to `out`."""
+    runs = list({run.folder.resolve(): run for run in runs}.values())
+    if other := [run for run in runs if not is_multi_label(run)]:
+        raise UserError(
+            f"{other[0].folder} has one label an image, and other runs have several: write a "
+            "report for each kind"
+        )
+    comparing.check_same_data([comparing.read(run) for run in runs])
+    results = [run.result for run in runs]
+    groups, counts = tables.group_seeds(results), results[0]["counts"]
+    names = list(map(make_printable, runs[0].classes))
+    page = template("labels.html.j2").render(
+        data=tables.data_name(results[0]),
+        part=tables.PARTS[results[0]["evaluated_on"]],
+        labels=len(counts),
+        images=results[0]["split_sizes"]["overall"]["images"],
+        tail=draw_tail(names, counts),
+        header=(*tables.HEADER, "mAP", *tables.SPLITS[1:]),
+        rows=tabulate_splits(results, tables.SPLITS),
+        averages_header=("method", *AVERAGES),
+        averages=_tabulate_averages(groups),
+        origins=dict.fromkeys(ORIGINS.get(r["thresholds_from"], "unknown") for r in results),
+        sweeps=[_tabulate_sweep(group) for group in groups if len(group.results[0]["sweep"]) > 1],
+        groups=[group.label for group in groups],
+        classes=_tabulate_classes(names, groups, counts),
+        several_seeds=len(groups) < len(results),
+        unequal=tables.list_differences(results),
+        runs=[(str(run.folder), run.public_config, run.made_with) for run in runs],
+        style=source("style.css"),
+    )
+    with replace_atomically(out) as path:
+        path.write_text(page, encoding="utf-8")
+    return out
+
+
+def _tabulate_averages(groups: Sequence[tables.SeedGroup]) -> list[Cells]:
+    """Make the rows of precision, recall and F1, each a mean over the labels."""
+    figures = [
+        [tables.spread([result["macro"][name] for result in group.results]) for name in AVERAGES]
+        for group in groups
+    ]
+    marks = mark_best(figures)
+    return [
+        [(group.label, False), *show_best(row, best)]
+        for group, row, best in zip(groups, figures, marks, strict=True)
+    ]
+
+
+def _tabulate_sweep(group: tables.SeedGroup) -> dict[str, Any]:
+    """Make a table of the average precision at each alpha, a column each."""
+    alphas = list(group.results[0]["sweep"])
+
+    def find(alpha: str, split: str) -> Spread:
+        return tables.spread([result["sweep"][alpha][split] for result in group.results])
+
+    rows = [
+        ["mAP" if split == "overall" else split]
+        + [
+            tables.format_figure((found[0], None) if (found := find(a, split)) else None)
+            for a in alphas
+        ]
+        for split in tables.SPLITS
+    ]
+    return {"label": group.label, "alphas": alphas, "rows": rows}
+
+
+def _tabulate_classes(
+    names: Sequence[str], groups: Sequence[tables.SeedGroup], counts: Sequence[int]
+) -> list[list[str]]:
+    """Make a row for each label, the most frequent first: its average precision by each method."""
+    splits = ClassCounts(tuple(counts)).splits
+    split_of = {c: name for name, members in splits.items() for c in members}
+    rows = []
+    for c in sorted(range(len(names)), key=lambda c: -counts[c]):
+        figures = [_average(group.results, c) for group in groups]
+        rows.append([names[c], split_of[c], f"{counts[c]:,}", *map(tables.format_figure, figures)])
+    return rows
+
+
+def _average(results: Sequence[Mapping[str, Any]], label: int) -> Spread:
+    found = tables.spread([result["per_class"][label] for result in results])
+    return found and (found[0], None)

@@ -1,0 +1,61 @@
+"""Steps at the size of LVIS: the largest batch that fits is measured."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import lvis_step
+from benchmarks.lvis_photographs import make_photographs
+from longtail.core.config import MachineConfig
+from longtail.core.errors import UserError
+from longtail.detection.config import DetectionMachineConfig
+from longtail.training.launch import launch
+
+MACHINE = DetectionMachineConfig(device="cpu", workers=0)
+
+
+def test_photographs_have_the_classes_of_lvis(tmp_path):
+    data = make_photographs(tmp_path, 3, scale=0.1)
+    assert len(data) == 3 and len(data.categories.ids) == 1203 and not data.dropped
+    image, target = data[0]
+    assert image.shape[1:] in {(48, 64), (43, 64), (64, 48), (64, 64)}
+    assert len(target["labels"]) > 1
+
+
+def test_steps_are_measured_into_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(lvis_step, "WARM_UP", 1)
+    machine = MachineConfig(device="cpu", workers=0)
+    (found,) = lvis_step.bench_lvis_step(tmp_path / "results", tmp_path / "runs", (), machine)
+    assert (found["batch"], found["classes"], found["gigabytes"]) == (2, 1203, None)
+    assert min(found["seconds"], found["fed_seconds"]) > 0
+    assert found["hours"]["24"] == pytest.approx(24 * 100_170 / 2 * found["fed_seconds"] / 3600)
+    assert "| 1,203 | 2 | - |" in lvis_step.write_table(tmp_path / "results").read_text()
+
+
+def test_a_batch_that_does_not_fit_is_halved(tmp_path, monkeypatch):
+    (setting,) = lvis_step.list_settings((), cuda=False)
+    setting = replace(setting, photographs=2)
+    data = make_photographs(tmp_path, 2, scale=setting.scale)
+    fabric = launch(MACHINE.to_machine())
+    monkeypatch.setattr(lvis_step, "_time_steps", lambda config, *_: fit(config, most=1))
+    found = lvis_step.measure_step(setting, data, fabric, MACHINE)
+    assert (found.batch, found.too_large, found.gigabytes) == (1, (2,), 3.0)
+    monkeypatch.setattr(lvis_step, "_time_steps", lambda config, *_: fit(config, most=0))
+    with pytest.raises(UserError, match="tiny: not even one image fits the device"):
+        lvis_step.measure_step(setting, data, fabric, MACHINE)
+
+
+def fit(config, most):
+    if config.train.batch_size > most:
+        raise torch.OutOfMemoryError
+    return 0.5, 0.6, 3.0
+
+
+def test_networks_are_chosen_by_name():
+    assert [s.name for s in lvis_step.list_settings((), cuda=True)] == ["r101", "x101"]
+    (one,) = lvis_step.list_settings(["x1"], cuda=True)
+    assert one.config.backbone == "resnext101_64x4d.tv_in1k"
+    assert (one.config.train.batch_size, one.config.model.image_size) == (16, 800)
+    with pytest.raises(UserError, match="unknown network 'r50'"):
+        lvis_step.list_settings(["r50"], cuda=True)

@@ -1,0 +1,200 @@
+"""Several labels an image, in every kind of data, and the part that is held out of it."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import longtail as lt
+from longtail.core.errors import UserError
+from longtail.data.label_sets import describe_sets, split_cells
+from longtail.data.stratification import choose_held_out
+
+COCO = Path("../shared/data/coco-small")
+SETS = {"a.png": "cat|dog", "b.png": "cat", "c.png": "", "d.png": "dog|bird", "e.png": "bird"}
+HOT = {"a.png": "110", "b.png": "100", "c.png": "000", "d.png": "011", "e.png": "001"}
+"""The same with a digit for each of cat, dog and bird."""
+
+
+@pytest.fixture
+def images(tmp_path) -> Path:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number, name in enumerate(SETS):
+        pixels = np.full((8, 8, 3), 40 * number, np.uint8)
+        pixels[number, number] = 255
+        Image.fromarray(pixels).save(folder / name)
+    return folder
+
+
+def write_table(path: Path, header: str, separator: str = "|") -> Path:
+    rows = [f'{name},"{labels.replace("|", separator)}"' for name, labels in SETS.items()]
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def check(data: lt.Data, names: tuple[str, ...] = tuple(SETS)) -> None:
+    order = [("cat", "dog", "bird").index(name) for name in data.classes]
+    wanted = [[HOT[name][place] == "1" for place in order] for name in names]
+    assert data.multi_label and data.train.labels.dtype == torch.bool
+    assert data.train.labels.tolist() == wanted
+    assert data.counts.images == (2, 2, 2) and data.counts.total == len(names)
+
+
+@pytest.mark.parametrize("separator", ["|", ";", ",", ", "])
+def test_a_column_of_labels_is_split(images, tmp_path, separator, caplog):
+    table = write_table(tmp_path / "labels.csv", "path,labels", separator)
+    with caplog.at_level(logging.INFO):
+        check(lt.load(images, labels=table))
+    assert "5 images with 0 to 2 labels each: multi-label" in caplog.text
+
+
+def test_a_column_of_one_label_is_split_where_a_label_stands_alone_and_beside_others(
+    images, tmp_path
+):
+    check(lt.load(write_table(tmp_path / "x.csv", "path,label"), root=images))
+    commas = write_table(tmp_path / "y.csv", "path,label", ",").read_text().replace('""', "none")
+    (tmp_path / "y.csv").write_text(commas)
+    assert not lt.load(tmp_path / "y.csv", root=images).multi_label  # names may hold commas
+
+
+@pytest.mark.parametrize(
+    ("cells", "split"),
+    [
+        (["a;b", "c"], None),  # no label occurs in two cells, so they are names
+        (["a;b", "b;c"], None),  # none stands alone
+        (["a;b", "b"], [("a", "b"), ("b",)]),
+        (["a;a", "a"], None),  # not several
+        ([["x", "y"], "x"], [("x", "y"), ("x",)]),
+        (["a", "b"], None),
+    ],
+)
+def test_cells_are_split_only_where_there_is_evidence(cells, split):
+    assert split_cells(cells) == split
+
+
+def test_a_list_has_labels_between_commas(images, tmp_path):
+    labelled = {name: labels for name, labels in SETS.items() if labels}
+    lines = [f"{name} {labels.replace('|', ',')}" for name, labels in labelled.items()]
+    (tmp_path / "train.txt").write_text("\n".join(lines))
+    check(lt.load(list=tmp_path / "train.txt", root=images), tuple(labelled))
+    (tmp_path / "names.txt").write_text("a.png\ttench, Tinca\nb.png\ttench, Tinca\nc.png\tcat\n")
+    named = lt.load(list=tmp_path / "names.txt", root=images)
+    assert named.classes == ("cat", "tench, Tinca") and not named.multi_label
+
+
+def test_annotations_of_boxes_become_labels_of_photographs(images, tmp_path):
+    numbers = {"cat": 7, "dog": 3, "bird": 9}
+    names = list(SETS)
+    boxes = [
+        {"id": 0, "image_id": names.index(name), "category_id": numbers[label], "iscrowd": crowd}
+        for name, labels in SETS.items()
+        for label in filter(None, labels.split("|"))
+        for crowd in (0, 1)
+    ]
+    content = {
+        "images": [{"id": names.index(name), "file_name": name} for name in reversed(names)],
+        "annotations": boxes,
+        "categories": [{"id": number, "name": name} for name, number in numbers.items()],
+    }
+    path = tmp_path / "instances_train.json"
+    path.write_text(json.dumps(content))
+    data = lt.load(images, labels=path)
+    assert data.classes == ("dog", "cat", "bird") and data.test is None
+    check(data)
+    (tmp_path / "instances_val.json").write_text(json.dumps(content))
+    assert len(lt.load(path).test) == 5
+    path.write_text(json.dumps({"images": []}))
+    with pytest.raises(UserError, match="is not in COCO's format"):
+        lt.load(path)
+
+
+def test_multi_hot_arrays(tmp_path):
+    x = np.random.RandomState(0).rand(5, 4)
+    y = np.array([[int(digit) for digit in HOT[name]] for name in SETS])
+    data = lt.load((x, y))
+    assert data.classes == ("0", "1", "2") and data.train.labels.int().tolist() == y.tolist()
+    np.savez(tmp_path / "x.npz", x=x, y=y.astype(bool), classes=np.array(["cat", "dog", "bird"]))
+    check(lt.load(tmp_path / "x.npz"))
+    with pytest.raises(UserError, match=r"shape \(5, 3\): labels are \(N,\), or 0 and 1"):
+        lt.load((x, 2 * y))
+    with pytest.raises(UserError, match="3 columns, and there are 2 classes"):
+        np.savez(tmp_path / "y.npz", x=x, y=y, classes=np.array(["cat", "dog"]))
+        lt.load(tmp_path / "y.npz")
+
+
+def test_rows_of_zeros_and_ones_and_tuples_of_names_in_memory():
+    x = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+    hot = [[0, 1], [1, 0], [1, 1], [0, 0]]
+    items = [(row, torch.tensor(labels)) for row, labels in zip(x, hot, strict=True)]
+    for given in ((x, hot), items):
+        data = lt.load(given)
+        assert data.classes == ("0", "1") and data.train.labels.int().tolist() == hot
+    named = lt.load((x, [("b", "a"), ("a",), (), ("b",)]))
+    assert named.classes == ("a", "b")
+    assert named.train.labels.int().tolist() == [[1, 1], [1, 0], [0, 0], [0, 1]]
+
+
+def test_rows_of_exactly_one_label_each_are_single():
+    x = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+    one_hot, lists = np.eye(2)[[0, 1, 1, 0]], [["b"], ["a"], ["a"], ["b"]]
+    assert lt.load((x, one_hot)).train.labels.tolist() == [0, 1, 1, 0]
+    assert lt.load((x, lists)).train.labels.tolist() == [1, 0, 0, 1]
+
+
+def test_small_classes_go_and_their_images_stay():
+    y = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 1]])
+    data = lt.load((np.random.RandomState(0).rand(4, 3), y), min_count=2)
+    assert data.classes == ("0", "2") and len(data.train) == 4
+    with pytest.raises(UserError, match="class '1' has no training image"):
+        lt.load((np.random.RandomState(0).rand(4, 3), y * [1, 0, 1]))
+
+
+def test_what_several_labels_cannot_do_is_refused(images, tmp_path):
+    table = write_table(tmp_path / "labels.csv", "path,labels")
+    with pytest.raises(UserError, match="ratio 2 cuts images of one label each"):
+        lt.load(f"{images}:2", labels=table)
+    with pytest.raises(UserError, match="labels a folder of images, and 'nowhere' is none"):
+        lt.load("nowhere", labels=table)
+    with pytest.raises(UserError, match=r"must be a .csv, .tsv or .json file"):
+        lt.load(images, labels=images / "a.png")
+
+
+def test_the_hash_depends_on_every_label(images, tmp_path):
+    table = write_table(tmp_path / "labels.csv", "path,labels")
+    before = lt.load(images, labels=table).subset_sha256
+    table.write_text(table.read_text().replace("dog|bird", "cat|dog|bird"))
+    assert lt.load(images, labels=table).subset_sha256 != before
+
+
+def test_each_label_is_held_out_in_proportion_and_keeps_an_image():
+    random = np.random.RandomState(0)
+    labels = torch.from_numpy(random.rand(300, 12) < np.linspace(0.4, 0.01, 12))
+    labels[:3], labels[:3, 11] = False, True
+    held = choose_held_out(labels, 0.2)
+    counts, chosen = labels.sum(0), labels[held].sum(0)
+    assert abs(int(held.sum()) - 60) <= 6
+    assert ((chosen - 0.2 * counts).abs() <= 1 + 0.04 * counts).all()
+    assert (chosen < counts).all()
+    assert torch.equal(held, choose_held_out(labels, 0.2))
+    single = torch.eye(4, dtype=torch.bool)
+    assert not choose_held_out(single, 0.5).any()  # each is the last image of its label
+    assert int(choose_held_out(torch.zeros(10, 3, dtype=torch.bool), 0.3).sum()) == 3
+
+
+def test_labels_are_described():
+    assert describe_sets(torch.eye(3).bool()) == "3 images with 1 label each: multi-label"
+
+
+@pytest.mark.skipif(not COCO.is_dir(), reason="coco-small is not in ../shared/data")
+def test_the_labels_of_coco_photographs():
+    from longtail.core.config import DataConfig
+    from longtail.data.formats import coco_labels
+
+    source = coco_labels.open_source(COCO / "instances_train.json", config=DataConfig())
+    assert [len(part) for part in source.parts.values()] == [500, 176]
+    assert len(source.classes) == 80 and int(source.counts().max()) == 249
