@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import longtail as lt
-from longtail.cli.predict import _print_csv, _print_json, _print_text
+from longtail.cli.prediction_lines import format_csv, format_json, format_text
 from longtail.core.errors import UserError
 from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.evaluation.trust import Trust
@@ -121,26 +121,20 @@ def test_older_descriptions_have_no_trust(served):
 PREDICTION = Prediction("cat", 0.6, (("cat", 0.6), ("dog", 0.4)))
 
 
-def test_answers_are_printed_in_three_formats(capsys):
+def test_answers_are_written_in_three_formats():
     full = Prediction("cat", 0.6, PREDICTION.top, ("cat", "cow"), True, True)
     silent = Prediction("cat", 0.6, PREDICTION.top, ("cat", "cow"), False, False)
-    _print_text("a.jpg", PREDICTION)
-    _print_text("a.jpg", full)
-    _print_text("a.jpg", silent)
-    assert capsys.readouterr().out.splitlines() == [
-        "a.jpg  cat 0.600  dog 0.400",
-        "a.jpg  (unlike every class)  {cat, cow}  cat 0.600  dog 0.400",
-        "a.jpg  {cat, cow}  no answer",
+    assert [format_text("a.jpg", each) for each in (PREDICTION, full, silent)] == [
+        "a.jpg  cat 0.600  dog 0.400\n",
+        "a.jpg  (unlike every class)  {cat, cow}  cat 0.600  dog 0.400\n",
+        "a.jpg  {cat, cow}  no answer\n",
     ]
-    _print_json("a.jpg", PREDICTION)
-    _print_json("a.jpg", silent)
-    plain, answered = map(json.loads, capsys.readouterr().out.splitlines())
+    plain, answered = (json.loads(format_json("a.jpg", each)) for each in (PREDICTION, silent))
     assert set(plain) == {"image", "class", "top"}
     assert answered["class"] is None and answered["set"] == ["cat", "cow"]
     assert answered["unknown"] is False
-    _print_csv("a.jpg", full)
-    _print_csv("a.jpg", silent)
-    assert list(csv.reader(capsys.readouterr().out.splitlines())) == [
+    lines = format_csv("a.jpg", full) + format_csv("a.jpg", silent)
+    assert list(csv.reader(lines.splitlines())) == [
         ["a.jpg", "1", "cat", "0.6", "1", "1"],
         ["a.jpg", "2", "dog", "0.4", "0", "1"],
         ["a.jpg", "0", "", "", "1", "0"],
