@@ -1,9 +1,9 @@
 """Compactness of Grad-CAM maps: does TDE make them more compact, as Figure 5 of the paper claims?
 
 The benchmark trains the methods of that figure with the recipes of cifar-lt, or reuses its finished
-runs, and measures the compactness over the whole test set. Decouple-LWS uses the features of the
-baseline and scales the weights of each class. Its maps are therefore scaled maps of the baseline,
-so both must have the same compactness.
+runs, and measures the compactness over the whole test set. Decouple-LWS uses the features of a
+baseline with a bias and scales the weights of each class. Its maps are therefore scaled maps of
+that baseline, so both must have the same compactness.
 """
 
 import json

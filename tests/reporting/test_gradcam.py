@@ -224,7 +224,8 @@ def test_the_bench_trains_measures_and_keeps(tmp_path, capsys):
     recipes = tmp_path / "recipes/cifar-lt/digits-lt-20/conv4"
     recipes.mkdir(parents=True)
     for method in ("baseline", "decouple-lws", "focal", "deconfound-tde"):
-        (recipes / f"{method}.yaml").write_text(RECIPE.format(method=method))
+        bias = "options:\n  bias: true\n" if method == "baseline" else ""
+        (recipes / f"{method}.yaml").write_text(RECIPE.format(method=method) + bias)
     folders = {name: tmp_path / name for name in ("recipes", "results", "runs")}
     bench = ClassifierBench.open("cifar-lt", **folders)
     cells = compactness.cells(bench, ["digits"], 1)

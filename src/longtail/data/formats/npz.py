@@ -46,7 +46,8 @@ def open_source(path: Path, *, config: DataConfig) -> Source:
                 f"{path} has ({', '.join(stored)}) and lacks {x if x not in stored else y}: "
                 "x_train y_train [x_val y_val] x_test y_test, or x y, are expected"
             )
-        if stored[y].ndim not in (1, 2) or len(stored[x]) != len(stored[y]) or not len(stored[y]):
+        rows = stored[x].shape[:1]
+        if stored[y].ndim not in (1, 2) or rows != stored[y].shape[:1] or rows in ((), (0,)):
             raise UserError(
                 f"{path}: {x} has shape {stored[x].shape} and {y} {stored[y].shape}: "
                 "one label for each row is expected, and at least one row"
