@@ -284,6 +284,8 @@ class TorchNetwork:
         cuda = device != "cpu" and torch.cuda.is_available()
         self.device = torch.device("cuda" if cuda else "cpu")
         self.model = model.to(self.device)
+        # a convolution is up to a half faster on weights laid out so
+        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._folded = self.model.fold().to(self.device)
 
     @torch.no_grad()
