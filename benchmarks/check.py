@@ -14,17 +14,19 @@ from typing import Any
 
 import yaml
 
-from benchmarks.bench import ClassifierBench
+from benchmarks.pages import make_page
 from longtail.core.errors import UserError
 from longtail.evaluation.tables import SPLITS
 
 KNOWN = "known-faults.yaml"
-MOST_KNOWN = 132
+MOST_KNOWN = 130
 """Known faults at most; lower it as they go, and never raise it."""
 FIGURE = re.compile(r"(?<![\w.:^])\d\d\.\d(?![\w.]*\d)")
 """An accuracy, or any other number from 10.0 to 99.9 with one decimal."""
 SOURCE = re.compile(r"(?:results/|<!-- )([\w./+-]*\w)")
 """A page, folder or file of results that a page names, or whose table it holds."""
+CURVES = ".metrics.jsonl"
+"""End of the name of a file with the losses of a training, beside its result."""
 CODE = re.compile(r"```.*?```", re.DOTALL)
 
 Faults = dict[str, str]
@@ -61,7 +63,7 @@ def check_evidence(root: Path, recipes: Path, results: Path) -> int:
 
 def read_known(path: Path) -> Faults:
     """Read the list of known faults, file to reason; empty if there is no such list."""
-    known = dict(yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+    known = dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
     if len(known) > MOST_KNOWN:
         raise UserError(
             f"{path} lists {len(known)} faults, and {MOST_KNOWN} are allowed: correct what is new"
@@ -70,14 +72,17 @@ def read_known(path: Path) -> Faults:
 
 
 def find_commits_missing(results: Path) -> Faults:
-    """Find result files that no commit, or one with uncommitted changes, has made."""
+    """Find result files without a commit, with uncommitted changes, or with an unknown commit."""
     faults = {}
+    whole = _ask_git(results, "rev-parse", "--is-shallow-repository") == "false"
     for path in _list_files(results):
         for commit in _read_commits(path):
             if commit is None:
                 faults[_name(path, results)] = "names no commit"
             elif commit.endswith("-dirty"):
                 faults[_name(path, results)] = f"was made with uncommitted changes, {commit}"
+            elif whole and _read_version(commit, results) is None:
+                faults[_name(path, results)] = f"names {commit}, which is not in the repository"
     return faults
 
 
@@ -87,73 +92,81 @@ def find_mixed_versions(results: Path) -> Faults:
     for page in sorted(results.glob("*.md")):
         files = _list_files(page.with_suffix(""))
         commits = {commit for path in files for commit in _read_commits(path)}
-        if len({_read_version(commit, results) for commit in commits}) > 1:
+        versions = {commit and (_read_version(commit, results) or commit) for commit in commits}
+        if len(versions) > 1:
             names = ", ".join(sorted(map(str, commits)))
             faults[_name(page, results)] = f"mixes results of several versions: {names}"
     return faults
 
 
 def find_stale_pages(recipes: Path, results: Path) -> Faults:
-    """Find pages of recipes that differ from what their result files give."""
+    """Find pages of results that differ from what their result files give."""
     faults = {}
     for page in sorted(results.glob("*.md")):
-        if (recipes / page.stem).is_dir() and _is_of_classifiers(recipes / page.stem):
-            bench = ClassifierBench.open(page.stem, recipes=recipes, results=results, runs=Path())
-            if bench.page() != page.read_text():
-                again = f"python -m benchmarks {page.stem}"
-                faults[f"{_name(page, results)} text"] = f"is not what {again} writes"
+        again = f"python -m benchmarks {page.stem}"
+        made = make_page(page.stem, recipes, results)
+        if made is None:
+            faults[f"{_name(page, results)} text"] = "is a page that no benchmark writes"
+        elif made != page.read_text(encoding="utf-8"):
+            faults[f"{_name(page, results)} text"] = f"is not what {again} writes"
     return faults
 
 
 def find_figures_without_file(root: Path, recipes: Path, results: Path) -> Faults:
     """Find figures in the README and the docs that none of the results that a page names gives.
 
-    The recipes give the figures of the paper.
+    The recipes give the figures of the paper. A page that names no results gives no figures.
     """
     faults = {}
-    paper = {f for path in recipes.rglob("*.yaml") for f in FIGURE.findall(path.read_text())}
+    paper = {
+        f
+        for path in recipes.rglob("*.yaml")
+        for f in FIGURE.findall(path.read_text(encoding="utf-8"))
+    }
     for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
-        text = CODE.sub("", page.read_text())
+        text = CODE.sub("", page.read_text(encoding="utf-8"))
         sources = [results / name for name in SOURCE.findall(text)]
         given = {figure for source in sources for figure in _read_figures(source)}
         for figure in dict.fromkeys(FIGURE.findall(text)):
-            if sources and figure not in given | paper:
+            if figure not in given | paper:
                 name = f"{page.relative_to(root)} {figure}"
                 faults[name] = "is a figure that none of the results gives that the page names"
     return faults
 
 
 def _list_files(folder: Path) -> list[Path]:
-    return [p for p in sorted(folder.rglob("*")) if p.suffix in (".json", ".jsonl")]
+    """List the result files under `folder`; the curves beside a result share its commit."""
+    found = [p for p in sorted(folder.rglob("*")) if p.suffix in (".json", ".jsonl")]
+    return [p for p in found if not (p.name.endswith(CURVES) and _find_result(p).exists())]
+
+
+def _find_result(curves: Path) -> Path:
+    return curves.with_name(curves.name.replace(CURVES, ".json"))
 
 
 @cache
 def _read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
     """Read a JSON file as one line, and a file of JSON lines line by line."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     return tuple(map(json.loads, text.splitlines() if path.suffix == ".jsonl" else [text]))
 
 
 def _read_commits(path: Path) -> set[str | None]:
-    """Return the commits of the results in a file; a curve of the loss has none of its own."""
-    return {line.get("git") for line in _read_lines(path) if "loss" not in line}
+    """Return the commits of the results in a file."""
+    return {line.get("git") for line in _read_lines(path)}
 
 
 @cache
-def _read_version(commit: str | None, results: Path) -> str | None:
-    """Return the hash of the package at `commit`; the commit itself if git does not know it."""
-    if commit is None:
-        return None
-    clean = commit.removesuffix("-dirty")
-    command = ["git", "-C", str(results.resolve()), "rev-parse", f"{clean}:src/longtail"]
+def _read_version(commit: str, results: Path) -> str | None:
+    """Return the hash of the package at `commit`; None if git does not know it."""
+    return _ask_git(results, "rev-parse", f"{commit.removesuffix('-dirty')}:src/longtail")
+
+
+def _ask_git(folder: Path, *words: str) -> str | None:
+    """Return what git says in `folder`; None if it fails."""
+    command = ["git", "-C", str(folder.resolve()), *words]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    return asked.stdout.strip() if asked.returncode == 0 else commit
-
-
-def _is_of_classifiers(folder: Path) -> bool:
-    """Return whether the recipes of a folder train classifiers, whose options are flat."""
-    first = next(iter(sorted(folder.rglob("*.yaml"))), None)
-    return first is not None and "backbone" in yaml.safe_load(first.read_text())
+    return asked.stdout.strip() if asked.returncode == 0 else None
 
 
 @cache
@@ -168,7 +181,7 @@ def _read_figures(source: Path) -> frozenset[str]:
         return frozenset(f for path in _list_files(folder) for f in _read_figures(path))
     lines = tuple(line for path in _list_files(folder) for line in _read_lines(path))
     single = {f"{line[name]:.1f}" for line in lines for name in SPLITS if line.get(name)}
-    return frozenset(FIGURE.findall(page.read_text())) | single
+    return frozenset(FIGURE.findall(page.read_text(encoding="utf-8"))) | single
 
 
 def _walk(value: Any) -> Iterator[float]:

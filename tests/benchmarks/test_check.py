@@ -1,17 +1,27 @@
 """`python -m benchmarks check` refuses what a sceptical reader would."""
 
 import json
+import subprocess
 
 import pytest
 
-from benchmarks import check
+from benchmarks import check, pages
 from longtail.core.errors import UserError
 
 RECIPE = "# Toy; paper: 51.5\ndata: digits-lt:20\nmethod: baseline\nbackbone: conv4\n"
 
 
+PAGE = "# toy\n\n| a | 40.1 ± 0.1 |\n"
+
+
+def write_toy(results):
+    page = results / "toy.md"
+    page.write_text(PAGE)
+    return page
+
+
 @pytest.fixture
-def evidence(tmp_path):
+def evidence(tmp_path, monkeypatch):
     """A repository whose evidence is sound: one table, a page that quotes it, no list of faults."""
     results, docs = tmp_path / "results", tmp_path / "docs"
     for folder in (results / "toy", docs, tmp_path / "recipes"):
@@ -19,19 +29,21 @@ def evidence(tmp_path):
     for seed, overall in enumerate((40.04, 40.23)):
         path = results / f"toy/a-s{seed}.json"
         path.write_text(json.dumps({"git": "abcdef0", "overall": overall, "per_class": [99.9]}))
-    (results / "toy.md").write_text("# toy\n\n| a | 40.1 ± 0.1 |\n")
+    monkeypatch.setattr(pages, "WRITERS", {"toy": write_toy})
+    write_toy(results)
     (tmp_path / "recipes/toy.yaml").write_text(RECIPE)
     (tmp_path / "README.md").write_text(
         "40.1, and 40.2 with one seed ([table](results/toy.md)); the paper has 51.5.\n"
         "```\nprints 77.7\n```\n"
     )
-    (docs / "other.md").write_text("Without results that it names, 12.3 is not a claim.\n")
+    (docs / "other.md").write_text("It names no results and no figures, but version 12.3.4.\n")
     return tmp_path
 
 
 def run(folder) -> int:
     check._read_figures.cache_clear()
     check._read_lines.cache_clear()
+    check._read_version.cache_clear()
     return check.check_evidence(folder, folder / "recipes", folder / "results")
 
 
@@ -71,6 +83,41 @@ def test_a_figure_that_no_file_gives_is_refused(figure, evidence):
         run(evidence)
 
 
+def test_a_figure_on_a_page_that_names_no_results_is_refused(evidence):
+    (evidence / "docs/other.md").write_text("Ours is 40.1.\n")
+    with pytest.raises(UserError, match=r"docs/other.md 40.1: is a figure that none"):
+        run(evidence)
+
+
+def test_a_commit_must_be_in_the_repository(evidence):
+    def git(*words):
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        done = subprocess.run(
+            ["git", "-C", evidence, *name, *words], capture_output=True, check=True
+        )
+        return done.stdout.decode().strip()
+
+    (evidence / "src/longtail").mkdir(parents=True)
+    (evidence / "src/longtail/a.py").write_text("")
+    git("init", "-q")
+    git("add", "src")
+    git("commit", "-q", "-m", "Begin")
+    with pytest.raises(UserError, match="a-s0.json: names abcdef0, which is not in the rep"):
+        run(evidence)
+    for path in evidence.glob("results/toy/*.json"):
+        change(path, git=git("rev-parse", "--short", "HEAD"))
+    assert run(evidence) == 0
+
+
+def test_curves_share_the_commit_of_the_result_beside_them(evidence):
+    curves = evidence / "results/toy/a-s0.metrics.jsonl"
+    curves.write_text('{"epoch": 0, "loss": 2.5}\n')
+    assert run(evidence) == 0
+    curves.rename(curves.with_name("b-s0.metrics.jsonl"))
+    with pytest.raises(UserError, match=r"b-s0.metrics.jsonl: names no commit"):
+        run(evidence)
+
+
 def test_the_list_of_known_faults_only_shrinks(evidence, monkeypatch):
     known = evidence / "results" / check.KNOWN
     change(evidence / "results/toy/a-s1.json", git="abcdef0-dirty")
@@ -84,9 +131,27 @@ def test_the_list_of_known_faults_only_shrinks(evidence, monkeypatch):
         run(evidence)
 
 
-def test_pages_of_recipes_are_what_their_files_give(evidence):
-    folder = evidence / "recipes/toy"
-    folder.mkdir()
-    (folder / "baseline.yaml").write_text(RECIPE)
+def test_a_page_is_what_its_benchmark_writes(evidence):
+    (evidence / "results/toy.md").write_text(PAGE.replace("40.1", "44.1"))
     with pytest.raises(UserError, match=r"toy.md text: is not what python -m benchmarks toy"):
         run(evidence)
+    write_toy(evidence / "results")
+    (evidence / "results/own.md").write_text("# own\n")
+    with pytest.raises(UserError, match=r"own.md text: is a page that no benchmark writes"):
+        run(evidence)
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [("toy", RECIPE), ("shapes-lvis", "data: shapes-lvis\nmethod: baseline\n")],
+)
+def test_pages_of_recipes_are_what_their_files_give(name, recipe, evidence):
+    folder, page = evidence / "recipes" / name, evidence / f"results/{name}.md"
+    folder.mkdir()
+    (folder / "baseline.yaml").write_text(recipe)
+    page.write_text(PAGE)
+    with pytest.raises(UserError, match=f"{name}.md text: is not what .* {name} writes"):
+        run(evidence)
+    page.write_text(pages.make_page(name, evidence / "recipes", evidence / "results"))
+    check._read_lines.cache_clear()
+    assert check.find_stale_pages(evidence / "recipes", evidence / "results") == {}
