@@ -1,5 +1,6 @@
 """Tables of classifiers beside the figures of the paper, made from result files."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,11 @@ def body(bench: "ClassifierBench") -> str:
 
 
 def describe_subsets(bench: "ClassifierBench") -> str:
-    """Return a table of the spread over subsets of the images; empty for a single subset."""
+    """Return a table of the spread over subsets of the images; empty for a single subset.
+
+    Beside it is the spread over the seeds of one subset, if a benchmark of that name without
+    `-subsets` has results.
+    """
     rows: dict[tuple[str, ...], list[ClassifierRecipe]] = {}
     for recipe in bench.recipes:
         config = recipe.config
@@ -46,11 +51,21 @@ def describe_subsets(bench: "ClassifierBench") -> str:
         means = [sum(each) / len(each) for each in found if each]
         paper = recipes[0].paper
         given = "" if paper is None else f"{paper:.1f}"
-        lines.append([*row, str(len(means)), format_spread(means), given])
+        seeds = _read_seeds(bench, recipes[0])
+        spreads = [str(len(means)), format_spread(means), str(len(seeds)), format_spread(seeds)]
+        lines.append([*row, *spreads, given])
     if not lines:
         return ""
-    header = ["data", "backbone", "method", "subsets", "overall", "paper"]
-    return f"Mean and deviation over subsets:\n\n{tables.markdown(header, lines)}\n"
+    header = ["data", "backbone", "method", "subsets", "over subsets", "seeds", "over seeds"]
+    table = tables.markdown([*header, "paper"], lines)
+    return f"Overall accuracy, mean and deviation over subsets and over seeds:\n\n{table}\n"
+
+
+def _read_seeds(bench: "ClassifierBench", recipe: "ClassifierRecipe") -> list[float]:
+    """Read the overall accuracies of the seeds of the first subset."""
+    folder = bench.results.with_name(bench.name.removesuffix("-subsets")) / recipe.cell
+    found = sorted(folder.glob(f"{recipe.config.method}-s[0-9]*.json"))
+    return [json.loads(path.read_text(encoding="utf-8"))["overall"] for path in found]
 
 
 def in_paper_order(recipe: "ClassifierRecipe") -> tuple[Any, ...]:

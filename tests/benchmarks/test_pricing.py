@@ -1,6 +1,7 @@
 """Tables are priced before they run, and split into shards and short commands."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,16 +101,22 @@ def test_the_command_takes_both(bench, tmp_path, capsys, monkeypatch):
     assert "--shard 2/2: takes PART/PARTS with PART from 0" in capsys.readouterr().err
 
 
-def test_the_page_shows_the_spread_over_subsets(bench, monkeypatch):
+def test_the_page_shows_the_spread_over_subsets_beside_that_over_seeds(bench, monkeypatch):
     values = {"deconfound+subset-1": [40.0, 42.0], "deconfound+subset-2": [43.0]}
     monkeypatch.setattr(
         ClassifierBench,
         "read_results",
         lambda self, recipe: [{"overall": v} for v in values.get(recipe.name, [])],
     )
-    table = paper_tables.describe_subsets(bench)
-    assert "| digits-lt:20 | conv4 | deconfound | 2 | 42.0 ± 1.4 |" in table
-    assert "deconfound-tde | 0 |" in table
+    one_subset = bench.results.parent / "first/digits-lt-20/conv4"
+    one_subset.mkdir(parents=True)
+    for seed, overall in enumerate((39.0, 40.0, 41.0)):
+        text = json.dumps({"overall": overall})
+        (one_subset / f"deconfound-s{seed}.json").write_text(text)
+    several = replace(bench, name="first-subsets", results=bench.results.parent / "first-subsets")
+    table = paper_tables.describe_subsets(several)
+    assert "| digits-lt:20 | conv4 | deconfound | 2 | 42.0 ± 1.4 | 3 | 40.0 ± 1.0 |" in table
+    assert "deconfound-tde | 0 | - | 0 | - |" in table
 
 
 def test_every_cifar_table_has_a_price(monkeypatch):
