@@ -8,9 +8,10 @@ from longtail.nn.heads import CosineHead
 
 
 def ldam_drw(
-    *, margin: float = 0.5, scale: float = 30.0, beta: float = 0.9999, defer: float = 0.8
+    *, margin: float = 0.5, scale: float = 30.0, beta: float = 0.9999, defer: float = 0.6
 ) -> Method:
     """Margins as n^(-1/4) on cosines; re-weighting after `defer` of training (Cao et al. 2019)."""
+    # as in that paper, re-weighting starts with the first fall of the default learning rate
     require(least=0, margin=margin)
     require(above=0, scale=scale)
     require(least=0, below=1, beta=beta)

@@ -28,10 +28,13 @@ from longtail.nn.linear_heads import TrainedBiasHead
 from longtail.nn.losses import Outputs, State
 from longtail.nn.ops import at_least_float32, product, sum_over_ranks
 
-DEPARTURES = (
-    "The modulated attention over the last feature map is missing.",
+NO_ATTENTION = (
+    "The modulated attention over the last feature map is missing: a head takes the pooled "
+    "features of any network."
+)
+SHARED_RATE = (
     "The centroids are trained at the learning rate of the classifier; the authors' code has one "
-    "of their own.",
+    "of their own."
 )
 
 
@@ -50,23 +53,23 @@ def oltr(
     second = Stage(
         samplers=("class",), prepare=_fill_memory, step=step, share=share, takes_soft=False
     )
-    return _build_method(second, tau, reach)
+    return _build_method(second, tau, reach, (NO_ATTENTION, SHARED_RATE))
 
 
 def decouple_oltr(*, tau: float = 16.0, reach: float = 10.0, share: float = 1.0) -> Method:
     """Second stage of OLTR on frozen features (Liu et al. 2019; Kang et al. 2020)."""
     second = Stage(samplers=("class",), trains=_all_but_memory, prepare=_fill_memory, share=share)
-    return _build_method(second, tau, reach)
+    return _build_method(second, tau, reach, (NO_ATTENTION,))
 
 
-def _build_method(second: Stage, tau: float, reach: float) -> Method:
+def _build_method(second: Stage, tau: float, reach: float, departures: tuple[str, ...]) -> Method:
     require(above=0, tau=tau, reach=reach, share=second.share)
     return Method(
         head=partial(MemoryHead, tau=tau, reach=reach),
         stages=(Stage(trains=backbone_and_linear), second),
         first="baseline",
         first_options={"bias": True},
-        departures=DEPARTURES,
+        departures=departures,
         paper=Paper("Liu et al.", 2019, "1904.05160"),
         reading=CausalReading(rebalances=True, effect="NDE"),
     )

@@ -10,7 +10,14 @@ def focal(*, gamma: float = 2.0) -> Method:
     """Focal loss, which gives easy images less weight (Lin et al. 2017)."""
     require(least=0, gamma=gamma)
     loss = partial(losses.focal, gamma=gamma)
-    return Method(stages=(Stage(loss),), paper=Paper("Lin et al.", 2017, "1708.02002"))
+    return Method(
+        stages=(Stage(loss),),
+        departures=(
+            "The probabilities are those of a softmax over the classes; the original detector has "
+            "a sigmoid for each, as `class-balanced` with beta 0 has.",
+        ),
+        paper=Paper("Lin et al.", 2017, "1708.02002"),
+    )
 
 
 def class_balanced(*, beta: float = 0.9999, gamma: float = 1.0, softmax: bool = False) -> Method:
@@ -18,8 +25,15 @@ def class_balanced(*, beta: float = 0.9999, gamma: float = 1.0, softmax: bool = 
     require(least=0, below=1, beta=beta)
     require(least=0, gamma=gamma)
     loss = partial(losses.class_balanced, beta=beta, gamma=gamma, softmax=softmax)
-    paper = Paper("Cui et al.", 2019, "1901.05555")
-    return Method(stages=(Stage(loss),), paper=paper, weighs_counts=True)
+    return Method(
+        stages=(Stage(loss),),
+        departures=(
+            "The offset -log(C - 1) of the sigmoid's logits is fixed; the authors' code trains a "
+            "bias that starts there.",
+        ),
+        paper=Paper("Cui et al.", 2019, "1901.05555"),
+        weighs_counts=True,
+    )
 
 
 def eql(*, threshold: float = 0.3, ignore: float = 0.9) -> Method:
