@@ -203,7 +203,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         """Select the missing recipes and seeds of a shard, as many as `minutes` suffice for.
 
         The processes of all shards share one device, and each gets its part of the minutes. At
-        least one recipe is selected.
+        least one recipe is selected, and no more if no result gives their price.
         """
         part = pricing.select_shard(select_recipes(self.recipes, seeds, only), shard)
         missing = {(recipe.path, seed) for recipe, seed in self.missing(seeds, only)}
@@ -212,10 +212,8 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
             return wanted
         most = 60 * minutes / pricing.parse_shard(shard)[1]
         facts = self._list_trained(wanted), self._find_known(wanted)
-        prices = [
-            pricing.estimate_seconds(wanted[: n + 1], *facts) or 0.0 for n in range(len(wanted))
-        ]
-        last = max(1, sum(price <= most for price in prices))
+        prices = [pricing.estimate_seconds(wanted[: n + 1], *facts) for n in range(len(wanted))]
+        last = max(1, sum(price is not None and price <= most for price in prices))
         return wanted[:last]
 
 

@@ -92,6 +92,12 @@ def test_minutes_limit_a_command_and_at_least_one_recipe_is_run(bench):
     assert len(shared) == 1 and len(bench.select_work(None, ("baseline.yaml",), "0/2", 1.2)) == 1
 
 
+def test_minutes_select_one_recipe_while_no_result_gives_a_price(bench, tmp_path):
+    (tmp_path / "results/other/a-s0.json").unlink()
+    assert bench.expected_seconds(bench.missing(None)) is None
+    assert len(bench.select_work(None, (), "0/1", 60.0)) == 1
+
+
 def test_the_command_takes_both(bench, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["toy", "--dry-run", "--minutes", "0.6", "--only", "baseline.yaml"])
