@@ -202,8 +202,9 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
     ) -> list[tuple[ClassifierRecipe, int]]:
         """Select the missing recipes and seeds of a shard, as many as `minutes` suffice for.
 
-        The processes of all shards share one device, and each gets its part of the minutes. At
-        least one recipe is selected, and no more if no result gives their price.
+        The processes of all shards share one device, and each gets its part of the minutes. What
+        shares a training with a selected recipe costs nothing and is selected, too. At least one
+        recipe is selected, and no more if no result gives their price.
         """
         part = pricing.select_shard(select_recipes(self.recipes, seeds, only), shard)
         missing = {(recipe.path, seed) for recipe, seed in self.missing(seeds, only)}
@@ -212,9 +213,12 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
             return wanted
         most = 60 * minutes / pricing.parse_shard(shard)[1]
         facts = self._list_trained(wanted), self._find_known(wanted)
-        prices = [pricing.estimate_seconds(wanted[: n + 1], *facts) for n in range(len(wanted))]
-        last = max(1, sum(price is not None and price <= most for price in prices))
-        return wanted[:last]
+        chosen: list[tuple[ClassifierRecipe, int]] = []
+        for pair in wanted:
+            price = pricing.estimate_seconds([*chosen, pair], *facts)
+            if not chosen or (price is not None and price <= most):
+                chosen.append(pair)
+        return chosen
 
 
 def _check_same_recipe(job: Job) -> None:

@@ -43,6 +43,7 @@ def check_evidence(root: Path, recipes: Path, results: Path) -> int:
     found = {
         **find_commits_missing(results),
         **find_mixed_versions(results),
+        **find_split_trainings(results),
         **find_stale_pages(recipes, results),
         **find_figures_without_file(root, recipes, results),
     }
@@ -96,6 +97,22 @@ def find_mixed_versions(results: Path) -> Faults:
         if len(versions) > 1:
             names = ", ".join(sorted(map(str, commits)))
             faults[_name(page, results)] = f"mixes results of several versions: {names}"
+    return faults
+
+
+def find_split_trainings(results: Path) -> Faults:
+    """Find result files of one recipe and seed that come from two trainings, not from one."""
+    faults = {}
+    for folder in sorted(path for path in results.iterdir() if path.is_dir()):
+        first: dict[str, tuple[str, Path]] = {}
+        for path in _list_files(folder):
+            for line in _read_lines(path):
+                recipe, training = line.get("recipe_id"), line.get("training_id")
+                if recipe and training:
+                    other, place = first.setdefault(recipe, (training, path))
+                    if other != training:
+                        fault = f"has the recipe of {_name(place, results)} and not its training"
+                        faults[_name(path, results)] = fault
     return faults
 
 

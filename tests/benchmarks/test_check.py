@@ -109,6 +109,18 @@ def test_a_commit_must_be_in_the_repository(evidence):
     assert run(evidence) == 0
 
 
+def test_rows_of_one_recipe_come_from_one_training(evidence):
+    first, second = sorted(evidence.glob("results/toy/*.json"))
+    change(first, recipe_id="r", training_id="t")
+    change(second, recipe_id="r", training_id="t")
+    assert run(evidence) == 0
+    change(second, training_id="u")
+    with pytest.raises(UserError, match="a-s1.json: has the recipe of results/toy/a-s0.json and"):
+        run(evidence)
+    change(second, recipe_id="s")
+    assert run(evidence) == 0
+
+
 def test_curves_share_the_commit_of_the_result_beside_them(evidence):
     curves = evidence / "results/toy/a-s0.metrics.jsonl"
     curves.write_text('{"epoch": 0, "loss": 2.5}\n')
