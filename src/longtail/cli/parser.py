@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import longtail
 from longtail.cli.adapt import Adapt
-from longtail.cli.audit import Audit
+from longtail.cli.audit import AuditCommand
 from longtail.cli.demo import Demo
 from longtail.cli.detect import DetectEval, DetectReport, DetectSweep, DetectTrain
 from longtail.cli.detect_predict import DetectPredict
@@ -45,7 +45,7 @@ from longtail.training.recipes import read_recipe
 
 COMMANDS: dict[str, type] = {
     "demo": Demo,
-    "audit": Audit,
+    "audit": AuditCommand,
     "train": Train,
     "eval": Eval,
     "sweep": Sweep,
