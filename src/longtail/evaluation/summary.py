@@ -77,7 +77,7 @@ def certainty_table(metrics: Metrics) -> SummaryTable:
 
 
 def describe_answers(metrics: Metrics) -> str:
-    """Say how accurate the answers of `predict` are; empty if they are those of the tables."""
+    """Describe how accurate the answers of `predict` are; empty if they are those of the tables."""
     answers = metrics.certainty.answers
     if answers is None or not answers.changed:
         return ""
