@@ -91,8 +91,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    """A browser that the tests of a module share."""
+@pytest.fixture(scope="session")
+def shared_browser(tmp_path_factory):
+    """A browser that all tests of a process share."""
     with browser(tmp_path_factory.mktemp("profile")) as opened:
         yield opened
+
+
+@pytest.fixture
+def chromium(shared_browser):
+    """The browser, as wide and light as it was at its start."""
+    shared_browser.call("Emulation.clearDeviceMetricsOverride")
+    shared_browser.call("Emulation.setEmulatedMedia", media="", features=[])
+    return shared_browser

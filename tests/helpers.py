@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -160,6 +161,18 @@ def _as_rank(rank: int, store: Path, work: Callable[..., Result], *args: Any) ->
         return result
     finally:
         distributed.destroy_process_group()
+
+
+def run_forked(work: Callable[[], object]) -> int:
+    """Do `work` in a child process; return its exit status, which is negative for a signal."""
+    with warnings.catch_warnings(action="ignore"):  # of other threads, which the child never uses
+        child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 HOLD = """

@@ -14,6 +14,7 @@ from PIL import Image
 from helpers import HANGS
 from longtail.cli import failures
 from longtail.cli import parser as cli
+from longtail.core.console import Console
 
 LONGTAIL = [sys.executable, "-m", "longtail"]
 SMALL = [
@@ -31,30 +32,6 @@ def photographs(folder: Path, *names: str) -> Path:
                 pixels = np.random.RandomState(seed).randint(0, 256, (16, 16, 3), np.uint8)
                 Image.fromarray(pixels).save(folder / part / name / f"{number}.png")
     return folder
-
-
-TRAIN_AND_EVALUATE = """
-import sys
-from longtail.cli import parser as cli
-
-assert sys.getfilesystemencoding() != "utf-8"  # else the locale is not the plain one
-cli.main(["train", "photos", *sys.argv[1:], "-o", "x"])
-cli.main(["eval", "x"])
-"""
-
-
-def test_a_class_with_an_accent_in_the_c_locale(tmp_path):
-    photographs(tmp_path / "photos", "é", "b")
-    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN_AND_EVALUATE, *SMALL],
-        env=os.environ | plain,
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=HANGS,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "é" in (tmp_path / "x" / "per_class.csv").read_text(encoding="utf-8")
 
 
 def test_names_do_not_steer_the_terminal(tmp_path, capfd, monkeypatch):
@@ -87,7 +64,7 @@ def test_a_deleted_working_directory(tmp_path):
 def test_a_full_output():
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [*LONGTAIL, "methods"], stdout=full, stderr=subprocess.PIPE, timeout=HANGS
+            [*LONGTAIL, "--help"], stdout=full, stderr=subprocess.PIPE, timeout=HANGS
         )
     assert done.returncode == 2
     assert done.stderr.decode() == (
@@ -113,21 +90,14 @@ def test_what_the_machine_refuses_is_explained(error, reason):
     assert found is None if reason is None else reason in found
 
 
-def test_sigterm_saves_a_checkpoint(tmp_path):
-    words = ["train", "digits-lt", "--method", "cosine", "--epochs", "500", "--save-seconds", "1e9"]
-    command = [*LONGTAIL, *words, "--device", "cpu", "-o", "x"]
-    surroundings = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as training:
-        assert training.stdout is not None
-        for line in training.stdout:
-            if b"/500" in line:
-                training.send_signal(signal.SIGTERM)
-                break
-        said = training.communicate(timeout=HANGS)[1].decode()
-    assert training.returncode == 143, said
-    assert "continue with: longtail train --resume --out x" in said
+def test_sigterm_saves_a_checkpoint(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Console, "step", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    photographs(tmp_path / "photos", "a", "b")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", "photos", *SMALL, "--epochs", "3", "--save-seconds", "1e9", "-o", "x"])
+    assert stop.value.code == 143
+    assert "continue with: longtail train --resume --out x" in capsys.readouterr().err
     metrics = (tmp_path / "x" / "metrics.jsonl").read_text(encoding="utf-8")
     saved = torch.load(tmp_path / "x" / "last.pt", weights_only=True)
-    assert saved["epoch"] == len(metrics.splitlines()) < 500
+    assert saved["epoch"] == len(metrics.splitlines()) == 1

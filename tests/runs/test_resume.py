@@ -4,8 +4,6 @@ import io
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
 
@@ -13,9 +11,10 @@ import pytest
 import torch
 
 import longtail as lt
-from helpers import HANGS, files_in, second_process, tiny_config, tiny_data
+from helpers import HANGS, files_in, run_forked, second_process, tiny_config, tiny_data
 from interrupted import Kill, KillAfter, kill_at, same_tensors, without_clock
 from longtail.cli import parser as cli
+from longtail.core.console import Console
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.methods.base import Method, Stage, head_only
@@ -69,27 +68,17 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
     assert f"with --out {tmp_path}/several/cosine/s5" in capsys.readouterr().err
 
 
-KILLED = """
-import os, signal, sys
-from longtail.cli import parser as cli
-from longtail.core.console import Console
-
-def step(console, done, steps, images):
-    if console._epoch == 3 and done == steps // 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Console.step = step
-cli.main(sys.argv[1:])
-"""
-
-
-def test_killed_and_resumed_equals_uninterrupted(tmp_path, capsys):
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch, capsys):
     """Another process dies in the middle of its fourth epoch, as out of memory or of power."""
     out = ["--out", str(tmp_path / "killed")]
-    command = [sys.executable, "-c", KILLED, *TRAIN, *out]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=HANGS)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+
+    def step(console, done, steps, images):
+        if console._epoch == 3 and done == steps // 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(Console, "step", step)
+    assert run_forked(lambda: cli.main([*TRAIN, *out])) == -signal.SIGKILL
+    monkeypatch.undo()
     whole, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
     assert not killed.finished and killed.load_checkpoint()["epoch"] == 3
     with pytest.raises(SystemExit):
