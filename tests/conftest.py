@@ -40,6 +40,14 @@ def one_commit():
     provenance.version = functools.cache(provenance.version)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk():
+    """What tests write need not survive a power cut, and a run brings eighty files to disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def cuda_only_where_asked(request, monkeypatch):
     """Tests compute on the CPU, on a machine with a GPU too, unless they skip without CUDA."""
