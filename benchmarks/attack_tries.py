@@ -28,7 +28,7 @@ from longtail.core.files import replace_atomically
 
 Outcome = Literal["ok", "refused", "unnamed", "silent", "traceback", "crash", "hang"]
 """How a try ends: the input is read; an error names it, or does not; a wrong answer comes without a
-word; an exception that is not a `UserError`; the process dies; it takes too long."""
+warning; an exception that is not a `UserError`; the process dies; it takes too long."""
 FAILURES: tuple[Outcome, ...] = ("unnamed", "silent", "traceback", "crash", "hang")
 SLOWEST = 10.0
 """Seconds of computing after which a try hangs."""
@@ -173,7 +173,7 @@ class _Worker:
         return bool(content)
 
     def is_late(self) -> bool:
-        """Return whether the try of now takes too long."""
+        """Return whether the current try takes too long."""
         if time.monotonic() - self.heard > BLOCKED * SLOWEST:
             return True
         return _read_computing_time(self.process) - self.computed > SLOWEST

@@ -40,6 +40,14 @@ def one_commit():
     provenance.version = functools.cache(provenance.version)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk():
+    """What tests write need not survive a power cut, and a run brings eighty files to disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def cuda_only_where_asked(request, monkeypatch):
     """Tests compute on the CPU, on a machine with a GPU too, unless they skip without CUDA."""
@@ -91,8 +99,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    """A browser that the tests of a module share."""
+@pytest.fixture(scope="session")
+def shared_browser(tmp_path_factory):
+    """A browser that all tests of a process share."""
     with browser(tmp_path_factory.mktemp("profile")) as opened:
         yield opened
+
+
+@pytest.fixture
+def chromium(shared_browser):
+    """The browser, as wide and light as it was at its start."""
+    shared_browser.call("Emulation.clearDeviceMetricsOverride")
+    shared_browser.call("Emulation.setEmulatedMedia", media="", features=[])
+    return shared_browser

@@ -6,9 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from multiprocessing import get_context
@@ -43,18 +45,25 @@ def tiny_data(*, images: bool = True, seed: int = 0, counts: tuple[int, ...] = (
         inputs = 0.6 * patterns[labels] + 0.4 * noise
         return Split((255 * inputs).byte() if images else inputs, labels)
 
-    train = split(counts)
+    made = join_parts(split(counts), None, split((5,) * len(counts)), len(counts), name="tiny")
+    return replace(made, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)) if images else made
+
+
+def join_parts(
+    train: Split, val: Split | None, test: Split | None, classes: int, name: str = "made"
+) -> Data:
+    """Embeddings of the classes a, b, c and so on."""
     return Data(
-        name="tiny",
+        name=name,
         ratio=None,
-        classes=tuple("abcdefgh"[: len(counts)]),
+        classes=tuple("abcdefgh"[:classes]),
         train=train,
-        val=None,
-        test=split((5,) * len(counts)),
-        counts=count(train.labels, len(counts)),
+        val=val,
+        test=test,
+        counts=count(train.labels, classes),
         subset_sha256=digest(train),
-        mean=(0.5, 0.5, 0.5) if images else (),
-        std=(0.25, 0.25, 0.25) if images else (),
+        mean=(),
+        std=(),
     )
 
 
@@ -121,20 +130,20 @@ def on_two_ranks(work: Callable[..., Result], *args: Any, store: Path) -> Result
         args: can be pickled.
         store: a file that does not exist yet, at which the ranks meet.
     """
-    other = second_rank().submit(_as_rank, 1, store, work, *args)
+    other = second_process().submit(_as_rank, 1, store, work, *args)
     try:
         result = _as_rank(0, store, work, *args)
         other.result(HANGS)
     except BaseException:
-        second_rank().shutdown(wait=False, cancel_futures=True)
-        second_rank.cache_clear()
+        second_process().shutdown(wait=False, cancel_futures=True)
+        second_process.cache_clear()
         raise
     return result
 
 
 @cache
-def second_rank() -> ProcessPoolExecutor:
-    """A process that is the second rank of test after test: importing torch takes seconds."""
+def second_process() -> ProcessPoolExecutor:
+    """Another process, which test after test shares: importing torch takes seconds."""
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
@@ -152,6 +161,18 @@ def _as_rank(rank: int, store: Path, work: Callable[..., Result], *args: Any) ->
         return result
     finally:
         distributed.destroy_process_group()
+
+
+def run_forked(work: Callable[[], object]) -> int:
+    """Do `work` in a child process; return its exit status, which is negative for a signal."""
+    with warnings.catch_warnings(action="ignore"):  # of other threads, which the child never uses
+        child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 HOLD = """

@@ -1,5 +1,8 @@
 """Trainings that end early, and runs compared whatever the clock said."""
 
+from collections.abc import Iterable
+
+import pytest
 import torch
 
 from longtail.runs.folder import Run
@@ -33,3 +36,25 @@ class KillAfter:
     def epoch(self, record):
         if record["epoch"] + 1 == self.epoch_to_die:
             raise Kill
+
+
+def kill_at(
+    call: int,
+    operations: Iterable[tuple[object, str]],
+    patch: pytest.MonkeyPatch,
+    kill: type[BaseException] = Kill,
+) -> None:
+    """Raise `kill` before the `call`-th of the file operations (owner, name), and ever after."""
+    left = [call]
+
+    def dying(plain):
+        def act(*args, **more):
+            left[0] -= 1
+            if left[0] < 0:
+                raise kill
+            return plain(*args, **more)
+
+        return act
+
+    for owner, name in operations:
+        patch.setattr(owner, name, dying(getattr(owner, name)))

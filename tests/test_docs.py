@@ -21,6 +21,7 @@ from longtail.runs import own_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BESIDE = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*/*.md")]
 
 
 def blocks(page: Path) -> str:
@@ -80,7 +81,7 @@ def check_links(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=lambda p: p.name)
 def test_links_are_real(page):
     check_links(page)
 

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,19 @@ def test_a_room_imports_only_itself_and_rooms_above(path):
     room = path.relative_to(SOURCE).parts[0]
     for other in imported_rooms(path):
         assert ROOMS.index(other) <= ROOMS.index(room), f"{room} imports {other}, a room below it"
+
+
+def test_names_of_modules_in_a_room_and_of_classes_are_unique():
+    names = [(path.relative_to(SOURCE).parts[0], path.name) for path in modules()]
+    assert repeated([name for name in names if name[1] != "__init__.py"]) == set()
+    trees = [ast.parse(path.read_text()) for path in modules()]
+    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    # those of Lightning and transformers; and a change of that file would draw shapes-lvis anew
+    assert repeated(classes) == {"TailCallback", "Split"}
+
+
+def repeated(names: list) -> set:
+    return {name for name, count in Counter(names).items() if count > 1}
 
 
 def test_help_does_not_import_torch():

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from helpers import join_parts
 from longtail.core.config import Config
-from longtail.data.base import Data, Split, count, digest
+from longtail.data.base import Split
 from longtail.evaluation.trust import describe_trust
 from longtail.methods.base import Model, compute_centroids
 from longtail.nn.backbones import Identity
@@ -38,18 +39,8 @@ def trusted_model(
         solver.step()
         solver.zero_grad()
     head.eval().requires_grad_(False)
-    data = Data(
-        name="gauss",
-        ratio=None,
-        classes=NAMES[:classes],
-        train=Split(x, y),
-        val=None,
-        test=Split(x, y),
-        counts=count(y, classes),
-        subset_sha256=digest(Split(x, y)),
-        mean=(),
-        std=(),
-    )
+    parts = join_parts(Split(x, y), None, Split(x, y), classes, name="gauss")
+    data = replace(parts, classes=NAMES[:classes])
     own = HELD_OUT.labels < classes
     held, labels = HELD_OUT.features[own].float(), HELD_OUT.labels[own]
     centroids = compute_centroids(x, y, classes) if means else None

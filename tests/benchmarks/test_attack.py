@@ -1,5 +1,6 @@
 """A small part of the attack: no reader may fail, and the harness must see every failure."""
 
+import math
 import os
 import time
 from collections import Counter
@@ -17,8 +18,10 @@ from benchmarks import (
     attack_ranks,
     attack_readers,
     attack_runs,
+    attack_tries,
 )
 from benchmarks.attack_tries import Attack, Attempt, run_attack
+from helpers import HANGS
 from longtail.core.errors import UserError
 
 TRIES = 24
@@ -84,8 +87,8 @@ def end(how: str) -> int:
         raise KeyError("x")
     if how == "crash":
         os._exit(1)
-    if how == "hang":
-        time.sleep(60)
+    while how == "hang":  # the limit counts seconds of computing, which a busy machine cannot add
+        pass
     raise UserError("the file x is damaged")
 
 
@@ -104,10 +107,18 @@ def begin(folder: Path) -> Callable[[Random], Attempt]:
 
 def test_the_harness_sees_every_failure(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.attack_tries.SLOWEST", 0.5)
-    monkeypatch.setattr("benchmarks.attack_tries.BLOCKED", 4)
+    monkeypatch.setattr("benchmarks.attack_tries.BLOCKED", HANGS)
     tally = run_attack(Attack("harness", begin), range(7), tmp_path, processes=1)
     assert tally.outcomes == Counter(WAYS) and tally.failed == 5
     assert [failure["seed"] for failure in tally.failures] == [1, 2, 3, 4, 5]
+
+
+def test_a_try_that_only_waits_hangs_too():
+    now = time.monotonic()
+    for waited, late in ((attack_tries.BLOCKED * attack_tries.SLOWEST, True), (0.0, False)):
+        worker = attack_tries._Worker(os.getpid(), -1, range(1), heard=now - waited)
+        worker.computed = math.inf
+        assert worker.is_late() == late
 
 
 def test_the_table_counts_all_tries(templates, tmp_path, monkeypatch):

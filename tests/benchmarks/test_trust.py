@@ -5,8 +5,8 @@ import torch
 
 from benchmarks import new_classes, trust, trust_figures, trust_page
 from benchmarks.command import main as bench_command
-from helpers import tiny_config
-from longtail.data.base import ClassCounts, Data, Split, count, digest
+from helpers import join_parts, tiny_config
+from longtail.data.base import ClassCounts, Data, Split
 from simulated import simulate
 
 COUNTS = (60, 40, 25, 15, 10, 6)
@@ -15,18 +15,7 @@ COUNTS = (60, 40, 25, 15, 10, 6)
 def data(val: bool = False) -> Data:
     parts = [simulate(list(COUNTS)), simulate([30] * 6, seed=1), simulate([6] * 6, seed=2)]
     train, test, held = (Split(p.features.float(), p.labels) for p in parts)
-    return Data(
-        name="gauss",
-        ratio=None,
-        classes=tuple("abcdef"),
-        train=train,
-        val=held if val else None,
-        test=test,
-        counts=count(train.labels, 6),
-        subset_sha256=digest(train),
-        mean=(),
-        std=(),
-    )
+    return join_parts(train, held if val else None, test, 6, name="gauss")
 
 
 def test_draws_have_the_wanted_tails():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from interrupted import kill_at
 from longtail.core import files, manifest
 from longtail.core.manifest import (
     NAME,
@@ -27,22 +28,8 @@ def write(path: Path, content: bytes, keep: Path | None = None) -> None:
         temporary.write_bytes(content)
 
 
-def kill_at(call: int, monkeypatch) -> None:
-    """Raise before the `call`-th file operation that changes something on disk."""
-    left = [call]
-
-    def dying(plain):
-        def act(*args, **more):
-            left[0] -= 1
-            if left[0] < 0:
-                raise Kill
-            return plain(*args, **more)
-
-        return act
-
-    for owner, name in ((os, "replace"), (os, "fsync"), (Path, "write_bytes")):
-        monkeypatch.setattr(owner, name, dying(getattr(owner, name)))
-    monkeypatch.setattr(Path, "write_text", dying(Path.write_text))
+OPERATIONS = ((os, "replace"), (os, "fsync"), (Path, "write_bytes"), (Path, "write_text"))
+"""What changes something on disk."""
 
 
 def test_a_file_is_verified(tmp_path):
@@ -87,7 +74,7 @@ def test_a_kill_at_any_step_is_no_damage(recorded, kept, tmp_path, monkeypatch):
         else:
             path.write_bytes(b"old")
         with monkeypatch.context() as patch, suppress(Kill):
-            kill_at(call, patch)
+            kill_at(call, OPERATIONS, patch, Kill)
             write(path, b"new", keep)
             done = True
         found = [verify(each).read_bytes() for each in (path, keep) if each and each.exists()]

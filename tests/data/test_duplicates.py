@@ -13,7 +13,7 @@ from longtail.core.config import DataConfig
 from longtail.data import duplicates
 from longtail.data.decoding.images import try_decode
 from longtail.data.decoding.thumbnails import inspect_image
-from longtail.data.duplicates import Row, find_exact, find_near
+from longtail.data.duplicates import RowPlace, find_exact, find_near
 from longtail.data.formats import folder, npz
 from longtail.data.sources import Source
 
@@ -36,7 +36,9 @@ def test_equal_files_are_grouped_within_and_across_parts(tmp_path: Path) -> None
     for copy in ("train/a/1.png", "train/b/1.png", "test/b/1.png"):
         (tmp_path / copy).write_bytes(copied)
     groups = find_exact(_open(tmp_path).parts)
-    assert groups == [(Row("train", 0), Row("train", 1), Row("train", 3), Row("test", 2))]
+    assert groups == [
+        (RowPlace("train", 0), RowPlace("train", 1), RowPlace("train", 3), RowPlace("test", 2))
+    ]
 
 
 def test_equal_size_and_equal_end_do_not_make_a_duplicate(tmp_path: Path) -> None:
@@ -45,7 +47,7 @@ def test_equal_size_and_equal_end_do_not_make_a_duplicate(tmp_path: Path) -> Non
         image[-1, :5] = min(number, 1) * 200  # a bitmap ends with its first line
         _write(tmp_path / "a" / f"{number}.bmp", Image.fromarray(image))
     _write(tmp_path / "b" / "0.bmp", Image.fromarray(image[:64]))
-    assert find_exact(_open(tmp_path).parts) == [(Row("train", 1), Row("train", 2))]
+    assert find_exact(_open(tmp_path).parts) == [(RowPlace("train", 1), RowPlace("train", 2))]
 
 
 def test_empty_files_are_not_duplicates(tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_equal_rows_of_arrays_are_grouped(tmp_path: Path, shape: tuple[int, ...]
     x[4] = x[1]
     np.savez(tmp_path / "x.npz", x=x, y=np.arange(6) % 2)
     assert find_exact(npz.open_source(tmp_path / "x.npz", config=DataConfig()).parts) == [
-        (Row("train", 1), Row("train", 4))
+        (RowPlace("train", 1), RowPlace("train", 4))
     ]
 
 
@@ -71,7 +73,7 @@ def test_parts_that_were_cut_name_their_own_places(tmp_path: Path) -> None:
     part = npz.open_source(tmp_path / "x.npz", config=DataConfig()).train.take(
         torch.tensor([2, 3, 5])
     )
-    assert find_exact({"train": part}) == [(Row("train", 1), Row("train", 2))]
+    assert find_exact({"train": part}) == [(RowPlace("train", 1), RowPlace("train", 2))]
 
 
 def _save(image: Image.Image, quality: int = 90) -> bytes:

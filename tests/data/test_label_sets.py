@@ -14,7 +14,7 @@ from longtail.core.errors import UserError
 from longtail.data.label_sets import describe_sets, split_cells
 from longtail.data.stratification import choose_held_out
 
-COCO = Path("../shared/data/coco-small")
+COCO = Path(__file__).parents[3] / "shared" / "data" / "coco-small"
 SETS = {"a.png": "cat|dog", "b.png": "cat", "c.png": "", "d.png": "dog|bird", "e.png": "bird"}
 HOT = {"a.png": "110", "b.png": "100", "c.png": "000", "d.png": "011", "e.png": "001"}
 """The same with a digit for each of cat, dog and bird."""

@@ -297,7 +297,7 @@ def test_a_drifting_stream_against_fitting_anew():
         stream.partial_fit(*seen[-1], classes=range(6))
         if step in (9, 19):  # each of these reads all that was seen 10 times, and twice for alpha
             X, y = (np.concatenate(part) for part in zip(*seen, strict=True))
-            anew = quick(epochs=10, batch_size=32).fit(X, y)
+            anew = quick(epochs=10, batch_size=64).fit(X, y)
             scores = [balanced_accuracy_score(truth, m.predict(test)) for m in (stream, anew)]
             gaps.append(scores[1] - scores[0])
     assert scores[0] > 0.7 and max(gaps) < 0.1, gaps

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageEnhance
 
 import longtail as lt
-from browser import CHROMIUM, browser
+from browser import CHROMIUM, Browser
 from helpers import smooth_photo
 from longtail.cli.audit import fit_encoding
 from longtail.cli.parser import main
@@ -391,19 +391,17 @@ def test_real_photographs_have_the_known_copies() -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_the_page_is_whole_at_every_width(photos: Folder, tmp_path: Path) -> None:
+def test_the_page_is_whole_at_every_width(
+    photos: Folder, tmp_path: Path, chromium: Browser
+) -> None:
     for plant, _ in PLANTED:
         plant(photos)
     photos.add(f"train/{'long' * 30}/0.png")
     page = lt.audit(photos.root).write(tmp_path / "audit.html")
-    with browser(tmp_path / "profile") as chromium:
-        for width in (390, 1300, 1920):
-            chromium.call(
-                *("Emulation.setDeviceMetricsOverride",),
-                **{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
-            )
-            chromium.open(page)
-            assert chromium.run("document.documentElement.scrollWidth <= innerWidth")
-            assert chromium.run("[...document.images].every(image => image.naturalWidth > 0)")
+    for width in (390, 1300, 1920):
+        chromium.show_at(width)
+        chromium.open(page)
+        assert chromium.run("document.documentElement.scrollWidth <= innerWidth")
+        assert chromium.run("[...document.images].every(image => image.naturalWidth > 0)")
         assert chromium.complaints() == []
         assert all(url.startswith(("data:", "file:")) for url in chromium.requests())

@@ -255,7 +255,6 @@ class TestInBrowser:
         page.write_text(wide)
         chromium.open(page)
         assert chromium.run("$('classes').offsetWidth <= $('classes').parentNode.clientWidth")
-        chromium.call("Emulation.clearDeviceMetricsOverride")
 
     def test_keys_links_and_the_own_alpha(self, chromium, tmp_path, runs):
         page = lt.report(runs, tmp_path / "r.html")
@@ -690,4 +689,3 @@ def test_nothing_of_a_thousand_classes_is_cut_off(large, chromium, width):
     ticks = "[...$('rank').querySelectorAll('.tick')].map((tick) => tick.textContent)"
     ranks = list(map(int, chromium.run(ticks)))
     assert ranks[0] == 1 and all(rank % 100 == 0 for rank in ranks[1:]) and ranks[-1] == 1000
-    chromium.call("Emulation.clearDeviceMetricsOverride")

@@ -3,29 +3,16 @@
 import os
 import shlex
 import signal
-import subprocess
-import sys
 
 import pytest
 
-from helpers import HANGS, tiny_config, tiny_data
+from helpers import tiny_config, tiny_data
 from interrupted import same_tensors, without_clock
 from longtail.cli import parser as cli
+from longtail.core.console import Console
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 
-PRESSED = """
-import os, signal, sys
-from longtail.cli import parser as cli
-from longtail.core.console import Console
-
-def step(console, done, steps, images):
-    if console._epoch == 2 and done == 2:
-        os.kill(os.getpid(), signal.SIGINT)
-
-Console.step = step
-cli.main(sys.argv[1:])
-"""
 TRAIN = [
     *("train", "digits-lt", "--epochs", "5", "--batch-size", "32", "--augment", "crop"),
     *("--pad", "1", "--warmup", "1", "--save-seconds", "1e9", "--device", "cpu"),
@@ -40,19 +27,28 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-def press_during(*words: str) -> str:
-    """What a training writes to stderr that gets SIGINT in the middle of its third epoch."""
-    command, environment = [sys.executable, "-c", PRESSED, *words], {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=HANGS
-    )
-    assert done.returncode == 130, done.stderr
-    assert "finishing epoch 3, then saving; press Ctrl-C again to stop at once" in done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr.partition("longtail: interrupted; continue with: longtail ")[2].strip()
+@pytest.fixture
+def press_during(monkeypatch, caplog, capsys):
+    """A command that gets SIGINT in the middle of its third epoch; it returns what continues it."""
+
+    def step(console, done, steps, images):
+        if console._epoch == 2 and done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def run(*words: str) -> str:
+        with monkeypatch.context() as patch, pytest.raises(SystemExit) as stop:
+            patch.setattr(Console, "step", step)
+            cli.main(words)
+        assert stop.value.code == 130
+        said = capsys.readouterr().err
+        finishes = "finishing epoch 3, then saving; press Ctrl-C again to stop at once"
+        assert finishes in caplog.text and "Traceback" not in said
+        return said.partition("longtail: interrupted; continue with: longtail ")[2].strip()
+
+    return run
 
 
-def test_one_run_goes_on_with_the_command_of_the_message(tmp_path):
+def test_one_run_goes_on_with_the_command_of_the_message(press_during, tmp_path):
     whole, stopped = Run(tmp_path / "whole"), Run(tmp_path / "a folder")
     one = ["--method", "deconfound-tde", "--ema", "0.9"]
     line = press_during(*TRAIN, *one, "--out", str(stopped.folder))
@@ -64,7 +60,7 @@ def test_one_run_goes_on_with_the_command_of_the_message(tmp_path):
     assert without_clock(whole) == without_clock(stopped)
 
 
-def test_several_runs_go_on_with_the_users_own_command(tmp_path):
+def test_several_runs_go_on_with_the_users_own_command(press_during, tmp_path):
     out, two = tmp_path / "two runs", ["--method", "cosine,baseline"]
     line = press_during(*TRAIN, *two, "--out", str(out), "--overwrite")
     assert shlex.split(line) == [*TRAIN, *two, "--out", str(out), "--resume"]

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import longtail as lt
-from helpers import tiny_config
+from helpers import join_parts, tiny_config
 from longtail.cli.parser import main
 from longtail.core.errors import UserError
-from longtail.data.base import Data, Split, count, digest
+from longtail.data.base import Data, Split
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from simulated import simulate
@@ -20,18 +20,7 @@ COUNTS = (60, 40, 25, 15, 10, 6)
 def make_data() -> Data:
     parts = [simulate(list(COUNTS)), simulate([6] * 6, seed=2), simulate([20] * 6, seed=1)]
     train, held, test = (Split(part.features.float(), part.labels) for part in parts)
-    return Data(
-        name="gauss",
-        ratio=None,
-        classes=tuple("abcdef"),
-        train=train,
-        val=held,
-        test=test,
-        counts=count(train.labels, 6),
-        subset_sha256=digest(train),
-        mean=(),
-        std=(),
-    )
+    return join_parts(train, held, test, 6, name="gauss")
 
 
 def fit(data: Data, out, method: str = "baseline", **options) -> Run:

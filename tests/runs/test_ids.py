@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 
 import pytest
 
@@ -40,9 +41,9 @@ def test_a_result_has_the_hash_of_its_weights(runs):
         assert run.result["weights_sha256"] == hashlib.sha256(content).hexdigest()
 
 
-def test_a_result_of_an_older_version_has_a_recipe_and_no_training(runs):
-    run, path = runs[0], runs[0].folder / "result.json"
-    new = run.result
+def test_a_result_of_an_older_version_has_a_recipe_and_no_training(runs, tmp_path):
+    run = lt.Run(shutil.copytree(runs[0].folder, tmp_path / "old"))
+    path, new = run.folder / "result.json", run.result
     old = {**new, "training_id": new["recipe_id"]}
     del old["recipe_id"], old["weights_sha256"]
     path.write_text(json.dumps(old))

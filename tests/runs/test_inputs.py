@@ -1,6 +1,8 @@
 """Data of every kind trains to the same result; data in memory is trained and evaluated."""
 
 import json
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +144,14 @@ def test_plantdoc_gives_the_same_result_in_every_kind(tmp_path: Path) -> None:
         table = pq.read_table(root / f"{part}.parquet")
         info = json.loads(table.schema.metadata[b"huggingface"])
         names = info["info"]["features"]["label"]["names"]
-        rows = table.to_pylist()
-        images[part] = sorted(
-            (names[row["label"]], row["image"]["path"], row["image"]["bytes"]) for row in rows
+        rows = sorted(
+            (names[row["label"]], row["image"]["path"], row["image"]["bytes"])
+            for row in table.to_pylist()
         )
-    assert [len(images[part]) for part in PARTS] == [1055, 135, 776]
+        # a few of each class: decoding all of them takes long
+        classes = groupby(rows, key=itemgetter(0))
+        images[part] = [row for _, own in classes for row in islice(own, 6)]
+    assert [len(images[part]) for part in PARTS] == [157, 135, 162]
     check_equal_results(images, tmp_path, image_size=16, batch_size=128)
 
 

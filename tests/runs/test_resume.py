@@ -1,20 +1,20 @@
 """A killed run that is resumed equals the uninterrupted one, bit for bit."""
 
+import io
 import os
 import shutil
 import signal
-import subprocess
-import sys
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 
 import pytest
 import torch
 
 import longtail as lt
-from helpers import files_in, tiny_config, tiny_data
-from interrupted import Kill, KillAfter, same_tensors, without_clock
+from helpers import HANGS, files_in, run_forked, second_process, tiny_config, tiny_data
+from interrupted import Kill, KillAfter, kill_at, same_tensors, without_clock
 from longtail.cli import parser as cli
+from longtail.core.console import Console
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.methods.base import Method, Stage, head_only
@@ -27,10 +27,11 @@ TRAIN = [
 ]
 
 
-def longtail(*words: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+def refused(*words: str) -> str:
+    """Run a command that must be refused; return its exit code and what it writes to stderr."""
+    with redirect_stderr(io.StringIO()) as said, pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    return f"{stop.value.code} {said.getvalue()}"
 
 
 def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
@@ -67,24 +68,17 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
     assert f"with --out {tmp_path}/several/cosine/s5" in capsys.readouterr().err
 
 
-KILLED = """
-import os, signal, sys
-from longtail.cli import parser as cli
-from longtail.core.console import Console
-
-def step(console, done, steps, images):
-    if console._epoch == 3 and done == steps // 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Console.step = step
-cli.main(sys.argv[1:])
-"""
-
-
-def test_killed_and_resumed_equals_uninterrupted(tmp_path, capsys):
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch, capsys):
     """Another process dies in the middle of its fourth epoch, as out of memory or of power."""
     out = ["--out", str(tmp_path / "killed")]
-    assert longtail("-c", KILLED, *TRAIN, *out).returncode == -signal.SIGKILL
+
+    def step(console, done, steps, images):
+        if console._epoch == 3 and done == steps // 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(Console, "step", step)
+    assert run_forked(lambda: cli.main([*TRAIN, *out])) == -signal.SIGKILL
+    monkeypatch.undo()
     whole, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
     assert not killed.finished and killed.load_checkpoint()["epoch"] == 3
     with pytest.raises(SystemExit):
@@ -108,8 +102,8 @@ class Rival:
 
     def epoch(self, record):
         if record["epoch"] == 0:
-            done = longtail("-m", "longtail", *TRAIN, "--out", str(self.out), "--resume")
-            self.output = f"{done.returncode} {done.stderr}"
+            words = [*TRAIN, "--out", str(self.out), "--resume"]
+            self.output = second_process().submit(refused, *words).result(HANGS)
             assert len(Run(self.out).metrics) == 1  # to read is free
 
 
@@ -224,21 +218,8 @@ def test_no_space_left_loses_nothing(tmp_path):
     assert run.finished
 
 
-def killed_at(call: int, monkeypatch) -> None:
-    """The process ends before the `call`-th file is written or deleted."""
-    left = [call]
-
-    def dying(plain):
-        def act(*args, **more):
-            left[0] -= 1
-            if left[0] < 0:
-                raise Kill
-            return plain(*args, **more)
-
-        return act
-
-    monkeypatch.setattr(os, "replace", dying(os.replace))
-    monkeypatch.setattr(Path, "unlink", dying(Path.unlink))
+OPERATIONS = ((os, "replace"), (Path, "unlink"))
+"""What writes or deletes a file."""
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -253,7 +234,7 @@ def test_a_start_may_be_killed_anywhere(overwrite, tmp_path, monkeypatch):
             shutil.copytree(made, run.folder / "tuning")
             (run.folder / "tuning" / ".last.pt.123").write_text("half")
         with monkeypatch.context() as patch, suppress(Kill):
-            killed_at(call, patch)
+            kill_at(call, OPERATIONS, patch)
             run.begin(config, overwrite=overwrite, cuda=False)
             begun = True
         run.check(config, resume=True, overwrite=False)
@@ -268,7 +249,7 @@ def test_half_removed_is_unfinished(tmp_path, monkeypatch):
     run = interrupted(tmp_path / "run")
     resume(run)
     with monkeypatch.context() as patch, pytest.raises(Kill):
-        killed_at(2, patch)
+        kill_at(2, OPERATIONS, patch)
         run.remove()
     resume(run)
     assert run.finished and len(run.metrics) == tiny_config().train.epochs

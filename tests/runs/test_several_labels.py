@@ -12,14 +12,14 @@ import torch
 from pyarrow import parquet
 
 import longtail as lt
+from helpers import tiny_config, tiny_data
+from interrupted import Kill, KillAfter, same_tensors
 from longtail import methods
 from longtail.core.errors import UserError
 from longtail.evaluation.result import KEYS
 from longtail.runs.fit import fit_all
 from longtail.runs.reopen import reopen
 from longtail.serving.predictor import load_model
-from tests.helpers import tiny_config, tiny_data
-from tests.interrupted import Kill, KillAfter, same_tensors
 
 NAMES = methods.list_names(multi_label=True)
 CLASSES = ("a", "b", "c")

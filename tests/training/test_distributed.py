@@ -1,8 +1,5 @@
 """Two gloo processes equal one process on the joined batch, through the whole training."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +8,8 @@ import torch
 from PIL import Image
 
 import longtail as lt
-from helpers import HANGS, float64, on_two_ranks, tiny_config, tiny_data
+from helpers import float64, on_two_ranks, tiny_config, tiny_data
+from interrupted import Kill
 from longtail.cli import parser as cli
 from longtail.cli.output import print_lines
 from longtail.core.config import MachineConfig
@@ -20,6 +18,7 @@ from longtail.data.decoding import host
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.training import launch
+from longtail.training.trainer import Trainer
 
 NAMES = [
     "deconfound-tde",
@@ -48,17 +47,6 @@ def trained_on_two_ranks(out: Path) -> None:
     trained_with_batch_statistics(out / "bbn" / "s0")
 
 
-def torchrun(script: Path, ranks: int) -> subprocess.CompletedProcess:
-    launcher = [sys.executable]
-    if ranks > 1:
-        rendezvous = ["--standalone", "--nproc-per-node", str(ranks)]
-        launcher += ["-m", "torch.distributed.run", *rendezvous]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*launcher, str(script)], env=env, capture_output=True, text=True, timeout=HANGS
-    )
-
-
 def test_two_ranks_equal_one(tmp_path):
     trained(tmp_path / "one")
     on_two_ranks(trained_on_two_ranks, tmp_path / "two", store=tmp_path / "store")
@@ -84,29 +72,20 @@ def test_two_ranks_equal_one(tmp_path):
     assert again.details.feature_norm == pytest.approx(bbn.result["feature_norm"], rel=1e-4)
 
 
-COMMAND = """
-import sys
-sys.path.insert(0, {tests!r})
-import torch
-torch.set_num_threads(1)
-from helpers import float64
-from longtail.cli import parser as cli
-from longtail.core.console import Console
+def train_to_the_end_and_until_a_kill(words: list[str], out: Path) -> None:
+    """Run the command twice; the second time every rank dies when its third epoch begins."""
+    begin = Trainer.begin_epoch
 
-words = {words!r}
-with float64():
-    cli.main([*words, "--out", {out!r} + "/whole"])
-ends = Console.epoch
+    def die(trainer: Trainer, epoch: int) -> None:
+        if epoch == 2:
+            raise Kill
+        begin(trainer, epoch)
 
-def die(console, record):
-    ends(console, record)
-    if record["epoch"] == 1:
-        raise SystemExit(9)
-
-Console.epoch = die
-with float64():
-    cli.main([*words, "--out", {out!r} + "/killed"])
-"""
+    with float64():
+        cli.main([*words, "--out", str(out / "whole")])
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Kill):
+            patch.setattr(Trainer, "begin_epoch", die)
+            cli.main([*words, "--out", str(out / "killed")])
 
 
 def photographs(folder: Path) -> Path:
@@ -134,11 +113,8 @@ def test_the_command_on_two_ranks_equals_one_and_one_rank_goes_on_after_two(tmp_
         *("--save-seconds", "0", "--device", "cpu", "--alpha", "1"),
     ]
     streaming = [*words, "--stream", "--workers", "0", "--accumulate", "2"]
-    script = tmp_path / "two.py"
-    names = {"tests": str(Path(__file__).parents[1]), "out": str(tmp_path / "two")}
-    script.write_text(COMMAND.format(words=streaming, **names))
-    done = torchrun(script, 2)
-    assert done.returncode != 0 and "exitcode  : 9" in done.stderr, done.stderr
+    work = train_to_the_end_and_until_a_kill
+    on_two_ranks(work, streaming, tmp_path / "two", store=tmp_path / "store")
     killed = Run(tmp_path / "two" / "killed")
     assert not killed.finished and killed.load_checkpoint()["epoch"] == 2
 

@@ -14,7 +14,7 @@ from longtail.core.errors import UserError
 
 
 @dataclass(frozen=True)
-class Audit:
+class AuditCommand:
     """Find what is wrong with a data set, and say what to do about it.
 
     Counts the classes, looks at every image and compares all of them: unreadable files, exact and

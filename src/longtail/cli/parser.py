@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import longtail
 from longtail.cli.adapt import Adapt
-from longtail.cli.audit import Audit
+from longtail.cli.audit import AuditCommand
 from longtail.cli.demo import Demo
 from longtail.cli.detect import DetectEval, DetectReport, DetectSweep, DetectTrain
 from longtail.cli.detect_predict import DetectPredict
@@ -45,7 +45,7 @@ from longtail.training.recipes import read_recipe
 
 COMMANDS: dict[str, type] = {
     "demo": Demo,
-    "audit": Audit,
+    "audit": AuditCommand,
     "train": Train,
     "eval": Eval,
     "sweep": Sweep,
@@ -132,7 +132,7 @@ def _explain_resuming(words: Sequence[str]) -> str:
 
 
 def _check_folder() -> None:
-    """Refuse a working directory that was deleted, which torch cannot be imported in."""
+    """Refuse a deleted working directory, where torch cannot be imported."""
     try:
         os.getcwd()
     except OSError as error:
@@ -142,7 +142,7 @@ def _check_folder() -> None:
 
 
 def _close_output() -> None:
-    """Send what is left of the output nowhere, so that Python can end."""
+    """Discard the rest of the output, so that Python can exit."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

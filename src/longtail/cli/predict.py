@@ -107,7 +107,7 @@ class Predict:
             return None
         if self.adapt:
             raise UserError(
-                "--adapt depends on all images so far, and --out may go on in their middle: run "
+                "--adapt depends on all earlier images, and --out may resume in their middle: run "
                 "longtail adapt first, and predict with the model that it writes"
             )
         from longtail.training.launch import launch

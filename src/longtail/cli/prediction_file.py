@@ -1,4 +1,4 @@
-"""A file of predictions that several processes write, and a killed one goes on with."""
+"""A file of predictions that several processes write, and that a repeated command completes."""
 
 import hashlib
 import json

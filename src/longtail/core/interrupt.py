@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which schedulers send before they kill; what answers Ctrl-C answers it too."""
+    """SIGTERM, which schedulers send before they kill; what handles Ctrl-C handles it too."""
 
 
 DEFAULTS: dict[int, tuple[Any, type[KeyboardInterrupt]]] = {

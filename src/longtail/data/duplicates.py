@@ -34,7 +34,7 @@ MOST = 64
 """Near images that are followed up for each image, so that time and memory stay bounded."""
 
 
-class Row(NamedTuple):
+class RowPlace(NamedTuple):
     """A row of a data set."""
 
     part: str
@@ -43,17 +43,17 @@ class Row(NamedTuple):
     """Place of the row in its part."""
 
 
-def find_exact(parts: Mapping[str, Part]) -> list[tuple[Row, ...]]:
+def find_exact(parts: Mapping[str, Part]) -> list[tuple[RowPlace, ...]]:
     """Group the rows whose encoded images are equal byte for byte, within and across `parts`.
 
     Files are compared by size, then by their last bytes, and only then by SHA-256, so few files
     are read. Empty and missing files are in no group. Groups and the rows in them are in the order
     of `parts`.
     """
-    rows = (Row(name, place) for name, part in parts.items() for place in range(len(part)))
-    groups: list[tuple[Row, ...]] = [tuple(rows)]
+    rows = (RowPlace(name, place) for name, part in parts.items() for place in range(len(part)))
+    groups: list[tuple[RowPlace, ...]] = [tuple(rows)]
     for measure in (_measure_size, _measure_end, _measure_content):
-        keys: dict[Hashable, list[Row]] = {}
+        keys: dict[Hashable, list[RowPlace]] = {}
         for number, row, blob in _read_groups(parts, groups):
             try:
                 key = measure(blob)
@@ -76,15 +76,15 @@ def read_stored(part: Part, places: Tensor) -> Iterator[Blob]:
 
 
 def _read_groups(
-    parts: Mapping[str, Part], groups: Iterable[Sequence[Row]]
-) -> Iterator[tuple[int, Row, Blob]]:
+    parts: Mapping[str, Part], groups: Iterable[Sequence[RowPlace]]
+) -> Iterator[tuple[int, RowPlace, Blob]]:
     """Yield the rows of all groups in the order of `parts`: group number, row and stored image."""
     numbers = {row: number for number, group in enumerate(groups) for row in group}
     for name, part in parts.items():
         places = sorted(row.place for row in numbers if row.part == name)
         stored = read_stored(part, torch.tensor(places, dtype=torch.int64))
         for place, blob in zip(places, stored, strict=False):
-            row = Row(name, place)
+            row = RowPlace(name, place)
             yield numbers[row], row, blob
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from longtail.core.names import count_noun
-from longtail.data.duplicates import Row
+from longtail.data.duplicates import RowPlace
 from longtail.data.inspection import Duplicates, Inspection
 
 RARE_MODE = 0.1
@@ -28,7 +28,7 @@ SIGNS = "(= equal, ~ nearly equal)"
 class Item:
     """One thing that a finding names: a row, a group of rows that belong together, or a class."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[RowPlace, ...] = ()
     note: str = ""
     """The reason or the class; `=` for equal images and `~` for nearly equal ones."""
 
@@ -71,7 +71,7 @@ def _find_problems(inspection: Inspection) -> Iterator[Finding]:
 
 def _find_unreadable(inspection: Inspection) -> Iterator[Finding]:
     items = tuple(
-        Item((Row(part, place),), reason)
+        Item((RowPlace(part, place),), reason)
         for part, facts in inspection.facts.items()
         for place, reason in facts.unreadable.items()
     )
@@ -171,7 +171,7 @@ def _find_absent(inspection: Inspection) -> Iterator[Finding]:
 def _find_unusual(inspection: Inspection) -> Iterator[Finding]:
     """Find unusual sizes and colour modes, and photographs that are stored rotated."""
     rows = [
-        Row(part, place)
+        RowPlace(part, place)
         for part, facts in inspection.facts.items()
         for place in np.flatnonzero(facts.sizes[:, 0]).tolist()
     ]

@@ -20,7 +20,7 @@ from longtail.data.base import count_labels
 from longtail.data.checks import check_labels
 from longtail.data.decoding.images import Blob, run_in_threads
 from longtail.data.decoding.thumbnails import SIDE, inspect_image
-from longtail.data.duplicates import Row, find_exact, find_near, read_stored
+from longtail.data.duplicates import RowPlace, find_exact, find_near, read_stored
 from longtail.data.sources import MemoryStore, Part, Source, find_not_finite
 
 LEAST_SIDE = 32
@@ -30,7 +30,7 @@ LEAST_SIDE = 32
 class Duplicates(NamedTuple):
     """Rows that show the same image."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RowPlace, ...]
     exact: bool
     """Whether they are equal byte for byte."""
 
@@ -93,7 +93,7 @@ class Inspection:
     facts: Mapping[str, PartFacts]
     """Facts about the images of each part; empty for embeddings."""
     duplicates: tuple[Duplicates, ...]
-    not_finite: tuple[Row, ...]
+    not_finite: tuple[RowPlace, ...]
     """Embeddings that are not all numbers."""
 
     def summarise_images(self) -> ImageSummary | None:
@@ -123,12 +123,12 @@ class Inspection:
             for name, part in self.source.parts.items()
         }
 
-    def name_row(self, row: Row) -> str:
+    def name_row(self, row: RowPlace) -> str:
         """Name a row of its part: its file, or its place in one."""
         part = self.source.parts[row.part]
         return part.store.name(int(part.rows[row.place]))
 
-    def name_class(self, row: Row) -> str:
+    def name_class(self, row: RowPlace) -> str:
         """Return the class of a row."""
         label = self.source.parts[row.part].labels[row.place]
         if self.source.multi_label:
@@ -137,14 +137,14 @@ class Inspection:
             )
         return self.source.classes[int(label)]
 
-    def read_rows(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Blob]]:
+    def read_rows(self, rows: Iterable[RowPlace]) -> Iterator[tuple[RowPlace, Blob]]:
         """Yield the images of `rows`, part by part; none for embeddings."""
         chosen = set(rows)
         for name, part in self.source.parts.items():
             places = sorted(row.place for row in chosen if row.part == name)
             images = read_images(part, torch.tensor(places, dtype=torch.int64))
             for place, image in zip(places, images, strict=False):
-                yield Row(name, place), image
+                yield RowPlace(name, place), image
 
 
 def inspect(name: str, source: Source) -> Inspection:
@@ -211,7 +211,7 @@ def _find_duplicates(
     parts: Mapping[str, Part], facts: Mapping[str, PartFacts]
 ) -> Iterator[Duplicates]:
     """Yield groups of equal images, then of nearly equal ones; unreadable images are in none."""
-    repeated: set[Row] = set()
+    repeated: set[RowPlace] = set()
     for group in find_exact(parts):
         readable = tuple(
             row
@@ -225,7 +225,7 @@ def _find_duplicates(
         row
         for part, found in facts.items()
         for place in np.flatnonzero(found.comparable).tolist()
-        if (row := Row(part, place)) not in repeated
+        if (row := RowPlace(part, place)) not in repeated
     ]
     if rows:
         thumbnails = np.stack([facts[row.part].thumbnails[row.place] for row in rows])
@@ -233,9 +233,9 @@ def _find_duplicates(
             yield Duplicates(tuple(rows[place] for place in near), exact=False)
 
 
-def _find_not_finite(parts: Mapping[str, Part]) -> Iterator[Row]:
+def _find_not_finite(parts: Mapping[str, Part]) -> Iterator[RowPlace]:
     """Yield the embeddings that have NaN or infinite values."""
     for name, part in parts.items():
         if isinstance(part.store, MemoryStore):
             for place in find_not_finite(part.store.inputs[part.rows]):
-                yield Row(name, place)
+                yield RowPlace(name, place)

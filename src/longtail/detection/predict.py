@@ -23,7 +23,7 @@ from longtail.detection.network.regions import paste
 log = logging.getLogger(__name__)
 
 MANY = 1000
-"""Images from which on measuring may take a minute and is logged."""
+"""Least number of images for which measuring may take a minute and is logged."""
 CHUNK = 1 << 26
 """Most pixels of masks pasted at once; it bounds the memory on photographs."""
 

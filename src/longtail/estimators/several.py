@@ -28,7 +28,7 @@ class MultiLabelTDEClassifier(HeadClassifier):
     """De-confounded classifier of several labels a row, without the pull to the mean (Eq. 8).
 
     It trains with binary cross-entropy of every label. `fit` also trains on four fifths of the rows
-    and chooses on the rest the probability of each label from which on a row has it.
+    and chooses on the rest the least probability at which a row has each label.
 
     Args:
         heads: K, the number of groups that features are split into, each of at least two.
@@ -39,7 +39,7 @@ class MultiLabelTDEClassifier(HeadClassifier):
         momentum: see `HeadClassifier`, as for the rest.
 
     Attributes:
-        thresholds_: probability of each label from which on a row has it, (C,).
+        thresholds_: least probability at which a row has each label, (C,).
         mean_feature_: running mean feature (D,); d is its direction.
     """
 

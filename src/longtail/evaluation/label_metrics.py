@@ -1,4 +1,4 @@
-"""Every figure of an evaluation on images with several labels: average precision leads.
+"""Every figure of an evaluation on images with several labels; average precision is the main one.
 
 `Accuracy` then holds average precisions: overall is their mean over the labels (mAP), and so are
 many, medium and few over their labels. Precision, recall and F1 are those of the labels whose
@@ -24,7 +24,7 @@ Origin = Literal["held-out", "evaluated", "default", "model"]
 ORIGINS: dict[str, str] = {
     "held-out": "chosen for each label on held-out images",
     "evaluated": "chosen on the evaluated images themselves, since no others are held out: "
-    "precision, recall and F1 flatter",
+    "precision, recall and F1 are optimistic",
     "default": "0.5, since no images are held out: --val-fraction 0.2 holds out some",
     "model": "those of the model",
 }
@@ -33,7 +33,7 @@ ORIGINS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The probability of each label from which on it is given."""
+    """The least probability at which an image is given each label."""
 
     values: tuple[float, ...]
     """(C,)."""

@@ -63,7 +63,7 @@ class Metrics:
     """All figures of one evaluation, in percent; None where one is undefined."""
 
     measure: ClassVar[str] = "accuracy"
-    """Name of the figure that leads."""
+    """Name of the main figure."""
     classes: tuple[str, ...]
     counts: tuple[int, ...]
     """Training images of each class."""

@@ -31,7 +31,7 @@ def average_precisions(logits: Tensor, labels: Tensor) -> list[float | None]:
 
 
 def choose_thresholds(p: Tensor, labels: Tensor) -> tuple[float, ...]:
-    """Choose the probability of each label from which on it is given.
+    """Choose the least probability at which an image is given each label.
 
     `p` (N, C) and multi-hot `labels` (N, C) are those of held-out images, at least one. The
     threshold with the best F1 of a label is a matter of luck if few images have it. So it is drawn

@@ -14,14 +14,14 @@ WIDEST = 28
 """Characters of a class name that a text shows, so that a line fits 80 columns."""
 
 
-class Table(NamedTuple):
+class SummaryTable(NamedTuple):
     """A table of a summary."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
 
-def split_table(metrics: Metrics) -> Table:
+def split_table(metrics: Metrics) -> SummaryTable:
     """Show the accuracies with their intervals, and the classes and images they are of."""
     figures = metrics.accuracy.splits()
     overall = metrics.sizes["overall"]
@@ -38,25 +38,27 @@ def split_table(metrics: Metrics) -> Table:
         for name, (value, size) in lines.items()
         for interval in [metrics.intervals[name]]
     ]
-    return Table(["", "classes", "images", metrics.measure, f"{COVERAGE:g} % interval"], rows)
+    return SummaryTable(
+        ["", "classes", "images", metrics.measure, f"{COVERAGE:g} % interval"], rows
+    )
 
 
-def average_table(metrics: Metrics) -> Table:
+def average_table(metrics: Metrics) -> SummaryTable:
     """Show the macro and weighted averages."""
     rows = [["macro", *metrics.macro], ["weighted", *metrics.weighted]]
-    return Table(["average", "precision", "recall", "F1", "average precision"], rows)
+    return SummaryTable(["average", "precision", "recall", "F1", "average precision"], rows)
 
 
-def confusion_table(metrics: Metrics, most: int = SHOWN) -> Table:
+def confusion_table(metrics: Metrics, most: int = SHOWN) -> SummaryTable:
     """Show the most frequent confusions."""
     rows: list[list[Cell]] = [
         [one.label, one.prediction, one.images, f"{one.share:.1f} %"]
         for one in metrics.confusions[:most]
     ]
-    return Table(["class", "taken for", "images", "of the class"], rows)
+    return SummaryTable(["class", "taken for", "images", "of the class"], rows)
 
 
-def certainty_table(metrics: Metrics) -> Table:
+def certainty_table(metrics: Metrics) -> SummaryTable:
     """Show likelihood, Brier score and calibration errors, the errors in percent."""
     certainty = metrics.certainty
     found = {"softmax": certainty.softmax}
@@ -71,11 +73,11 @@ def certainty_table(metrics: Metrics) -> Table:
         if one is not None
     ]
     errors = ["ECE", "equal mass", "class-wise", *list(tables.SPLITS)[1:]]
-    return Table(["probability", "NLL", "Brier", *errors], rows)
+    return SummaryTable(["probability", "NLL", "Brier", *errors], rows)
 
 
 def describe_answers(metrics: Metrics) -> str:
-    """Say how accurate the answers of `predict` are; empty if they are those of the tables."""
+    """Describe how accurate the answers of `predict` are; empty if they are those of the tables."""
     answers = metrics.certainty.answers
     if answers is None or not answers.changed:
         return ""

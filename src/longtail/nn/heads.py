@@ -12,17 +12,17 @@ features and weights.
 """
 
 import copy
-from numbers import Real
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, fx
 
-from longtail.core.errors import UserError
 from longtail.nn.background import background_exempt as background_exempt
 from longtail.nn.buffers import FloatBuffers
+from longtail.nn.head_checks import check_alpha as check_alpha
+from longtail.nn.head_checks import check_gamma, check_heads, check_momentum, check_scale
 from longtail.nn.linear_heads import AffineHead as AffineHead
-from longtail.nn.linear_heads import FoldedHead, check_heads
+from longtail.nn.linear_heads import FoldedHead
 from longtail.nn.linear_heads import Head as Head
 from longtail.nn.linear_heads import LinearHead as LinearHead
 from longtail.nn.ops import (
@@ -38,11 +38,6 @@ from longtail.nn.ops import (
 
 for name in ("at_least_float32", "product", "sum_over_ranks"):
     fx.wrap(name)
-
-LARGEST_ALPHA = 1e30
-"""An effect times a larger alpha could overflow float32."""
-SHOWN = 40
-"""Characters of a wrong alpha that an error shows."""
 
 
 class NormalisedHead(FloatBuffers, Head):
@@ -75,10 +70,8 @@ class NormalisedHead(FloatBuffers, Head):
     ) -> None:
         super().__init__(dim, classes)
         check_heads(dim, heads)
-        if not tau > 0:
-            raise UserError(f"tau {tau} must be above 0: it scales the logits (the paper uses 16)")
-        if not 0 <= momentum <= 1:
-            raise UserError(f"momentum {momentum} must be between 0 and 1 (the paper uses 0.9)")
+        check_scale(tau)
+        check_momentum(momentum)
         self.heads, self.tau = heads, tau
         # tensors, so that a captured graph reads their current values
         self.register_value("alpha", check_alpha(alpha))
@@ -323,22 +316,5 @@ class DeconfoundHead(NormalisedHead):
         momentum: float = 0.9,
     ) -> None:
         super().__init__(dim, classes, heads, tau, alpha, momentum)
-        if not gamma >= 0:
-            raise UserError(f"gamma {gamma} must not be negative: 0 adds nothing to the norms")
+        check_gamma(gamma)
         self.gamma = gamma
-
-
-def check_alpha(alpha: Any, *, or_auto: bool = False) -> float:
-    """Return `alpha` as a float, or raise a `UserError` unless it is finite and at least 0.
-
-    It may be a tensor of one number, such as the alpha of a head. With `or_auto`, the message also
-    offers `auto`, for callers that accept it.
-    """
-    if isinstance(alpha, Tensor) and alpha.numel() == 1:
-        alpha = alpha.item()
-    number = isinstance(alpha, Real) and not isinstance(alpha, bool)
-    if number and 0 <= alpha <= LARGEST_ALPHA:
-        return float(alpha)
-    shown = f"{float(alpha):g}" if number and not isinstance(alpha, int) else str(alpha)[:SHOWN]
-    rule = "a number from 0 up, or auto" if or_auto else "a number from 0 up"
-    raise UserError(f"alpha {shown} must be {rule}; 0 turns TDE off")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from longtail.core.errors import UserError
+from longtail.nn.head_checks import check_heads
 from longtail.nn.ops import at_least_float32, normalise, product, shrink
 
 for name in ("at_least_float32", "product"):
@@ -210,12 +211,3 @@ class AffineHead(Head):
 
     def scaled(self, factor: float) -> Head:
         return AffineHead.of(factor * self.weight, factor * self.bias, self.tau)
-
-
-def check_heads(dim: int, heads: int) -> None:
-    """Raise a `UserError` unless a feature of length `dim` splits into `heads` equal parts."""
-    if heads < 1 or dim % heads:
-        divisors = [k for k in range(1, dim + 1) if dim % k == 0]
-        near = [k for k in divisors if k < heads][-1:] + [k for k in divisors if k > heads][:1]
-        way_out = " or ".join(f"heads {k}" for k in near)
-        raise UserError(f"dim {dim} does not split into {heads} equal heads: choose {way_out}")

@@ -7,7 +7,7 @@ from typing import Any
 from longtail.core.names import make_printable
 from longtail.data.base import ClassCounts
 from longtail.data.decoding.thumbnails import encode_thumbnail
-from longtail.data.duplicates import Row
+from longtail.data.duplicates import RowPlace
 from longtail.data.findings import Finding
 from longtail.data.inspection import Inspection
 from longtail.data.overview import SPLITS
@@ -71,7 +71,7 @@ def render_body(
 
 
 def _describe(
-    inspection: Inspection, finding: Finding, thumbnails: Mapping[Row, str]
+    inspection: Inspection, finding: Finding, thumbnails: Mapping[RowPlace, str]
 ) -> dict[str, Any]:
     """Return what the template shows of a finding."""
     return {
@@ -88,7 +88,7 @@ def _describe(
     }
 
 
-def _make_thumbnails(inspection: Inspection, findings: Iterable[Finding]) -> dict[Row, str]:
+def _make_thumbnails(inspection: Inspection, findings: Iterable[Finding]) -> dict[RowPlace, str]:
     """Return the addresses of thumbnails, as `data:` URLs, of the rows that the page shows."""
     rows = [
         row

@@ -55,7 +55,7 @@ class Answers:
     false_alarms: float = FALSE_ALARMS
     """Share of images of known classes that may be marked as unknown."""
     thresholds: tuple[float, ...] | None = None
-    """Probability of each label from which on an input has it; None if each input has one."""
+    """Least probability at which an input has each label; None if each input has one."""
 
     def __post_init__(self) -> None:
         if self.top < 1:

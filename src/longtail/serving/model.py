@@ -58,7 +58,7 @@ class ModelDescription:
     trust: Mapping[str, Any] | None = None
     """What `describe_trust` measured on held-out images; None without any."""
     thresholds: tuple[float, ...] | None = None
-    """Probability of each label from which on an image has it; None if each image has one label."""
+    """Least probability at which an image has each label; None if each image has one label."""
     background: str = ""
     """Class that keeps its total effect (Eq. 9); empty for none."""
 

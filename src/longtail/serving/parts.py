@@ -1,4 +1,4 @@
-"""Long work in parts: every rank writes files of its own, and a killed run goes on.
+"""Long work in parts: every rank writes its own files, and a repeated command adds those missing.
 
     predictions.csv.parts/about.json  000000.part  000001.part  ...
 

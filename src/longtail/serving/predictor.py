@@ -137,7 +137,7 @@ class Predictor:
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
-        """Probability of each label from which on an input has it; None if each input has one.
+        """Least probability at which an input has each label; None if each input has one.
 
         At another alpha than the model's own all are 0.5.
         """

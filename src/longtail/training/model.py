@@ -117,6 +117,15 @@ def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> Non
         ) from error
 
 
+def set_training_mode(model: nn.Module) -> None:
+    """Set training mode, but keep the batch statistics of frozen layers."""
+    model.train()
+    for module in model.modules():
+        own = list(module.parameters(recurse=False))
+        if own and not any(p.requires_grad for p in own):
+            module.training = False  # not its children, which may be training
+
+
 @dataclass(frozen=True)
 class Blueprint:
     """A trained model as plain values: all that its file holds besides the weights."""

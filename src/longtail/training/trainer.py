@@ -26,7 +26,7 @@ from longtail.training.average import WeightAverage, recompute_statistics
 from longtail.training.batches import Batches, FeatureBatches
 from longtail.training.draws import EpochDraws
 from longtail.training.features import extract
-from longtail.training.model import build_model, load_weights
+from longtail.training.model import build_model, load_weights, set_training_mode
 from longtail.training.optimizer import build_optimizer
 from longtail.training.schedule import ScheduledStage, mean_decay, schedule_stages, step_rates
 from longtail.training.steps import EpochDivision, StepBatches, choose_samplers
@@ -100,7 +100,8 @@ class Trainer:
         for stage in self.stages:
             if stage.start == epoch or (resumed and stage.start < epoch < stage.stop):
                 self._begin_stage(stage, resumed=stage.start < epoch)
-        self._set_training_mode()  # a capture keeps the mode, and evaluation may have changed it
+        # a capture keeps the mode, and evaluation may have changed it
+        set_training_mode(self.trained)
 
     def _begin_stage(self, scheduled: ScheduledStage, *, resumed: bool) -> None:
         """Freeze what the stage does not train, prepare it, and start or keep the optimiser."""
@@ -185,7 +186,7 @@ class Trainer:
         orders = self.draws.fill(epoch)
         sizes = [size // self.parts for size in self.step_sizes for _ in range(self.parts)]
         self.batches.begin_epoch(orders, sizes)
-        self._set_training_mode()
+        set_training_mode(self.trained)
         # layers with randomness of their own, such as dropout, draw from the global generators
         torch.manual_seed(stream(self.config.seed, "layers", epoch, rank))
 
@@ -268,14 +269,6 @@ class Trainer:
                 with self.fabric.no_backward_sync(self.wrapped) if waits else nullcontext():  # type: ignore[arg-type]
                     total += self._add_gradients(part * size, (part + 1) * size)
         return total
-
-    def _set_training_mode(self) -> None:
-        """Set training mode, but keep the batch statistics of frozen layers."""
-        self.trained.train()
-        for module in self.trained.modules():
-            own = list(module.parameters(recurse=False))
-            if own and not any(p.requires_grad for p in own):
-                module.training = False  # not its children, which may be training
 
     def features(self, split: Split) -> Tensor:
         """Extract the features (N, D) of `split` in evaluation mode."""

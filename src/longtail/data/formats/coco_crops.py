@@ -5,6 +5,7 @@ around the box, within the photograph, so that `--image-size` cuts off nothing o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
         raise UserError(f"{root} holds boxes of all sizes: pass --image-size, as in 64")
     paths = {"train": root / TRAIN, "test": root / TEST}
     contents = {part: read_json(path) for part, path in paths.items() if path.is_file()}
-    try:
+    with check_format(f"the annotations in {root} are"):
         train = contents["train"]
         categories = sorted(train["categories"], key=lambda category: category["id"])
         numbers = {category["id"]: number for number, category in enumerate(categories)}
@@ -43,11 +44,18 @@ def open_source(root: Path, *, config: DataConfig) -> Source:
             for part, content in contents.items()
         }
         return Source(tuple(category["name"] for category in categories), parts, unit="category")
+
+
+@contextmanager
+def check_format(subject: str) -> Iterator[None]:
+    """Raise a `UserError` about `subject`, such as "a.json is", if its values are not COCO's."""
+    try:
+        yield
     except UserError:  # a ValueError too
         raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(
-            f"the annotations in {root} are not in COCO's format ({type(error).__name__}: {error})"
+            f"{subject} not in COCO's format ({type(error).__name__}: {error})"
         ) from error
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from longtail.core.config import DataConfig
-from longtail.core.errors import Problems, UserError
+from longtail.core.errors import Problems
 from longtail.core.plain import read_json
 from longtail.data.checks import check_categories
-from longtail.data.formats.coco_crops import list_categories
+from longtail.data.formats.coco_crops import check_format, list_categories
 from longtail.data.formats.lists import ImageList, keep_existing, open_store
 from longtail.data.label_sets import join_labels
 from longtail.data.labels import LabelledPart
@@ -25,7 +25,7 @@ def open_source(train: Path, *, config: DataConfig) -> Source:
     root = config.root or train.parent / "images"
     paths, problems = {"train": train, "test": _find_test(train)}, Problems()
     contents = {part: read_json(path) for part, path in paths.items() if path}
-    try:
+    with check_format(f"{train} is"):
         categories = sorted(list_categories(contents["train"]))
         for part, content in contents.items():
             check_categories(paths[part] or train, list_categories(content), categories)
@@ -34,12 +34,6 @@ def open_source(train: Path, *, config: DataConfig) -> Source:
             part: _list_images(paths[part] or train, content, numbers)
             for part, content in contents.items()
         }
-    except UserError:  # a ValueError too
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UserError(
-            f"{train} is not in COCO's format ({type(error).__name__}: {error})"
-        ) from error
     names = tuple(name for _, name in categories)
     looked = f"longtail looked in {root}; pass the folder of the photographs as --root"
     parts = {

@@ -21,7 +21,7 @@ MU = 0.9
 
 
 @dataclass(frozen=True)
-class Decision:
+class SimulatedDecision:
     """One-dimensional features of balanced test data under one way to classify."""
 
     name: str
@@ -67,7 +67,7 @@ def draw_decision_1d(sources: Sequence[Source] = ()) -> "Figure":
     return figure
 
 
-def simulate_decisions(seed: int = 0) -> list[Decision]:
+def simulate_decisions(seed: int = 0) -> list[SimulatedDecision]:
     """Four ways to classify inputs u of 20 + 2 numbers, of which one separates the classes.
 
     The backbone is linear, x = <theta, u>, and the classifier is the sign of x. One number of u is
@@ -108,10 +108,10 @@ def simulate_decisions(seed: int = 0) -> list[Decision]:
     alpha = alphas[np.argmax(hits)]
     shift = alpha * mean
     return [
-        Decision("conventional", head @ theta, tail @ theta),
-        Decision("one-stage re-balancing", head @ rebalanced, tail @ rebalanced),
-        Decision("two-stage re-balancing (NDE)", head @ theta, tail @ theta, offset),
-        Decision(f"TDE, alpha {alpha:g}", head @ theta - shift, tail @ theta - shift),
+        SimulatedDecision("conventional", head @ theta, tail @ theta),
+        SimulatedDecision("one-stage re-balancing", head @ rebalanced, tail @ rebalanced),
+        SimulatedDecision("two-stage re-balancing (NDE)", head @ theta, tail @ theta, offset),
+        SimulatedDecision(f"TDE, alpha {alpha:g}", head @ theta - shift, tail @ theta - shift),
     ]
 
 
