@@ -12,14 +12,16 @@ from longtail.core.errors import UserError
 from longtail.methods.base import Batch, Model, ModelWithParts
 from longtail.nn import backbones
 from longtail.nn.contrast import Projection, balanced_contrast
+from longtail.nn.densities import Densities, add_views, density_logits
 from longtail.nn.heads import DeconfoundHead
-from longtail.nn.losses import State, balanced_softmax, cross_entropy
+from longtail.nn.losses import Outputs, State, balanced_softmax, cross_entropy
 from longtail.runs.fit import fit_all
 from longtail.training.batches import place
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
-COUNT_FREE = ["", "-tde", "-self-prior"]
+COUNT_FREE = [f"deconfound-contrastive{end}" for end in ("", "-tde", "-self-prior")]
+COUNT_FREE.append("deconfound-proco")
 
 
 def start(name: str = "deconfound-contrastive", **options) -> Trainer:
@@ -34,10 +36,10 @@ def start(name: str = "deconfound-contrastive", **options) -> Trainer:
     return trainer
 
 
-def make_model() -> ModelWithParts:
+def make_model(parts=Projection) -> ModelWithParts:
     torch.manual_seed(0)
     model = Model(backbones.build("conv4", 3), DeconfoundHead(128, 3, alpha=0.0))
-    return ModelWithParts(model, Projection(128, 3)).train()
+    return ModelWithParts(model, parts(128, 3)).train()
 
 
 def test_the_head_sees_the_first_view_and_batch_statistics_see_all():
@@ -70,7 +72,7 @@ def test_the_step_adds_both_losses(name):
     torch.testing.assert_close(made, 1.5 * first + 0.3 * second)
 
 
-@pytest.mark.parametrize("name", [f"deconfound-contrastive{end}" for end in COUNT_FREE])
+@pytest.mark.parametrize("name", COUNT_FREE)
 def test_no_count_of_the_training_set_enters(name):
     method = methods.build(name)
     assert not method.needs_counts
@@ -170,3 +172,31 @@ def test_two_ranks_see_the_views_of_one_and_train(tmp_path):
     for row, pair in zip(rows.tolist(), views, strict=True):
         torch.testing.assert_close(seen[row], pair)
     assert (tmp_path / "run" / "result.json").exists()
+
+
+@pytest.mark.parametrize("name", ["proco", "deconfound-proco"])
+def test_the_step_adds_the_loss_of_the_densities(name):
+    options = {"classify": 1.5, "contrast": 0.3, "temperature": 0.2}
+    (stage,) = methods.build(name, options).stages
+    loss = {"deconfound-proco": cross_entropy, "proco": balanced_softmax}[name]
+    state = State(*torch.zeros(3), torch.tensor([24.0, 12.0, 4.0]), torch.Generator())
+    images, labels = torch.rand(12, 3, 8, 8), torch.tensor([0, 0, 1, 2])
+    soft = torch.rand(4, 3).softmax(1)
+    model, other = make_model(Densities), make_model(Densities)
+    made = stage.step(model, stage.loss, [Batch(images[:4], soft, labels, images[4:])], state)
+    outputs = other(images[:4], views=images[4:])
+    views, sums = outputs.parts
+    add_views(sums, views, labels)
+    assert torch.equal(model.parts.sums, sums) and sums[:, -1].tolist() != [0, 0, 0]
+    logits = density_logits(views, sums, temperature=0.2)
+    between = loss(Outputs(outputs.features, logits), labels.repeat(2), state)
+    torch.testing.assert_close(made, 1.5 * loss(outputs, soft, state) + 0.3 * between)
+
+
+def test_a_training_updates_densities_and_restores_them(tmp_path):
+    trainer = start("deconfound-proco", ema=0.9)
+    before = trainer.trained.parts.sums.clone()
+    trainer.step(trainer.full_batch)
+    after = trainer.trained.parts.sums
+    assert (after[:, -1] != before[:, -1]).all() and after.isfinite().all()
+    assert torch.equal(trainer.state_dict()["parts"]["sums"], after)
