@@ -152,3 +152,27 @@ def test_the_comparison_takes_means_over_seeds_and_sorts_them(tmp_path):
     assert f"| **deconfound, TDE**{cells}no | last | 2 | **54.0 ± 1.4** |" in rows
     assert f"| **balanced-contrastive**{cells}yes | last | 2 | **47.0 ± 1.4** |" in rows
     assert not any("balanced-contrastive, " in row for row in rows)
+
+
+def test_the_page_takes_whole_rows_and_choices_from_other_sets(tmp_path):
+    def line(variant, **rules):
+        figures = {"class_mean": 50.0, "flips": {"class_mean": 51.0}}
+        made = {
+            name: {key: {**figures, "nll": nll} for key, nll in tried.items()}
+            for name, tried in {"as-trained": {"0": 3.0}, **rules}.items()
+        }
+        about = {"variant": variant, "data": "cifar100-lt:50", "method": "deconfound"}
+        return {**about, "backbone": "resnet32", "train": {"epochs": 200}, "rules": made}
+
+    one = {"tde": {"1": 2.0}, "self-prior": {"1": 2.0}, "logit-adjustment": {"1": 2.0}}
+    several = {"tde": {"0.5": 2.2, "1": 2.1, "1.5": 2.4}, "self-prior": {"0.75": 2.0, "1": 2.1}}
+    searched = line("ema", **one | several)
+    searched["rules"]["tde"]["chosen"] = 1.0
+    frontier.append_line(tmp_path / "frontier/search.jsonl", searched)
+    frontier.append_line(tmp_path / "frontier/final.jsonl", line("c100-100-dual-200", **one))
+    frontier.append_line(tmp_path / "frontier/ablation.jsonl", line("linear-head", **one))
+    page = frontier_page.write_frontier_page(tmp_path).read_text()
+    assert "the likelihood is best at TDE 1, self-prior 0.75." in page
+    ablation = page.partition("## One part left out at a time")[2]
+    assert "| whole |" in ablation and "| linear-head |" in ablation and "longer" not in ablation
+    assert "Tiny-ImageNet-LT" not in page and "## The recipe with class counts" not in page

@@ -114,10 +114,10 @@ def test_a_clipped_box_is_around_any_pixel():
                 assert bool(inside[i, j]) == near
     areas = [
         draw_box(*row, (64, 64), clipped=True).float().mean()
-        for row in torch.rand(2000, 3, generator=torch.Generator().manual_seed(1))
+        for row in torch.rand(1000, 3, generator=torch.Generator().manual_seed(1))
     ]
     # the mean of u (1 - sqrt(u) / 4)^2 for a uniform u is 77 / 240
-    assert torch.stack(areas).mean() == pytest.approx(77 / 240, abs=0.02)
+    assert torch.stack(areas).mean() == pytest.approx(77 / 240, abs=0.03)
 
 
 def test_a_clipped_box_weighs_targets_by_its_pixels():

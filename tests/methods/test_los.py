@@ -15,7 +15,6 @@ from longtail.nn.heads import DeconfoundHead, LinearHead
 
 TAU, GAMMA, HEADS = 4.0, 0.1, 2
 NAMES = {"los": "baseline", "deconfound-los": "deconfound"}
-NAMES["deconfound-contrastive-los"] = "deconfound-contrastive"
 
 
 def make_inputs(kind: str, counts: tuple[int, ...] = (6, 2, 1)) -> RuleInputs:

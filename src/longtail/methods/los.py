@@ -1,7 +1,8 @@
 """Label over-smoothing: train only the classifier further, toward nearly uniform targets.
 
 With the targets (1 - smoothing) * one-hot + smoothing / C, the logits of all classes shrink, those
-of frequent classes most, since they have most images. No class count is used (Sun et al. 2025).
+of frequent classes most, since they have most images. No class count enters (Sun et al. 2025). It
+is a post-hoc rule, because the features stay as they are.
 """
 
 import math
@@ -13,7 +14,6 @@ from torch.nn import functional as F
 
 from longtail.methods.base import Method, Paper, RuleInputs, require
 from longtail.methods.baseline import baseline
-from longtail.methods.contrastive import deconfound_contrastive
 from longtail.methods.deconfound import deconfound
 from longtail.nn.heads import Head
 
@@ -39,32 +39,12 @@ def deconfound_los(
     smoothing: float = 0.98,
     los_lr: float = 0.01,
 ) -> Method:
-    """De-confounded training, then its class weights under over-smoothed labels."""
+    """De-confounded training, then its class weights under over-smoothed labels.
+
+    Normalised features are shorter than those that a linear head sees, so the rate is higher.
+    """
     trained = deconfound(heads=heads, tau=tau, gamma=gamma)
     return _add_rule("deconfound", trained, smoothing, los_lr)
-
-
-def deconfound_contrastive_los(
-    *,
-    heads: int = 2,
-    tau: float = 16.0,
-    gamma: float = 1 / 32,
-    classify: float = 2.0,
-    contrast: float = 0.6,
-    temperature: float = 0.1,
-    smoothing: float = 0.98,
-    los_lr: float = 0.01,
-) -> Method:
-    """Training of `deconfound-contrastive`, then its class weights under over-smoothed labels."""
-    trained = deconfound_contrastive(
-        heads=heads,
-        tau=tau,
-        gamma=gamma,
-        classify=classify,
-        contrast=contrast,
-        temperature=temperature,
-    )
-    return _add_rule("deconfound-contrastive", trained, smoothing, los_lr)
 
 
 def _add_rule(name: str, trained: Method, smoothing: float, los_lr: float) -> Method:
@@ -85,8 +65,8 @@ def _add_rule(name: str, trained: Method, smoothing: float, los_lr: float) -> Me
 def train_over_smoothed(inputs: RuleInputs, *, smoothing: float, lr: float) -> Head:
     """Return the head after SGD with label smoothing on the features of the training images.
 
-    The class weights of a normalised head are divided by their norms first, at alpha 0. They are
-    then free, as those of a linear head on normalised features; so that logits can shrink.
+    The weights of a normalised head are divided by their norms first, at alpha 0, and are then
+    trained as those of a linear head on normalised features, whose logits can shrink.
     """
     weight, features, labels = inputs.head.weight, inputs.features, inputs.labels
     head = inputs.head.with_bias(weight.new_zeros(len(weight)))

@@ -46,7 +46,6 @@ MEANINGS = {
     "deconfound-contrastive-self-prior gamma": "added to the norm of each class weight",
     "deconfound-los gamma": "added to the norm of each class weight",
     "deconfound-proco gamma": "added to the norm of each class weight",
-    "deconfound-contrastive-los gamma": "added to the norm of each class weight",
     "auto gamma": "added to the norm of each class weight",
     "gamma_neg": "power by which easy absent labels lose weight",
     "gamma_pos": "power by which easy present labels lose weight",
