@@ -12,7 +12,7 @@ from longtail.core.errors import UserError
 from longtail.methods.base import Batch, Model, ModelWithParts
 from longtail.nn import backbones
 from longtail.nn.contrast import Projection, balanced_contrast
-from longtail.nn.densities import Densities, add_views, density_logits
+from longtail.nn.densities import DECAY, Densities, add_views, density_logits
 from longtail.nn.heads import DeconfoundHead
 from longtail.nn.losses import Outputs, State, balanced_softmax, cross_entropy
 from longtail.runs.fit import fit_all
@@ -156,9 +156,17 @@ def first_batch() -> tuple[torch.Tensor, torch.Tensor, int]:
     return trainer.draws.orders[0][index], torch.stack(views, dim=1), trainer.fabric.global_rank
 
 
+def sums_after_a_step() -> torch.Tensor:
+    """The running sums of class densities after one step."""
+    trainer = start("deconfound-proco")
+    trainer.step(trainer.full_batch)
+    return trainer.trained.parts.sums.detach()
+
+
 def save_first_batch(folder: Path) -> None:
     rows, views, rank = first_batch()
     torch.save((rows, views), folder / f"{rank}.pt")
+    torch.save(sums_after_a_step(), folder / f"sums-{rank}.pt")
     config = tiny_config(epochs=1)
     fit_all(config, ["deconfound-contrastive"], [0], out=folder / "run", data=tiny_data())
 
@@ -172,6 +180,9 @@ def test_two_ranks_see_the_views_of_one_and_train(tmp_path):
     for row, pair in zip(rows.tolist(), views, strict=True):
         torch.testing.assert_close(seen[row], pair)
     assert (tmp_path / "run" / "result.json").exists()
+    first, second = (torch.load(tmp_path / f"sums-{rank}.pt") for rank in (0, 1))
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first[:, -1], sums_after_a_step()[:, -1])  # views of each class
 
 
 @pytest.mark.parametrize("name", ["proco", "deconfound-proco"])
@@ -193,10 +204,13 @@ def test_the_step_adds_the_loss_of_the_densities(name):
     torch.testing.assert_close(made, 1.5 * loss(outputs, soft, state) + 0.3 * between)
 
 
-def test_a_training_updates_densities_and_restores_them(tmp_path):
+def test_a_training_updates_densities_and_saves_them():
     trainer = start("deconfound-proco", ema=0.9)
     before = trainer.trained.parts.sums.clone()
     trainer.step(trainer.full_batch)
     after = trainer.trained.parts.sums
-    assert (after[:, -1] != before[:, -1]).all() and after.isfinite().all()
+    labels = trainer.data.train.labels[trainer.draws.orders[0][: trainer.full_batch]]
+    views = 2 * torch.bincount(labels, minlength=3)
+    torch.testing.assert_close(after[:, -1], DECAY * before[:, -1] + views)
+    assert after.isfinite().all()
     assert torch.equal(trainer.state_dict()["parts"]["sums"], after)
