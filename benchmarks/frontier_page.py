@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.frontier import read_lines
 from benchmarks.result_files import format_spread, write_page
+from longtail import methods
 from longtail.evaluation import tables
 
 NAME = "frontier"
@@ -25,6 +26,10 @@ RULES = {
 """Rule and strength of each column."""
 READS_COUNTS = {"as trained": "yes", "TDE": "no", "self-prior": "no", "logit adjustment": "yes"}
 """Whether a figure under the rule rests on class counts; as trained, those of the loss."""
+WHOLE = {"whole": "c100-100-dual-200", "longer": "c100-100-dual-400"}
+"""Rows of the ablation that are trainings of `final`."""
+SEARCHED = "ema"
+"""The variant of `search` that is the recipe, at 200 epochs."""
 NETWORKS = {"resnet32": "ResNet-32", "resnet32-dual": "ResNet-32, last block doubled"}
 
 
@@ -64,19 +69,34 @@ Line = Mapping[str, Any]
 
 
 def write_frontier_page(results: Path) -> Path:
-    """Write RESULTS/frontier.md from the lines of `final`, `counted` and `ablation`."""
-    final, counted, ablation = (
-        group_by_variant(results, name) for name in ("final", "counted", "ablation")
+    """Write RESULTS/frontier.md from the lines of `final`, `counted`, `ablation` and `tiny`."""
+    final, counted, ablation, tiny = (
+        group_by_variant(results, name) for name in ("final", "counted", "ablation", "tiny")
     )
-    parts = [NOTE, "## Beside published figures: CIFAR-100-LT, imbalance 100"]
-    parts.append(compare(results))
+    ablation = {name: final[own] for name, own in WHOLE.items() if own in final} | ablation
+    parts = [NOTE, describe_choice(results)]
+    parts += ["## Beside published figures: CIFAR-100-LT, imbalance 100", compare(results)]
     for title, groups in (
         ("The recipe on every set", final),
         ("The recipe with class counts", counted),
         ("One part left out at a time", ablation),
+        ("Tiny-ImageNet-LT", tiny),
     ):
-        parts += [f"## {title}", list_variants(groups)]
+        parts += [f"## {title}", list_variants(groups)] if groups else []
     return write_page(results, NAME, parts)
+
+
+def describe_choice(results: Path) -> str:
+    """Return a sentence on the strength of each rule at which held-out images are likeliest."""
+    lines = group_by_variant(results, "search").get(SEARCHED)
+    if not lines:
+        return ""
+    found = []
+    for rule, (name, _) in RULES.items():
+        tried = {key: each for key, each in lines[0]["rules"][name].items() if key != "chosen"}
+        if len(tried) > 1:
+            found.append(f"{rule} {min(tried, key=lambda key: tried[key]['nll'])}")
+    return f"On the held-out part the likelihood is best at {', '.join(found)}."
 
 
 def group_by_variant(results: Path, name: str) -> dict[str, list[Line]]:
@@ -129,7 +149,7 @@ def list_variants(groups: Mapping[str, Sequence[Line]]) -> str:
 
 def knows_counts(line: Line) -> bool:
     """Return whether the loss of a training read class counts."""
-    return "balanced" in line["method"]
+    return methods.build(line["method"]).needs_counts
 
 
 def class_means(group: Sequence[Line], rule: str, *, flips: bool = False) -> list[float]:

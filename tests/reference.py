@@ -294,6 +294,29 @@ def self_prior(rows):
     return means
 
 
+def over_smoothed(rows, labels, weight, orders, batch, smoothing, lr, momentum):
+    """Sun et al. 2025: the weight after SGD with label smoothing, one order of rows an epoch."""
+    classes, size = len(weight), len(weight[0])
+    weight = [list(w) for w in weight]
+    velocity = [[0.0] * size for _ in weight]
+    for epoch, order in enumerate(orders):
+        rate = lr * (1 + math.cos(math.pi * epoch / len(orders))) / 2
+        for start in range(0, len(order), batch):
+            taken = order[start : start + batch]
+            gradient = [[0.0] * size for _ in weight]
+            for n in taken:
+                p = softmax([dot(w, rows[n]) for w in weight])
+                for c in range(classes):
+                    target = smoothing / classes + (1 - smoothing) * (labels[n] == c)
+                    for j in range(size):
+                        gradient[c][j] += (p[c] - target) * rows[n][j] / len(taken)
+            for c in range(classes):
+                for j in range(size):
+                    velocity[c][j] = momentum * velocity[c][j] + gradient[c][j]
+                    weight[c][j] -= rate * velocity[c][j]
+    return weight
+
+
 def adjusted(z, counts, tau):
     """Menon et al. 2021: z_i - tau log pi_i."""
     return [z[i] - tau * math.log(counts[i] / sum(counts)) for i in range(len(z))]
@@ -417,3 +440,31 @@ def balanced_contrast(views, classes, centres, temperature):
             s = dot(vectors[i], vectors[j]) / temperature
             total -= (s - math.log(denominator)) / len(positives) / len(views)
     return total
+
+
+def log_bessel(order, x):
+    """log I_order(x), the sum of (x / 2)^(2k + order) / (k! (k + order)!)."""
+    terms = []
+    for k in range(int(2 * x) + 100):
+        log_factorials = math.lgamma(k + 1) + math.lgamma(k + order + 1)
+        terms.append((2 * k + order) * math.log(x / 2) - log_factorials)
+    largest = max(terms)
+    return largest + math.log(sum(math.exp(term - largest) for term in terms))
+
+
+def density_logits(views, sums, temperature):
+    """log E exp(<z, z'> / T) for z' of each class's von Mises-Fisher density (Du et al. 2024)."""
+    rows = []
+    for z in views:
+        row = []
+        for *total, number in sums:
+            mean = [value / number for value in total]
+            size, order = len(mean), len(mean) / 2 - 1
+            kappa = size * norm(mean) / (1 - norm(mean) ** 2)
+            joint = [kappa * m / norm(mean) + v / temperature for m, v in zip(mean, z, strict=True)]
+            first, second = (
+                log_bessel(order, x) - order * math.log(x) for x in (norm(joint), kappa)
+            )
+            row.append(first - second)
+        rows.append(row)
+    return rows

@@ -100,3 +100,28 @@ def test_only_the_generator_is_random():
     first, same = mix(3, mixup=0.5, cutmix=0.5), mix(3, mixup=0.5, cutmix=0.5)
     assert all(torch.equal(a, b) for a, b in zip(first, same, strict=True))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_clipped_box_is_around_any_pixel():
+    """As in torchvision's CutMix, the border cuts off what lies outside."""
+    for area, y, x in torch.rand(300, 3, generator=torch.Generator().manual_seed(0)).tolist():
+        numbers = (torch.tensor(value) for value in (area, y, x))
+        inside = draw_box(*numbers, (6, 8), clipped=True)
+        tall, wide = int(0.5 * area**0.5 * 6), int(0.5 * area**0.5 * 8)
+        for i in range(6):
+            for j in range(8):
+                near = abs(i + 0.5 - int(y * 6)) < tall and abs(j + 0.5 - int(x * 8)) < wide
+                assert bool(inside[i, j]) == near
+    areas = [
+        draw_box(*row, (64, 64), clipped=True).float().mean()
+        for row in torch.rand(1000, 3, generator=torch.Generator().manual_seed(1))
+    ]
+    # the mean of u (1 - sqrt(u) / 4)^2 for a uniform u is 77 / 240
+    assert torch.stack(areas).mean() == pytest.approx(77 / 240, abs=0.03)
+
+
+def test_a_clipped_box_weighs_targets_by_its_pixels():
+    for seed in range(50):
+        mixed, soft = mix(seed, mixup=0.0, cutmix=1.0, clipped=True)
+        pasted = (mixed != INPUTS).any(1).any(0).float().mean()
+        torch.testing.assert_close(soft, soften(1 - float(pasted)))

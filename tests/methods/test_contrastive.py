@@ -12,14 +12,16 @@ from longtail.core.errors import UserError
 from longtail.methods.base import Batch, Model, ModelWithParts
 from longtail.nn import backbones
 from longtail.nn.contrast import Projection, balanced_contrast
+from longtail.nn.densities import DECAY, Densities, add_views, density_logits
 from longtail.nn.heads import DeconfoundHead
-from longtail.nn.losses import State, balanced_softmax, cross_entropy
+from longtail.nn.losses import Outputs, State, balanced_softmax, cross_entropy
 from longtail.runs.fit import fit_all
 from longtail.training.batches import place
 from longtail.training.launch import launch
 from longtail.training.trainer import Trainer
 
-COUNT_FREE = ["", "-tde", "-self-prior"]
+COUNT_FREE = [f"deconfound-contrastive{end}" for end in ("", "-tde", "-self-prior")]
+COUNT_FREE.append("deconfound-proco")
 
 
 def start(name: str = "deconfound-contrastive", **options) -> Trainer:
@@ -34,10 +36,10 @@ def start(name: str = "deconfound-contrastive", **options) -> Trainer:
     return trainer
 
 
-def make_model() -> ModelWithParts:
+def make_model(parts=Projection) -> ModelWithParts:
     torch.manual_seed(0)
     model = Model(backbones.build("conv4", 3), DeconfoundHead(128, 3, alpha=0.0))
-    return ModelWithParts(model, Projection(128, 3)).train()
+    return ModelWithParts(model, parts(128, 3)).train()
 
 
 def test_the_head_sees_the_first_view_and_batch_statistics_see_all():
@@ -70,7 +72,7 @@ def test_the_step_adds_both_losses(name):
     torch.testing.assert_close(made, 1.5 * first + 0.3 * second)
 
 
-@pytest.mark.parametrize("name", [f"deconfound-contrastive{end}" for end in COUNT_FREE])
+@pytest.mark.parametrize("name", COUNT_FREE)
 def test_no_count_of_the_training_set_enters(name):
     method = methods.build(name)
     assert not method.needs_counts
@@ -154,9 +156,17 @@ def first_batch() -> tuple[torch.Tensor, torch.Tensor, int]:
     return trainer.draws.orders[0][index], torch.stack(views, dim=1), trainer.fabric.global_rank
 
 
+def sums_after_a_step() -> torch.Tensor:
+    """The running sums of class densities after one step."""
+    trainer = start("deconfound-proco")
+    trainer.step(trainer.full_batch)
+    return trainer.trained.parts.sums.detach()
+
+
 def save_first_batch(folder: Path) -> None:
     rows, views, rank = first_batch()
     torch.save((rows, views), folder / f"{rank}.pt")
+    torch.save(sums_after_a_step(), folder / f"sums-{rank}.pt")
     config = tiny_config(epochs=1)
     fit_all(config, ["deconfound-contrastive"], [0], out=folder / "run", data=tiny_data())
 
@@ -170,3 +180,37 @@ def test_two_ranks_see_the_views_of_one_and_train(tmp_path):
     for row, pair in zip(rows.tolist(), views, strict=True):
         torch.testing.assert_close(seen[row], pair)
     assert (tmp_path / "run" / "result.json").exists()
+    first, second = (torch.load(tmp_path / f"sums-{rank}.pt") for rank in (0, 1))
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first[:, -1], sums_after_a_step()[:, -1])  # views of each class
+
+
+@pytest.mark.parametrize("name", ["proco", "deconfound-proco"])
+def test_the_step_adds_the_loss_of_the_densities(name):
+    options = {"classify": 1.5, "contrast": 0.3, "temperature": 0.2}
+    (stage,) = methods.build(name, options).stages
+    loss = {"deconfound-proco": cross_entropy, "proco": balanced_softmax}[name]
+    state = State(*torch.zeros(3), torch.tensor([24.0, 12.0, 4.0]), torch.Generator())
+    images, labels = torch.rand(12, 3, 8, 8), torch.tensor([0, 0, 1, 2])
+    soft = torch.rand(4, 3).softmax(1)
+    model, other = make_model(Densities), make_model(Densities)
+    made = stage.step(model, stage.loss, [Batch(images[:4], soft, labels, images[4:])], state)
+    outputs = other(images[:4], views=images[4:])
+    views, sums = outputs.parts
+    add_views(sums, views, labels)
+    assert torch.equal(model.parts.sums, sums) and sums[:, -1].tolist() != [0, 0, 0]
+    logits = density_logits(views, sums, temperature=0.2)
+    between = loss(Outputs(outputs.features, logits), labels.repeat(2), state)
+    torch.testing.assert_close(made, 1.5 * loss(outputs, soft, state) + 0.3 * between)
+
+
+def test_a_training_updates_densities_and_saves_them():
+    trainer = start("deconfound-proco", ema=0.9)
+    before = trainer.trained.parts.sums.clone()
+    trainer.step(trainer.full_batch)
+    after = trainer.trained.parts.sums
+    labels = trainer.data.train.labels[trainer.draws.orders[0][: trainer.full_batch]]
+    views = 2 * torch.bincount(labels, minlength=3)
+    torch.testing.assert_close(after[:, -1], DECAY * before[:, -1] + views)
+    assert after.isfinite().all()
+    assert torch.equal(trainer.state_dict()["parts"]["sums"], after)

@@ -89,7 +89,8 @@ def test_augmentations_are_captured_too(options):
 
 @pytest.mark.parametrize("donors", ["instance", "class"])
 def test_mixed_batches_are_captured_too(donors):
-    mixing = {"mixup": 0.4, "cutmix": 0.4, "donors": donors}
+    box = {"instance": "inside", "class": "clipped"}[donors]
+    mixing = {"mixup": 0.4, "cutmix": 0.4, "cutmix_box": box, "donors": donors}
     data, options = tiny_data(counts=COUNTS), {**mixing, "lr": 0.01}
     (graph,) = losses([cuda_config(**options)], data)
     (eager,) = losses([cuda_config(graph=False, **options)], data)

@@ -13,9 +13,9 @@ INTRODUCTION = """# Methods
 Train with `longtail train DATA --method NAME`, with several methods as `NAME,NAME`, or with `all`.
 This page is generated from the code of the methods; `longtail methods --out FILE` writes it too.
 
-- **paper**: the one that introduced the method. `auto`, `deconfound-balanced`,
-  `deconfound-contrastive` and the methods with `self-prior` are our own; theirs is the paper that
-  they build on.
+- **paper**: the one that introduced the method. `auto`, the methods with `self-prior`, and
+  `deconfound` with `-balanced`, `-contrastive`, `-los` or `-proco` are our own; theirs is the paper
+  that they build on.
 - **stages**: epochs of each stage, as fractions of `--epochs`.
 - **needs counts**: whether the loss, the sampler or the rule uses the number of training images of
   each class.
@@ -44,6 +44,8 @@ MEANINGS = {
     "deconfound-contrastive gamma": "added to the norm of each class weight",
     "deconfound-contrastive-tde gamma": "added to the norm of each class weight",
     "deconfound-contrastive-self-prior gamma": "added to the norm of each class weight",
+    "deconfound-los gamma": "added to the norm of each class weight",
+    "deconfound-proco gamma": "added to the norm of each class weight",
     "auto gamma": "added to the norm of each class weight",
     "gamma_neg": "power by which easy absent labels lose weight",
     "gamma_pos": "power by which easy present labels lose weight",
@@ -53,6 +55,7 @@ MEANINGS = {
     "ignore": "probability that a rare class is left out of the loss of another class's image",
     "kappa": "factor of the log prior odds that shift the logits in training",
     "lift": "least weight of a label",
+    "los_lr": "peak learning rate of the second stage, at a batch of 64 images",
     "margin": "margin of the rarest class, in units of the cosine",
     "asymmetric margin": "probability below which an absent label counts nothing",
     "oltr margin": "mean squared distance to the other centroids below which they repel",
@@ -61,6 +64,7 @@ MEANINGS = {
     "scale": "scale of the logits",
     "distribution-balanced scale": "scale of the logits of absent labels",
     "slope": "how fast the weight of a label grows with its ratio r",
+    "smoothing": "part of the target that all classes share equally in the second stage",
     "softmax": "use softmax cross-entropy, which has no gamma, instead of the sigmoid focal loss",
     "share": "epochs of the second stage, as a fraction of --epochs",
     "strength": "factor of log n in the loss; 0 is cross-entropy",

@@ -24,7 +24,7 @@ class Projection(nn.Module):
 
     def __init__(self, dim: int, classes: int):
         super().__init__()
-        self.features, self.centres = _make_mlp(dim), _make_mlp(dim)
+        self.features, self.centres = make_projection(dim), make_projection(dim)
 
     def forward(self, views: Tensor, head: Head) -> tuple[Tensor, Tensor]:
         """Return unit vectors (V, B, E) of `views` (V, B, D), and the centres (C, E) of `head`."""
@@ -34,7 +34,8 @@ class Projection(nn.Module):
         return first, second
 
 
-def _make_mlp(dim: int) -> nn.Sequential:
+def make_projection(dim: int) -> nn.Sequential:
+    """Create an MLP from features (..., D) to (..., E)."""
     hidden, norm = nn.Linear(dim, HIDDEN), nn.BatchNorm1d(HIDDEN)
     return nn.Sequential(hidden, norm, nn.ReLU(inplace=True), nn.Linear(HIDDEN, PROJECTED))
 

@@ -117,8 +117,16 @@ def choose_mix(train: TrainConfig) -> DonorMix | None:
         state: State,
         donors: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        classes, shares = len(state.counts), {"mixup": train.mixup, "cutmix": train.cutmix}
-        return mix_share(inputs, target, classes, state.generator, **shares, donors=donors)
+        return mix_share(
+            inputs,
+            target,
+            len(state.counts),
+            state.generator,
+            mixup=train.mixup,
+            cutmix=train.cutmix,
+            clipped=train.cutmix_box == "clipped",
+            donors=donors,
+        )
 
     return mix
 

@@ -37,18 +37,19 @@ def mix_share(
     *,
     mixup: float,
     cutmix: float,
+    clipped: bool = False,
     donors: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Blend a batch with probability `mixup`, paste a box with probability `cutmix`, else keep it.
 
-    The batch has one box (CutMix, Yun et al. 2019). It lies anywhere inside the image and covers a
-    fraction of it that is uniform in 0..1. Takes inputs (B, C, H, W) of a float type and classes
-    (B,), or multi-hot (B, K), and the same of `donors`, by default the neighbours in the batch;
-    returns mixed inputs, and targets (B, K) mixed by the number of pixels.
+    The batch has one box (CutMix, Yun et al. 2019), made by `draw_box` with a uniform area. Takes
+    inputs (B, C, H, W) of a float type and classes (B,), or multi-hot (B, K), and the same of
+    `donors`, by default the neighbours in the batch; returns mixed inputs, and targets (B, K) mixed
+    by the number of pixels.
     """
     kind, area, top, left = torch.rand(4, generator=generator, device=inputs.device).unbind()
     blended, pasted = kind < mixup, (kind >= mixup) & (kind < mixup + cutmix)
-    inside = draw_box(area, top, left, inputs.shape[2:]) & pasted  # (H, W)
+    inside = draw_box(area, top, left, inputs.shape[2:], clipped=clipped) & pasted  # (H, W)
     weight = _draw_weight(inputs.device, generator, CONCENTRATION) if mixup else kind
     own = torch.where(blended, weight, (~inside).to(weight))  # (H, W), of the image's own pixels
     if donors is None:  # unlike roll, cat keeps the memory format
@@ -63,18 +64,33 @@ def _to_soft(target: Tensor, classes: int) -> Tensor:
     return F.one_hot(target, classes) if target.ndim == 1 else target
 
 
-def draw_box(area: Tensor, top: Tensor, left: Tensor, size: tuple[int, ...]) -> Tensor:
+def draw_box(
+    area: Tensor, top: Tensor, left: Tensor, size: tuple[int, ...], *, clipped: bool = False
+) -> Tensor:
     """Return which pixels of an image of `size` (H, W) a box covers, from three numbers in 0..1.
 
     The box has the shape of the image and, up to whole pixels, the fraction `area` of its pixels.
+    It lies anywhere inside the image. If `clipped`, its centre is any pixel and the border cuts
+    off what lies outside, as in that paper and in torchvision: 0.32 of the image on average
+    instead of 0.5.
     """
-    height, width = size
-    scale = area.sqrt()
-    y, x = (torch.arange(side, device=area.device) for side in (height, width))
-    tall, wide = (scale * height).round(), (scale * width).round()
-    top, left = (top * (height - tall + 1)).floor(), (left * (width - wide + 1)).floor()
-    rows, columns = (y >= top) & (y < top + tall), (x >= left) & (x < left + wide)
+    rows, columns = (
+        _cover(area.sqrt() * side, place, side, clipped)
+        for side, place in zip(size, (top, left), strict=True)
+    )
     return rows[:, None] & columns
+
+
+def _cover(length: Tensor, place: Tensor, side: int, clipped: bool) -> Tensor:
+    """Return which of `side` pixels in a row an interval of `length` covers, at a place in 0..1."""
+    if clipped:
+        half = (length / 2).floor()
+        start, length = (place * side).floor() - half, 2 * half
+    else:
+        length = length.round()
+        start = (place * (side - length + 1)).floor()
+    pixels = torch.arange(side, device=length.device)
+    return (pixels >= start) & (pixels < start + length)
 
 
 def _draw_weight(device: torch.device, generator: Generator, concentration: float) -> Tensor:
