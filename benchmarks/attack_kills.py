@@ -72,13 +72,19 @@ def _harm_and_repeat(
     place: Path,
     look: Callable[[Path], Any],
 ) -> Any:
-    """Do the work in a child that is harmed, then do it again and look at what it left."""
+    """Do the work in a child that is harmed, then do it again and look at what it left.
+
+    If that is refused, work is lost: its words are then the answer, which is never the right one.
+    """
     status, words = _run_child(lambda: do(False), harm)
     if status not in (0, REFUSED, -signal.SIGKILL):
         raise RuntimeError(f"the harmed process ended with status {status}: {words}")
-    if status:
-        do(True)
-    return look(place)
+    try:
+        if status:
+            do(True)
+        return look(place)
+    except UserError as error:
+        return f"refused: {error}"
 
 
 def _run_child(do: Callable[[], None], harm: Callable[[], None]) -> tuple[int, str]:

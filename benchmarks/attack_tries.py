@@ -260,7 +260,7 @@ def _describe_difference(expected: Any, answer: Any) -> str:
     """Name what differs of two answers."""
     if isinstance(expected, dict) and isinstance(answer, dict):
         return f"other {', '.join(n for n in expected if answer.get(n) != expected[n])}"
-    return f"expected {str(expected)[:60]}, got {str(answer)[:60]}"
+    return f"expected {str(expected)[:60]}, got {str(answer)[:200]}"
 
 
 def describe_exception(error: BaseException) -> str:
