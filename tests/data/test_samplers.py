@@ -199,6 +199,21 @@ def test_set_epoch_jumps() -> None:
         assert list(sampler) == expected
 
 
+def test_a_look_at_one_batch_takes_nothing_from_the_epoch() -> None:
+    """One rank that has fewer steps than the others would keep them waiting for ever."""
+    looking, other = (TAIL.sampler("class", rank=rank, world=2) for rank in (0, 1))
+    expected = shares("class", 2)
+    next(iter(looking))
+    for sampler, share in zip((looking, other), expected, strict=True):
+        sampler.set_epoch(0)
+        assert list(sampler) == share
+    whole = TAIL.sampler("class", rank=0, world=2)
+    whole.set_epoch(1)
+    passing = iter(looking)
+    first = [next(passing) for _ in range(5)]  # a break, and no set_epoch
+    assert first + list(looking) == list(whole) and looking.epoch == 2
+
+
 def test_a_state_of_other_arguments_is_refused() -> None:
     state = TAIL.sampler("class").state_dict()
     with pytest.raises(UserError, match="with kind class, and this one has reversed: make it with"):

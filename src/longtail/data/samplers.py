@@ -71,8 +71,9 @@ class TailSampler(DistributedSampler[int]):
     never take the same position, have equally many, and together show the class frequencies
     exactly, whatever their number. With the same seed our own engine draws the same order.
 
-    A finished pass moves on to the next epoch by itself; `set_epoch` is needed only to jump. It is
-    a `DistributedSampler`, so that trainers know that it shares the epoch among the ranks already.
+    A finished pass moves on to the next epoch by itself. After a `break` the next pass shows the
+    rest of the epoch, unless `set_epoch` starts an epoch anew. The class is a `DistributedSampler`,
+    so that trainers know that it shares the epoch among the ranks already.
 
     Args:
         kind: class | square-root | reversed, or instance for every image once.
@@ -110,12 +111,14 @@ class TailSampler(DistributedSampler[int]):
         super().__init__(labels, world, rank, seed=seed)  # type: ignore[arg-type]
         self.kind, self.labels, self.counts, self.size = kind, labels, counts, size
         self._seen = 0  # of the whole order, by all ranks
+        self._loaded = False  # whether the next pass goes on where a state was
 
     def __len__(self) -> int:
         return self.size // self._find_rank()[1]
 
     def __iter__(self) -> Iterator[int]:
         rank, world = self._find_rank()
+        self._loaded = False
         share = self._draw()[: len(self) * world][rank::world].tolist()
         for index in share[self._seen // world :]:
             self._seen += world
@@ -123,9 +126,12 @@ class TailSampler(DistributedSampler[int]):
         self.epoch, self._seen = self.epoch + 1, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the epoch `epoch`; if it is the current one, go on where it was left."""
-        if epoch != self.epoch:
-            self.epoch, self._seen = epoch, 0
+        """Start the epoch `epoch` from its first image; go on in it after `load_state_dict`.
+
+        A rank that has only looked at a batch thus has as many images as the others.
+        """
+        if epoch != self.epoch or not self._loaded:
+            self.epoch, self._seen, self._loaded = epoch, 0, False
 
     def state_dict(self, seen: int | None = None) -> dict[str, Any]:
         """Return what `load_state_dict` needs to go on in the middle of an epoch.
@@ -145,7 +151,7 @@ class TailSampler(DistributedSampler[int]):
                     f"the state is of a sampler with {name} {state.get(name)}, and this one has "
                     f"{value}: make it with the same arguments"
                 )
-        self.epoch, self._seen = int(state["epoch"]), int(state["seen"])
+        self.epoch, self._seen, self._loaded = int(state["epoch"]), int(state["seen"]), True
 
     @property
     def _identity(self) -> dict[str, Any]:
