@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -127,9 +128,10 @@ class Tail:
             )
         if rows.max() >= len(self.counts):
             raise UserError(f"label {int(rows.max())} is not one of {len(self.counts)} classes")
-        return TailSampler(
-            kind, rows, self.counts, len(rows) if size is None else size, seed, rank, world
-        )
+        size = len(rows) if size is None else size
+        if not isinstance(size, Integral):
+            raise UserError(f"size {size!r} must be a whole number: the images of an epoch")
+        return TailSampler(kind, rows, self.counts, int(size), seed, rank, world)
 
     def weights(self, beta: float = 0.9999) -> Tensor:
         """Return class weights (C,) with mean 1: 1 / effective number of images (Cui et al. 2019).
@@ -147,6 +149,7 @@ class Tail:
     def adjust(self, logits: Tensor, tau: float = 1.0) -> Tensor:
         """Remove the class prior from logits (..., C): z - tau * log(n / N) (Menon et al. 2021)."""
         _check_classes(logits, self.counts)
+        _check_option("adjust", "tau", tau)
         counts = self.counts.tensor().to(logits.device).clamp(min=1)
         return at_least_float32(logits) - tau * torch.log(counts / counts.sum())
 
@@ -185,6 +188,12 @@ class TailLoss(nn.Module):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the mean loss of logits (B, C) for a target (B,) or (B, C)."""
         _check_classes(logits, self.classes)
+        if logits.ndim != 2 or target.shape not in (logits.shape[:1], logits.shape):
+            raise UserError(  # the shapes could also broadcast to a wrong number
+                f"a target of shape {tuple(target.shape)} does not fit logits of shape "
+                f"{tuple(logits.shape)}: pass logits (B, C), and classes (B,) or probabilities "
+                "(B, C)"
+            )
         # these losses read only the logits, the counts and torch's own generator
         rest = dict.fromkeys(("progress", "lr", "mu"), self._unused)
         state = State(**rest, counts=self.counts, generator=None)  # type: ignore[arg-type]
@@ -211,6 +220,8 @@ def _to_integers(values: Any, what: str) -> "np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _check_option(name: str, option: str, value: float) -> None:
+    if not isinstance(value, Real):
+        raise UserError(f"{name}: {option} {value!r} must be a number")
     most = LARGEST.get(option, math.inf)
     least = math.ulp(0.0) if option == "scale" else 0.0
     if not (least <= value <= most and math.isfinite(value)):
