@@ -111,6 +111,17 @@ def test_an_interrupted_validation_leaves_nothing_behind(tmp_path):
     assert not module.network[-1]._forward_hooks
 
 
+def test_mistakes_are_named(tmp_path):
+    class Twice(Module):
+        def validation_step(self, batch, index):
+            return self.network(batch["x"]) + self.network(-batch["x"])
+
+    with pytest.raises(lt.UserError, match="112 features passed the head for 56 val labels: every"):
+        make_trainer(tmp_path).validate(Twice(), loader(), verbose=False)
+    with pytest.raises(lt.UserError, match=r"a batch is a dict, not \(images, labels\): pass"):
+        bridge.read_labels({"x": 1, "y": 2})
+
+
 def test_a_head_that_is_there_stays(tmp_path):
     module = Module()
     module.network[-1] = own = TAIL.head(8, tau=4.0)

@@ -1,8 +1,7 @@
 """Lightning: a callback that brings the head into a `LightningModule` and reports by split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from operator import itemgetter
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from longtail.core.errors import UserError
 from longtail.evaluation.alpha import choose_by_effects
 from longtail.integrations.parts import (
     collect_effects,
@@ -20,6 +20,17 @@ from longtail.integrations.parts import (
 )
 from longtail.nn.heads import NormalisedHead
 from longtail.nn.tail import Tail
+
+
+def read_labels(batch: Any) -> Tensor:
+    """Return the labels of a batch (images, labels, ...)."""
+    if not isinstance(batch, Sequence) or len(batch) < 2:
+        raise UserError(
+            f"a batch is a {type(batch).__name__}, not (images, labels): pass a function that "
+            "returns its labels, as in TailCallback(tail, labels=lambda batch: batch['label'])"
+        )
+    labels: Tensor = batch[1]
+    return labels
 
 
 class TailCallback(pl.Callback):
@@ -39,7 +50,7 @@ class TailCallback(pl.Callback):
     def __init__(
         self,
         tail: Tail,
-        labels: Callable[[Any], Tensor] = itemgetter(1),
+        labels: Callable[[Any], Tensor] = read_labels,
         **head_options: float,
     ) -> None:
         self.tail, self.labels, self.head_options = tail, labels, head_options
@@ -62,6 +73,12 @@ class TailCallback(pl.Callback):
     def _finish(self, pl_module: pl.LightningModule, part: str, choose: bool) -> None:
         self._stack.close()
         head = find_head(pl_module)
+        images, known = sum(len(pair[0]) for pair in self._effects), sum(map(len, self._labels))
+        if images != known or not known:
+            raise UserError(
+                f"{images} features passed the head for {known} {part} labels: every {part} step "
+                "must pass each image of its batch through the head once"
+            )
         rows = [torch.cat([pair[i] for pair in self._effects]) for i in (0, 1)]
         total, indirect, labels = (_gather(each) for each in (*rows, torch.cat(self._labels)))
         figures = measure_splits(self.tail, total - head.alpha.cpu() * indirect, labels)
