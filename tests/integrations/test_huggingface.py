@@ -143,3 +143,11 @@ def test_refused_arguments(tmp_path):
         bridge.load_classifier(tmp_path)
     with pytest.raises(lt.UserError, match="has no normalised head: swap its last layer first"):
         bridge.choose_alpha(make_trainer(model, tmp_path), [])
+    head, words = bridge.swap_head(model, TAIL, alpha=0.5), Texts(LABELS).words
+    with pytest.raises(lt.UserError, match="the data has no labels"):
+        bridge.choose_alpha(make_trainer(model, tmp_path), [{"input_ids": row} for row in words])
+    assert head.alpha == 0.5
+    model.config.architectures = ["TheirOwn"]
+    model.config.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(lt.UserError, match="transformers has no class 'TheirOwn'"):
+        bridge.load_classifier(tmp_path / "theirs")

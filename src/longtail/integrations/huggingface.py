@@ -10,12 +10,7 @@ from torch import Tensor, nn
 
 from longtail.core.errors import UserError
 from longtail.evaluation.alpha import choose_by_effects
-from longtail.integrations.parts import (
-    find_head,
-    follow_momentum,
-    measure_splits,
-    swap_last_layer,
-)
+from longtail.integrations.parts import find_head, follow_momentum, measure_splits, swap_last_layer
 from longtail.nn.heads import DeconfoundHead
 from longtail.nn.tail import Tail
 from longtail.training.model import describe_head
@@ -45,7 +40,10 @@ def load_classifier(folder: str | Path) -> Any:
     if not about:
         raise UserError(f"{folder} holds no head of longtail: load it by from_pretrained")
     layer, _ = about.pop("layer"), about.pop("kind")
-    base = getattr(transformers, config.architectures[0])
+    name = (config.architectures or [""])[0]
+    base = getattr(transformers, name, None)
+    if base is None:
+        raise UserError(f"{folder}: transformers has no class '{name}', which the model needs")
 
     def build(self: Any, config: Any, *args: Any, **options: Any) -> None:
         base.__init__(self, config, *args, **options)
@@ -88,17 +86,22 @@ def make_metrics(tail: Tail) -> Callable[[Any], dict[str, float]]:
 def choose_alpha(trainer: transformers.Trainer, data: Any) -> float:
     """Set the head's alpha to the best on held-out data, and return it."""
     head = find_head(trainer.model)
-    logits = []
-    for alpha in (0.0, 1.0):  # TDE is linear in alpha
-        head.alpha = alpha
-        found, labels = _read_output(trainer.predict(data))
-        logits.append(found)
+    own, logits = float(head.alpha), []
+    try:
+        for alpha in (0.0, 1.0):  # TDE is linear in alpha
+            head.alpha = alpha
+            found, labels = _read_output(trainer.predict(data))
+            logits.append(found)
+    finally:
+        head.alpha = own
     head.alpha = choose_by_effects(logits[0], logits[0] - logits[1], labels)
     return float(head.alpha)
 
 
 def _read_output(found: Any) -> tuple[Tensor, Tensor]:
     """Return logits (N, C) and labels (N,); some models output more than logits."""
+    if found.label_ids is None:
+        raise UserError("the data has no labels: give every item a value called labels")
     logits = found.predictions
     first = logits[0] if isinstance(logits, tuple) else logits
     return torch.as_tensor(first), torch.as_tensor(found.label_ids)
