@@ -43,6 +43,19 @@ def test_a_network_stays_one_of_timm(name, tmp_path):
     assert model(images).shape == (4, 3)
 
 
+def test_a_checkpoint_is_of_this_network_or_of_timms_own(tmp_path):
+    plain = timm.create_model("test_resnet", num_classes=4)
+    torch.save({"state_dict": plain.state_dict()}, tmp_path / "plain.pth.tar")
+    start = create_model("test_resnet", 4, checkpoint_path=tmp_path / "plain.pth.tar")
+    assert torch.equal(start.conv1[0].weight, plain.conv1[0].weight)
+    images = torch.rand(2, 3, 32, 32)
+    start.train()(images)
+    torch.save({"state_dict": start.state_dict()}, tmp_path / "ours.pth.tar")
+    again = create_model("test_resnet", 4, checkpoint_path=str(tmp_path / "ours.pth.tar"))
+    assert again.get_classifier().mean_feature.any()
+    assert torch.equal(again.eval()(images), start.eval()(images))
+
+
 def test_a_loss_takes_soft_targets_as_timms_own_does():
     logits, target = torch.randn(6, 3), torch.rand(6, 3).softmax(1)
     loss = lt.Tail([9, 5, 2]).loss("cross-entropy")

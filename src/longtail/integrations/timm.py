@@ -1,5 +1,6 @@
 """timm: its networks with the de-confounded head; `lt.Tail.loss` takes the targets of its Mixup."""
 
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -28,12 +29,26 @@ def create_model(
         num_classes: number of classes; that of the network's weights by default.
         head: deconfound, or linear for timm's own layer.
         head_options: of `DeconfoundHead`, such as `{"tau": 16.0}`.
-        options: of `timm.create_model`, such as `pretrained=True`.
+        options: of `timm.create_model`, such as `pretrained=True`. A `checkpoint_path` may be of
+            this network or of timm's own.
     """
     if head not in HEADS:
         raise unknown_error("head", head, HEADS, f"they are {', '.join(HEADS)}")
+    path = options.get("checkpoint_path")
+    swapped = head == "deconfound" and path and _has_head(path)
+    if swapped:  # timm would load it before the swap
+        options = {**options, "checkpoint_path": ""}
     model: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
     if head == "deconfound":
         classes: Any = model.num_classes
         swap_last_layer(model, classes, **(head_options or {}))
+    if swapped:
+        timm.models.load_checkpoint(model, path)
     return model
+
+
+def _has_head(path: str | Path) -> bool:
+    """Return whether a checkpoint is of a network with a normalised head."""
+    if Path(path).suffix in (".npz", ".npy"):  # published weights in JAX's layout
+        return False
+    return any(key.endswith(".mean_feature") for key in timm.models.load_state_dict(path))
