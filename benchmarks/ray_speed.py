@@ -52,7 +52,7 @@ def measure(model: Path, names: Sequence[str], actors: int) -> float:
         TimedPredictor,
         fn_constructor_args=[str(model.absolute())],
         batch_size=BATCH,
-        concurrency=actors,
+        compute=ray.data.ActorPoolStrategy(size=actors),
     ).take_all()
     return count_rate(made, actors)
 

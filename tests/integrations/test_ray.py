@@ -1,8 +1,10 @@
 """Ray Data: the script of the page, the columns of a batch, and a job that goes on."""
 
 import io
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -83,9 +85,29 @@ def test_the_script_of_the_page_runs_and_a_stopped_job_goes_on(run_page, capsys)
         assert np.mean(names["right"]) > 0.6
         table = names["pq"].read_table(names["root"] / "embeddings")
         assert len(table) == 18 and table.column("unreadable").unique().to_pylist() == [""]
+        read_the_images_of_a_parquet_file(ray, names, predictions=names["predictions"])
         go_on_after_a_stop(ray, names)
     finally:
         ray.shutdown()
+
+
+def read_the_images_of_a_parquet_file(ray, names, predictions) -> None:
+    """Hugging Face stores an image as its bytes and its path."""
+    paths, file = sorted(row["path"] for row in predictions), names["root"] / "images.parquet"
+    rows = [{"bytes": Path(path).read_bytes(), "path": None} for path in paths]
+    names["pq"].write_table(pa.table({"image": rows, "id": list(range(18))}), file)
+    context = ray.data.DataContext.get_current()
+    config, context.checkpoint_config = context.checkpoint_config, None
+    found = (
+        ray.data.read_parquet(str(file))
+        .map_batches(RayPredictor, fn_constructor_args=[str(names["run"].folder), "image"])
+        .take_all()
+    )
+    context.checkpoint_config = config
+    expected = {row["path"]: row["class"] for row in predictions}
+    assert {row["id"]: row["class"] for row in found} == {
+        number: expected[path] for number, path in enumerate(paths)
+    }
 
 
 def go_on_after_a_stop(ray, names) -> None:
@@ -112,7 +134,7 @@ def go_on_after_a_stop(ray, names) -> None:
             Counting,
             fn_constructor_args=[str(names["run"].folder), str(log), fails_at],
             batch_size=1,
-            concurrency=1,
+            compute=ray.data.ActorPoolStrategy(size=1),
         ).write_parquet(str(root / "again"), mode="append")
         return log.read_text().splitlines()
 

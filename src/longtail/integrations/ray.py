@@ -23,7 +23,10 @@ class RayPredictor:
     """Replaces the images of a batch by predictions, or by embeddings.
 
         dataset.map_batches(
-            RayPredictor, fn_constructor_args=["runs/birds"], num_gpus=1, concurrency=8
+            RayPredictor,
+            fn_constructor_args=["runs/birds"],
+            compute=ray.data.ActorPoolStrategy(size=8),
+            num_gpus=1,
         )
 
     Every actor loads the model once. Other columns stay. New ones are `class` and `probability`, or
