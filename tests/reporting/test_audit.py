@@ -323,6 +323,14 @@ def test_a_folder_as_output_is_refused_before_the_audit(
     assert "is a folder: pass a file, as in -o" in capsys.readouterr().err
 
 
+def test_several_processes_do_not_repeat_an_audit(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit, match="2"):
+        main(["audit", "photos"])
+    assert "2 processes would each audit all images" in capsys.readouterr().err
+
+
 def test_options_without_effect_are_refused(photos: Folder) -> None:
     with pytest.raises(lt.UserError, match="leave out min_count"):
         lt.audit(photos.root, min_count=1)

@@ -49,6 +49,14 @@ class AuditCommand:
         """Print the audit, and write its page if asked to."""
         if self.out and self.out.is_dir():
             raise UserError(f"{self.out} is a folder: pass a file, as in -o {self.out}/audit.html")
+        from longtail.core.config import MachineConfig
+        from longtail.data.decoding.host import count_ranks
+
+        if (ranks := count_ranks(MachineConfig())) > 1:
+            raise UserError(
+                f"{ranks} processes would each audit all images: start longtail audit without "
+                "torchrun, as one process that uses every core"
+            )
         from longtail.reporting.audit import audit
 
         places = {name: getattr(self, name) for name in ("root", "list", "val_list", "test_list")}
