@@ -43,7 +43,7 @@ def create_model(
         classes: Any = model.num_classes
         swap_last_layer(model, classes, **(head_options or {}))
     if swapped:
-        timm.models.load_checkpoint(model, path)
+        timm.models.load_checkpoint(model, str(path))
     return model
 
 
@@ -51,4 +51,4 @@ def _has_head(path: str | Path) -> bool:
     """Return whether a checkpoint is of a network with a normalised head."""
     if Path(path).suffix in (".npz", ".npy"):  # published weights in JAX's layout
         return False
-    return any(key.endswith(".mean_feature") for key in timm.models.load_state_dict(path))
+    return any(key.endswith(".mean_feature") for key in timm.models.load_state_dict(str(path)))
