@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longtail.cli.output import is_first_process, print_lines, show
 from longtail.core.config import Config
@@ -261,14 +261,15 @@ def _integrations(command: "BenchCommand") -> None:
 
     folder = command.results / integrations.NAME
     out = command.out or folder / f"{integrations.NAME}.jsonl"
-    files = {*folder.glob("*.jsonl"), out}
-    done = frontier.read_lines(sorted(files))
-    units = integrations.select_units(command.seeds or 3, command.only, command.shard, done)
+
+    def read_done() -> list[dict[str, Any]]:
+        return frontier.read_lines(sorted({*folder.glob("*.jsonl"), out}))
+
+    units = integrations.select_units(command.seeds or 3, command.only, command.shard, read_done())
     for unit in units:
         print(f"{unit.trainer}  seed {unit.seed}")
     if command.dry_run:
         return
-    trained = []
     for line in integrations.bench_integrations(
         units,
         out,
@@ -278,8 +279,8 @@ def _integrations(command: "BenchCommand") -> None:
         machine=command.machine,
     ):
         print(f"{line['trainer']}  seed {line['seed']}  class mean {line['class_mean']:.1f}")
-        trained.append(line)
-    page = integrations.write_integrations_page(command.results, [*done, *trained])
+    # read again: other shards have written meanwhile
+    page = integrations.write_integrations_page(command.results, read_done())
     print(f"written to {out} and {page}")
 
 

@@ -2,8 +2,9 @@
 
 The bare network computes on images that are on the device already. Every way also records the CPU
 seconds of its processes, which other work on the machine changes less than the clock. Ways are
-measured in turn, several times; the best of each counts. Where network and decoding share the
-cores, no pipeline can be faster than `limit`, the rate of both one after the other.
+measured in turn, several times; the best of each counts. No pipeline can be faster than `limit`:
+where network and decoding share the cores, the rate of both one after the other; on a GPU, the rate
+of decoding, if it is below that of the network.
 """
 
 import itertools
@@ -233,12 +234,14 @@ def _table(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]
         way = one["way"]
         rate[way] = max(rate[way], one["images_per_second"])
         cost[way] = min(cost[way], one["cpu_seconds"] / one["images"])
+    on_cpu = found[0]["device"].startswith("CPU")
     lines = []
     for way in (way for way in (*WAYS, *ray_speed.WAYS) if way in rate):
         bare = AGAINST.get(way, ray_speed.AGAINST.get(way, ""))
         known, limit = bare in rate, "-"
         if known and "decode" in rate and way in AGAINST:
-            limit = f"{cost[bare] / (cost[bare] + cost['decode']):.2f}"
+            after = cost[bare] / (cost[bare] + cost["decode"])
+            limit = f"{after if on_cpu else min(1.0, rate['decode'] / rate[bare]):.2f}"
         in_ray = way in ray_speed.WAYS  # its actors are processes of Ray
         lines.append(
             [
@@ -246,7 +249,7 @@ def _table(found: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]
                 *(f"{max(o['images'] for o in found if o['way'] == way):,}", f"{rate[way]:,.1f}"),
                 "-" if in_ray else f"{1000 * cost[way]:.1f}",
                 *(bare or "-", f"{rate[way] / rate[bare]:.2f}" if known else "-"),
-                f"{cost[bare] / cost[way]:.2f}" if known and not in_ray else "-",
+                f"{cost[bare] / cost[way]:.2f}" if known and on_cpu and not in_ray else "-",
                 limit,
             ]
         )

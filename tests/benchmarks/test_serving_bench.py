@@ -50,3 +50,16 @@ def test_actors_are_timed_while_all_of_them_work():
     assert ray_speed.count_rate(rows, 2) == 4 / (13.5 - 11.5)  # 12, 12.5, 13 and 13.5
     assert ray_speed.count_rate(rows[:5], 1) == 4 / 4
     assert ray_speed.count_rate(rows[:5], 2) == 0.0
+
+
+def test_the_limit_is_the_slower_of_network_and_decoding_on_a_gpu():
+    def measured(way: str, rate: float, device: str) -> dict:
+        found = {"way": way, "images": 10, "images_per_second": rate, "cpu_seconds": 30 / rate}
+        return {**found, "device": device}
+
+    rates = {"decode": 300.0, "bare": 400.0, "predict": 280.0}
+    for device, limit in (("NVIDIA H200", "0.75"), ("CPU x86_64, 2 cores", "0.43")):
+        _, lines = serving._table([measured(way, rate, device) for way, rate in rates.items()])
+        predict = dict(zip(("against", "rate", "cpu", "limit"), lines[-1][-4:], strict=True))
+        assert (predict["against"], predict["rate"], predict["limit"]) == ("bare", "0.70", limit)
+        assert predict["cpu"] == ("-" if device.startswith("NVIDIA") else "0.70")
