@@ -176,12 +176,11 @@ def _run_bare_features(model: Predictor, images: int, fabric: Fabric) -> None:
     one = torch.empty(1, 3, SIZE, SIZE)
     size = choose_batch_size(one, fabric.device)
     batch = torch.rand(size, 3, SIZE, SIZE, device=fabric.device)
-    network = model.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network = model.model.backbone  # its weights are laid out channels last already
     for first in range(0, images, size):
         with fabric.autocast():
             features: Tensor = network(to_channels_last(batch[: images - first]))
     features.cpu()
-    network.to(memory_format=torch.contiguous_format)
 
 
 class PlainImages(Dataset[Tensor]):
