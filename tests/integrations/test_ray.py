@@ -1,6 +1,7 @@
 """Ray Data: the script of the page, the columns of a batch, and a job that goes on."""
 
 import io
+import time
 from pathlib import Path
 
 import numpy as np
@@ -140,7 +141,10 @@ def go_on_after_a_stop(ray, names) -> None:
 
     with pytest.raises(Exception, match="the machine is gone"):
         work("class2/5.png")
-    written = len(names["pq"].read_table(root / "again"))
+    before, written = -1, 0
+    while before != written:  # tasks that had started still write
+        time.sleep(1)
+        before, written = written, len(names["pq"].read_table(root / "again"))
     assert written > 0
     assert len(work("")) == 18 - written
     paths = names["pq"].read_table(root / "again").column("path").to_pylist()
