@@ -37,9 +37,9 @@ class Texts(torch.utils.data.Dataset):
         return {"input_ids": self.words[index], "labels": self.labels[index]}
 
 
-def make_trainer(model, folder, **options):
+def make_trainer(model, folder, kind=transformers.Trainer, **options):
     values = {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "seed": 0, **options}
-    return transformers.Trainer(
+    return kind(
         model,
         transformers.TrainingArguments(str(folder), **values),
         train_dataset=Texts(LABELS),
@@ -124,6 +124,23 @@ def test_accumulated_batches_have_the_loss_of_the_whole(tmp_path):
         ).train()  # fmt: skip
         weights.append(model.classifier.weight.detach().clone())
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_sampler_of_the_tail_feeds_the_trainer(tmp_path):
+    seen = []
+
+    class Balanced(transformers.Trainer):
+        def _get_train_sampler(self, *_):
+            return TAIL.sampler("class", rank=0, world=1)
+
+        def compute_loss(self, model, inputs, *args, **options):
+            seen.extend(inputs["labels"].tolist())
+            return super().compute_loss(model, inputs, *args, **options)
+
+    model = text_model()
+    bridge.swap_head(model, TAIL)
+    make_trainer(model, tmp_path, Balanced, num_train_epochs=2).train()
+    assert torch.bincount(torch.tensor(seen)).tolist() == [28, 28, 28]
 
 
 def test_soft_labels_of_mixup_have_the_loss_of_the_whole():
