@@ -41,7 +41,7 @@ import longtail as lt
 
 model = lt.load_model({quote_python(name)})
 for found in model.predict({inputs}):
-    print(found.name, found.probability)
+    print({"found.name, found.probability" if about.thresholds is None else "found.labels"})
 ```
 
 Input: {about.preprocessing}.
@@ -83,6 +83,11 @@ def _to_line(value: object) -> str:
 
 
 def _describe_probabilities(about: ModelDescription) -> str:
+    if about.thresholds is not None:
+        return (
+            "their sigmoids are the probabilities of the labels, and `predict` returns the labels "
+            "that reach their own threshold"
+        )
     if about.trust is None:
         return "`predict` returns their softmax"
     return (
@@ -143,11 +148,16 @@ def _describe_training(about: ModelDescription) -> str:
         how = f"the weights of {quote_code(training['checkpoint'])}, without further training"
     number = training.get("held_out")
     held = f", {number:,} of them held out from training" if fits(number, int) and number else ""
-    text = (
+    size = (
         f"{sum(counts):,} images of {len(counts)} classes, {max(counts):,} of the most frequent "
-        f"and {min(counts):,} of the rarest{held}; {how}; subset SHA-256 "
-        f"{quote_code(training.get('subset_sha256'))}."
+        f"and {min(counts):,} of the rarest"
     )
+    if about.thresholds is not None:  # the counts add up to labels
+        size = (
+            f"images with several labels each, of {len(counts)} classes: {max(counts):,} images "
+            f"have the most frequent label and {min(counts):,} the rarest"
+        )
+    text = f"{size}{held}; {how}; subset SHA-256 {quote_code(training.get('subset_sha256'))}."
     if "verdict" in training:
         text += f"\n{escape_text(training['verdict'])}"
     if "adapted_to" in training:

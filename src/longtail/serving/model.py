@@ -19,7 +19,12 @@ from longtail.evaluation import tables
 from longtail.evaluation.ranking import DEFAULT
 from longtail.evaluation.stored import check_result
 from longtail.methods.base import Model
-from longtail.nn.background import exempt_logits, find_background, no_background_error
+from longtail.nn.background import (
+    exempt_logits,
+    find_background,
+    no_background_error,
+    several_labels_error,
+)
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.runs.folder import Run
 from longtail.runs.store import CLASS_MEANS
@@ -182,6 +187,8 @@ class ServedModel(nn.Module):
         """Return this model with another class, or none, that keeps its total effect."""
         if name == self.about.background:
             return self
+        if self.about.thresholds is not None:
+            raise several_labels_error()
         if not self.about.dial:
             raise fixed_alpha_error(self.about)
         about = replace(self.about, background=name, trust=None, metrics={})
