@@ -7,6 +7,7 @@ import re
 from longtail.core.names import make_printable
 from longtail.core.plain import fits
 from longtail.evaluation import tables
+from longtail.evaluation.ranking import DEFAULT
 from longtail.methods import registry
 from longtail.serving.model import ModelDescription
 
@@ -84,9 +85,10 @@ def _to_line(value: object) -> str:
 
 def _describe_probabilities(about: ModelDescription) -> str:
     if about.thresholds is not None:
+        own = "a threshold of their own" if set(about.thresholds) != {DEFAULT} else f"{DEFAULT:g}"
         return (
             "their sigmoids are the probabilities of the labels, and `predict` returns the labels "
-            "that reach their own threshold"
+            f"that reach {own}"
         )
     if about.trust is None:
         return "`predict` returns their softmax"
@@ -154,9 +156,10 @@ def _describe_training(about: ModelDescription) -> str:
     )
     if about.thresholds is not None:  # the counts add up to labels
         size = (
-            f"images with several labels each, of {len(counts)} classes: {max(counts):,} images "
+            f"Images with several labels each, of {len(counts)} classes: {max(counts):,} images "
             f"have the most frequent label and {min(counts):,} the rarest"
         )
+        held = held and f"; {number:,} images were held out from training"
     text = f"{size}{held}; {how}; subset SHA-256 {quote_code(training.get('subset_sha256'))}."
     if "verdict" in training:
         text += f"\n{escape_text(training['verdict'])}"
