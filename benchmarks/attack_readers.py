@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 
 from benchmarks import attack_grammar as grammar
+from benchmarks import attack_labels
 from benchmarks.attack_grammar import IMAGES, Grammar, encode_image
 from benchmarks.attack_mutations import mutate_bytes, mutate_json, mutate_yaml
 from benchmarks.attack_tries import Attack, Attempt, classify
@@ -221,6 +222,26 @@ READERS = (
     ),
     Reader(
         *("boxes", "instances_train.json", _read_crops, _annotation_files, JSON),
+        *(grammar.write_coco, tuple(f"images/{number}.png" for number in range(4)), False),
+    ),
+    Reader(
+        *("list of labels", "list.txt", _read_list, _seeds_of(attack_labels.write_list)),
+        *((mutate_bytes,), attack_labels.write_list, IMAGES, False),
+    ),
+    Reader(
+        *("table of labels", "table.csv", _read_data, _seeds_of(attack_labels.write_csv)),
+        *((mutate_bytes,), attack_labels.write_csv, IMAGES, False),
+    ),
+    Reader(
+        *("npz of labels", "data.npz", _read_arrays, _seeds_of(attack_labels.write_npz)),
+        *((mutate_bytes,), attack_labels.write_npz),
+    ),
+    Reader(
+        *("parquet of labels", "data.parquet", _read_data),
+        *(_seeds_of(attack_labels.write_parquet), (mutate_bytes,), attack_labels.write_parquet),
+    ),
+    Reader(
+        *("labels of photographs", "photographs.json", _read_data, _annotation_files, JSON),
         *(grammar.write_coco, tuple(f"images/{number}.png" for number in range(4)), False),
     ),
     Reader("weights .pth", "weights.pth", _read_weights, _pickled),

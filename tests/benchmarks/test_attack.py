@@ -71,9 +71,9 @@ def test_a_process_does_not_grow(tmp_path):
 
 def test_tries_are_added_to_those_of_before(templates, tmp_path, monkeypatch):
     monkeypatch.setattr(attack_runs, "make_templates", lambda folder: templates)
-    for tries in (28, 28, 84):
+    for tries in (33, 33, 99):
         (tally,) = attack.run_attacks(tries, tmp_path, ["fuzz recipe"], processes=1)
-        assert tally.outcomes.total() == sum(tally.commits.values()) == tries // 28
+        assert tally.outcomes.total() == sum(tally.commits.values()) == tries // 33
 
 
 WAYS = ("refused", "hang", "traceback", "crash", "unnamed", "silent", "ok")

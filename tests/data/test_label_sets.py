@@ -5,9 +5,13 @@ import logging
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from scipy import sparse
 
 import longtail as lt
 from longtail.core.errors import UserError
@@ -120,8 +124,14 @@ def test_multi_hot_arrays(tmp_path):
     assert data.classes == ("0", "1", "2") and data.train.labels.int().tolist() == y.tolist()
     np.savez(tmp_path / "x.npz", x=x, y=y.astype(bool), classes=np.array(["cat", "dog", "bird"]))
     check(lt.load(tmp_path / "x.npz"))
-    with pytest.raises(UserError, match=r"shape \(5, 3\): labels are \(N,\), or 0 and 1"):
-        lt.load((x, 2 * y))
+    for odd, found in (
+        (2 * y, r"\(5, 3\) and hold 2"),
+        (y.astype(str), r"\(5, 3\) and the type <U"),
+    ):
+        with pytest.raises(UserError, match=f"{found}.*: labels are \\(N,\\), or 0 and 1 of shape"):
+            lt.load((x, odd))
+    with pytest.raises(UserError, match=r"shape \(5, 1\) .* at least two classes"):
+        lt.load((x, y[:, :1]))
     with pytest.raises(UserError, match="3 columns, and there are 2 classes"):
         np.savez(tmp_path / "y.npz", x=x, y=y, classes=np.array(["cat", "dog"]))
         lt.load(tmp_path / "y.npz")
@@ -137,6 +147,90 @@ def test_rows_of_zeros_and_ones_and_tuples_of_names_in_memory():
     named = lt.load((x, [("b", "a"), ("a",), (), ("b",)]))
     assert named.classes == ("a", "b")
     assert named.train.labels.int().tolist() == [[1, 1], [1, 0], [0, 0], [0, 1]]
+
+
+def test_arrays_of_other_libraries():
+    x = np.random.RandomState(0).rand(5, 4)
+    y = np.array([[int(digit) for digit in HOT[name]] for name in SETS])
+    check(lt.load((x, pd.DataFrame(y, columns=["cat", "dog", "bird"]))))
+    assert lt.load((x, sparse.csr_matrix(y))).train.labels.int().tolist() == y.tolist()
+
+
+@pytest.mark.parametrize("convert", [list, np.array, torch.tensor])
+def test_cells_that_hold_lists(images, convert):
+    hot = [convert([int(digit) for digit in HOT[name]]) for name in SETS]
+    numbers = [convert([i for i, digit in enumerate(HOT[name]) if digit == "1"]) for name in SETS]
+    paths = [str(images / name) for name in SETS]
+    for cells in (hot, numbers):
+        data = lt.load(pd.DataFrame({"path": paths, "label": cells}))
+        assert data.classes == ("0", "1", "2")
+        assert data.train.labels.int().tolist() == [list(map(int, HOT[name])) for name in SETS]
+
+
+def test_a_table_may_have_a_column_for_each_class(images, tmp_path):
+    rows = [f"{name},{','.join(bits)},x{bits}" for name, bits in HOT.items()]
+    (tmp_path / "hot.csv").write_text("\n".join(["path,cat,dog,bird,note", *rows]))
+    data = lt.load(tmp_path / "hot.csv", root=images)
+    assert data.classes == ("cat", "dog", "bird")
+    check(data)
+    flags = pd.DataFrame(
+        {"path": list(SETS), "cat": [1.0, 0, 0, 0, 1], "dog": [False, *4 * [True]]}
+    )
+    single = lt.load(flags.assign(dog=1 - flags.cat), root=images)
+    assert single.classes == ("cat", "dog") and single.train.labels.tolist() == [0, 1, 1, 1, 0]
+    with pytest.raises(UserError, match="class 'dog' has no training image: .*--min-count 1"):
+        lt.load(flags.assign(dog=0, bird=1), root=images)
+
+
+@pytest.mark.parametrize("inner", [[0, 1, 1], [0, 1]])
+def test_lists_of_bits_have_one_length(inner):
+    x = torch.rand(3, 3, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(UserError, match=r"lists of \d to 4 zeros and ones: as many in each row"):
+        lt.load((x, [[0, 1, 1, 0], inner, [1, 0, 0, 0]]))
+
+
+def test_text_that_may_list_labels_is_pointed_out(images, tmp_path, caplog):
+    cells = ["haze primary", "haze", "primary road", "road haze", "road"]
+    for header, separator, warned in (
+        ("labels", " ", True),
+        ("tags", "/", True),
+        ("label", ", ", True),
+        ("label", " ", False),  # names have spaces
+    ):
+        rows = [
+            f'{image},"{c.replace(" ", separator)}"' for image, c in zip(SETS, cells, strict=True)
+        ]
+        (tmp_path / "x.csv").write_text("\n".join([f"path,{header}", *rows]))
+        caplog.clear()
+        assert not lt.load(tmp_path / "x.csv", root=images).multi_label
+        assert ("is read as one label" in caplog.text) is warned
+
+
+def write_parquet(path: Path, images: Path, cells: pa.Array, about: object) -> Path:
+    encoded = [{"bytes": (images / name).read_bytes(), "path": name} for name in SETS]
+    table = pa.table({"image": encoded, "labels": cells})
+    stored = json.dumps({"info": {"features": {"labels": about}}})
+    pq.write_table(table.replace_schema_metadata({"huggingface": stored}), path)
+    return path
+
+
+@pytest.mark.parametrize("wrap", ["Sequence", "List", ""])
+def test_parquet_with_a_column_of_lists(images, tmp_path, wrap):
+    inner = {"_type": "ClassLabel", "names": ["cat", "dog", "bird"]}
+    about = {"_type": wrap, "feature": inner} if wrap else [inner]
+    bits = [[int(digit) for digit in HOT[name]] for name in SETS]
+    numbers = [[i for i, bit in enumerate(row) if bit] for row in bits]
+    numbers[2] = None  # no label, as []
+    for cells in (pa.array(numbers), pa.array(bits, pa.list_(pa.int64(), 3))):
+        check(lt.load(write_parquet(tmp_path / "x.parquet", images, cells, about), image_size=8))
+    names = pa.array([labels.split("|") if labels else [] for labels in SETS.values()])
+    check(lt.load(write_parquet(tmp_path / "y.parquet", images, names, None), image_size=8))
+
+
+def test_parts_are_written_in_one_way():
+    x, y = np.random.RandomState(0).rand(4, 3), np.array([[1, 1], [1, 0], [0, 1], [0, 0]])
+    with pytest.raises(UserError, match="another part have several: write the labels of all parts"):
+        lt.load({"train": (x, y), "test": (x, [0, 1, 0, 1])})
 
 
 def test_rows_of_exactly_one_label_each_are_single():

@@ -66,6 +66,19 @@ def test_the_order_is_mixed() -> None:
     assert (labels[1:] != labels[:-1]).float().mean() > 0.5  # two thirds when mixed, 0 when sorted
 
 
+def test_each_label_of_images_with_several_is_drawn_equally_often() -> None:
+    labels = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 0, 1]]).bool()
+    counts = ClassCounts(tuple(labels.sum(0).tolist()), several=5)
+    drawn = torch.zeros(5)
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+        drawn += torch.bincount(epoch_order("class", labels, counts, 5, generator), minlength=5)
+    # image i has the chance sum over its labels of 1 / (3 n_label)
+    chances = [1 / 12, 1 / 12 + 1 / 3, 1 / 12, 0, 1 / 12 + 1 / 3]
+    for number, chance in zip((drawn / 1000).tolist(), chances, strict=True):
+        assert number == pytest.approx(chance, abs=0.05)
+
+
 def test_classes_without_rows_are_not_drawn() -> None:
     labels = LABELS[LABELS != 1]
     order = epoch_order("reversed", labels, COUNTS, 60, torch.Generator())

@@ -139,11 +139,6 @@ BAD = {
     "no label": (("a.png,owl",), "path,lable", r"needs 'label'\. Did you mean 'lable'\? Rename"),
     "no header": (("b.png,ant",), "a.png,owl", r"needs 'path'\. Its first line is a row"),
     "no header but near": (("b.png,ant",), "img/peach.jpg,peach", "Its first line is a row"),
-    "one hot": (
-        ("a.png,1,0", "b.png,0,1"),
-        "path,owl,ant",
-        "a column of 0 and 1 for each of owl, ant: write",
-    ),
     "two paths": (("a.png,b.png,owl",), "file,image,label", "several columns .* path: file, image"),
     "no rows": ((), "path,label", "has no rows"),
     "words": (

@@ -81,3 +81,11 @@ def test_gradients_are_finite_at_extreme_logits(name):
     state = State(one, one, one, torch.tensor([80.0, 0.0, 3.0, 1.0]), torch.Generator(), IMAGES)
     getattr(binary_losses, name)(Outputs(z, z), Y[:2], state).backward()
     assert z.grad is not None and z.grad.isfinite().all()
+
+
+def test_a_tiny_margin_keeps_the_loss_finite():
+    z, none = torch.full((1, 2), 200.0), torch.zeros(1, 2, dtype=torch.bool)
+    one = torch.ones(())
+    state = State(one, one, one, torch.ones(2), torch.Generator(), IMAGES)
+    loss = binary_losses.asymmetric(Outputs(z, z), none, state, margin=1e-9)
+    assert loss.item() == pytest.approx(-2 * math.log(1e-9))

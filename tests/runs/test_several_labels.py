@@ -15,8 +15,11 @@ import longtail as lt
 from helpers import tiny_config, tiny_data
 from interrupted import Kill, KillAfter, same_tensors
 from longtail import methods
+from longtail.cli.prediction_lines import format_csv
 from longtail.core.errors import UserError
 from longtail.evaluation.result import KEYS
+from longtail.integrations.ray import RayPredictor
+from longtail.reporting.figures import draw
 from longtail.runs.fit import fit_all
 from longtail.runs.reopen import reopen
 from longtail.serving.predictor import load_model
@@ -159,6 +162,46 @@ def test_a_report_shows_precision_of_every_label(runs, tmp_path):
     for run in chosen:
         assert f"{run.result['overall']:.1f}" in page
     assert "average precision in percent at each alpha" in page
+
+
+def test_what_is_written_of_a_model_at_another_alpha(runs, tmp_path, caplog):
+    run = runs["deconfound-bce-tde"]
+    lt.export(run, out=tmp_path / "own.safetensors")
+    own = (tmp_path / "own.safetensors.md").read_text()
+    assert "their sigmoids are" in own and "reach a threshold of their own" in own
+    assert "Images with several labels each, of 3 classes" in own and not caplog.text
+    lt.export(run, out=tmp_path / "other.safetensors", alpha=0.5)
+    assert "chosen at alpha 1: at alpha 0.5 all are 0.5" in caplog.text
+    assert "the labels that reach 0.5" in (tmp_path / "other.safetensors.md").read_text()
+
+
+def test_other_outputs_have_all_labels(runs):
+    data, model = several(), load_model(runs["deconfound-bce-tde"])
+    answers = model.predict(data.test.inputs, top=1)
+    (row, wide) = next((i, a) for i, a in enumerate(answers) if len(a.labels) > 1)
+    lines = [line.split(",") for line in format_csv("x.png", wide).splitlines()]
+    assert [line[2] for line in lines if line[-1] == "1"] == [name for name, _ in wide.labels]
+    batch = RayPredictor(str(runs["deconfound-bce-tde"].folder), "x")(
+        {"x": data.test.inputs.numpy()}
+    )
+    assert batch["labels"][row] == [name for name, _ in wide.labels]
+    assert "x" not in batch and len(batch["labels"]) == 30
+
+
+def test_what_needs_one_label_an_image_is_refused(runs, tmp_path):
+    run = runs["deconfound-bce-tde"]
+    for refused in (
+        lambda: lt.evaluate(run, data=several(), background="a"),
+        lambda: load_model(run).with_background("a"),
+        lambda: lt.fit(several(), out=tmp_path / "x", background="a", backbone="identity"),
+    ):
+        with pytest.raises(UserError, match="--background needs images of one label each"):
+            refused()
+    for name in ("decomposition", "gradcam"):
+        with pytest.raises(UserError, match=f"{name} groups images by their class"):
+            draw(name, [run.folder], tmp_path / "x.svg")
+    page = draw("class-rank", [run.folder], tmp_path / "rank.svg").read_text()
+    assert "average precision (%)" in page and "accuracy" not in page
 
 
 def test_a_summary_names_the_measure_and_the_thresholds(runs):

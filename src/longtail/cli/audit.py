@@ -33,6 +33,8 @@ class AuditCommand:
     """Print everything as JSON."""
     root: Path | None = None
     """Folder of named data sets, or of a list's images; $LONGTAIL_DATA by default."""
+    labels: Path | None = None
+    """Table or COCO annotation file that labels the images of DATA, a folder."""
     list: Path | None = None
     """Training list in the style of ImageNet-LT: one 'path label' per line."""
     val_list: Path | None = None
@@ -43,6 +45,7 @@ class AuditCommand:
     examples = """
       longtail audit photos/
       longtail audit photos/ -o audit.html
+      longtail audit photos/ --labels labels.csv
       longtail audit photos/ --run runs/photos --json"""
 
     def run(self) -> None:
@@ -59,8 +62,8 @@ class AuditCommand:
             )
         from longtail.reporting.audit import audit
 
-        places = {name: getattr(self, name) for name in ("root", "list", "val_list", "test_list")}
-        found = audit(self.data, self.run_folder, **places)
+        names = ("root", "labels", "list", "val_list", "test_list")
+        found = audit(self.data, self.run_folder, **{name: getattr(self, name) for name in names})
         if self.json:
             print(json.dumps(found.to_json()))
         else:

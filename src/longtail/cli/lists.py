@@ -37,6 +37,7 @@ class Methods:
             show(f"written to {listing.write(self.out)}")
         else:
             print_lines(listing.HEADER, map(listing.row, listing.by_year()))
+            show(listing.describe_several())
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,11 @@ def print_table(results: list[dict[str, Any]]) -> None:
 
 
 def print_part(results: Iterable[Mapping[str, Any]]) -> None:
-    """Print that results are of the validation part, if any are."""
-    if is_first_process() and any(result["evaluated_on"] == "val" for result in results):
+    """Print that results are of the validation part, and of several labels, if any are."""
+    found = list(results)
+    if is_first_process() and any(result.get("task") == "multi-label" for result in found):
+        print("average precision in percent: overall is its mean over the labels (mAP)")
+    if is_first_process() and any(result["evaluated_on"] == "val" for result in found):
         print("evaluated on the validation part")
 
 

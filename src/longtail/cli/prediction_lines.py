@@ -51,15 +51,16 @@ def format_json(image: str, prediction: "Prediction") -> str:
 
 
 def format_csv(image: str, prediction: "Prediction") -> str:
-    """Format a prediction as rows of CSV, one for each class."""
+    """Format a prediction as rows of CSV, one for each class; labels beyond the top follow."""
     held, unknown = prediction.answer_set, prediction.unknown
     labels = None if prediction.labels is None else {name for name, _ in prediction.labels}
+    more = [pair for pair in prediction.labels or () if pair not in prediction.top]
     rows = [
         [image, rank, name, value]
         + ([] if held is None else [int(name in held)])
         + ([] if unknown is None else [int(unknown)])
         + ([] if labels is None else [int(name in labels)])
-        for rank, (name, value) in enumerate(prediction.top, start=1)
+        for rank, (name, value) in enumerate([*prediction.top, *more], start=1)
     ]
     if not prediction.answered:
         rows = [[image, 0, "", "", *rows[0][4:]]]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from longtail.core.config import DataConfig
@@ -20,6 +21,8 @@ LabelSet = tuple[Any, ...]
 """The labels of one image, as the user gave them."""
 SEPARATORS = (r"\|", ";", ",")
 """Patterns that stand between the labels of a cell; the first one that occurs counts."""
+OTHER_SEPARATORS = (r"\s+", "/", r"\+", "&")
+"""Patterns that others put between labels, and that are never split at."""
 COMMA = r",(?! )"
 """A comma between labels; one before a space belongs to a name, as in "tench, Tinca tinca"."""
 
@@ -32,7 +35,7 @@ def split_cells(
     Cells are lists, or text with a separator. Text is split if the column is `declared` to hold
     several labels, or if a label stands alone in one cell and beside others in another.
     """
-    if any(isinstance(cell, list | tuple | set | frozenset) for cell in cells):
+    if any(map(_is_list, cells)):
         return [tuple(map(simplify, cell)) if _is_list(cell) else _keep(cell) for cell in cells]
     texts = [cell for cell in cells if isinstance(cell, str)]
     pattern = next((p for p in separators if any(re.search(p, text) for text in texts)), None)
@@ -44,8 +47,22 @@ def split_cells(
     return split if declared or alone & together else None
 
 
+def find_unsplit(cells: Sequence[Any], *, declared: bool = False) -> str | None:
+    """Find a text that was not split and may list several labels; None if there is no sign of any.
+
+    If texts list labels, these repeat: there are fewer different pieces than different texts.
+    """
+    texts = {cell for cell in cells if isinstance(cell, str)}
+    for pattern in OTHER_SEPARATORS if declared else SEPARATORS:
+        several = [text for text in texts if len(_split(text, pattern)) > 1]
+        if several and len({piece for t in texts for piece in _split(t, pattern)}) < len(texts):
+            return min(several)
+    return None
+
+
 def _is_list(cell: Any) -> bool:
-    return isinstance(cell, list | tuple | set | frozenset)
+    """Whether a cell lists labels; those of numpy and torch have one dimension."""
+    return isinstance(cell, list | tuple | set | frozenset) or getattr(cell, "ndim", None) == 1
 
 
 def _keep(cell: Any) -> LabelSet:
@@ -59,42 +76,69 @@ def _split(cell: str, pattern: str) -> LabelSet:
     return tuple(dict.fromkeys(label for label in labels if label is not None))
 
 
-def read_multi_hot(labels: Any, where: str) -> list[LabelSet]:
+def read_multi_hot(labels: NDArray[Any], where: str) -> list[LabelSet]:
     """List the classes of each row of a multi-hot array (N, C) of 0 and 1, as a user gave it."""
-    values = torch.as_tensor(labels)
-    if values.ndim != 2 or values.shape[1] < 2 or not ((values == 0) | (values == 1)).all():
+    found = f"{where} have the shape {labels.shape} and the type {labels.dtype}"
+    fits = labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "biuf"
+    if fits and len(other := labels[(labels != 0) & (labels != 1)]):
+        found, fits = f"{where} have the shape {labels.shape} and hold {other[0]}", False
+    if not fits:
         raise UserError(
-            f"{where} have the shape {tuple(values.shape)}: labels are (N,), or 0 and 1 of shape "
-            "(N, C) with a column for each of at least two classes"
+            f"{found}: labels are (N,), or 0 and 1 of shape (N, C) with a column for each of at "
+            "least two classes"
         )
-    return list_classes(values)
+    return list_classes(torch.from_numpy(labels != 0))
 
 
 def recognise_sets(
-    labels: Sequence[Any], where: str, names: tuple[str, ...] = ()
+    cells: Sequence[Any],
+    where: str,
+    names: tuple[str, ...] = (),
+    *,
+    declared: bool = False,
+    separators: Sequence[str] = SEPARATORS,
 ) -> tuple[Sequence[Any], tuple[str, ...]]:
-    """Return the labels of rows in memory as sets if rows have several, and the class names.
+    """Return the labels of rows as sets if rows have several, and the class names.
 
-    Rows of 0 and 1 of one length have a column for each class, whose names are `names`, else
-    numbers.
+    Lists of 0 and 1 of one length have a place for each class, whose names are `names`, else
+    numbers. Other cells are as in `split_cells`.
     """
-    hot = _find_multi_hot(labels, where)
+    hot = _find_multi_hot(cells, where, len(names))
     if hot is None:
-        return split_cells(labels) or labels, names
-    return hot, names or tuple(map(str, range(len(labels[0]))))
+        return split_cells(cells, declared=declared, separators=separators) or cells, names
+    width, sets = hot
+    return sets, names or tuple(map(str, range(width)))
 
 
-def _find_multi_hot(labels: Sequence[Any], where: str) -> list[LabelSet] | None:
-    """List the classes of rows that are vectors of 0 and 1 of one length; None if they are not."""
-    first = labels[0] if len(labels) else None
-    if not isinstance(first, list | tuple) and getattr(first, "ndim", 0) != 1:
+def _find_multi_hot(
+    cells: Sequence[Any], where: str, classes: int
+) -> tuple[int, list[LabelSet]] | None:
+    """Return the length of lists of 0 and 1, and the classes of each; None if they are not such.
+
+    An empty cell has no class. The length must be `classes` unless that is 0.
+    """
+    rows = [cell for cell in cells if _is_list(cell) or simplify(cell) is not None]
+    if not rows or not all(_is_list(row) and not isinstance(row, set | frozenset) for row in rows):
         return None
-    rows = [row.tolist() if hasattr(row, "tolist") else row for row in labels]
-    widths = {len(row) if isinstance(row, list | tuple) else 0 for row in rows}
-    numbers = all(value in (0, 1) for row in rows if isinstance(row, list | tuple) for value in row)
-    if len(widths) > 1 or min(widths) < 2 or not numbers:
+    lists = [row.tolist() if hasattr(row, "tolist") else list(row) for row in rows]
+    if not all(_is_bit(value) for row in lists for value in row):
         return None
-    return read_multi_hot(rows, where)
+    widths = {len(row) for row in lists}
+    if len(widths) > 1 or max(widths) < 2 or (classes and widths != {classes}):
+        if max(widths) > 2:  # as a list of labels it would have one of them twice
+            wanted = f"{classes} each" if classes else "as many in each row"
+            raise UserError(
+                f"{where} are lists of {min(widths)} to {max(widths)} zeros and ones: {wanted} are "
+                "expected, one for each class"
+            )
+        return None
+    hot = (list(cell) if _is_list(cell) else [] for cell in cells)
+    return max(widths), [tuple(place for place, bit in enumerate(row) if bit) for row in hot]
+
+
+def _is_bit(value: Any) -> bool:
+    number = not isinstance(value, str | bytes) and getattr(value, "ndim", 0) == 0
+    return bool(number and value in (0, 1))
 
 
 def list_classes(labels: Tensor) -> list[LabelSet]:
@@ -114,7 +158,10 @@ def join_labels(
     if not any(isinstance(label, tuple) for part in parts.values() for label in part.labels):
         return join_parts(parts, config=config, problems=problems)
     if mixed := [part.where for part in parts.values() if not _are_sets(part)]:
-        raise UserError(f"{mixed[0]}: rows have one label, and those of another part have several")
+        raise UserError(
+            f"{mixed[0]}: rows have one label, and those of another part have several: write the "
+            "labels of all parts in the same way"
+        )
     single = {}
     for name, part in parts.items():
         rows = [part.row(place) for place, labels in enumerate(part.labels) for _ in labels]
@@ -133,7 +180,7 @@ def join_labels(
     return Source(
         source.classes,
         joined,
-        unit=source.unit,
+        unit="label",
         problems=source.problems,
         warnings=source.warnings,
     )

@@ -13,7 +13,7 @@ from torch.utils.data import DistributedSampler
 
 from longtail.core.errors import UserError, unknown_error
 from longtail.core.seeding import stream
-from longtail.data.base import ClassCounts
+from longtail.data.base import ClassCounts, count_labels
 
 WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "class": torch.ones_like,
@@ -37,7 +37,8 @@ def epoch_order(
 
     Args:
         kind: instance (every image once) | class | square-root | reversed.
-        labels: (N,) of the images to draw from.
+        labels: (N,) of the images to draw from, or multi-hot (N, C): a class then draws from all
+            images that have it.
         counts: of the full training set; they give the class probabilities.
         size: length of the epoch; N for `instance`.
         generator: random source of this epoch and this sampler.
@@ -45,10 +46,13 @@ def epoch_order(
     if kind == "instance":
         return torch.randperm(len(labels), generator=generator)[:size]
     check_kind(kind)
-    present = torch.bincount(labels, minlength=len(counts))
+    present = count_labels(labels, len(counts))
     weights = torch.where(present > 0, WEIGHTS[kind](counts.tensor().double().clamp(min=1)), 0.0)
     quotas = _draw_quotas(weights / weights.sum(), size, generator)
-    of_class = labels.argsort(stable=True).split(present.tolist())
+    if labels.ndim == 2:
+        of_class = [column.nonzero().flatten() for column in labels.T]
+    else:
+        of_class = list(labels.argsort(stable=True).split(present.tolist()))
     order = torch.cat([_cycle(of_class[c], n, generator) for c, n in enumerate(quotas) if n])
     return order[torch.randperm(len(order), generator=generator)]
 

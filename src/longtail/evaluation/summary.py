@@ -30,6 +30,8 @@ def split_table(metrics: Metrics) -> SummaryTable:
         "class_mean": (metrics.class_mean, overall),
         **{name: (value, metrics.sizes[name]) for name, value in figures.items()},
     }
+    if metrics.measure == "average precision":
+        del lines["class_mean"]  # overall is that already
     if metrics.top5 is not None:
         lines["top5"] = (metrics.top5, overall)
     names = {"class_mean": "class mean", "top5": "top-5"}

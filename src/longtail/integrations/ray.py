@@ -31,7 +31,7 @@ class RayPredictor:
 
     Every actor loads the model once. Other columns stay. New ones are `class` and `probability`, or
     `embedding`, and `unreadable`: the reason why an image is unreadable, else empty. An unreadable
-    image has no class, and NaN for every number.
+    image has no class, and NaN for every number. A model of several labels an image adds `labels`.
 
     Args:
         model: what `longtail.load_model` reads; every machine must see it.
@@ -73,13 +73,18 @@ class RayPredictor:
     def _predict(self, images: list[Picture]) -> Batch:
         found = list(self.model.stream(images, top=1))
         known = [row if isinstance(row, Prediction) else None for row in found]
-        return {
+        made = {
             "class": np.array([row.name if row else "" for row in known], dtype=object),
             "probability": np.array([row.probability if row else np.nan for row in known]),
             "unreadable": np.array(
                 [row if isinstance(row, str) else "" for row in found], dtype=object
             ),
         }
+        if self.model.thresholds is not None:
+            made["labels"] = np.empty(len(known), dtype=object)  # of lists of any length
+            for place, row in enumerate(known):
+                made["labels"][place] = [name for name, _ in row.labels or ()] if row else []
+        return made
 
     def _embed(self, images: list[Picture]) -> Batch:
         features, reasons = self.model.extract(images)

@@ -15,6 +15,7 @@ from longtail.nn.linear_heads import BiasedHead
 
 RIDNIK = Paper("Ridnik et al.", 2021, "2009.14119")
 WU = Paper("Wu et al.", 2020, "2007.09654")
+DEPARTURES = ("The focal factor, with which that paper's best figure is made, is left out.",)
 STAGES = (Stage(binary_losses.binary_cross_entropy),)
 
 
@@ -48,7 +49,7 @@ def distribution_balanced(
     scale: float = 2.0,
     kappa: float = 0.05,
 ) -> Method:
-    """Several labels: re-balanced weights, tolerant of negatives (Wu et al. 2020)."""
+    """Several labels: drawn evenly, re-balanced weights, tolerant of negatives (Wu et al. 2020)."""
     require(least=0, lift=lift, slope=slope, centre=centre, kappa=kappa)
     require(above=0, scale=scale)
     loss = partial(
@@ -59,7 +60,9 @@ def distribution_balanced(
         scale=scale,
         kappa=kappa,
     )
-    return replace(_train_with(loss, WU), weighs_counts=True)
+    # the weights undo what even draws of labels that occur together repeat
+    stage = Stage(loss, samplers=("class",))
+    return replace(_train_with(loss, WU), stages=(stage,), departures=DEPARTURES)
 
 
 def deconfound_bce(*, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32) -> Method:

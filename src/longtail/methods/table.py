@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from longtail.methods import build, describe, options_of, registry
+from longtail.methods import build, describe, list_names, options_of, registry
 
 HEADER = (
     *("method", "paper", "stages", "needs counts", "changes"),
@@ -91,6 +91,12 @@ def describe_options(name: str) -> list[tuple[str, str, str]]:
     return rows
 
 
+def describe_several() -> str:
+    """Name the methods for images with several labels each."""
+    names = ", ".join(list_names(multi_label=True))
+    return f"for several labels an image: {names}; all others are for one label an image"
+
+
 def by_year() -> list[str]:
     """Return the names of all methods by year of publication; those without a paper come first."""
     papers = {name: build(name).paper for name in registry()}
@@ -129,7 +135,9 @@ def markdown() -> str:
             sections += ["", f"It requires the backbone `{method.backbone}`."]
         if method.departures:
             sections += ["", " ".join(("Departs from its authors:", *method.departures))]
-    lines = [INTRODUCTION, *(f"| {' | '.join(cells)} |" for cells in table), *sections]
+    several = describe_several()
+    introduction = f"{INTRODUCTION}\n{several[0].upper()}{several[1:]}.\n"
+    lines = [introduction, *(f"| {' | '.join(cells)} |" for cells in table), *sections]
     return "\n".join(lines) + "\n"
 
 

@@ -70,6 +70,11 @@ def no_background_error(name: str, method: str) -> UserError:
     )
 
 
+def several_labels_error() -> UserError:
+    """Return the error for a background where images have several labels each."""
+    return UserError("--background needs images of one label each: leave it out")
+
+
 def _find_exempt(total: Tensor, tde: Tensor, background: int | Iterable[int]) -> Tensor:
     """Return which classes (C,) keep their total effect."""
     several = background if isinstance(background, Iterable) else [background]

@@ -45,14 +45,14 @@ def asymmetric(
     both gammas and the margin 0 it is binary cross-entropy.
     """
     z, y = outputs.logits, target.to(outputs.logits)
-    p, tiny = torch.sigmoid(z), torch.finfo(z.dtype).tiny
+    tiny = torch.finfo(z.dtype).tiny
     # for an exponent below 1 the power has an infinite slope at 0
     present = torch.sigmoid(-z).clamp(min=tiny) ** gamma_pos * F.softplus(-z)
     if margin:
-        q = (p - margin).clamp(min=0)
-        absent = q.clamp(min=tiny) ** gamma_neg * -torch.log1p(-q)
+        rest = (torch.sigmoid(-z) + margin).clamp(max=1)  # 1 - q, above 0 for any logit
+        absent = (1 - rest).clamp(min=tiny) ** gamma_neg * -rest.log()
     else:
-        absent = p.clamp(min=tiny) ** gamma_neg * F.softplus(z)
+        absent = torch.sigmoid(z).clamp(min=tiny) ** gamma_neg * F.softplus(z)
     return (y * present + (1 - y) * absent).sum(1).mean()
 
 

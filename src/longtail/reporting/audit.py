@@ -93,7 +93,8 @@ def audit(data: Any = "", run: Run | Path | str | None = None, **options: Any) -
     Args:
         data: whatever `load` takes. No image size is needed.
         run: a finished run of this data, to see which classes would gain from more labels.
-        options: where the data is: `root`, `list`, `val_list`, `test_list` or `download`.
+        options: where the data is: `root`, `labels`, `list`, `val_list`, `test_list` or
+            `download`.
 
     Returns:
         The audit. Print it, show it in a notebook, or `write` it as a page.

@@ -17,7 +17,7 @@ from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.data.decoding.host import count_ranks
 from longtail.methods.base import Method
-from longtail.nn.background import find_background, no_background_error
+from longtail.nn.background import find_background, no_background_error, several_labels_error
 from longtail.nn.published import describe_inputs
 from longtail.nn.weights import identify
 from longtail.runs.folder import Run
@@ -128,7 +128,7 @@ class Job:
             if data.multi_label and self.config.train.donors == "class":
                 raise UserError("--donors class needs images of one label each: leave it out")
             if data.multi_label and self.config.background:
-                raise UserError("--background needs images of one label each: leave it out")
+                raise several_labels_error()
             return
         if data.multi_label:
             raise UserError(

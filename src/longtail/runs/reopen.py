@@ -30,7 +30,7 @@ from longtail.evaluation.scoring import (
     score_parts,
 )
 from longtail.methods.base import Auto, Method, Model
-from longtail.nn.background import find_background
+from longtail.nn.background import find_background, several_labels_error
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.nn.preprocess import Preprocess
 from longtail.runs.folder import Run
@@ -231,6 +231,8 @@ def evaluate_own(
     """
     opened = replace(reopen(run, data), background=background)
     stored = opened.job.run.result
+    if background and opened.data.multi_label:
+        raise several_labels_error()
     if background:
         _check_has_alpha(opened)
     if alpha is None:

@@ -147,7 +147,8 @@ def require_one_label(about: ModelDescription, purpose: str) -> None:
     """Raise the error for a `purpose` that a model of several labels an image does not serve."""
     if about.thresholds is not None:
         raise UserError(
-            f"{purpose} is for images of one label, and this model gives an image several"
+            f"{purpose} is for images of one label, and this model gives an image several: use a "
+            "model that was trained with one label an image"
         )
 
 

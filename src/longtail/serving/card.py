@@ -7,6 +7,7 @@ import re
 from longtail.core.names import make_printable
 from longtail.core.plain import fits
 from longtail.evaluation import tables
+from longtail.evaluation.ranking import DEFAULT
 from longtail.methods import registry
 from longtail.serving.model import ModelDescription
 
@@ -41,7 +42,7 @@ import longtail as lt
 
 model = lt.load_model({quote_python(name)})
 for found in model.predict({inputs}):
-    print(found.name, found.probability)
+    print({"found.name, found.probability" if about.thresholds is None else "found.labels"})
 ```
 
 Input: {about.preprocessing}.
@@ -83,6 +84,12 @@ def _to_line(value: object) -> str:
 
 
 def _describe_probabilities(about: ModelDescription) -> str:
+    if about.thresholds is not None:
+        own = "a threshold of their own" if set(about.thresholds) != {DEFAULT} else f"{DEFAULT:g}"
+        return (
+            "their sigmoids are the probabilities of the labels, and `predict` returns the labels "
+            f"that reach {own}"
+        )
     if about.trust is None:
         return "`predict` returns their softmax"
     return (
@@ -143,11 +150,17 @@ def _describe_training(about: ModelDescription) -> str:
         how = f"the weights of {quote_code(training['checkpoint'])}, without further training"
     number = training.get("held_out")
     held = f", {number:,} of them held out from training" if fits(number, int) and number else ""
-    text = (
+    size = (
         f"{sum(counts):,} images of {len(counts)} classes, {max(counts):,} of the most frequent "
-        f"and {min(counts):,} of the rarest{held}; {how}; subset SHA-256 "
-        f"{quote_code(training.get('subset_sha256'))}."
+        f"and {min(counts):,} of the rarest"
     )
+    if about.thresholds is not None:  # the counts add up to labels
+        size = (
+            f"Images with several labels each, of {len(counts)} classes: {max(counts):,} images "
+            f"have the most frequent label and {min(counts):,} the rarest"
+        )
+        held = held and f"; {number:,} images were held out from training"
+    text = f"{size}{held}; {how}; subset SHA-256 {quote_code(training.get('subset_sha256'))}."
     if "verdict" in training:
         text += f"\n{escape_text(training['verdict'])}"
     if "adapted_to" in training:

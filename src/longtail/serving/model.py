@@ -5,6 +5,7 @@ Shapes: B inputs, images (C, H, W) uint8 or embeddings (D,) float32.
 """
 
 import copy
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,11 +20,18 @@ from longtail.evaluation import tables
 from longtail.evaluation.ranking import DEFAULT
 from longtail.evaluation.stored import check_result
 from longtail.methods.base import Model
-from longtail.nn.background import exempt_logits, find_background, no_background_error
+from longtail.nn.background import (
+    exempt_logits,
+    find_background,
+    no_background_error,
+    several_labels_error,
+)
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.runs.folder import Run
 from longtail.runs.store import CLASS_MEANS
 from longtail.training.model import Blueprint, describe_head
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 TRAINING = (
@@ -182,6 +190,8 @@ class ServedModel(nn.Module):
         """Return this model with another class, or none, that keeps its total effect."""
         if name == self.about.background:
             return self
+        if self.about.thresholds is not None:
+            raise several_labels_error()
         if not self.about.dial:
             raise fixed_alpha_error(self.about)
         about = replace(self.about, background=name, trust=None, metrics={})
@@ -210,9 +220,13 @@ class ServedModel(nn.Module):
         """Return the description at `alpha`; trust was measured at the model's own alpha only."""
         if alpha == self.about.alpha:
             return replace(self.about, alpha=alpha)
-        return replace(
-            self.about, alpha=alpha, trust=None, thresholds=self.about.thresholds_at(alpha)
-        )
+        thresholds = self.about.thresholds_at(alpha)
+        if thresholds is not None and self.about.alpha is not None:
+            logger.warning(
+                "the thresholds of the labels were chosen at alpha %g: at alpha %g all are %g",
+                *(self.about.alpha, alpha, DEFAULT),
+            )
+        return replace(self.about, alpha=alpha, trust=None, thresholds=thresholds)
 
     @staticmethod
     def load(about: ModelDescription, weights: Mapping[str, Tensor], source: str) -> "ServedModel":

@@ -137,9 +137,18 @@ def _read_features(schema: Any, where: str) -> dict[str, dict[str, Any]]:
         return {}
     try:
         features = json.loads(stored)["info"]["features"]
-        return {name: about for name, about in features.items() if isinstance(about, dict)}
+        items = {name: _unwrap(about) for name, about in features.items()}
+        return {name: about for name, about in items.items() if isinstance(about, dict)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{where}: its metadata under 'huggingface' is damaged") from error
+
+
+def _unwrap(about: Any) -> Any:
+    """Return what metadata say of the items of a column of lists, else of the column."""
+    if isinstance(about, list):
+        return about[0] if about else None
+    inner = about.get("feature") if isinstance(about, dict) else None
+    return about if inner is None else inner
 
 
 def _holds_images(kind: Any) -> bool:
@@ -149,4 +158,7 @@ def _holds_images(kind: Any) -> bool:
 def _holds_labels(kind: Any) -> bool:
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if any(is_kind(kind) for is_kind in lists):  # several labels an image
+        return _holds_labels(kind.value_type)
     return bool(number or text or pa.types.is_dictionary(kind))

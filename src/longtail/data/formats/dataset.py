@@ -95,7 +95,9 @@ def _open_hugging_face(
         return paths[row].as_py() or describe(row)
 
     store = ImageStore(blobs, describe, config, row_name=name)
-    return LabelledPart(store, labels, f"the column '{label}' of {where}", classes)
+    origin = f"the column '{label}' of {where}"
+    sets, classes = recognise_sets(labels, origin, classes)
+    return LabelledPart(store, sets, origin, classes)
 
 
 def _read_paths(data: Any, image: str) -> pa.Array | pa.ChunkedArray:

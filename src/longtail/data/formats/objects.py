@@ -102,12 +102,13 @@ def _is_frame(data: object) -> bool:
 
 def _split_pair(data: tuple[Any, ...]) -> tuple[Any, list[Any]]:
     """Return images or embeddings, and their labels."""
-    if len(data) != 2 or not all(hasattr(values, "__len__") for values in data):
+    if len(data) != 2 or not all(hasattr(values, "__len__") for values in data):  # sparse ones too
         raise UserError(
             f"a tuple of {len(data)} was given: (images, labels), two rows of one length, is "
             "expected, or a path"
         )
-    images, labels = (v.to_numpy() if hasattr(v, "to_numpy") else v for v in data)  # of pandas
+    dense = (values.toarray() if hasattr(values, "toarray") else values for values in data)
+    images, labels = (v.to_numpy() if hasattr(v, "to_numpy") else v for v in dense)  # of pandas
     return images, labels.tolist() if hasattr(labels, "tolist") else list(labels)
 
 
@@ -126,7 +127,8 @@ def _open_pair(
         store = MemoryStore(to_inputs(images, where), where)
         named = f"the labels of {where}"
         if getattr(data[1], "ndim", 1) == 2:
-            return label_rows(store, np.asarray(data[1]), named)
+            columns = tuple(map(str, getattr(data[1], "columns", ())))  # of a DataFrame
+            return label_rows(store, np.asarray(labels), named, columns)
         sets, names = recognise_sets(labels, named)
         return LabelledPart(store, sets, where, names)
     pairs = list(zip(images, labels, strict=True))

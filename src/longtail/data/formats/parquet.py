@@ -32,7 +32,8 @@ from longtail.data.formats.columns import (
     split_rows,
 )
 from longtail.data.formats.folder import PARTS
-from longtail.data.labels import LabelledPart, join_parts
+from longtail.data.label_sets import join_labels, recognise_sets
+from longtail.data.labels import LabelledPart
 from longtail.data.sources import Source
 
 SHARD = re.compile(
@@ -108,7 +109,7 @@ def open_source(files: Mapping[str, Sequence[Path]], *, config: DataConfig) -> S
         read = ", ".join(path.name for paths in files.values() for path in paths[:1])
         folder = files["train"][0].parent
         problems.warnings.append(f"{folder}: reads only {read}, and ignores {', '.join(others)}")
-    return replace(join_parts(labelled, config=config, problems=problems), shuffled=True)
+    return replace(join_labels(labelled, config=config, problems=problems), shuffled=True)
 
 
 def _split_part(
@@ -202,7 +203,8 @@ def _open_part(paths: Sequence[Path], config: DataConfig) -> tuple[LabelledPart,
         return f"{' '.join(map(hash_file, paths))} {describe_size(config)}"
 
     where = f"the column '{label}' of {paths[0]}"
-    part = LabelledPart(CachedStore(images, content), labels, where, classes)
+    found, classes = recognise_sets(labels, where, classes)
+    part = LabelledPart(CachedStore(images, content), found, where, classes)
     if any(shard.split is None for shard in shards):
         return part, None
     return part, [word for shard in shards for word in shard.split or ()]

@@ -14,7 +14,7 @@ from longtail.data.catalogue import data_root
 from longtail.data.formats.columns import find_column, find_part, find_split, split_rows
 from longtail.data.formats.folder import to_path
 from longtail.data.formats.lists import ImageList, keep_existing, open_store, report_two_labels
-from longtail.data.label_sets import SEPARATORS, join_labels, split_cells
+from longtail.data.label_sets import SEPARATORS, find_unsplit, join_labels, recognise_sets
 from longtail.data.labels import LabelledPart, look_like_ids, simplify
 from longtail.data.sources import Source
 
@@ -140,9 +140,8 @@ def open_parts(table: Table, config: DataConfig, problems: Problems) -> dict[str
     path = find_column(table.names, "path", PATHS, table.where)
     if not table.lines:
         raise UserError(f"{table.where} has no rows: one for each image is expected")
-    _refuse_one_hot(table)
-    label = find_column(table.names, "label", LABELS, table.where)
-    images, labels = _read_paths(table, path), _read_labels(table, label)
+    images = _read_paths(table, path)
+    where, labels, names = _read_labels(table, problems)
     if without := [row for row, image in enumerate(images) if not image]:
         advice = "add the paths, or remove these rows"
         if len(without) == len(images):
@@ -164,36 +163,51 @@ def open_parts(table: Table, config: DataConfig, problems: Problems) -> dict[str
     root = find_root(table, config)
     places = " and ".join(map(str, _list_places(table, config)))
     looked = f"longtail looked in {places}{'' if config.root else '; pass the folder as --root'}"
-    where = f"the column '{label}' of {table.where}"
     repeating = _list_repeating(table) if look_like_ids(labels, config) else ()
     return {
-        part: LabelledPart(open_store(found, root, config), found.labels, where, others=repeating)
+        part: LabelledPart(open_store(found, root, config), found.labels, where, names, repeating)
         for part, found in keep_existing(rows, root, looked, config, problems).items()
     }
 
 
-def _read_labels(table: Table, name: str) -> list[Any]:
-    """Return the label of each row, or a tuple of labels if rows have several."""
-    cells = table.column(name)
+def _read_labels(table: Table, problems: Problems) -> tuple[str, list[Any], tuple[str, ...]]:
+    """Return the origin of the labels, the label of each row, and the names of numbered classes.
+
+    Rows that have several labels have a tuple of them.
+    """
+    if flags := _find_flags(table):
+        columns = zip(*(table.column(name) for name in flags), strict=True)
+        sets = [tuple(c for c, cell in enumerate(row) if _is_one(cell)) for row in columns]
+        return f"the columns {list_some(flags)} of {table.where}", sets, tuple(flags)
+    name = find_column(table.names, "label", LABELS, table.where)
+    cells, where = table.column(name), f"the column '{name}' of {table.where}"
     declared = name.strip().lower() in DECLARED
     separators = SEPARATORS if declared else SEPARATORS[:2]  # names may contain commas
-    return split_cells(cells, declared=declared, separators=separators) or [*map(simplify, cells)]
-
-
-def _refuse_one_hot(table: Table) -> None:
-    """Refuse a table that has a column of 0 and 1 for each class, and none of labels."""
-    if any(name.strip().lower() in ("label", *LABELS) for name in table.names):
-        return
-    flags = [
-        name
-        for name, values in zip(table.names, table.columns, strict=True)
-        if set(map(str, values)) == {"0", "1"}
-    ]
-    if len(flags) > 1:
-        raise UserError(
-            f"{table.where} has a column of 0 and 1 for each of {list_some(flags)}: write the name "
-            "of the class into one column 'label' instead"
+    found = recognise_sets(cells, where, declared=declared, separators=separators)
+    labels = [label if isinstance(label, tuple) else simplify(label) for label in found[0]]
+    one_each = all(not isinstance(label, tuple) or len(label) < 2 for label in labels)
+    if one_each and (text := find_unsplit(cells, declared=declared)):
+        problems.warnings.append(
+            f"{where}: '{text}' is read as one label. If it lists several, separate them by | in a "
+            "column called 'labels'"
         )
+    return where, labels, found[1]
+
+
+def _find_flags(table: Table) -> list[str]:
+    """Find the columns of 0 and 1, one for each class, of a table without a column of labels."""
+    if any(name.strip().lower() in ("label", *LABELS) for name in table.names):
+        return []
+    pairs = zip(table.names, table.columns, strict=True)
+    flags = [name for name, cells in pairs if all(_is_one(cell) is not None for cell in cells)]
+    return flags if len(flags) > 1 else []
+
+
+def _is_one(cell: Any) -> bool | None:
+    """Whether a cell is 1 or true, not 0 or false; None if it is neither."""
+    return {"1": True, "true": True, "0": False, "false": False}.get(
+        str(simplify(cell)).lower().removesuffix(".0")
+    )
 
 
 def _list_repeating(table: Table) -> tuple[str, ...]:

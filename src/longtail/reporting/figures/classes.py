@@ -37,7 +37,7 @@ def draw_class_rank(sources: Sequence[Source]) -> "Figure":
         canvas.line(axes, ranks, smooth(group, order, width), group.look, _add_seeds(group))
     around = f"; line: mean of {width} neighbours" if width > 1 else ""
     canvas.set_rank_axis(axes, len(counts), f"{RANK}{around}")
-    axes.set(ylabel="accuracy (%)", ylim=(0, 100))
+    axes.set(ylabel=groups[0].measure, ylim=(0, 100))
     _mark_splits(axes, counts)
     axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.94))
     behind = axes.twinx()

@@ -34,7 +34,7 @@ def draw_alpha(sources: Sequence[Source]) -> "Figure":
         for own in sorted({r["alpha"] for r in group.results if r["alpha"]}):
             axes.axvline(own, color="#999999", linewidth=0.8, linestyle=":")
         axes.set(title=group.label, ylim=(0, 100))
-        axes.set(xlabel="alpha (dotted: the run's own)", ylabel="accuracy (%)")
+        axes.set(xlabel="alpha (dotted: the run's own)", ylabel=group.measure)
         axes.legend(ncols=2, loc="upper right")
     return figure
 

@@ -19,7 +19,7 @@ from longtail.nn.heads import NormalisedHead
 from longtail.reporting.figures import canvas, style
 from longtail.reporting.figures.groups import rank_classes, read_same_data
 from longtail.reporting.gradcam import compactness, compute_maps
-from longtail.runs.compare import Source, read_all
+from longtail.runs.compare import Source, StoredResult, read_all
 from longtail.runs.reopen import OpenRun, OwnData, reopen
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def draw_decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "F
     found = read_all(sources)
     if len(found) != 1:
         raise UserError(f"decomposition takes one run, not {len(found)}")
+    _require_one_label(found[0], "decomposition")
     opened = reopen(found[0].run, data)
     head, x = opened.evaluation.head, opened.evaluation.features.evaluated
     if not isinstance(head, NormalisedHead):
@@ -50,6 +51,14 @@ def draw_decomposition(sources: Sequence[Source], *, data: OwnData = None) -> "F
     _draw_shares(figure.axes[1], 100 * along**2 / (along**2 + rest**2), opened)
     figure.suptitle(f"{opened.job.config.method} on {opened.data.full_name}", fontsize=8)
     return figure
+
+
+def _require_one_label(found: StoredResult, figure: str) -> None:
+    if found.result.get("task") == "multi-label":
+        raise UserError(
+            f"{figure} groups images by their class, and those of {found.source} have several "
+            "labels each: pass runs with one label an image"
+        )
 
 
 def decompose(head: NormalisedHead, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,6 +124,7 @@ def draw_gradcam(
     found = read_same_data(sources)
     if not found:
         raise UserError("gradcam needs at least one run")
+    _require_one_label(found[0], "gradcam")
     opened = [reopen(found[0].run, data)]
     opened += [reopen(item.run, opened[0].data) for item in found[1:]]  # read the data once
     test = opened[0].data.evaluated

@@ -22,6 +22,12 @@ class Group(tables.SeedGroup):
         """Result of the first seed, for fields that all seeds share."""
         return self.results[0]
 
+    @property
+    def measure(self) -> str:
+        """Name of the figures by class and by split, for an axis."""
+        several = self.first.get("task") == "multi-label"
+        return "average precision (%)" if several else "accuracy (%)"
+
     def by_class(self, field: str, order: Iterable[int]) -> list[Spread]:
         """`field` of the classes in `order` over the seeds; None for one without test images."""
         needs_images, accuracies = field != "weight_norm", self.first["per_class"]
