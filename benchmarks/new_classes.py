@@ -118,15 +118,15 @@ class _Extended:
         self, photographs: dict[str, list[Tensor]], old: int
     ) -> dict[str, dict[str, float]]:
         """Return the accuracy of each way on old and new classes in percent, and its seconds."""
-        rows = [self.predictor.extract(images)[0] for images in photographs.values()]
+        self._extract(photographs)  # the first batch on a device takes longer
         ways: dict[str, Callable[[], Classifier]] = {
             "nothing": lambda: self._use(self.predictor),
             "extend": lambda: self._use(extend(self.predictor, photographs).model),
             "extend --refine": lambda: self._use(
                 extend(self.predictor, photographs, refine=True).model
             ),
-            "nearest mean": lambda: self._nearest(rows),
-            "linear probe": lambda: self._probe(rows),
+            "nearest mean": lambda: self._nearest(self._extract(photographs)),
+            "linear probe": lambda: self._probe(self._extract(photographs)),
         }
         found, labels = {}, self.test.labels
         for name, way in ways.items():
@@ -140,6 +140,9 @@ class _Extended:
                 "seconds": seconds,
             }
         return found
+
+    def _extract(self, photographs: dict[str, list[Tensor]]) -> list[Tensor]:
+        return [self.predictor.extract(images)[0] for images in photographs.values()]
 
     def _use(self, model: Predictor) -> Classifier:
         def classify() -> Tensor:

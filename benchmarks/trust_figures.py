@@ -29,7 +29,7 @@ from longtail.evaluation.trust import Trust
 RATIOS = (50.0, 10.0, 2.0, 1.0)
 """Imbalance of the drawn test parts, forward and backward; 1 is uniform."""
 DRAWS = 3
-"""Test parts drawn of each kind."""
+"""Test parts drawn of each kind; the uniform one is all of a balanced test part."""
 LEVEL = 0.9
 
 
@@ -78,7 +78,7 @@ def _measure_shift(
     for ratio in RATIOS:
         for order in ("forward", "backward") if ratio > 1 else ("uniform",):
             rows: list[dict[str, Any]] = []
-            for draw in range(DRAWS):
+            for draw in range(DRAWS if ratio > 1 else 1):
                 index = draw_tail(labels, counts, ratio, order == "backward", draw)
                 began = time.perf_counter()
                 mix = estimate_target(logs[index], counts, trust.mix)
@@ -101,7 +101,7 @@ def _measure_shift(
                 }
                 rows.append({**figures, **facts, "agrees": mix.agrees, "seconds": seconds})
             cell = order if ratio == 1 else f"{order} {ratio:g}"
-            found[cell] = {key: sum(row[key] for row in rows) / DRAWS for key in rows[0]}
+            found[cell] = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
     return found
 
 

@@ -74,6 +74,15 @@ def test_the_fit_is_the_minimum_of_the_objective_written_as_loops(monkeypatch, e
             assert value(found.scale, moved, strength) > best
 
 
+def test_a_class_without_held_out_images_gets_no_free_bias():
+    """Nothing would hold it: the fit would drive it down and no image would get the class."""
+    keep = PLENTY.labels != 7
+    found = fit_calibration(PLENTY.logits[keep], PLENTY.labels[keep], ClassCounts((30,) * 20))
+    assert set(found.bias) == {0.0}
+    whole = fit_calibration(PLENTY.logits, PLENTY.labels, ClassCounts((30,) * 20))
+    assert len(set(whole.bias)) == 20
+
+
 def test_without_a_skewed_prior_the_scale_is_that_of_the_likelihood():
     balanced = ClassCounts((30,) * 20)
     found = fit_calibration(2 * PLENTY.logits, PLENTY.labels, balanced)

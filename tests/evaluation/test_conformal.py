@@ -96,6 +96,8 @@ def test_a_set_always_holds_the_most_probable_class():
     p = torch.tensor([[0.4, 0.35, 0.25], [0.9, 0.06, 0.04]]).double()
     sets = find_sets(p, torch.tensor([0.5, 0.3, 0.3]))
     assert sets.tolist() == [[True, True, False], [True, False, False]]
+    sets = find_sets(p, torch.tensor([0.5, 0.3, 0.3]), torch.tensor([2, 0]))
+    assert sets.tolist() == [[False, True, True], [True, False, False]]
 
 
 def test_coverage_counts_classes_and_sizes():

@@ -1,6 +1,7 @@
 """The class mix of unlabelled images: EM, MAP and BBSE against loops, and on simulated shifts."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -68,6 +69,90 @@ def test_resamples_are_what_repeated_images_give():
         assert_close(q, estimate_mix(p.repeat_interleave(row, 0), source), atol=1e-4, rtol=0)
 
 
+def loop_gain(p, mix, other):
+    """Mean log-likelihood of an image that `mix` gains over `other`; p is for a uniform mix."""
+    classes, gain = len(mix), 0.0
+    for row in p:
+        ours, theirs = (sum(q[y] * classes * row[y] for y in range(classes)) for q in (mix, other))
+        gain += math.log(ours / theirs) / len(p)
+    return gain
+
+
+def loop_centre(p, counts, member, confusion):
+    """The power of the training mix whose expected predictions are nearest in chi-square."""
+    classes, groups = len(counts), len(confusion)
+    group = [row.index(1.0) for row in member]
+    mu, balanced = [0.0] * groups, [0.0] * groups
+    for row in p:
+        for y in range(classes):
+            mu[group[y]] += row[y] / len(p)
+    for y in range(classes):
+        balanced[group[y]] += 1 / classes
+
+    def expect(shares):
+        return [sum(confusion[i][j] * shares[j] for j in range(groups)) for i in range(groups)]
+
+    scale, best = expect(balanced), (math.inf, 0.0, [])
+    for step in range(-40, 41):
+        power = step / 20
+        curve = [n**power for n in counts]
+        curve = [value / sum(curve) for value in curve]
+        shares = [0.0] * groups
+        for y in range(classes):
+            shares[group[y]] += curve[y]
+        gaps = zip(mu, expect(shares), scale, strict=True)
+        distance = len(p) * sum((a - b) ** 2 / s for a, b, s in gaps) + power**2
+        best = min(best, (distance, power, curve))
+    return best[1:]
+
+
+def test_the_centre_and_the_weight_of_map_agree_with_loops():
+    mix = torch.ones(20).double()
+    mix[[3, 11]] = 20.0
+    logs = CALIBRATION.apply(simulate(draw_mix(mix / mix.sum(), 400), seed=4).logits)
+    found = estimate_target(logs, COUNTS, REFERENCE)
+    p, uniform = logs.exp().tolist(), [1 / 20] * 20
+    member, confusion = group_classes(COUNTS).tolist(), REFERENCE.matrix.tolist()
+    power, centre = loop_centre(p, COUNTS.images, member, confusion)
+    assert found.strength == pytest.approx(power)
+    limits = (label_shift.ROUNDS, label_shift.TOLERANCE)
+    free = loop_em(p, uniform, 1.0, centre, *limits)
+    gain = loop_gain(p, free, centre) - 19 / (2 * len(p))
+    weight = len(p) / (len(p) + 20) * (1 - REFERENCE.gain / gain)
+    assert 0 < weight < 1 and found.weight == pytest.approx(weight)
+    wanted = loop_em(p, uniform, weight, centre, *limits)
+    # EM goes on until the resamples have stopped, too
+    assert_close(found.shares, torch.tensor(wanted).double(), atol=1e-5, rtol=0)
+
+
+def test_the_gain_of_the_reference_is_that_of_em_on_balanced_held_out_images():
+    part = simulate([4] * 20, seed=2)
+    logs = CALIBRATION.apply(part.logits)
+    p, uniform = logs.exp().tolist(), [1 / 20] * 20
+    limits = (label_shift.ROUNDS, label_shift.TOLERANCE)
+    free = loop_em(p, uniform, 1.0, uniform, *limits)
+    found = MixReference.of(logs, part.labels, COUNTS).gain
+    assert found == pytest.approx(loop_gain(p, free, uniform))
+
+
+def test_the_noise_of_the_confusion_agrees_with_loops():
+    mix = [0.5, 0.2, 0.1, 0.1, 0.1]
+    p, labels = CALIBRATION.apply(HELD_OUT.logits).exp().tolist(), HELD_OUT.labels.tolist()
+    group = [row.index(1.0) for row in group_classes(COUNTS).tolist()]
+    noise = 0.0
+    for i in range(5):
+        variance = 0.0
+        for j in range(5):
+            rows = [n for n, c in enumerate(labels) if group[c] == j]
+            shares = [1 / (4 * labels.count(labels[n])) for n in rows]  # 4 classes in each group
+            seen = [sum(v for v, g in zip(p[n], group, strict=True) if g == i) for n in rows]
+            mean = sum(s * v for s, v in zip(shares, seen, strict=True))
+            spread = sum(s**2 * (v - mean) ** 2 for s, v in zip(shares, seen, strict=True))
+            variance += mix[j] ** 2 * spread
+        noise += math.sqrt(variance) / 2
+    assert REFERENCE.measure_noise(torch.tensor(mix).double()) == pytest.approx(noise)
+
+
 def loop_bbse(mu, matrix, images):
     """Solve (M'M + ridge I) q = M' mu + ridge / G by elimination, clip and normalise."""
     size = len(mu)
@@ -117,6 +202,7 @@ def test_the_reference_holds_the_mean_probability_of_groups():
         classes = member[:, group].nonzero().flatten().tolist()
         means = [(p[HELD_OUT.labels == c] @ member).mean(0) for c in classes]
         assert_close(REFERENCE.matrix[:, group], sum(means) / len(means))
+    assert [len(row) for row in REFERENCE.grown(30).variance] == [5] * 5
     assert MixReference.from_json(json.loads(json.dumps(REFERENCE.to_json()))) == REFERENCE
 
 
@@ -174,12 +260,12 @@ def test_an_estimate_draws_the_same_numbers_and_leaves_yours_alone():
     assert (torch.random.get_rng_state() == state).all()
 
 
-def test_a_stream_starts_uniform_and_ends_at_the_estimate_of_all():
+def test_a_stream_starts_without_a_mix_and_ends_at_the_estimate_of_all():
     mix = TRAINING
     test = simulate(draw_mix(mix, 600), seed=8)
     order = torch.randperm(len(test.labels), generator=torch.Generator().manual_seed(0))
     logs = CALIBRATION.apply(test.logits)[order]
     running = RunningMix(COUNTS, REFERENCE)
-    assert_close(running.update(logs[: LEAST_IMAGES - 1]), UNIFORM)
+    assert running.update(logs[: LEAST_IMAGES - 1]) is None
     last = running.update(logs[LEAST_IMAGES - 1 :])
     assert_close(last, estimate_target(logs, COUNTS, REFERENCE).shares)

@@ -50,6 +50,51 @@ def test_distance_removes_what_all_means_share():
     torch.testing.assert_close(*both)
 
 
+def test_distance_agrees_with_loops():
+    def scaled(v):
+        length = math.sqrt(math.fsum(a * a for a in v))
+        return [a / length for a in v]
+
+    def without(v, d):
+        v = scaled(v)
+        along = math.fsum(a * b for a, b in zip(v, d, strict=True))
+        return scaled([a - along * b for a, b in zip(v, d, strict=True)])
+
+    means = MEANS.tolist()
+    shared = scaled([math.fsum(column) / 20 for column in zip(*means, strict=True)])
+    rows = [without(mean, shared) for mean in means]
+    features = TEST.features[:5]
+    for row, found in zip(features.tolist(), measure_distance(features, MEANS), strict=True):
+        x = without(row, shared)
+        cosines = [math.fsum(a * b for a, b in zip(x, m, strict=True)) for m in rows]
+        assert found.item() == pytest.approx(1 - max(cosines))
+
+
+def test_thresholds_agree_with_loops():
+    """The least score with 1 - rate of the class-weighted images up to it, the next one counted."""
+    reference = NoveltyReference.of(HELD_OUT.logits, HELD_OUT.labels, HELD_OUT.features, MEANS)
+    labels = HELD_OUT.labels.tolist()
+    weights = [1 / (20 * labels.count(c)) for c in labels]
+    parts = measure_energy(HELD_OUT.logits), measure_distance(HELD_OUT.features, MEANS)
+    units = []
+    for values in parts:
+        mean = math.fsum(w * v for w, v in zip(weights, values.tolist(), strict=True))
+        square = math.fsum(w * (v - mean) ** 2 for w, v in zip(weights, values, strict=True))
+        units.append((mean, math.sqrt(square)))
+    assert reference.energy == pytest.approx(units[0], rel=1e-5)
+    assert reference.distance == pytest.approx(units[1], rel=1e-5)
+    both = sum((v - m) / s for v, (m, s) in zip(parts, units, strict=True)).tolist()
+    extra = math.fsum(w * w for w in weights)
+    for rate, threshold in reference.thresholds["both"].items():
+        mass, wanted = 0.0, math.inf
+        for score, weight in sorted(zip(both, weights, strict=True)):
+            mass += weight / (1 + extra)
+            if mass >= 1 - rate - 1e-12:
+                wanted = score
+                break
+        assert threshold == pytest.approx(wanted, abs=1e-4)
+
+
 def test_auroc_counts_the_pairs_in_order():
     known, unknown = torch.tensor([0.1, 0.4, 0.3]), torch.tensor([0.2, 0.9])
     pairs = [(k < u) for k in known for u in unknown]

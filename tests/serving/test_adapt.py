@@ -1,8 +1,10 @@
 """A model follows the class mix of unlabelled images, at no cost and with clear errors."""
 
 import json
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -10,6 +12,7 @@ from torch.testing import assert_close
 import longtail as lt
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
+from longtail.evaluation import label_shift
 from longtail.evaluation.label_shift import adjust
 from longtail.evaluation.trust import Trust
 from longtail.nn.heads import DeconfoundHead, FoldedHead, LinearHead
@@ -71,7 +74,9 @@ def test_sets_and_marks_do_not_depend_on_the_mix(served):
     model = predictor(served)
     one, other = (m.predict(ROWS[:50], sets=0.9) for m in (model, lt.adapt(model, ROWS).model))
     for a, b in zip(one, other, strict=True):
-        assert set(a.answer_set) == set(b.answer_set) and a.unknown == b.unknown
+        assert set(a.answer_set) | {b.name} == set(b.answer_set) | {a.name}
+        assert a.name in a.answer_set and b.name in b.answer_set and a.unknown == b.unknown
+    assert any(a.name != b.name for a, b in zip(one, other, strict=True))
 
 
 def test_adapting_twice_is_adapting_once(served):
@@ -110,13 +115,19 @@ def test_a_known_mix_from_a_file(served, tmp_path):
     [
         ({"class 0": 0.5}, "sums to 0.5"),
         ({"clas 0": 1.0}, "Did you mean 'class 0'"),
-        ({"class 0": -0.5, "class 1": 1.5}, "0 or more"),
-        ({"class 0": float("nan")}, "0 or more"),
+        ({"class 0": -0.5, "class 1": 1.5}, "'class 0' is -0.5: a share is a number"),
+        ({"class 0": float("nan")}, "a share is a number"),
+        ({"class 0": "half"}, "'class 0' is half: a share is a number"),
     ],
 )
 def test_a_prior_that_is_none_is_refused(served, prior, message):
     with pytest.raises(UserError, match=message):
         lt.adapt(predictor(served), prior=prior)
+
+
+def test_shares_may_be_numbers_of_numpy_and_torch(served):
+    shares = dict(zip(NAMES, [np.float32(0.125), torch.tensor(0.125)] * 4, strict=True))
+    assert lt.adapt(predictor(served), prior=shares).prior.tolist() == [0.125] * 8
 
 
 def test_a_class_left_out_of_a_prior_keeps_a_finite_bias(served, caplog):
@@ -125,10 +136,12 @@ def test_a_class_left_out_of_a_prior_keeps_a_finite_bias(served, caplog):
 
 
 def test_too_few_images_name_how_many_are_wanted(served):
-    with pytest.raises(UserError, match="19 images are too few .* at least 20, better 40"):
+    with pytest.raises(UserError, match="19 images: too few .* at least 20, better 40"):
         lt.adapt(predictor(served), ROWS[:19])
+    with pytest.raises(UserError, match="1 image: too few .* nothing was adapted"):
+        lt.adapt(predictor(served), ROWS[:1])
     rows = [*ROWS[:19], [float("nan")] * 16]
-    with pytest.raises(UserError, match=r"19 images \(1 more are unreadable\)"):
+    with pytest.raises(UserError, match=r"19 images \(1 more unreadable\)"):
         lt.adapt(predictor(served), rows)
 
 
@@ -141,6 +154,15 @@ def test_images_of_one_class_are_refused(served):
 def test_images_of_no_class_are_warned_about(served, caplog):
     lt.adapt(predictor(served), 3 * torch.randn(200, 16))
     assert "look like no class" in caplog.text
+
+
+def test_a_disagreement_of_em_and_bbse_is_warned_about_with_both(served, caplog, monkeypatch):
+    lt.adapt(predictor(served), ROWS)
+    assert "disagree" not in caplog.text
+    monkeypatch.setattr(label_shift, "SLACK", -1.0)
+    lt.adapt(predictor(served), ROWS)
+    shares = r"( \d+ %,?){5}"
+    assert re.search(rf"disagree: .* shares{shares} by EM and{shares} by BBSE", caplog.text)
 
 
 def test_what_to_adapt_to_is_named_once(served):

@@ -107,7 +107,14 @@ def test_a_stream_adapts_as_it_goes(model, caplog):
     same = model.predict(rows[0])[0]
     assert alone.name == same.name
     assert alone.probability == pytest.approx(same.probability)
-    assert f"takes {LEAST_IMAGES}" in caplog.text
+    assert f"takes {LEAST_IMAGES}: nothing was adapted" in caplog.text
+
+
+def test_a_single_image_keeps_the_mix_that_the_model_was_adapted_to(model):
+    adapted = lt.adapt(model, prior={name: 0.65 if name == NAMES[7] else 0.05 for name in NAMES})
+    row = ROWS[0]
+    assert adapted.model.predict(row) != model.predict(row)
+    assert adapted.model.predict(row, adapt=True) == adapted.model.predict(row)
 
 
 def test_older_descriptions_have_no_trust(served):

@@ -158,6 +158,9 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
     assert "dog: 3 photographs; nearest classes:" in out and "eel: 2 photographs" in out
     assert "of 6 held-out images" in out and "bad.png" in err
     assert lt.load_model("grown").classes == ("ant", "bee", "cat", "dog", "eel")
+    cli.main(["extend", "grown", "fox=new/dog", "-o", "larger"])
+    out, err = capsys.readouterr()
+    assert "takes" not in out and "only a run on data with a validation part" in err
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from helpers import PHOTOS, files_in, join_parts, photos, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
 from longtail.data.base import Data, Split
+from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.nn import split as networks
 from longtail.serving.retrofit import IMAGENET_MEAN, IMAGENET_STD
 
@@ -376,3 +377,10 @@ def test_images_that_it_has_not_seen_calibrate_it(made):
     assert lt.extend(plain, {"new": rows[:3]}).model.classes == (*data.classes, "new")
     assert len(lt.adapt(calibrated, rows).prior) == len(data.classes)
     assert calibrated.predict(rows[:1], sets=0.9)[0].answer_set
+
+
+def test_too_few_images_that_it_has_not_seen_calibrate_nothing(made):
+    data, _, folder = made
+    few = replace(data, val=data.val.take(torch.arange(LEAST_IMAGES - 1)))
+    lt.retrofit(folder / "head.pt", few, out=folder / "few")
+    assert lt.load_model(folder / "few").trust is None

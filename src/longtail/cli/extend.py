@@ -45,12 +45,14 @@ class Extend:
             raise UserError("a new class was given twice: name each once, with one place")
         from longtail.serving.extend import extend
 
-        held_out = _read_held_out(self.model)
+        held_out, reason = _read_held_out(self.model)
         done = extend(self.model, names, refine=self.refine, held_out=held_out, out=self.out)
         for name, reasons in done.unreadable.items():
             for place, reason in reasons.items():
                 show(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
         _print_classes(done, 0 if held_out is None else len(held_out))
+        if reason:
+            show(f"what the new classes take cannot be counted: {reason}", file=sys.stderr)
         show(f"written to {self.out}")
         if any(done.unreadable.values()):
             sys.exit(1)
@@ -63,18 +65,19 @@ def _split(text: str) -> tuple[str, str]:
     return name, place
 
 
-def _read_held_out(model: Path) -> "Split | None":
-    """Read the held-out part of a run's own data; None for other models, or without one."""
+def _read_held_out(model: Path) -> "tuple[Split | None, str]":
+    """Read the held-out part of a run's own data, or return the reason why there is none."""
+    missing = "only a run on data with a validation part has images for it"
     if not (model / "config.yaml").exists():
-        return None
+        return None, missing
     from longtail.runs.folder import Run
     from longtail.runs.reopen import own_data
 
     try:
-        return own_data(Run.open(model)).val
+        held_out = own_data(Run.open(model)).val
     except UserError as error:
-        show(f"what the new classes take cannot be counted: {error}", file=sys.stderr)
-        return None
+        return None, str(error)
+    return held_out, "" if held_out is not None else missing
 
 
 def _print_classes(done: "Extension", held_out: int) -> None:

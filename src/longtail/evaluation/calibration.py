@@ -24,7 +24,8 @@ from longtail.evaluation.likelihood import fit_likelihood
 from longtail.nn.heads import Head, NormalisedHead
 
 ENOUGH = 20
-"""Held-out images of a class, as a harmonic mean over the classes, that a free bias needs."""
+"""Held-out images of a class, as a harmonic mean over the classes, that a free bias needs. A class
+without any would get the lowest bias, whatever it looks like: its bias cannot be free."""
 BIAS_DEVIATION = 1.0
 """Deviation of a free bias that the fit expects; a smaller one shrinks the biases more."""
 STARTING = 5_000
@@ -125,7 +126,7 @@ def fit_calibration(logits: Tensor, labels: Tensor, counts: ClassCounts) -> Cali
     target += (1 / classes - target) / (1 + effective)
     log_prior = counts.tensor().double().clamp(min=1).log()
     log_prior -= log_prior.mean()
-    free = effective >= ENOUGH * classes
+    free = len(labels.unique()) == classes and effective >= ENOUGH * classes
 
     def objective(values: Tensor) -> Tensor:
         bias = -values[1] * log_prior + (values[2:] if free else 0.0)

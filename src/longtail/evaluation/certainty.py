@@ -107,7 +107,7 @@ def measure_certainty(
     reliability = measure_reliability(logs, labels, counts, by_class=by_class)
     thresholds = torch.tensor(known.choose_thresholds(CURVE_LEVEL), dtype=torch.double)
     uniform = known.calibration.apply_uniform(double)
-    sets = find_sets(uniform.softmax(1), thresholds)
+    sets = find_sets(uniform.softmax(1), thresholds, logs.argmax(1))
     unknown = known.novelty.find_unknown(measure_energy(uniform), None, FALSE_ALARMS)
     answers = CalibratedAnswers(
         accuracy=accuracy(logs, labels, counts),

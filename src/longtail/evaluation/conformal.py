@@ -1,8 +1,8 @@
 """Answer sets that hold the true class with a chosen probability, for rare classes too.
 
 A set holds the classes whose probability for a uniform class mix is at least a threshold, and
-always the most probable class. With p(y|x) / pi_y in place of p(y|x), rare classes compete as
-equals: this is the prevalence-adjusted score (Ding et al. 2025). The threshold of a class is the
+always the model's answer. That probability is p(y|x) / pi_y, normalised over the classes, so rare
+classes compete as equals: the prevalence-adjusted score (Ding et al. 2025). The threshold is the
 conformal quantile of a mixture of two distributions of held-out images: its own, and that of all
 classes, each of equal weight. A class with n held-out images gives its own the weight
 n / (n + SHRINK).
@@ -79,10 +79,18 @@ def _score_labels(log_probabilities: Tensor, labels: Tensor) -> Tensor:
     return -log_probabilities.cpu().double().gather(1, true).squeeze(1)
 
 
-def find_sets(probabilities: Tensor, thresholds: Tensor) -> Tensor:
-    """Return which classes (N, C) the set of each image holds."""
+def find_sets(probabilities: Tensor, thresholds: Tensor, answers: Tensor | None = None) -> Tensor:
+    """Return which classes (N, C) the set of each image holds.
+
+    Args:
+        probabilities: calibrated p (N, C) for a uniform mix.
+        thresholds: least probability (C,) of each class in a set.
+        answers: classes (N,) that the sets hold in any case; the most probable ones by default. A
+            model for another mix may answer with another class.
+    """
     sets = probabilities >= thresholds.to(probabilities)
-    return sets.scatter(1, probabilities.argmax(1, keepdim=True), True)
+    best = probabilities.argmax(1) if answers is None else answers
+    return sets.scatter(1, best[:, None], True)
 
 
 def check_level(level: float) -> None:

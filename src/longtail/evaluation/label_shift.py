@@ -18,6 +18,7 @@ centre, beyond chance and beyond what it gains on held-out images, where there i
 Symbols: pi source mix (C,), q target mix (C,), N images, C classes, G groups, R resamples.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -119,6 +120,8 @@ class MixReference:
 
     confusion: tuple[tuple[float, ...], ...]
     """M (G, G): mean probability of group i on held-out images of group j, in column j."""
+    variance: tuple[tuple[float, ...], ...]
+    """(G, G): variance of each of these means, which few held-out images make large."""
     gain: float
     """Log-likelihood of an image that EM gains on held-out images of a uniform mix: its error."""
 
@@ -127,15 +130,31 @@ class MixReference:
         """M as a tensor (G, G)."""
         return torch.tensor(self.confusion, dtype=torch.double)
 
+    def grown(self, classes: int) -> "MixReference":
+        """Return this for more classes; a group that it adds is taken as never confused."""
+        groups, old = min(GROUPS, classes), len(self.confusion)
+        confusion, variance = torch.eye(groups).double(), torch.zeros(groups, groups).double()
+        confusion[:old, :old] = self.matrix
+        variance[:old, :old] = torch.tensor(self.variance)
+        return MixReference(_list_rows(confusion), _list_rows(variance), self.gain)
+
+    def measure_noise(self, mix: Tensor) -> float:
+        """Return the deviation of M q for the mix q (G,) of groups, as a total variation."""
+        variance = torch.tensor(self.variance, dtype=torch.double)
+        return (variance @ mix.square()).sqrt().sum().item() / 2
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values that `from_json` reads back."""
-        return {"confusion": [list(row) for row in self.confusion], "gain": self.gain}
+        tables = {"confusion": self.confusion, "variance": self.variance}
+        return {**{name: list(map(list, rows)) for name, rows in tables.items()}, "gain": self.gain}
 
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> "MixReference":
         """Read what `to_json` returned."""
-        rows = tuple(tuple(map(float, row)) for row in tree["confusion"])
-        return MixReference(rows, float(tree["gain"]))
+        confusion = tree["confusion"]
+        variance = tree.get("variance", [[0.0] * len(row) for row in confusion])  # in older files
+        tables = (tuple(tuple(map(float, row)) for row in table) for table in (confusion, variance))
+        return MixReference(*tables, float(tree["gain"]))
 
     @staticmethod
     def of(log_probabilities: Tensor, labels: Tensor, counts: ClassCounts) -> "MixReference":
@@ -144,12 +163,19 @@ class MixReference:
         member, weights = group_classes(counts), weigh_by_class(labels, len(counts))
         own = member[labels] * weights[:, None]  # (N, G)
         total = own.sum(0)  # (G,), 0 for a group without held-out images
-        confusion = ((p @ member).T @ own) / total.clamp(min=1e-300)
+        own, grouped = own / total.clamp(min=1e-300), p @ member
+        confusion = grouped.T @ own  # (G, G)
+        means = confusion[:, member.argmax(1)[labels]].T  # (N, G), of the group of each image
+        variance = (grouped - means).square().T @ own.square()
         confusion = torch.where(total > 0, confusion, torch.eye(len(total)).double())
         uniform = torch.full((len(counts),), 1 / len(counts), dtype=torch.double)
         q = estimate_mix(p, uniform, shares=weights)
         gain = (weights @ ((q / uniform) @ p.T).log()).item()
-        return MixReference(tuple(map(tuple, confusion.tolist())), gain)
+        return MixReference(_list_rows(confusion), _list_rows(variance), gain)
+
+
+def _list_rows(table: Tensor) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(tuple, table.tolist()))
 
 
 @dataclass(frozen=True)
@@ -171,7 +197,7 @@ class Mix:
     Both are shares of predictions; in shares of classes the inverse of M would magnify noise.
     """
     allowed: float
-    """Largest distance that noise explains."""
+    """Largest distance that the noise of the images and of the held-out images explains."""
 
     @property
     def agrees(self) -> bool:
@@ -205,7 +231,7 @@ def estimate_target(log_probabilities: Tensor, counts: ClassCounts, reference: M
         weight=weight,
         bbse=estimate_mix_bbse(predicted[0], confusion, n),
         distance=apart[0].abs().sum().item() / 2,
-        allowed=SLACK + 2 * noise.item(),
+        allowed=SLACK + 2 * math.hypot(noise.item(), reference.measure_noise(q[0] @ member)),
     )
 
 
@@ -217,16 +243,15 @@ class RunningMix:
         self.seen = torch.empty(0, len(counts), dtype=torch.double)
         """Probabilities (N, C) of the latest images for a uniform mix."""
 
-    def update(self, log_probabilities: Tensor) -> Tensor:
+    def update(self, log_probabilities: Tensor) -> Tensor | None:
         """Add a batch of log p (B, C) for a uniform mix, and return the mix (C,) so far.
 
-        The mix is uniform until there are LEAST_IMAGES.
+        There is none until there are LEAST_IMAGES.
         """
         batch = log_probabilities.detach().cpu().double().exp()
         self.seen = torch.cat([self.seen, batch])[-MOST_IMAGES:]
-        n, classes = self.seen.shape
-        if n < LEAST_IMAGES:
-            return torch.full((classes,), 1 / classes, dtype=torch.double)
+        if (n := len(self.seen)) < LEAST_IMAGES:
+            return None
         shares = torch.full((1, n), 1 / n, dtype=torch.double)
         return _estimate(self.seen, self.counts, self.reference, shares)[0][0]
 

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from longtail.core.errors import UserError, list_some, unknown_error
+from longtail.core.names import count_noun
 from longtail.data.base import ClassCounts
-from longtail.evaluation.label_shift import LEAST_IMAGES, Mix, estimate_target
+from longtail.evaluation.label_shift import LEAST_IMAGES, Mix, estimate_target, group_classes
 from longtail.evaluation.novelty import measure_energy
 from longtail.evaluation.trust import Trust
 from longtail.runs.folder import Run
@@ -130,10 +131,11 @@ def _estimate(
             distances.append(distance)
     count = place - len(unreadable)
     if count < LEAST_IMAGES:
-        skipped = f" ({len(unreadable)} more are unreadable)" if unreadable else ""
+        skipped = f" ({len(unreadable)} more unreadable)" if unreadable else ""
         raise UserError(
-            f"{count} images{skipped} are too few to estimate a class mix: give at least "
-            f"{LEAST_IMAGES}, better {5 * len(predictor.classes)}, or the mix itself as a prior"
+            f"{count_noun(count, 'image')}{skipped}: too few to estimate a class mix, so nothing "
+            f"was adapted. Give at least {LEAST_IMAGES}, better {5 * len(predictor.classes)}, or "
+            "the mix itself as a prior"
         )
     uniform = torch.cat(scores)
     _check_variety(uniform, predictor.classes)
@@ -147,13 +149,17 @@ def _estimate(
             "mix means little for them",
             *(100 * share, 100 * FALSE_ALARMS),
         )
-    mix = estimate_target(uniform.log_softmax(1), ClassCounts(predictor.about.counts), trust.mix)
+    counts = ClassCounts(predictor.about.counts)
+    mix = estimate_target(uniform.log_softmax(1), counts, trust.mix)
     if not mix.agrees:
+        groups = mix.shares @ group_classes(counts)
         logger.warning(
             "EM and BBSE disagree: the estimated class mix explains all but %.0f %% of the "
-            "predictions, and noise explains %.0f %%. The images may differ from the training "
+            "predictions, and noise explains %.0f %%. Groups of classes, the most frequent first, "
+            "have the shares %s by EM and %s by BBSE. The images may differ from the training "
             "images in more than their class mix: check the adapted model on labelled images",
             *(100 * mix.distance, 100 * mix.allowed),
+            *(", ".join(f"{100 * share:.0f} %" for share in found) for found in (groups, mix.bbse)),
         )
     return mix, count, unreadable
 
@@ -171,12 +177,17 @@ def _check_variety(uniform: Tensor, classes: tuple[str, ...]) -> None:
 
 def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ...]) -> Tensor:
     """Return a given class mix (C,); refuse unknown classes and shares that are not a mix."""
-    shares = prior if isinstance(prior, Mapping) else _read_prior(Path(prior))
-    for name, share in shares.items():
+    given = prior if isinstance(prior, Mapping) else _read_prior(Path(prior))
+    shares: dict[str, float] = {}
+    for name, share in given.items():
         if name not in classes:
             raise unknown_error("class in the prior", name, classes)
-        if not (isinstance(share, (int, float)) and math.isfinite(share) and share >= 0):
-            raise UserError(f"the prior of '{name}' is {share}: a share is 0 or more")
+        try:
+            shares[name] = float(share)  # of numpy and torch, too
+        except (TypeError, ValueError):
+            shares[name] = math.nan
+        if not 0 <= shares[name] < math.inf:
+            raise UserError(f"the prior of '{name}' is {share}: a share is a number from 0 to 1")
     total = math.fsum(shares.values())
     if abs(total - 1) > 1e-3:
         raise UserError(f"the prior sums to {total:g}: the shares of all classes must sum to 1")

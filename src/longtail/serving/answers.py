@@ -12,7 +12,7 @@ from torch import Tensor
 
 from longtail.core.errors import UserError
 from longtail.evaluation.conformal import find_sets
-from longtail.evaluation.label_shift import adjust
+from longtail.evaluation.label_shift import LEAST_IMAGES, adjust
 from longtail.evaluation.novelty import measure_energy
 from longtail.evaluation.trust import Trust
 from longtail.serving.model import ModelDescription
@@ -92,7 +92,7 @@ class Answers:
         sets = None
         if self.level is not None:
             thresholds = torch.tensor(self.trust.choose_thresholds(self.level))
-            sets = find_sets(uniform.softmax(1), thresholds)
+            sets = find_sets(uniform.softmax(1), thresholds, p.argmax(1))
         return self._name(p, sets, unknown.tolist())
 
     def _name_labels(self, p: Tensor, thresholds: tuple[float, ...]) -> list[Prediction]:
@@ -156,7 +156,8 @@ def require_trust(trust: Trust | None, purpose: str) -> Trust:
     if trust is None:
         raise UserError(
             f"{purpose} needs a calibrated model, and this one stores no calibration: it was "
-            "trained without held-out images, by an older version, or it is used at another alpha "
-            "than its own. Train it on data with a validation part"
+            f"trained without held-out images (it takes {LEAST_IMAGES}), by an older version, or "
+            "it is used at another alpha or background than its own. Train it on data with a "
+            "validation part, or with --val-fraction 0.2"
         )
     return trust

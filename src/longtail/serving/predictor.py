@@ -222,8 +222,8 @@ class Predictor:
             yield from (row if isinstance(row, str) else next(ranked) for row in batch)
         if mix is not None and len(mix.seen) < LEAST_IMAGES:
             logger.warning(
-                "too few readable images (%d) to estimate their class mix, which takes %d: the "
-                "probabilities are for a uniform one",
+                "too few readable images (%d) to estimate their class mix, which takes %d: nothing "
+                "was adapted",
                 *(len(mix.seen), LEAST_IMAGES),
             )
 

@@ -25,6 +25,7 @@ from longtail.data.prepare import hold_out
 from longtail.estimators.rows import HELD_OUT
 from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
 from longtail.evaluation.alpha import choose_alpha, cosines, label_free_alpha
+from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.evaluation.trust import describe_trust
 from longtail.methods.base import Model, compute_centroids
 from longtail.nn import split as networks
@@ -255,7 +256,8 @@ def _make_model(
     name = "identity" if isinstance(backbone, Identity) else backbone.name
     alpha, train, held = float(result.head.alpha), parts["train"], parts.get("val")
     means, trust = compute_centroids(train.input_tensor, train.labels, len(data.classes)), None
-    if held is not None:  # the network has seen the other images: on them it is too certain
+    # the network has seen the other images: on them it is too certain
+    if held is not None and len(held) >= LEAST_IMAGES:
         x, labels = held.input_tensor, held.labels
         trust = describe_trust(result.head(x), x, labels, data.counts, class_means=means)
     about = ModelDescription(
