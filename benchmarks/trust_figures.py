@@ -15,6 +15,7 @@ from torch import Tensor
 from longtail.data.base import ClassCounts
 from longtail.data.cut import compute_tail_counts
 from longtail.evaluation.accuracy import accuracy
+from longtail.evaluation.calibration import weigh_by_class
 from longtail.evaluation.conformal import find_sets, fit_plain_threshold, measure_coverage
 from longtail.evaluation.label_shift import adjust, estimate_target
 from longtail.evaluation.novelty import (
@@ -23,7 +24,7 @@ from longtail.evaluation.novelty import (
     measure_doubt,
     measure_energy,
 )
-from longtail.evaluation.reliability import measure_reliability
+from longtail.evaluation.reliability import bin_by_width, calibration_error, measure_reliability
 from longtail.evaluation.trust import Trust
 
 RATIOS = (50.0, 10.0, 2.0, 1.0)
@@ -62,11 +63,28 @@ def measure(scored: ScoredRun) -> dict[str, Any]:
                 logits.log_softmax(1), labels, scored.counts, by_class=True
             ).to_json(),
             "after": measure_reliability(logs, labels, scored.counts, by_class=True).to_json(),
+            "perfect": {"ece": measure_perfect_error(logs, labels)},
         },
         "sets": _measure_sets(scored, logs, trust),
         "abstention": trust.abstention,
         **({} if scored.unknown is None else {"auroc": _measure_unknown(scored, trust)}),
     }
+
+
+def measure_perfect_error(logs: Tensor, labels: Tensor, draws: int = 100) -> float:
+    """Return the mean ECE of a perfectly calibrated model on as many images.
+
+    An answer is right with its own probability. What is left is the noise of the bins.
+    """
+    confidence, weights = logs.exp().max(1).values, weigh_by_class(labels, logs.shape[1])
+    generator, bins = torch.Generator().manual_seed(0), bin_by_width(confidence)
+    errors = [
+        calibration_error(
+            bins, confidence, torch.bernoulli(confidence, generator=generator), weights
+        )
+        for _ in range(draws)
+    ]
+    return torch.stack(errors).mean().item()
 
 
 def _measure_shift(

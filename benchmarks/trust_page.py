@@ -11,9 +11,22 @@ from benchmarks.trust import EXTEND, METHODS, NAME
 from longtail.evaluation import tables
 
 Found = Mapping[str, Any]
+FIGURES = {"ece": "ECE", "ece_mass": "ECE, equal mass", "nll": "NLL"}
+ERRORS = (
+    *(("ece", when) for when in ("before", "after", "perfect")),
+    *((name, when) for name in ("ece_mass", "nll") for when in ("before", "after")),
+)
+"""Figures of the calibration, and when they were measured."""
 NOTE = """Mean ± standard deviation over seeds, in percent. Calibration uses the validation part, or
 a fifth of each training class that the training left out. The files hold a line of JSON for each
-training."""
+training.
+
+"Before" is the largest logit, or the softmax; "after" is `adapt`, or the calibration; "known" is
+the true class mix in place of the estimate. `logit-adjustment` and `decouple-tau-norm` change the
+head of `baseline` after training. Calibration fits the strength of the training mix, so it undoes
+any `logit-adjustment`, and both have the same figures afterwards. Where held-out images choose tau
+0 for `decouple-tau-norm` (`tau` in the files), it is `baseline` itself. A perfectly calibrated
+model has an error, too, since a bin holds few images: the column "perfect"."""
 
 
 def write_table(results: Path) -> Path:
@@ -49,11 +62,7 @@ def _list_tables(groups: Mapping[str, Sequence[Found]]) -> list[str]:
     errors = [
         [
             method,
-            *(
-                _spread(found, "reliability", when, name, digits=3)
-                for name in ("ece", "ece_mass", "nll")
-                for when in ("before", "after")
-            ),
+            *(_spread(found, "reliability", when, name, digits=3) for name, when in ERRORS),
         ]
         for method, found in groups.items()
     ]
@@ -68,8 +77,7 @@ def _list_tables(groups: Mapping[str, Sequence[Found]]) -> list[str]:
         for method, found in groups.items()
         for way in ("ours", "plain")
     ]
-    figures = ("ECE", "ECE, equal mass", "NLL")
-    when = [f"{figure} {time}" for figure in figures for time in ("before", "after")]
+    when = [f"{FIGURES[name]} {time}" for name, time in ERRORS]
     parts = [
         "### Accuracy on drawn test parts",
         tables.markdown(["method", "accuracy", *cells], shift),

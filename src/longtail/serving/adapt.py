@@ -11,7 +11,6 @@ import csv
 import json
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,13 @@ from torch import Tensor
 from longtail.core.errors import UserError, list_some, unknown_error
 from longtail.core.names import count_noun
 from longtail.data.base import ClassCounts
-from longtail.evaluation.label_shift import LEAST_IMAGES, Mix, estimate_target, group_classes
+from longtail.evaluation.label_shift import (
+    LEAST_IMAGES,
+    Mix,
+    estimate_mix,
+    estimate_target,
+    group_classes,
+)
 from longtail.evaluation.novelty import measure_energy
 from longtail.evaluation.trust import Trust
 from longtail.runs.folder import Run
@@ -36,7 +41,7 @@ from longtail.serving.predictor import Predictor, TorchNetwork, load_model
 logger = logging.getLogger(__name__)
 
 ONE_CLASS = 0.95
-"""Share of the images that one class may not exceed."""
+"""Share of the images, as EM estimates it, that one class may not exceed."""
 UNKNOWN = 5 * FALSE_ALARMS
 """Share of the images that may look like no class before a warning."""
 LEAST_SHARE = 1e-6
@@ -138,7 +143,8 @@ def _estimate(
             "the mix itself as a prior"
         )
     uniform = torch.cat(scores)
-    _check_variety(uniform, predictor.classes)
+    logs = uniform.log_softmax(1)
+    _check_variety(logs, predictor.classes)
     known = [distance for distance in distances if distance is not None]
     strange = trust.novelty.find_unknown(
         measure_energy(uniform), torch.cat(known) if known else None, FALSE_ALARMS
@@ -150,7 +156,7 @@ def _estimate(
             *(100 * share, 100 * FALSE_ALARMS),
         )
     counts = ClassCounts(predictor.about.counts)
-    mix = estimate_target(uniform.log_softmax(1), counts, trust.mix)
+    mix = estimate_target(logs, counts, trust.mix)
     if not mix.agrees:
         groups = mix.shares @ group_classes(counts)
         logger.warning(
@@ -164,14 +170,17 @@ def _estimate(
     return mix, count, unreadable
 
 
-def _check_variety(uniform: Tensor, classes: tuple[str, ...]) -> None:
-    """Refuse images that are nearly all of one class."""
-    top, hits = Counter(uniform.argmax(1).tolist()).most_common(1)[0]
-    if hits > ONE_CLASS * len(uniform) and len(classes) > 1:
+def _check_variety(logs: Tensor, classes: tuple[str, ...]) -> None:
+    """Refuse images that are nearly all of one class, by their log p (N, C) for a uniform mix.
+
+    EM tells, since a model takes many images of one class for others.
+    """
+    share, top = estimate_mix(logs.exp(), torch.ones(len(classes)) / len(classes)).max(0)
+    if share > ONE_CLASS and len(classes) > 1:
         raise UserError(
-            f"{hits} of {len(uniform)} images look like '{classes[top]}': a model adapted to one "
-            "class answers nothing else. Give a sample of all images of the place, or the mix as a "
-            "prior"
+            f"nearly all of {len(logs):,} images look like '{classes[int(top)]}': a model adapted "
+            "to one class answers nothing else. Give a sample of all images of the place, or the "
+            "mix as a prior"
         )
 
 
