@@ -45,14 +45,14 @@ class Extend:
             raise UserError("a new class was given twice: name each once, with one place")
         from longtail.serving.extend import extend
 
-        held_out, reason = _read_held_out(self.model)
+        held_out, missing = _read_held_out(self.model)
         done = extend(self.model, names, refine=self.refine, held_out=held_out, out=self.out)
         for name, reasons in done.unreadable.items():
             for place, reason in reasons.items():
                 show(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
         _print_classes(done, 0 if held_out is None else len(held_out))
-        if reason:
-            show(f"what the new classes take cannot be counted: {reason}", file=sys.stderr)
+        if missing:
+            show(f"what the new classes take cannot be counted: {missing}", file=sys.stderr)
         show(f"written to {self.out}")
         if any(done.unreadable.values()):
             sys.exit(1)
