@@ -1,5 +1,7 @@
 """The trust benchmark on tiny embeddings: its draws, files and page."""
 
+import math
+
 import pytest
 import torch
 
@@ -25,6 +27,14 @@ def test_draws_have_the_wanted_tails():
     backward = torch.bincount(labels[trust_figures.draw_tail(labels, counts, 50, True, 0)])
     assert forward.tolist() == [1, 13, 3, 50] and backward.tolist() == [50, 3, 13, 1]
     assert len(trust_figures.draw_tail(labels, counts, 1, False, 0)) == 200
+
+
+def test_a_perfect_model_has_the_error_of_a_small_sample():
+    """100 images of one bin: the mean distance of a share of 100 draws from its probability 0.6."""
+    logs = torch.tensor([[0.6, 0.4]]).double().log().expand(100, 2)
+    found = trust_figures.measure_perfect_error(logs, torch.arange(100) % 2, draws=2000)
+    assert found == pytest.approx((2 / math.pi * 0.6 * 0.4 / 100) ** 0.5, rel=0.05)
+    assert trust_figures.measure_perfect_error(torch.eye(2).log(), torch.arange(2)) == 0
 
 
 def test_classes_are_left_out_of_every_part():
