@@ -269,3 +269,4 @@ def test_a_stream_starts_without_a_mix_and_ends_at_the_estimate_of_all():
     assert running.update(logs[: LEAST_IMAGES - 1]) is None
     last = running.update(logs[LEAST_IMAGES - 1 :])
     assert_close(last, estimate_target(logs, COUNTS, REFERENCE).shares)
+    assert running.update(logs[:29]) is last and running.update(logs[:3]) is not last

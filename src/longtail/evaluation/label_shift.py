@@ -47,6 +47,9 @@ LEAST_IMAGES = 20
 """Images without which no mix is estimated."""
 MOST_IMAGES = 10_000
 """Latest images of a stream that its mix is estimated from."""
+FRESH = 1 / 20
+"""Share of new images from which on the mix of a stream is estimated again: that takes seconds
+with a thousand classes."""
 SLACK = 0.02
 """Distance of BBSE's equation that is always allowed; noise is added."""
 
@@ -153,8 +156,8 @@ class MixReference:
         """Read what `to_json` returned."""
         confusion = tree["confusion"]
         variance = tree.get("variance", [[0.0] * len(row) for row in confusion])  # in older files
-        tables = (tuple(tuple(map(float, row)) for row in table) for table in (confusion, variance))
-        return MixReference(*tables, float(tree["gain"]))
+        rows = [tuple(tuple(map(float, row)) for row in table) for table in (confusion, variance)]
+        return MixReference(rows[0], rows[1], float(tree["gain"]))
 
     @staticmethod
     def of(log_probabilities: Tensor, labels: Tensor, counts: ClassCounts) -> "MixReference":
@@ -236,12 +239,15 @@ def estimate_target(log_probabilities: Tensor, counts: ClassCounts, reference: M
 
 
 class RunningMix:
-    """The class mix of a stream of images, estimated anew with every batch."""
+    """The class mix of a stream of images, estimated anew when a twentieth of them is new."""
 
     def __init__(self, counts: ClassCounts, reference: MixReference):
         self.counts, self.reference = counts, reference
         self.seen = torch.empty(0, len(counts), dtype=torch.double)
         """Probabilities (N, C) of the latest images for a uniform mix."""
+        self.mix: Tensor | None = None
+        self.new = 0
+        """Images since the latest estimate."""
 
     def update(self, log_probabilities: Tensor) -> Tensor | None:
         """Add a batch of log p (B, C) for a uniform mix, and return the mix (C,) so far.
@@ -250,10 +256,13 @@ class RunningMix:
         """
         batch = log_probabilities.detach().cpu().double().exp()
         self.seen = torch.cat([self.seen, batch])[-MOST_IMAGES:]
-        if (n := len(self.seen)) < LEAST_IMAGES:
-            return None
-        shares = torch.full((1, n), 1 / n, dtype=torch.double)
-        return _estimate(self.seen, self.counts, self.reference, shares)[0][0]
+        self.new += len(batch)
+        n = len(self.seen)
+        if n >= LEAST_IMAGES and self.new >= FRESH * n:
+            shares = torch.full((1, n), 1 / n, dtype=torch.double)
+            self.mix = _estimate(self.seen, self.counts, self.reference, shares)[0][0]
+            self.new = 0
+        return self.mix
 
 
 def _estimate(
