@@ -4,6 +4,7 @@ Training calls `describe_trust` and stores the JSON; prediction and `adapt` read
 Shapes: N held-out images, C classes, D features.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from longtail.evaluation.conformal import (
     fit_thresholds,
     trace_abstention,
 )
-from longtail.evaluation.label_shift import MixReference
+from longtail.evaluation.label_shift import GROUPS, MixReference
 from longtail.evaluation.novelty import NoveltyReference
 
 CURVE_LEVEL = 0.9
@@ -77,6 +78,45 @@ class Trust:
             known = list_some([f"{known:g}" for known in sorted(self.sets)], 10)
             raise UserError(f"level {level:g}: this model stores thresholds for {known}")
         return self.sets[level]
+
+
+def check_trust(tree: Mapping[str, Any], source: str) -> Mapping[str, Any] | None:
+    """Return the `trust` in a result or a description of a model; older ones have none.
+
+    Raises:
+        UserError: if it is damaged; the error names the file `source`.
+    """
+    trust: Mapping[str, Any] | None = tree.get("trust")
+    if trust is None:
+        return None
+    try:
+        _check_numbers(Trust.from_json(trust), len(tree["counts"]))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(
+            f"{source} is damaged in its description of the model's certainty "
+            f"({type(error).__name__}: {error}). Train or export the model again"
+        ) from None
+    return trust
+
+
+def _check_numbers(trust: Trust, classes: int) -> None:
+    """Raise a `ValueError` for numbers that no model stores."""
+    calibration, novelty, mix = trust.calibration, trust.novelty, trust.mix
+    lengths = {len(calibration.bias), *map(len, trust.sets.values())}
+    groups = min(GROUPS, classes)
+    if lengths != {classes} or {groups} != {len(mix.confusion), *map(len, mix.confusion)}:
+        raise ValueError(f"it is not for {classes} classes")
+    units = (novelty.energy, novelty.distance or novelty.energy)
+    limits = [limit for by_rate in novelty.thresholds.values() for limit in by_rate.values()]
+    finite = (
+        *(calibration.scale, *calibration.bias, *calibration.prior, mix.gain),
+        *(value for row in (*trust.sets.values(), *mix.confusion, *units) for value in row),
+    )
+    positive = (*calibration.prior, *(deviation for _, deviation in units))
+    if not all(map(math.isfinite, finite)) or any(map(math.isnan, limits)) or min(positive) <= 0:
+        raise ValueError("a number is out of range")
+    if not {"energy", "both" if novelty.distance else "energy"} <= set(novelty.thresholds):
+        raise ValueError("a threshold is missing")
 
 
 def describe_trust(

@@ -18,6 +18,7 @@ from longtail.core.plain import check_fields, parse_json, read_json
 from longtail.evaluation import tables
 from longtail.evaluation.ranking import DEFAULT
 from longtail.evaluation.stored import check_result
+from longtail.evaluation.trust import check_trust
 from longtail.methods.base import Model
 from longtail.nn.background import exempt_logits, find_background, no_background_error
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
@@ -100,16 +101,19 @@ class ModelDescription:
                     f"{source} has format {tree['format']}, this version reads {FORMAT}: load it "
                     f"with longtail {tree['version']}"
                 )
+            classes, counts = tuple(map(str, tree["classes"])), tuple(map(int, tree["counts"]))
+            if len(classes) != len(counts) or min(counts, default=0) < 0:
+                raise ValueError(f"counts {list(counts[:3])}... of {len(classes)} classes")
             return ModelDescription(
                 blueprint=Blueprint.from_json(tree["blueprint"], source),
-                classes=tuple(map(str, tree["classes"])),
-                counts=tuple(map(int, tree["counts"])),
+                classes=classes,
+                counts=counts,
                 alpha=None if tree["alpha"] is None else _read_alpha(tree["alpha"], source),
                 dial=bool(tree["dial"]),
                 metrics=dict(tree["metrics"]),
                 training=dict(tree["training"]),
                 version=str(tree["version"]),
-                trust=tree.get("trust"),  # absent in older files
+                trust=check_trust(tree, source),
                 thresholds=_read_thresholds(tree),
                 background=str(tree.get("background", "")),
             )
@@ -284,7 +288,7 @@ def read_run(run: Run | Path | str) -> ServedModel:
         },
         training={name: result[name] for name in TRAINING if name in result},
         version=versions()["longtail"],
-        trust=result.get("trust"),
+        trust=check_trust(result, source),
         thresholds=_read_thresholds(result),
         background=result.get("background", ""),
     )
