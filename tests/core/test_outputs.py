@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -33,7 +34,9 @@ def test_devices_pipes_and_folders_are_refused(tmp_path):
     os.mkfifo(pipe)
     link = tmp_path / "link"
     link.symlink_to("/dev/full")
-    for path in (pipe, link, tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for path in (pipe, link, tmp_path, tmp_path / "a", Path(), Path("/"), tmp_path / ".."):
         with pytest.raises(UserError, match="is not replaced: choose another file"):
             write_bytes(path, b"x")
     assert stat.S_ISFIFO(pipe.stat().st_mode) and stat.S_ISCHR(os.stat("/dev/full").st_mode)

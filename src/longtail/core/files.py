@@ -50,7 +50,7 @@ def replace_atomically(path: Path, *, durable: bool = True) -> Iterator[Path]:
     file that it leads to is replaced; devices and the like are refused.
     """
     path = Path(os.path.realpath(path)) if os.path.islink(path) else path
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.parent / f".{path.name}.{os.getpid()}"
     try:
         check_replaceable(path)
         _make_folder(path.parent)
@@ -77,7 +77,8 @@ def replace_atomically(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 def check_replaceable(path: Path) -> None:
     """Refuse to replace a device, a pipe or a folder; long work asks before it begins."""
-    if path.exists() and not path.is_file():
+    circle = not path.exists() and os.path.islink(os.path.realpath(path))
+    if circle or (path.exists() and not path.is_file()):
         kind = "a folder" if path.is_dir() else "not a regular file"
         raise UserError(f"{path} is {kind} and is not replaced: choose another file")
 
