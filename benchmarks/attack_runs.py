@@ -254,12 +254,12 @@ def _begin_export(
         shutil.copytree(templates / saved, folder / saved)
     content, path = (templates / name).read_bytes(), folder / name
     opened = path.parent if "/" in name else path
-    opens = answer if "trusted" in name else predict
+    opens, named = (answer, "") if "trusted" in name else (predict, opened.name)
 
     def make(random: Random) -> Attempt:
         changed = _change(content, mutations, random)
         path.write_bytes(_seal_again(changed) if random.random() < UNVERIFIED else changed)
-        return Attempt(partial(opens, opened), opened.name)
+        return Attempt(partial(opens, opened), named)
 
     return make
 

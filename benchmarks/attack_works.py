@@ -1,7 +1,9 @@
 """Works that write files, and that can be done again after a kill: training, export and others."""
 
+import io
 import pickle
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,8 +94,9 @@ def _adapt(templates: Path, folder: Path, again: bool) -> None:
 
 def _predict(templates: Path, folder: Path, again: bool) -> None:
     """Classify in parts of two images, and embed, as a command does on one rank."""
-    prediction_file.PART = embeddings.PART = 2  # type: ignore[misc, attr-defined]
-    Predict(templates / "run", (str(templates / "photos"),), out=folder / "found.csv").run()
+    prediction_file.PART = embeddings.PART = 2  # type: ignore[attr-defined]
+    with redirect_stderr(io.StringIO()):  # the command counts the images there
+        Predict(templates / "run", (str(templates / "photos"),), out=folder / "found.csv").run()
     embeddings.embed(templates / "run", folder / "features.npz")
 
 

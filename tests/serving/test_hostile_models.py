@@ -68,6 +68,14 @@ def test_a_card_shows_names_as_texts(trained, tmp_path):
     assert '"m\\x60.safetensors"' in card and "\\*bold\\*" in card
 
 
+def test_a_card_does_without_figures_that_are_gone(trained, tmp_path):
+    metrics = {"alpha": 2.0, "evaluated_on": "?", "answers": {"many": 1.0}, "sweep": {}}
+    folder = change(trained, tmp_path, metrics=metrics, training={"added_classes": 3})
+    export(folder, out=tmp_path / "m.safetensors")
+    card = (tmp_path / "m.safetensors.md").read_text(encoding="utf-8")
+    assert "on the unknown part" in card and "Added" not in card
+
+
 def test_quotes_of_markdown():
     assert quote_code("plain") == "`plain`" and quote_code("`") == "`` ` ``"
     assert quote_code("\x1b") == "`\\x1b`" and quote_code("") == "`  `"
@@ -91,6 +99,11 @@ def test_quotes_of_markdown():
         },
         {"blueprint": {"head": {"kind": "DeconfoundHead", "dim": 64, "classes": 3, "tau": 1e308}}},
         {"classes": None},
+        {"metrics": {"overall": "high"}},
+        {"metrics": {"sweep": []}},
+        {"metrics": {"answers": 3}},
+        {"metrics": []},
+        {"blueprint": {"head": {"kind": "LinearHead", "dim": 64, "classes": 3}}},
     ],
 )
 def test_a_changed_description_is_refused_by_name(trained, tmp_path, fields):
@@ -113,6 +126,7 @@ def trust() -> dict:
         ("", "x"),
         ("images", None),
         ("images", float("inf")),
+        ("images", "30"),
         ("sets", []),
         ("sets", {"0.9": [0.5, 0.5]}),
         ("sets", {"0.9": [0.5, 0.5, float("nan")]}),

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from longtail.core.errors import UserError, list_some
+from longtail.core.plain import fits
 from longtail.data.base import ClassCounts
 from longtail.evaluation.calibration import Calibration, fit_calibration
 from longtail.evaluation.conformal import (
@@ -91,6 +92,8 @@ def check_trust(tree: Mapping[str, Any], source: str) -> Mapping[str, Any] | Non
         return None
     try:
         _check_numbers(Trust.from_json(trust), len(tree["counts"]))
+        if not fits(trust["images"], int):
+            raise ValueError("its number of images is not a number")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{source} is damaged in its description of the model's certainty "

@@ -17,7 +17,7 @@ from longtail.core.errors import UserError
 from longtail.core.plain import check_fields, parse_json, read_json
 from longtail.evaluation import tables
 from longtail.evaluation.ranking import DEFAULT
-from longtail.evaluation.stored import check_result
+from longtail.evaluation.stored import check_metrics, check_result
 from longtail.evaluation.trust import check_trust
 from longtail.methods.base import Model
 from longtail.nn.background import exempt_logits, find_background, no_background_error
@@ -110,7 +110,7 @@ class ModelDescription:
                 counts=counts,
                 alpha=None if tree["alpha"] is None else _read_alpha(tree["alpha"], source),
                 dial=bool(tree["dial"]),
-                metrics=dict(tree["metrics"]),
+                metrics=check_metrics(tree["metrics"], source, "Export the model again"),
                 training=dict(tree["training"]),
                 version=str(tree["version"]),
                 trust=check_trust(tree, source),
@@ -230,13 +230,18 @@ class ServedModel(nn.Module):
         names, outputs = len(about.classes), model.head.classes
         if names != outputs:
             raise UserError(f"{source} names {names} classes, but its head has {outputs}")
+        if about.dial and not isinstance(model.head, NormalisedHead):
+            raise UserError(f"{source} has an adjustable alpha, but its head has no direction")
         means = weights.get("class_means")
         if means is not None and means.shape != (outputs, model.head.dim):
             raise UserError(
                 f"{source} holds weights of another model than it describes: class means "
                 f"{tuple(means.shape)}, and a head of {(outputs, model.head.dim)}"
             )
-        served = ServedModel(model, about, means)
+        try:
+            served = ServedModel(model, about, means)
+        except UserError as error:  # such as an unknown background
+            raise UserError(f"{source}: {error}") from None
         # not every format keeps a head's extra state, which the description already set
         own = served.state_dict().items()
         extra = {name: value for name, value in own if name.endswith("_extra_state")}
