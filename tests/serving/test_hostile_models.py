@@ -135,6 +135,8 @@ def trust() -> dict:
         ("novelty", {"energy": [0.0], "distance": None, "thresholds": {}}),
         ("novelty", {"energy": [0.0, 1.0], "distance": None, "thresholds": {}}),
         ("mix", {"confusion": [[1.0]], "gain": 0.0}),
+        ("mix", {"confusion": [[1.0] * 3] * 3, "variance": [[1.0] * 3], "gain": 0.0}),
+        ("mix", {"confusion": [[1.0] * 3] * 3, "variance": [[-1.0] * 3] * 3, "gain": 0.0}),
         ("abstention", [[1]]),
     ],
 )

@@ -106,18 +106,21 @@ def _check_numbers(trust: Trust, classes: int) -> None:
     """Raise a `ValueError` for numbers that no model stores."""
     calibration, novelty, mix = trust.calibration, trust.novelty, trust.mix
     lengths = {len(calibration.bias), *map(len, trust.sets.values())}
-    groups = min(GROUPS, classes)
-    if lengths != {classes} or {groups} != {len(mix.confusion), *map(len, mix.confusion)}:
+    tables = (mix.confusion, mix.variance)
+    sides = {side for table in tables for side in (len(table), *map(len, table))}
+    if lengths != {classes} or sides != {min(GROUPS, classes)}:
         raise ValueError(f"it is not for {classes} classes")
     units = (novelty.energy, novelty.distance or novelty.energy)
     limits = [limit for by_rate in novelty.thresholds.values() for limit in by_rate.values()]
     finite = (
         *(calibration.scale, *calibration.bias, *calibration.prior, mix.gain),
-        *(value for row in (*trust.sets.values(), *mix.confusion, *units) for value in row),
+        *(value for rows in (*tables, trust.sets.values(), units) for row in rows for value in row),
     )
     positive = (*calibration.prior, *(deviation for _, deviation in units))
     if not all(map(math.isfinite, finite)) or any(map(math.isnan, limits)) or min(positive) <= 0:
         raise ValueError("a number is out of range")
+    if min(map(min, mix.variance)) < 0:
+        raise ValueError("a variance is negative")
     if not {"energy", "both" if novelty.distance else "energy"} <= set(novelty.thresholds):
         raise ValueError("a threshold is missing")
 
