@@ -6,7 +6,7 @@ read the input or refuse it with an error that names the file; everything else i
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -29,21 +29,33 @@ Planned = tuple[str, Attack, int]
 
 
 def plan_attacks(tries: int, templates: Path) -> Iterator[Planned]:
-    """Spread fuzzed `tries` over all readers; an eighth as many damage files.
+    """Spread fuzzed `tries` over all readers.
 
-    A twentieth as many kill processes, and a hundredth as many one of several ranks.
+    A tenth as many flip a bit, a fortieth cut a file, a twentieth kill a process, an eightieth fill
+    the disk, and a hundredth kill one of several ranks.
     """
     fuzz = [reader.attack() for reader in attack_readers.READERS]
     fuzz += attack_runs.list_attacks(templates)
-    groups = {
-        "fuzz": (fuzz, tries),
-        "damage": (list(attack_damage.list_attacks(templates)), tries // 8),
-        "kill": (list(attack_kills.list_attacks(templates)), tries // 20),
-        "ranks": (list(attack_ranks.list_attacks(templates)), tries // 100),
-    }
-    for group, (attacks, number) in groups.items():
+    flips, cuts = _part(attack_damage.list_attacks(templates), "flip")
+    kills, full = _part(attack_kills.list_attacks(templates), "kill")
+    groups = (
+        ("fuzz", fuzz, tries),
+        ("damage", flips, tries // 10),
+        ("damage", cuts, tries // 40),
+        ("kill", kills, tries // 20),
+        ("kill", full, tries // 80),
+        ("ranks", list(attack_ranks.list_attacks(templates)), tries // 100),
+    )
+    for group, attacks, number in groups:
         for attack in attacks:
             yield group, attack, -(-number // len(attacks))
+
+
+def _part(attacks: Iterable[Attack], start: str) -> tuple[list[Attack], list[Attack]]:
+    """Part attacks whose names begin with `start` from the others."""
+    every = list(attacks)
+    chosen = [attack for attack in every if attack.name.startswith(start)]
+    return chosen, [attack for attack in every if attack not in chosen]
 
 
 def run_attacks(

@@ -26,7 +26,9 @@ def without_verification() -> Iterator[None]:
             (manifest, "measure", lambda path: nothing if path.exists() else None),
             (manifest, "read_manifest", lambda folder: {}),
             (manifest, "write_manifest", lambda folder, entries: None),
-            (files, "_sync_file", lambda path: None),
+            (files, "sync_file", lambda path: None),
+            (manifest, "sync_file", lambda path: None),
+            (manifest, "sync_folder", lambda folder: None),
             (files, "sync_folder", lambda folder: None),
         ):
             stack.enter_context(mock.patch.object(module, name, instead))

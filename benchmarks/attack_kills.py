@@ -1,19 +1,22 @@
 """Kills at every file operation and at random, and a full disk, while longtail writes.
 
-A child process does the work; Python's own audit hooks see each file operation in it, and the
-chosen one is its last. The work is then done again: what it leaves must be what an undisturbed
-process leaves.
+A forked child does the work; Python's own audit hooks see each file operation in it, and the chosen
+one is its last. A process of its own is killed at random. The work is then done again: what it
+leaves must be what an undisturbed process leaves.
 """
 
 import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -25,6 +28,15 @@ from longtail.core.errors import UserError
 
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate", "os.link", "shutil.move")
 """Events of Python's audit hooks at which a child may be killed."""
+ALONE = ("train", "predict")
+"""Works that are also done by a process of their own, which takes seconds to start."""
+SCRIPT = """
+import sys
+from pathlib import Path
+from benchmarks.attack_works import WORKS
+(work,) = (work for work in WORKS if work.name == sys.argv[1])
+work.do(Path(sys.argv[2]), Path(sys.argv[3]), False)
+"""
 REFUSED = 3
 """Exit status of a child whose work ended in a `UserError`."""
 
@@ -35,6 +47,8 @@ def list_attacks(templates: Path) -> Iterator[Attack]:
         yield Attack(f"kill at an operation, {work.name}", partial(_begin, templates, work, "kill"))
         yield Attack(f"kill at random, {work.name}", partial(_begin, templates, work, "random"))
         yield Attack(f"full disk, {work.name}", partial(_begin, templates, work, "full"))
+        if work.name in ALONE:
+            yield Attack(f"kill a process, {work.name}", partial(_begin_alone, templates, work))
 
 
 def _begin(templates: Path, work: Work, how: str, folder: Path) -> Callable[[Random], Attempt]:
@@ -59,24 +73,61 @@ def _begin(templates: Path, work: Work, how: str, folder: Path) -> Callable[[Ran
             harm = partial(_kill_after, seconds * random.random())
         else:
             harm = partial(_limit_files, int(2 ** random.uniform(4, 20)))
-        return Attempt(
-            partial(_harm_and_repeat, do, harm, place, work.look), "", expected, excused=False
-        )
+        harmed = partial(_run_child, partial(do, False), harm)
+        again = partial(_repeat, harmed, do, place, work.look)
+        return Attempt(again, "", expected, excused=False)
 
     return make
 
 
-def _harm_and_repeat(
+def _begin_alone(templates: Path, work: Work, folder: Path) -> Callable[[Random], Attempt]:
+    """Kill processes of their own, each after a part of the time that an undisturbed one takes."""
+    os.environ["LONGTAIL_CACHE"] = str(folder / "cache")
+    place = folder / "place"
+    place.mkdir()
+    began = time.perf_counter()
+    status, words = _run_alone(templates, work, place)
+    assert status == 0, words
+    seconds, expected = time.perf_counter() - began, work.look(place)
+
+    def make(random: Random) -> Attempt:
+        shutil.rmtree(place)
+        place.mkdir()
+        harmed = partial(_run_alone, templates, work, place, seconds * random.uniform(0.3, 1))
+        again = partial(_repeat, harmed, partial(work.do, templates, place), place, work.look)
+        return Attempt(again, "", expected, excused=False)
+
+    return make
+
+
+def _run_alone(
+    templates: Path, work: Work, place: Path, seconds: float | None = None
+) -> tuple[int, str]:
+    """Do the work in a new process that is killed after `seconds`; return as `_run_child` does."""
+    here = str(Path(__file__).parents[1])
+    paths = {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", SCRIPT, work.name, str(templates), str(place)]
+    with tempfile.TemporaryFile() as words:
+        child = subprocess.Popen(command, env=os.environ | paths, stdout=words, stderr=words)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
+        child.kill()
+        child.wait()
+        words.seek(0)
+        return child.returncode, words.read().decode("utf-8", "replace")[-200:]
+
+
+def _repeat(
+    harmed: Callable[[], tuple[int, str]],
     do: Callable[[bool], None],
-    harm: Callable[[], None],
     place: Path,
     look: Callable[[Path], Any],
 ) -> Any:
-    """Do the work in a child that is harmed, then do it again and look at what it left.
+    """Let a harmed process do the work, then do it again and look at what it left.
 
     If that is refused, work is lost: its words are then the answer, which is never the right one.
     """
-    status, words = _run_child(lambda: do(False), harm)
+    status, words = harmed()
     if status not in (0, REFUSED, -signal.SIGKILL):
         raise RuntimeError(f"the harmed process ended with status {status}: {words}")
     try:

@@ -4,10 +4,12 @@ A small classifier is trained once; each process works on its own copy.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -20,19 +22,28 @@ from benchmarks.attack_mutations import (
     mutate_bytes,
     mutate_json,
     mutate_json_lines,
+    mutate_tree,
     mutate_yaml,
 )
 from benchmarks.attack_tries import Attack, Attempt
+from longtail.core.errors import UserError
 from longtail.core.files import read_tensors, write_tensors
 from longtail.core.manifest import NAME as MANIFEST
 from longtail.core.seals import DIGITS, MARK, seal
+from longtail.data.base import ClassCounts
+from longtail.evaluation.trust import describe_trust
+from longtail.methods.base import Model
 from longtail.reporting.page import report
 from longtail.runs.compare import read
 from longtail.runs.fit import fit
 from longtail.runs.folder import Run
+from longtail.serving.adapt import adapt
 from longtail.serving.evaluate import evaluate
-from longtail.serving.predictor import load_model
+from longtail.serving.extend import extend
+from longtail.serving.model import ServedModel, read_run
+from longtail.serving.predictor import Predictor, TorchNetwork, load_model
 from longtail.serving.read import WEIGHTS
+from longtail.serving.verification import verify_all
 from longtail.serving.write import export
 
 EPOCHS = 2
@@ -58,7 +69,27 @@ def make_templates(folder: Path) -> Path:
     load_model(folder / "run").save_pretrained(folder / "pretrained", alpha_input=True)
     shutil.copytree(folder / "pretrained", folder / "bare")
     write_tensors(folder / "bare" / WEIGHTS, read_tensors(folder / "pretrained" / WEIGHTS))
+    make_trusted(folder).save_pretrained(folder / "trusted")
+    write_tensors(folder / "trusted" / WEIGHTS, read_tensors(folder / "trusted" / WEIGHTS))
     return folder
+
+
+@cache
+def make_trusted(templates: Path) -> Predictor:
+    """Give the model of the templates a calibration, from features of noise."""
+    served = read_run(templates / "run")
+    head = served.head
+    random = torch.Generator().manual_seed(0)
+    features = torch.randn(60, head.dim, generator=random)
+    labels = torch.arange(60) % head.classes
+    with torch.no_grad():
+        trust = describe_trust(
+            *(head(features), features, labels, ClassCounts(served.about.counts)),
+            class_means=served.class_means,
+        )
+    about = replace(served.about, trust=trust)
+    model = ServedModel(Model(served.backbone, head), about, served.class_means)
+    return Predictor(about, TorchNetwork(model, "cpu"))
 
 
 def train(data: Path, out: Path, **options: Any) -> Run:
@@ -75,6 +106,16 @@ def predict(path: Path) -> list[float]:
     model = load_model(path)
     inputs = torch.zeros(1, *model.about.blueprint.shape, dtype=torch.uint8)
     return [round(value, 4) for value in model.logits(inputs).flatten().tolist()]
+
+
+def answer(path: Path) -> None:
+    """Load a model that knows its certainty, and use all that it knows."""
+    model = load_model(path)
+    pictures = torch.zeros(20, *model.about.blueprint.shape, dtype=torch.uint8).numpy()
+    model.predict(list(pictures), sets=0.9, abstain=2, adapt=True)
+    export(path, out=path.parent / "exported.safetensors")
+    adapt(model, uniform=True, out=path.parent / "adapted")
+    extend(model, {"dragonfly": list(pictures[:2])}, out=path.parent / "extended")
 
 
 def draw_report(run: Path) -> str:
@@ -109,6 +150,21 @@ def _read_predictions(run: Path) -> int:
     return len(Run.open(run).predictions)
 
 
+def mutate_manifest(content: bytes, random: Random) -> bytes:
+    """Change the tree of a manifest, and give it the hash that fits."""
+    tree = {name: value for name, value in json.loads(content).items() if name != "sha256"}
+    changed = mutate_tree(tree, random)
+    if not isinstance(changed, dict):
+        return json.dumps(changed).encode()
+    own = hashlib.sha256(json.dumps(changed).encode()).hexdigest()
+    return json.dumps({**changed, "sha256": own}, indent=1).encode() + b"\n"
+
+
+def _verify_all(run: Path) -> None:
+    if damage := verify_all(run).damage:
+        raise UserError(damage[0])
+
+
 def mutate_unchecked_lines(content: bytes, random: Random) -> bytes:
     """Change a line of JSON after its checksums are gone, as in runs of older versions."""
     return mutate_json_lines(re.sub(rb', "check": "\w+"', b"", content), random)
@@ -127,7 +183,9 @@ RUN_FILES: dict[str, tuple[Any, Callable[[Path], Any]]] = {
     "predictions.parquet": (BYTES, _read_predictions),
     "examples.parquet": (BYTES, draw_report),
     "model.safetensors": (BYTES, predict),
+    "class_means.safetensors": (BYTES, predict),
     "last.pt": (BYTES, _open_checkpoint),
+    "manifest.json": ((mutate_bytes, mutate_manifest, mutate_manifest), _verify_all),
 }
 """How each file of a run is mutated, and what reads it."""
 EXPORTS: dict[str, tuple[Any, ...]] = {
@@ -137,6 +195,7 @@ EXPORTS: dict[str, tuple[Any, ...]] = {
     "pretrained/config.json": JSON,
     "bare/config.json": JSON,
     "pretrained/model.safetensors": BYTES,
+    "trusted/config.json": (mutate_json,),
 }
 
 
@@ -171,7 +230,7 @@ def _begin_run(
         if random.random() < UNVERIFIED:
             (run / MANIFEST).unlink()
         path = run / name
-        path.unlink()
+        path.unlink(missing_ok=True)
         if random.random() < 0.01:
             path.mkdir()
         else:
@@ -191,15 +250,16 @@ def _open_and_restore(opens: Callable[[Path], Any], run: Path, path: Path) -> An
 def _begin_export(
     templates: Path, name: str, mutations: tuple[Any, ...], folder: Path
 ) -> Callable[[Random], Attempt]:
-    for saved in ("pretrained", "bare"):
+    for saved in ("pretrained", "bare", "trusted"):
         shutil.copytree(templates / saved, folder / saved)
     content, path = (templates / name).read_bytes(), folder / name
     opened = path.parent if "/" in name else path
+    opens, named = (answer, "") if "trusted" in name else (predict, opened.name)
 
     def make(random: Random) -> Attempt:
         changed = _change(content, mutations, random)
         path.write_bytes(_seal_again(changed) if random.random() < UNVERIFIED else changed)
-        return Attempt(partial(predict, opened), opened.name)
+        return Attempt(partial(opens, opened), named)
 
     return make
 

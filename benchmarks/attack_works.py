@@ -1,18 +1,19 @@
 """Works that write files, and that can be done again after a kill: training, export and others."""
 
+import io
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+from contextlib import redirect_stderr
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.attack_runs import CLOCK, digest, train
+from benchmarks.attack_runs import CLOCK, digest, make_trusted, train
+from longtail.cli import prediction_file
+from longtail.cli.predict import Predict
 from longtail.core.files import write_bytes
-from longtail.data.base import ClassCounts
 from longtail.detection.config import DetectionConfig
 from longtail.detection.data.shapes import generate as shapes
 from longtail.detection.data.shapes.recipes import ShapesRecipe
@@ -20,13 +21,11 @@ from longtail.detection.data.shapes.scenes import Style
 from longtail.detection.run import DetectionRun
 from longtail.detection.train import fit as fit_detector
 from longtail.estimators.tde import DeconfoundTDEClassifier
-from longtail.evaluation.trust import describe_trust
-from longtail.methods.base import Model
 from longtail.runs.folder import Run
+from longtail.serving import embeddings
 from longtail.serving.adapt import adapt
 from longtail.serving.extend import extend
-from longtail.serving.model import ServedModel, read_run
-from longtail.serving.predictor import Predictor, TorchNetwork, load_model
+from longtail.serving.predictor import load_model
 from longtail.serving.write import export
 
 CHUNKS, ROWS, CLASSES = 6, 60, 3
@@ -86,26 +85,26 @@ def _export(templates: Path, folder: Path, again: bool) -> None:
     load_model(templates / "run").save_pretrained(folder / "saved")
 
 
-@cache
-def _make_trusted(templates: Path) -> Predictor:
-    """Give the model of the templates a calibration, from features of noise."""
-    served = read_run(templates / "run")
-    head = served.head
-    random = torch.Generator().manual_seed(0)
-    features = torch.randn(60, head.dim, generator=random)
-    labels = torch.arange(60) % head.classes
-    counts = ClassCounts(served.about.counts)
-    with torch.no_grad():
-        trust = describe_trust(head(features), features, labels, counts)
-    about = replace(served.about, trust=trust)
-    return Predictor(about, TorchNetwork(ServedModel(Model(served.backbone, head), about), "cpu"))
-
-
 def _adapt(templates: Path, folder: Path, again: bool) -> None:
-    trusted = _make_trusted(templates)
+    trusted = make_trusted(templates)
     adapt(trusted, uniform=True, out=folder / "adapted")
     photos = sorted((templates / "photos" / "train" / "ant").iterdir())
     extend(trusted, {"dragonfly": photos}, out=folder / "extended")
+
+
+def _predict(templates: Path, folder: Path, again: bool) -> None:
+    """Classify in parts of two images, and embed, as a command does on one rank."""
+    prediction_file.PART = embeddings.PART = 2  # type: ignore[attr-defined]
+    with redirect_stderr(io.StringIO()):  # the command counts the images there
+        Predict(templates / "run", (str(templates / "photos"),), out=folder / "found.csv").run()
+    embeddings.embed(templates / "run", folder / "features.npz")
+
+
+def _look_at_outputs(folder: Path) -> Any:
+    with np.load(folder / "features.npz") as arrays:
+        features = {name: array.tolist() for name, array in arrays.items()}
+    files = sorted(path.name for path in folder.glob("[!.]*"))
+    return features, (folder / "found.csv").read_bytes(), files
 
 
 def _stream(templates: Path, folder: Path, again: bool) -> None:
@@ -138,5 +137,6 @@ WORKS = (
     Work("detect train", _detect, _look_at_detector),
     Work("export", _export, _look_at_files),
     Work("adapt", _adapt, _look_at_files),
+    Work("predict", _predict, _look_at_outputs),
     Work("partial_fit", _stream, _look_at_stream),
 )

@@ -40,8 +40,8 @@ class BenchCommand:
     """Folder for the runs."""
     machine: MachineConfig = field(default_factory=MachineConfig)
     tries: int = 20_000
-    """For attack: number of fuzzed inputs. An eighth as many files are damaged, a twentieth as many
-    processes are killed, and a hundredth as many ranks."""
+    """For attack: number of fuzzed inputs. A tenth as many bits are flipped, a fortieth as many
+    files are cut, a twentieth as many processes are killed, and a hundredth as many ranks."""
     images: int = 115_846
     """For images: number of generated images, by default that of ImageNet-LT. For audit and
     serving: 20,000 by default."""

@@ -83,11 +83,23 @@ def test_a_full_output():
         (RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"), "another rank"),
         (RuntimeError("a bug of ours"), None),
         (OSError(28, "No space left on device", "a/file"), None),
+        (OSError(13, "Permission denied", "a/file"), "a/file cannot be used: Permission denied"),
+        (OSError(13, "Permission denied", b"a/file"), "a/file cannot be used: Permission denied"),
+        (FileNotFoundError(2, "No such file or directory", "a/file"), None),
     ],
 )
 def test_what_the_machine_refuses_is_explained(error, reason):
     found = failures.explain_failure(error)
     assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "audit", "verify", "predict", "report"])
+def test_a_name_that_is_too_long(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    name = "n" * 300
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([command, name, *(["a.png"] if command == "predict" else [])])
+    assert "File name too long" in capsys.readouterr().err
 
 
 def test_sigterm_saves_a_checkpoint(tmp_path, monkeypatch, capsys):

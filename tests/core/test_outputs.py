@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -33,7 +34,24 @@ def test_devices_pipes_and_folders_are_refused(tmp_path):
     os.mkfifo(pipe)
     link = tmp_path / "link"
     link.symlink_to("/dev/full")
-    for path in (pipe, link, tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for path in (pipe, link, tmp_path, tmp_path / "a", Path(), Path("/"), tmp_path / ".."):
         with pytest.raises(UserError, match="is not replaced: choose another file"):
             write_bytes(path, b"x")
     assert stat.S_ISFIFO(pipe.stat().st_mode) and stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_a_planted_link_is_not_followed(tmp_path):
+    """The name of the temporary file can be guessed, and links may lie there."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"kept")
+    (tmp_path / f".out.{os.getpid()}").symlink_to(victim)
+    write_bytes(tmp_path / "out", b"new")
+    assert victim.read_bytes() == b"kept" and (tmp_path / "out").read_bytes() == b"new"
+
+
+def test_names_that_the_system_refuses(tmp_path):
+    for path in (tmp_path / ("n" * 300), tmp_path / ("d" * 300) / "x"):
+        with pytest.raises(UserError, match="cannot be written"):
+            write_bytes(path, b"x")

@@ -16,6 +16,7 @@ from longtail.evaluation import label_shift
 from longtail.evaluation.label_shift import adjust
 from longtail.evaluation.trust import Trust
 from longtail.nn.heads import DeconfoundHead, FoldedHead, LinearHead
+from longtail.serving.model import ModelDescription
 from longtail.serving.write import export, save_pretrained
 from simulated import draw_mix, simulate
 from trusted import COUNTS, NAMES, predictor, trusted_model, without_trust
@@ -184,10 +185,8 @@ def test_a_model_without_calibration_says_what_is_missing(served):
 
 def test_damaged_trust_is_one_clear_error(served):
     broken = replace(served.about, trust={"calibration": {}})
-    model = predictor(served)
-    model.about = broken
-    with pytest.raises(UserError, match="damaged"):
-        model.predict(ROWS[0])
+    with pytest.raises(UserError, match="m.json is damaged"):
+        ModelDescription.from_json(json.dumps(broken.to_json()), "m.json")
 
 
 def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):

@@ -2,12 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from helpers import tiny_config, tiny_data
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors, write_tensors
+from longtail.data.base import ClassCounts
+from longtail.evaluation.trust import describe_trust
 from longtail.nn.checkpoints import read_state
 from longtail.nn.heads import DeconfoundHead
 from longtail.reporting.page import report
@@ -15,6 +18,8 @@ from longtail.runs.fit import fit_all
 from longtail.serving.card import escape_text, quote_code, quote_python
 from longtail.serving.predictor import load_model
 from longtail.serving.write import export
+
+PIXELS = np.zeros((16, 16, 3), np.uint8)
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +37,13 @@ def trained(tmp_path_factory):
 
 def change(trained, tmp_path, **fields):
     """Copy the saved model with other fields in its description."""
-    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved").mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "saved" / name).write_bytes((trained / "saved" / name).read_bytes())
     path = tmp_path / "saved" / "config.json"
     tree = json.loads(path.read_text(encoding="utf-8"))
     for name, value in fields.items():
-        tree[name] = {**tree[name], **value} if isinstance(value, dict) else value
+        tree[name] = {**(tree[name] or {}), **value} if isinstance(value, dict) else value
     path.write_text(json.dumps(tree), encoding="utf-8")
     return tmp_path / "saved"
 
@@ -61,6 +66,14 @@ def test_a_card_shows_names_as_texts(trained, tmp_path):
     assert "<script" not in card and "[a](" not in card and "\n# big" not in card
     assert "``a`b``" in card and "`<img src=x onerror=alert(1)>`" in card
     assert '"m\\x60.safetensors"' in card and "\\*bold\\*" in card
+
+
+def test_a_card_does_without_figures_that_are_gone(trained, tmp_path):
+    metrics = {"alpha": 2.0, "evaluated_on": "?", "answers": {"many": 1.0}, "sweep": {}}
+    folder = change(trained, tmp_path, metrics=metrics, training={"added_classes": 3})
+    export(folder, out=tmp_path / "m.safetensors")
+    card = (tmp_path / "m.safetensors.md").read_text(encoding="utf-8")
+    assert "on the unknown part" in card and "Added" not in card
 
 
 def test_quotes_of_markdown():
@@ -86,11 +99,57 @@ def test_quotes_of_markdown():
         },
         {"blueprint": {"head": {"kind": "DeconfoundHead", "dim": 64, "classes": 3, "tau": 1e308}}},
         {"classes": None},
+        {"metrics": {"overall": "high"}},
+        {"metrics": {"sweep": []}},
+        {"metrics": {"answers": 3}},
+        {"metrics": []},
+        {"blueprint": {"head": {"kind": "LinearHead", "dim": 64, "classes": 3}}},
     ],
 )
 def test_a_changed_description_is_refused_by_name(trained, tmp_path, fields):
     with pytest.raises(UserError, match="saved"):
         load_model(change(trained, tmp_path, **fields))
+
+
+@pytest.fixture(scope="module")
+def trust() -> dict:
+    """The certainty of a model of three classes."""
+    x, labels = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
+    logits, counts = 3 * torch.eye(3)[labels], ClassCounts((9, 5, 2))
+    return describe_trust(logits, x, labels, counts, class_means=torch.eye(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("", []),
+        ("", "x"),
+        ("images", None),
+        ("images", float("inf")),
+        ("images", "30"),
+        ("sets", []),
+        ("sets", {"0.9": [0.5, 0.5]}),
+        ("sets", {"0.9": [0.5, 0.5, float("nan")]}),
+        ("calibration", {"scale": 10**400, "bias": [0, 0, 0], "prior": [1, 1, 1]}),
+        ("calibration", {"scale": 1.0, "bias": [0, 0, 0], "prior": [1, -1, 1]}),
+        ("novelty", {"energy": [0.0], "distance": None, "thresholds": {}}),
+        ("novelty", {"energy": [0.0, 1.0], "distance": None, "thresholds": {}}),
+        ("mix", {"confusion": [[1.0]], "gain": 0.0}),
+        ("mix", {"confusion": [[1.0] * 3] * 3, "variance": [[1.0] * 3], "gain": 0.0}),
+        ("mix", {"confusion": [[1.0] * 3] * 3, "variance": [[-1.0] * 3] * 3, "gain": 0.0}),
+        ("abstention", [[1]]),
+    ],
+)
+def test_a_damaged_certainty_is_refused_by_name(trained, tmp_path, trust, part, value):
+    load_model(change(trained, tmp_path / "sound", trust=trust)).predict([PIXELS], sets=0.9)
+    damaged = {**trust, part: value} if part else value
+    with pytest.raises(UserError, match=r"config.json is damaged in its description of the model"):
+        load_model(change(trained, tmp_path / "damaged", trust=damaged))
+
+
+def test_counts_of_other_classes_are_refused(trained, tmp_path):
+    with pytest.raises(UserError, match=r"config.json .* is damaged"):
+        load_model(change(trained, tmp_path, counts=[1]))
 
 
 @pytest.mark.parametrize("content", [b"null", b"{}", b"\xff", b"[" * 100_000])

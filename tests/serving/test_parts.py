@@ -133,7 +133,26 @@ def test_parts_of_other_work_are_refused(folder, tmp_path, monkeypatch, capsys):
     assert predict(folder, out, 5) == 2
     assert f"{part} is damaged: delete it" in capsys.readouterr().err
     part.unlink()
+    part.mkdir()
+    assert predict(folder, out, 5) == 2
+    assert f"{part} cannot be read" in capsys.readouterr().err
+    part.rmdir()
+    about = part.with_name(parts.ABOUT)
+    whole = about.read_bytes()
+    for content in (b"[" * 100_000, b"\xff", b"null"):
+        about.write_bytes(content)
+        assert predict(folder, out, 5) == 2
+        assert "holds parts of other work" in capsys.readouterr().err
+    about.write_bytes(whole)
     assert predict(folder, out, 5) == 1 and out.exists()
+
+
+def test_a_device_is_refused_before_the_work(folder, tmp_path, capsys):
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    assert predict(folder, pipe, 5) == 2
+    assert "pipe.csv is not a regular file" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["pipe.csv"]
 
 
 @pytest.mark.parametrize(

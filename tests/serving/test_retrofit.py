@@ -21,6 +21,7 @@ from longtail.data.base import Data, Split
 from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.nn import split as networks
 from longtail.serving.retrofit import IMAGENET_MEAN, IMAGENET_STD
+from longtail.serving.verification import verify_all
 
 COUNTS = (200, 60, 12, 4)
 
@@ -93,6 +94,8 @@ def test_alpha_is_chosen_on_validation_data_and_helps(made):
 def test_the_new_checkpoint_is_the_same_network(made):
     data, layer, folder = made
     found = lt.retrofit(folder / "head.pt", data, out=folder / "tde")
+    checked = verify_all(folder / "tde")
+    assert checked.verified == 2 and not checked.unverified and not checked.damage
     state = safetensors.torch.load_file(folder / "tde" / "checkpoint.safetensors")
     layer.load_state_dict({k.removeprefix("head."): v for k, v in state.items()})
     logits = layer(data.test.inputs)

@@ -133,9 +133,37 @@ def test_the_command_prints_the_damage_and_a_summary(run, exports, tmp_path, cap
     assert "of older versions without a recorded hash" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("place", ["", "nowhere", "empty"])
+def test_a_folder_of_exports_is_verified(exports, tmp_path):
+    shutil.copytree(exports, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "manifest.json").write_text('{"name": "a web page"}', encoding="utf-8")
+    assert verify_all(tmp_path).verified == 4 and verify_all(tmp_path / "model.onnx").verified == 1
+    (tmp_path / "model.pt2").write_bytes(b"x")
+    (tmp_path / "saved" / "config.json").write_bytes(b"{}")
+    damage = verify_all(tmp_path).damage
+    assert len(damage) == 2 and "model.pt2" in damage[0] and "config.json" in damage[1]
+
+
+def test_a_run_that_lost_its_configuration_is_found(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "runs" / "a")
+    (tmp_path / "runs" / "a" / "config.yaml").unlink()
+    (damage,) = verify_all(tmp_path / "runs").damage
+    assert "a/config.yaml is missing. Restore it" in damage
+
+
+def test_a_folder_in_place_of_a_file_is_damage(exports, tmp_path):
+    shutil.copytree(exports / "saved", tmp_path / "saved")
+    (tmp_path / "saved" / "model.safetensors").unlink()
+    (tmp_path / "saved" / "model.safetensors").mkdir()
+    assert "model.safetensors" in verify_all(tmp_path).damage[0]
+    with pytest.raises(UserError, match="model.safetensors"):
+        lt.load_model(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("place", ["", "nowhere", "empty", "others"])
 def test_nothing_to_verify_is_a_mistake(place, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "config.json").write_bytes(b"{}")  # of another program
     with pytest.raises(SystemExit, match="2"):
         cli.main(["verify", *([str(tmp_path / place)] if place else [])])
     assert "run" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Explain what the machine refuses: memory, processes, disks and lost ranks."""
 
 import errno
+import os
 
 MEMORY = ("DefaultCPUAllocator", "not enough memory", "failed to map segment", "Cannot allocate")
 """Words of errors about memory that are not a MemoryError."""
@@ -24,9 +25,16 @@ def explain_failure(error: BaseException) -> str | None:
         from longtail.data.decoding.workers import explain_killed_worker
 
         return explain_killed_worker(error)
+    if isinstance(error, OSError) and error.filename and error.errno in _PATH:
+        return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}"
     if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT:
         return f"standard output cannot be written: {error.strerror}"
     return None
 
 
 _OUTPUT = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF)
+_PATH = (
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+)
+"""What a system says of a path that a user typed: its name, its kind, or the rights to it."""

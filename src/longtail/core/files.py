@@ -30,10 +30,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_bytes(path, encode_tensors(tensors))
 
 
-def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+def encode_tensors(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """Return the content of a safetensors file."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return safetensors.torch.save(plain)
+    return safetensors.torch.save(plain, metadata)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -49,16 +49,15 @@ def replace_atomically(path: Path, *, durable: bool = True) -> Iterator[Path]:
     A durable file is on disk, whole and under its name, before this returns. A link stays, and the
     file that it leads to is replaced; devices and the like are refused.
     """
-    path = Path(os.path.realpath(path)) if path.is_symlink() else path
-    if path.exists() and not path.is_file():
-        kind = "a folder" if path.is_dir() else "not a regular file"
-        raise UserError(f"{path} is {kind} and is not replaced: choose another file")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    path = Path(os.path.realpath(path)) if os.path.islink(path) else path
+    temporary = path.parent / f".{path.name}.{os.getpid()}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        check_replaceable(path)
+        _make_folder(path.parent)
+        temporary.unlink(missing_ok=True)  # a stranger may have put a link there
         yield temporary
         if durable:
-            _sync_file(temporary)
+            sync_file(temporary)
         os.replace(temporary, path)
         if durable:
             sync_folder(path.parent)
@@ -70,22 +69,44 @@ def replace_atomically(path: Path, *, durable: bool = True) -> Iterator[Path]:
             ) from error
         if error.filename and Path(error.filename) not in (temporary, path, *path.parents):
             raise  # the error is about another file, read inside the block
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def _sync_file(path: Path) -> None:
+def check_replaceable(path: Path) -> None:
+    """Refuse to replace a device, a pipe or a folder; long work asks before it begins."""
+    circle = not path.exists() and os.path.islink(os.path.realpath(path))
+    if circle or (path.exists() and not path.is_file()):
+        kind = "a folder" if path.is_dir() else "not a regular file"
+        raise UserError(f"{path} is {kind} and is not replaced: choose another file")
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those that lead to it, and bring their names to disk."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_folder(each.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Bring the content of a file to disk."""
     with path.open("r+b") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
     """Bring the names in a folder to disk, on systems that can."""
-    with suppress(OSError):
+    try:
         descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    except OSError:  # Windows opens no folder
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # some network file systems sync no folder
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+            raise
+    finally:
+        os.close(descriptor)

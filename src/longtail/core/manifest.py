@@ -1,7 +1,8 @@
 """The manifest of a folder: size and SHA-256 of its files, which are verified when they are read.
 
 A file is replaced in three steps: the manifest names the new hash beside the old one, the file
-moves to its place, and the manifest drops the old hash. A process that is killed between two steps
+moves to its place, and the manifest drops the old hash. Each step is on disk before the next one
+begins. A process that is killed, or a machine that loses power, between or within these steps
 leaves the old or the new file, and the manifest knows both.
 """
 
@@ -11,10 +12,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
+from longtail.core.files import replace_atomically, sync_file, sync_folder
+from longtail.core.plain import fits
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -39,6 +41,8 @@ Entries = dict[str, list[Stamp | None]]
 
 def measure(path: Path) -> Stamp | None:
     """Return the stamp of a file, or None if there is no such file."""
+    if path.exists() and not path.is_file():
+        raise DamageError(f"{path} cannot be read: it is not a regular file")
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -55,10 +59,7 @@ def read_manifest(folder: Path) -> Entries:
     try:
         text = path.read_text(encoding="utf-8")
         tree = json.loads(text)
-        entries = {
-            name: [stamp and Stamp(*stamp) for stamp in stamps]
-            for name, stamps in tree["files"].items()
-        }
+        entries = _read_entries(tree["files"])
         sound = text == _render(entries, tree["format"])
     except FileNotFoundError:
         return {}
@@ -75,6 +76,19 @@ def read_manifest(folder: Path) -> Entries:
             "that wrote it"
         )
     return entries
+
+
+def _read_entries(files: Any) -> Entries:
+    """Read the stamps of a manifest, which anybody may have written."""
+    if not fits(files, dict[str, list[tuple[int, str] | None]]):
+        raise ValueError("other values than stamps")
+    for name, stamps in files.items():
+        if name in ("", ".", "..") or name != os.path.basename(name) or not any(stamps):
+            raise ValueError("not a file of its folder")
+    return {
+        name: [None if stamp is None else Stamp(*stamp) for stamp in stamps]
+        for name, stamps in files.items()
+    }
 
 
 def write_manifest(folder: Path, entries: Entries) -> None:
@@ -96,24 +110,28 @@ def replace_recorded(path: Path, keep: Path | None = None) -> Iterator[Path]:
 
     A sound file that is replaced moves to `keep`, if that is given.
     """
+    folder = path.parent
     with replace_atomically(path) as temporary:
         yield temporary
-        entries, before = read_manifest(path.parent), measure(path)
+        entries, before = read_manifest(folder), measure(path)
         new: dict[str, Stamp | None] = {path.name: measure(temporary)}
         if keep and before and before in entries.get(path.name, [before]):
             new[keep.name] = before
-        old = {path.name: [before], **({keep.name: [measure(keep)]} if keep else {}), **entries}
+        old = {name: entries[name] if name in entries else [measure(folder / name)] for name in new}
         both = {name: [stamp, *old[name], None] for name, stamp in new.items()}
-        write_manifest(path.parent, {**entries, **both})
+        write_manifest(folder, {**entries, **both})
         if keep and keep.name in new:
+            sync_file(temporary)  # a failing disk is noticed before the old file moves
             os.replace(path, keep)
     settled: Entries = {name: [stamp] for name, stamp in new.items()}
-    write_manifest(path.parent, {**entries, **settled})
+    write_manifest(folder, {**entries, **settled})
 
 
 def record(path: Path) -> None:
     """Record a file that is in its place already."""
     if stamp := measure(path):
+        sync_file(path)  # else the manifest could reach the disk before the file
+        sync_folder(path.parent)
         write_manifest(path.parent, {**read_manifest(path.parent), path.name: [stamp]})
 
 

@@ -48,7 +48,11 @@ def check_seal(content: bytes | mmap.mmap, source: str, way_out: str) -> bool:
 
 def check_sealed_file(path: Path, way_out: str) -> bool:
     """Check the seal of a file without reading the whole file into memory."""
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise DamageError(f"{path} cannot be read: {error.strerror}. {way_out}") from None
+    with file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 return check_seal(content, str(path), way_out)

@@ -126,8 +126,10 @@ class NoveltyReference:
     def from_json(tree: Mapping[str, Any]) -> "NoveltyReference":
         """Read what `to_json` returned; a rate without a threshold marks nothing."""
         mean, deviation = map(float, tree["energy"])
-        distance = None if tree["distance"] is None else tuple(map(float, tree["distance"]))
-        assert distance is None or len(distance) == 2
+        distance = None
+        if tree["distance"] is not None:
+            middle, spread = map(float, tree["distance"])
+            distance = middle, spread
         thresholds = {
             name: {rate: float(by_rate.get(str(rate), "inf")) for rate in FALSE_ALARMS}
             for name, by_rate in tree["thresholds"].items()

@@ -17,7 +17,6 @@ from pyarrow import parquet
 from torch import Tensor
 
 from longtail.core.errors import UserError
-from longtail.core.files import replace_atomically
 from longtail.data.base import Split
 from longtail.evaluation.label_metrics import LabelMetrics
 from longtail.evaluation.metrics import rank_top
@@ -72,11 +71,10 @@ def _add_names(columns: dict[str, Any], classes: Sequence[str]) -> pa.Table:
 
 
 def write_predictions(path: Path, table: pa.Table) -> None:
-    """Write the table whole or not at all."""
+    """Write the table; `RunFiles.replace` yields a path for it."""
     texts = ["label", "prediction", "top5.list.element"]  # numbers hardly repeat
     known = [name for name in texts if name.partition(".")[0] in table.column_names]
-    with replace_atomically(path) as temporary:
-        parquet.write_table(table, temporary, compression="zstd", use_dictionary=known or False)
+    parquet.write_table(table, path, compression="zstd", use_dictionary=known or False)
 
 
 def read_table(path: Path, way_out: str) -> pa.Table:

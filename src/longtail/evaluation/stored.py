@@ -5,7 +5,7 @@ from typing import Any
 
 from longtail.core.errors import UserError
 from longtail.core.plain import check_fields
-from longtail.evaluation.tables import PARTS
+from longtail.evaluation.tables import PARTS, SPLITS
 
 Number = float | None
 Figures = dict[str, Number]
@@ -32,6 +32,11 @@ KINDS: dict[str, Any] = {
     "thresholds": list[float],
 }
 """Types of the values of a classifier's result.json, by key; all JSON that a version wrote fits."""
+METRICS: dict[str, Any] = {
+    **{name: KINDS[name] for name in (*SPLITS, "class_mean", "alpha", "evaluated_on", "sweep")},
+    "answers": Figures,
+}
+"""Types of the figures that a model's description holds."""
 PER_CLASS = ("per_class", "feature_norm", "weight_norm", "class_cos", "thresholds")
 """Keys with a value for each class."""
 
@@ -52,3 +57,10 @@ def check_result(result: Mapping[str, Any], source: str, way_out: str) -> None:
         raise UserError(
             f"{source} is damaged: its evaluated_on is {result['evaluated_on']!r}. {way_out}"
         )
+
+
+def check_metrics(metrics: Any, source: str, way_out: str) -> dict[str, Any]:
+    """Return the figures of a model's description; refuse values that no version writes."""
+    known = {name: kind for name, kind in METRICS.items() if name in metrics}
+    check_fields(metrics, known, source, way_out)
+    return dict(metrics)

@@ -4,6 +4,7 @@ Training calls `describe_trust` and stores the JSON; prediction and `adapt` read
 Shapes: N held-out images, C classes, D features.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from longtail.core.errors import UserError, list_some
+from longtail.core.plain import fits
 from longtail.data.base import ClassCounts
 from longtail.evaluation.calibration import Calibration, fit_calibration
 from longtail.evaluation.conformal import (
@@ -20,7 +22,7 @@ from longtail.evaluation.conformal import (
     fit_thresholds,
     trace_abstention,
 )
-from longtail.evaluation.label_shift import MixReference
+from longtail.evaluation.label_shift import GROUPS, MixReference
 from longtail.evaluation.novelty import NoveltyReference
 
 CURVE_LEVEL = 0.9
@@ -77,6 +79,50 @@ class Trust:
             known = list_some([f"{known:g}" for known in sorted(self.sets)], 10)
             raise UserError(f"level {level:g}: this model stores thresholds for {known}")
         return self.sets[level]
+
+
+def check_trust(tree: Mapping[str, Any], source: str) -> Mapping[str, Any] | None:
+    """Return the `trust` in a result or a description of a model; older ones have none.
+
+    Raises:
+        UserError: if it is damaged; the error names the file `source`.
+    """
+    trust: Mapping[str, Any] | None = tree.get("trust")
+    if trust is None:
+        return None
+    try:
+        _check_numbers(Trust.from_json(trust), len(tree["counts"]))
+        if not fits(trust["images"], int):
+            raise ValueError("its number of images is not a number")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(
+            f"{source} is damaged in its description of the model's certainty "
+            f"({type(error).__name__}: {error}). Train or export the model again"
+        ) from None
+    return trust
+
+
+def _check_numbers(trust: Trust, classes: int) -> None:
+    """Raise a `ValueError` for numbers that no model stores."""
+    calibration, novelty, mix = trust.calibration, trust.novelty, trust.mix
+    lengths = {len(calibration.bias), *map(len, trust.sets.values())}
+    tables = (mix.confusion, mix.variance)
+    sides = {side for table in tables for side in (len(table), *map(len, table))}
+    if lengths != {classes} or sides != {min(GROUPS, classes)}:
+        raise ValueError(f"it is not for {classes} classes")
+    units = (novelty.energy, novelty.distance or novelty.energy)
+    limits = [limit for by_rate in novelty.thresholds.values() for limit in by_rate.values()]
+    finite = (
+        *(calibration.scale, *calibration.bias, *calibration.prior, mix.gain),
+        *(value for rows in (*tables, trust.sets.values(), units) for row in rows for value in row),
+    )
+    positive = (*calibration.prior, *(deviation for _, deviation in units))
+    if not all(map(math.isfinite, finite)) or any(map(math.isnan, limits)) or min(positive) <= 0:
+        raise ValueError("a number is out of range")
+    if min(map(min, mix.variance)) < 0:
+        raise ValueError("a variance is negative")
+    if not {"energy", "both" if novelty.distance else "energy"} <= set(novelty.thresholds):
+        raise ValueError("a threshold is missing")
 
 
 def describe_trust(

@@ -123,7 +123,7 @@ def _describe_accuracy(about: ModelDescription) -> str:
     at += "" if metrics.get("alpha") is None else f", at alpha {metrics['alpha']:g}"
     rows = [cells]
     if answers := metrics.get("answers"):
-        rows.append(["-" if answers[n] is None else f"{answers[n]:.1f}" for n in shown])
+        rows.append(["-" if answers.get(n) is None else f"{answers[n]:.1f}" for n in shown])
     text = (
         f"{tables.markdown([name.replace('_', ' ') for name in shown], rows)}\n"
         f"{_name_measure(about)} in percent on the {part} part{at}. Many, medium and few are "
@@ -134,7 +134,7 @@ def _describe_accuracy(about: ModelDescription) -> str:
             "\nThe second row is for the most probable class, which `predict` returns; the first "
             "for the largest logit."
         )
-    if about.alpha != metrics.get("alpha"):
+    if about.alpha is not None and about.alpha != metrics.get("alpha"):
         text += f"\nIt was not evaluated at the alpha of this file, {about.alpha:g}."
     return text
 
@@ -165,10 +165,8 @@ def _describe_training(about: ModelDescription) -> str:
         text += f"\n{escape_text(training['verdict'])}"
     if "adapted_to" in training:
         text += f"\nAdapted to {escape_text(training['adapted_to'])}."
-    if "added_classes" in training:
-        text += (
-            f"\nAdded without training: {', '.join(map(quote_code, training['added_classes']))}."
-        )
+    if isinstance(added := training.get("added_classes"), list):
+        text += f"\nAdded without training: {', '.join(map(quote_code, added))}."
     method = registry().get(str(training.get("method")))
     if method and (paper := method().paper):
         address = f"https://arxiv.org/abs/{paper.arxiv}"

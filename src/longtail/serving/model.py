@@ -18,7 +18,8 @@ from longtail.core.errors import UserError
 from longtail.core.plain import check_fields, parse_json, read_json
 from longtail.evaluation import tables
 from longtail.evaluation.ranking import DEFAULT
-from longtail.evaluation.stored import check_result
+from longtail.evaluation.stored import check_metrics, check_result
+from longtail.evaluation.trust import check_trust
 from longtail.methods.base import Model
 from longtail.nn.background import (
     exempt_logits,
@@ -108,16 +109,19 @@ class ModelDescription:
                     f"{source} has format {tree['format']}, this version reads {FORMAT}: load it "
                     f"with longtail {tree['version']}"
                 )
+            classes, counts = tuple(map(str, tree["classes"])), tuple(map(int, tree["counts"]))
+            if len(classes) != len(counts) or min(counts, default=0) < 0:
+                raise ValueError(f"counts {list(counts[:3])}... of {len(classes)} classes")
             return ModelDescription(
                 blueprint=Blueprint.from_json(tree["blueprint"], source),
-                classes=tuple(map(str, tree["classes"])),
-                counts=tuple(map(int, tree["counts"])),
+                classes=classes,
+                counts=counts,
                 alpha=None if tree["alpha"] is None else _read_alpha(tree["alpha"], source),
                 dial=bool(tree["dial"]),
-                metrics=dict(tree["metrics"]),
+                metrics=check_metrics(tree["metrics"], source, "Export the model again"),
                 training=dict(tree["training"]),
                 version=str(tree["version"]),
-                trust=tree.get("trust"),  # absent in older files
+                trust=check_trust(tree, source),
                 thresholds=_read_thresholds(tree),
                 background=str(tree.get("background", "")),
             )
@@ -240,13 +244,18 @@ class ServedModel(nn.Module):
         names, outputs = len(about.classes), model.head.classes
         if names != outputs:
             raise UserError(f"{source} names {names} classes, but its head has {outputs}")
+        if about.dial and not isinstance(model.head, NormalisedHead):
+            raise UserError(f"{source} has an adjustable alpha, but its head has no direction")
         means = weights.get("class_means")
         if means is not None and means.shape != (outputs, model.head.dim):
             raise UserError(
                 f"{source} holds weights of another model than it describes: class means "
                 f"{tuple(means.shape)}, and a head of {(outputs, model.head.dim)}"
             )
-        served = ServedModel(model, about, means)
+        try:
+            served = ServedModel(model, about, means)
+        except UserError as error:  # such as an unknown background
+            raise UserError(f"{source}: {error}") from None
         # not every format keeps a head's extra state, which the description already set
         own = served.state_dict().items()
         extra = {name: value for name, value in own if name.endswith("_extra_state")}
@@ -298,7 +307,7 @@ def read_run(run: Run | Path | str) -> ServedModel:
         },
         training={name: result[name] for name in TRAINING if name in result},
         version=versions()["longtail"],
-        trust=result.get("trust"),
+        trust=check_trust(result, source),
         thresholds=_read_thresholds(result),
         background=result.get("background", ""),
     )

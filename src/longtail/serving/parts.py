@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longtail.core.errors import UserError
-from longtail.core.files import write_bytes
+from longtail.core.files import check_replaceable, write_bytes
+from longtail.core.plain import read_json
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -47,6 +48,8 @@ class Parts:
                 stored = path.read_bytes()
             except FileNotFoundError:
                 raise UserError(f"{path} is missing: repeat the command to make it") from None
+            except OSError as error:
+                raise UserError(f"{path} cannot be read: {error.strerror}") from None
             size = hashlib.sha256().digest_size
             if hashlib.sha256(stored[size:]).digest() != stored[:size]:
                 raise UserError(f"{path} is damaged: delete it and repeat the command")
@@ -69,6 +72,7 @@ def share_parts(out: Path, about: Mapping[str, Any], count: int, fabric: "Fabric
         count: number of parts.
         fabric: the processes.
     """
+    check_replaceable(out)
     folder = out.with_name(f"{out.name}.parts")
     about = json.loads(json.dumps(about))
     if fabric.broadcast(about) != about:
@@ -95,8 +99,8 @@ def _find_missing(folder: Path, about: Mapping[str, Any], count: int) -> list[in
     file = folder / ABOUT
     if file.exists():
         try:
-            differing = json.loads(file.read_bytes()) != about
-        except ValueError:
+            differing = read_json(file) != about
+        except UserError:
             differing = True
         if differing:
             raise UserError(

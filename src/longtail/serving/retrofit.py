@@ -17,7 +17,8 @@ import torch
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.environment import environment, versions
 from longtail.core.errors import UserError
-from longtail.core.files import write_bytes, write_tensors
+from longtail.core.files import encode_tensors, write_bytes
+from longtail.core.seals import BLANK, KEY, seal
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
@@ -171,7 +172,8 @@ def retrofit(
         }
         served = _make_model(result, backbone, parts, data, Path(checkpoint).name)
         exports.save_pretrained(served, folder)
-        write_tensors(folder / exports.CHECKPOINT, result.state)
+        content = encode_tensors(result.state, {KEY: BLANK})
+        write_bytes(folder / exports.CHECKPOINT, seal(content))
         write_bytes(folder / "result.json", (json.dumps(facts, indent=1) + "\n").encode())
     return result
 

@@ -55,6 +55,8 @@ class Verification:
                 self.verified += 1
         except DamageError as error:
             self.damage.append(str(error))
+        except OSError as error:
+            self.damage.append(f"{path} cannot be read: {error.strerror or error}")
 
 
 def verify_all(path: Path) -> Verification:
@@ -66,29 +68,45 @@ def verify_all(path: Path) -> Verification:
     found = Verification()
     if not path.exists():
         raise UserError(f"{path} does not exist: pass a run, an export or the cache")
-    if path.is_file():
-        _verify_file(path, found)
-    elif (path / CONFIG).exists() or (path / MANIFEST).exists():
-        _verify_run(path, found)
-    elif (path / MODEL_CONFIG).exists() and (path / WEIGHTS).exists():
-        found.check(_verify_saved, path)
-    else:
-        for inner in _list_inner(path):
-            part = verify_all(inner)
-            found.verified += part.verified
-            found.damage += part.damage
-            found.unverified += part.unverified
+    _verify(path, found)
     if not (found.verified or found.damage or found.unverified):
         raise UserError(f"{path} holds nothing to verify: pass a run, an export or the cache")
     return found
 
 
+def _verify(path: Path, found: Verification) -> None:
+    if not path.is_dir():
+        found.check(_verify_file, path)
+    elif _is_run(path):
+        _verify_run(path, found)
+    elif _is_saved(path):
+        found.check(_verify_saved, path)
+        for more in sorted(path.glob("*.safetensors")):  # such as the checkpoint of a retrofit
+            if more.name != WEIGHTS:
+                found.check(_verify_file, more)
+    else:
+        for inner in _list_inner(path):
+            _verify(inner, found)
+
+
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder is a run; other programs write a manifest.json too."""
+    marks = (LAST, PREVIOUS, METRICS, "per_class.csv")
+    lost = (folder / MANIFEST).exists() and any((folder / name).exists() for name in marks)
+    return lost or (folder / CONFIG).exists()
+
+
+def _is_saved(folder: Path) -> bool:
+    return (folder / MODEL_CONFIG).exists() and (folder / WEIGHTS).exists()
+
+
 def _list_inner(folder: Path) -> Iterator[Path]:
-    """List the runs and saved models below a folder, and the arrays of a cache in it."""
-    yield from sorted(folder.glob("*.npy"))
-    marks = {*folder.rglob(CONFIG), *folder.rglob(MODEL_CONFIG)}
+    """List the exports and arrays in a folder, and the runs and saved models below it."""
+    yield from sorted(file for file in folder.iterdir() if file.suffix in KINDS and file.is_file())
+    marks = {m.parent for name in (CONFIG, MANIFEST, MODEL_CONFIG) for m in folder.rglob(name)}
+    runs = (place for place in marks if _is_run(place) or _is_saved(place))
     inner = {"tuning", "rivals"}  # they belong to a run
-    yield from sorted({m.parent for m in marks if not inner & set(m.relative_to(folder).parts)})
+    yield from sorted(run for run in runs if not inner & set(run.relative_to(folder).parts))
 
 
 def _verify_run(folder: Path, found: Verification) -> None:
@@ -124,19 +142,15 @@ def _verify_lines(path: Path) -> None:
         raise DamageError(f"{path} is damaged: {error}. {explain_repair(path)}") from None
 
 
-def _verify_file(path: Path, found: Verification) -> None:
+def _verify_file(path: Path) -> bool | None:
     """Verify an export, an array of the cache, or a file of a run."""
-    kinds: dict[str, Callable[[Path], object]] = {
-        ".npy": _verify_array,
-        ".npz": _verify_zip,
-        ".pt2": _verify_torch_export,
-        ".onnx": _verify_onnx,
-        ".safetensors": _verify_safetensors,
-    }
-    if path.name in read_manifest(path.parent):
-        found.check(verify, path, explain_repair(path))
-    elif path.suffix in kinds:
-        found.check(kinds[path.suffix], path)
+    if _is_run(path.parent) and path.name in read_manifest(path.parent):
+        verify(path, explain_repair(path))
+    elif path.suffix in KINDS and path.is_file():
+        return KINDS[path.suffix](path)
+    else:
+        raise UserError(f"{path} is not a file that longtail verifies: pass a run or an export")
+    return None
 
 
 def _verify_saved(folder: Path) -> bool:
@@ -210,3 +224,13 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
         raise
     except (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, RuntimeError) as error:
         raise DamageError(f"{path} is damaged: {error}. {WAY_OUT}") from None
+
+
+KINDS: dict[str, Callable[[Path], bool | None]] = {
+    ".npy": _verify_array,
+    ".npz": _verify_zip,
+    ".pt2": _verify_torch_export,
+    ".onnx": _verify_onnx,
+    ".safetensors": _verify_safetensors,
+}
+"""How each kind of file outside a run is verified; False if it holds no hash."""
