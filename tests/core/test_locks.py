@@ -173,3 +173,10 @@ def test_other_ranks_take_nothing_and_raise_the_error_of_rank_0(tmp_path):
         else:
             with hold_folders([tmp_path], fabric, exit):
                 assert not files_in(tmp_path)
+
+
+def test_a_marker_without_a_name_is_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setattr("filelock._soft.MALFORMED_LOCK_AGE_THRESHOLD", 0.05)
+    (tmp_path / LOCK).touch()  # its process was killed before it wrote its name
+    with hold_lock(tmp_path):
+        assert str(os.getpid()) in (tmp_path / LOCK).read_text()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 """Name of the marker file; it disappears when the training ends."""
+PATIENCE = 5.0
+"""Seconds to wait for an empty marker: `filelock` takes over an unreadable one after two."""
 
 
 @contextmanager
@@ -55,7 +57,7 @@ def hold_lock(folder: Path) -> Iterator[None]:
     lock = SoftFileLock(path, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        _acquire(lock, path)
     except Timeout:
         raise UserError(_explain_holder(path)) from None
     except OSError as error:
@@ -69,6 +71,29 @@ def hold_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _acquire(lock: SoftFileLock, path: Path) -> None:
+    """Acquire `lock`, also after a process that was killed before it wrote its name.
+
+    `filelock` respects an empty marker for ever. One byte makes it unreadable, which a holder that
+    is alive overwrites with its name.
+    """
+    try:
+        lock.acquire()
+    except Timeout as refusal:
+        try:
+            named = path.stat().st_size > 0
+            if not named:
+                with path.open("r+b") as marker:
+                    marker.write(b"?")
+        except FileNotFoundError:
+            named = False  # its holder has just ended
+        except OSError:
+            named = True
+        if named:
+            raise refusal from None
+        lock.acquire(timeout=PATIENCE)
 
 
 def _explain_holder(path: Path) -> str:
