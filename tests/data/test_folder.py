@@ -158,8 +158,8 @@ def test_an_empty_class(paint: Painter, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load(str(tmp_path))
     assert str(caught.value) == (
-        "class 'bear' has no training image: remove the folder, or pass --min-count 1 to drop "
-        "such classes"
+        f"{tmp_path}: class 'bear' has no training image: remove the folder, or pass --min-count 1 "
+        "to drop such classes"
     )
     data = load(str(tmp_path), min_count=1)
     assert data.classes == ("ant", "cat", "lynx")

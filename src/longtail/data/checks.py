@@ -86,10 +86,10 @@ def describe_duplicates(source: Source) -> list[str]:
     return lines
 
 
-def drop_small_classes(source: Source, min_count: int) -> Source:
+def drop_small_classes(source: Source, min_count: int, name: str) -> Source:
     """Drop classes with fewer than `min_count` training rows from all parts, and renumber.
 
-    With `min_count` 0, a class without training rows is an error.
+    With `min_count` 0, a class without training rows is an error; it says what data, by `name`.
     """
     counts = source.counts()
     small = counts < max(min_count, 1)
@@ -99,7 +99,7 @@ def drop_small_classes(source: Source, min_count: int) -> Source:
         empty = torch.nonzero(small).flatten().tolist()
         others = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
         raise UserError(
-            f"class '{source.classes[empty[0]]}'{others} has no training image: remove the "
+            f"{name}: class '{source.classes[empty[0]]}'{others} has no training image: remove the "
             f"{source.unit}, or pass --min-count 1 to drop such classes"
         )
     if (left := int((~small).sum())) < 2:

@@ -52,15 +52,16 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
     problems = Problems(source.problems)
     with problems.collect():
         check_labels(source)
-        source = drop_small_classes(source, config.min_count)
+        source = drop_small_classes(source, config.min_count, name)
     if ratio is not None:
         problems.raise_all()  # a cut needs images of every class
-        source = drop_small_classes(cut(source, ratio, config.subset_seed), config.min_count)
+        source = cut(source, ratio, config.subset_seed)
+        source = drop_small_classes(source, config.min_count, name)
     if warnings := [*source.warnings, *describe_duplicates(source)]:
         log.warning("\n".join(warnings))
     source = replace(source, problems=tuple(problems.errors))  # reading adds its own
     holds_out = config.val_fraction > 0 and "val" not in source.parts
-    source, splits, sha256 = read_parts(source, config, copies=2 if holds_out else 1)
+    source, splits, sha256 = read_parts(source, config, name, copies=2 if holds_out else 1)
     train, val = splits["train"], splits.get("val")
     known = (source.mean, source.std) if source.mean and source.std else None
     mean, std = known or _channel_statistics(train)

@@ -26,8 +26,8 @@ LoadedParts = tuple[Source, dict[str, Split], dict[str, str]]
 the hash of each part: of its files, or of its pixels if it has no files or some are unreadable."""
 
 
-def read_parts(source: Source, config: DataConfig, *, copies: int) -> LoadedParts:
-    """Read every part of `source`, or stream it if memory is too small.
+def read_parts(source: Source, config: DataConfig, name: str, *, copies: int) -> LoadedParts:
+    """Read every part of `source`, called `name`, or stream it if memory is too small.
 
     The training part is `copies` times in memory at the worst moment. Raises all problems of the
     source as one error.
@@ -38,7 +38,7 @@ def read_parts(source: Source, config: DataConfig, *, copies: int) -> LoadedPart
         return _stream_parts(source, stores, config, shortage)
     sha256 = _hash_parts(source, stores, config)
     # a class may have lost all its images to unreadable files, so classes are checked again
-    left = drop_small_classes(source.read_all(), config.min_count)
+    left = drop_small_classes(source.read_all(), config.min_count, name)
     splits = {name: part.read() for name, part in left.parts.items()}
     for name, split in splits.items():
         if name not in stores or len(split) < len(source.parts[name]):

@@ -81,8 +81,12 @@ class OpenRun:
 
     def score(self, features: Features) -> Evaluation:
         """Score `features` of every part, which another run of the same training may share."""
-        name = self.job.config.background if self.background is None else self.background
-        background = find_background(name, self.data.classes)
+        name, stored = self.background, self.job.config.background
+        if name is None and stored and stored not in self.data.classes:
+            raise UserError(
+                f"{self.job.run.folder}: its background '{stored}' is not a class of its data"
+            )
+        background = find_background(stored if name is None else name, self.data.classes)
         evaluation = score_parts(
             self.method, self.model.head, features, self.data, self._logit_scale, background
         )
