@@ -76,8 +76,8 @@ def hold_lock(folder: Path) -> Iterator[None]:
 def _acquire(lock: SoftFileLock, path: Path) -> None:
     """Acquire `lock`, also after a process that was killed before it wrote its name.
 
-    `filelock` respects an empty marker for ever. One byte makes it unreadable, which a holder that
-    is alive overwrites with its name.
+    `filelock` respects an empty marker for ever, and takes over one that it cannot read. A line
+    break makes it so, and changes nothing if a living process writes its name just now.
     """
     try:
         lock.acquire()
@@ -85,8 +85,8 @@ def _acquire(lock: SoftFileLock, path: Path) -> None:
         try:
             named = path.stat().st_size > 0
             if not named:
-                with path.open("r+b") as marker:
-                    marker.write(b"?")
+                with path.open("ab") as marker:
+                    marker.write(b"\n")
         except FileNotFoundError:
             named = False  # its holder has just ended
         except OSError:

@@ -72,6 +72,10 @@ class SliderCounts:
         agree &= all(len(table) == splits == len(row) for table in tables for row in table)
         if not agree or not all(0 <= number < classes for number in numbers):
             raise ValueError("the fields have different lengths")
+        if any(
+            not 0 <= hit <= seen for row in rows for hit, seen in zip(row, self.seen, strict=True)
+        ):
+            raise ValueError("more images of a class are correct than there are")
 
 
 def count_for_slider(scores: Scores, counts: ClassCounts, alpha: float | None) -> SliderCounts:
