@@ -153,6 +153,23 @@ def test_the_noise_of_the_confusion_agrees_with_loops():
     assert REFERENCE.measure_noise(torch.tensor(mix).double()) == pytest.approx(noise)
 
 
+@pytest.mark.parametrize("rare", [[0, 0, 0, 0], [1, 0, 0, 0]])
+def test_a_group_with_fewer_than_two_images_may_be_confused_at_will(rare):
+    part = simulate([*(5 for _ in range(16)), *rare], seed=1)
+    reference = MixReference.of(CALIBRATION.apply(part.logits), part.labels, COUNTS)
+    for row in reference.variance:
+        assert row[4] == 0.25 and 0 < max(row[:4]) < 0.05  # p (1 - p) is at most 0.25
+
+
+def test_pure_label_shift_agrees_with_one_held_out_image_in_the_rarest_group():
+    held_out = [*(max(5, n // 5) for n in COUNTS.images[:16]), 1, 0, 0, 0]
+    logs = CALIBRATION.apply(simulate([50] * 20, seed=3).logits)
+    for seed in range(1000, 1010):
+        part = simulate(held_out, seed=seed)
+        reference = MixReference.of(CALIBRATION.apply(part.logits), part.labels, COUNTS)
+        assert estimate_target(logs, COUNTS, reference).agrees
+
+
 def loop_bbse(mu, matrix, images):
     """Solve (M'M + ridge I) q = M' mu + ridge / G by elimination, clip and normalise."""
     size = len(mu)
@@ -203,6 +220,8 @@ def test_the_reference_holds_the_mean_probability_of_groups():
         means = [(p[HELD_OUT.labels == c] @ member).mean(0) for c in classes]
         assert_close(REFERENCE.matrix[:, group], sum(means) / len(means))
     assert [len(row) for row in REFERENCE.grown(30).variance] == [5] * 5
+    grown = MixReference(((1.0, 0.0), (0.0, 1.0)), ((0.5, 0.125), (0.0, 0.5)), 0.0).grown(3)
+    assert grown.variance == ((0.5, 0.125, 0.25), (0.0, 0.5, 0.25), (0.0, 0.0, 0.25))
     assert MixReference.from_json(json.loads(json.dumps(REFERENCE.to_json()))) == REFERENCE
 
 

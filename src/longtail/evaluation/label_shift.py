@@ -48,10 +48,12 @@ LEAST_IMAGES = 20
 MOST_IMAGES = 10_000
 """Latest images of a stream that its mix is estimated from."""
 FRESH = 1 / 20
-"""Share of new images from which on the mix of a stream is estimated again: that takes seconds
-with a thousand classes."""
+"""The mix of a stream is estimated again when this share of its images is new: an estimate takes
+seconds with a thousand classes."""
 SLACK = 0.02
 """Distance of BBSE's equation that is always allowed; noise is added."""
+LARGEST_VARIANCE = 0.25
+"""No share varies more: the variance of a group with too few held-out images to measure it."""
 
 
 def adjust(logits: Tensor, source: Tensor, target: Tensor) -> Tensor:
@@ -124,7 +126,7 @@ class MixReference:
     confusion: tuple[tuple[float, ...], ...]
     """M (G, G): mean probability of group i on held-out images of group j, in column j."""
     variance: tuple[tuple[float, ...], ...]
-    """(G, G): variance of each of these means, which few held-out images make large."""
+    """(G, G): variance of each of these means; the largest for a group of fewer than two images."""
     gain: float
     """Log-likelihood of an image that EM gains on held-out images of a uniform mix: its error."""
 
@@ -139,6 +141,7 @@ class MixReference:
         confusion, variance = torch.eye(groups).double(), torch.zeros(groups, groups).double()
         confusion[:old, :old] = self.matrix
         variance[:old, :old] = torch.tensor(self.variance)
+        variance[:, old:] = LARGEST_VARIANCE
         return MixReference(_list_rows(confusion), _list_rows(variance), self.gain)
 
     def measure_noise(self, mix: Tensor) -> float:
@@ -170,6 +173,7 @@ class MixReference:
         confusion = grouped.T @ own  # (G, G)
         means = confusion[:, member.argmax(1)[labels]].T  # (N, G), of the group of each image
         variance = (grouped - means).square().T @ own.square()
+        variance[:, member[labels].sum(0) < 2] = LARGEST_VARIANCE
         confusion = torch.where(total > 0, confusion, torch.eye(len(total)).double())
         uniform = torch.full((len(counts),), 1 / len(counts), dtype=torch.double)
         q = estimate_mix(p, uniform, shares=weights)
