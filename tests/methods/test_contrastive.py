@@ -12,7 +12,7 @@ from longtail.core.errors import UserError
 from longtail.methods.base import Batch, Model, ModelWithParts
 from longtail.nn import backbones
 from longtail.nn.contrast import Projection, balanced_contrast
-from longtail.nn.densities import DECAY, Densities, add_views, density_logits
+from longtail.nn.densities import DECAY, Densities, decay_and_add, density_logits, sum_views
 from longtail.nn.heads import DeconfoundHead
 from longtail.nn.losses import Outputs, State, balanced_softmax, cross_entropy
 from longtail.runs.fit import fit_all
@@ -197,20 +197,27 @@ def test_the_step_adds_the_loss_of_the_densities(name):
     made = stage.step(model, stage.loss, [Batch(images[:4], soft, labels, images[4:])], state)
     outputs = other(images[:4], views=images[4:])
     views, sums = outputs.parts
-    add_views(sums, views, labels)
+    sums = decay_and_add(sums, sum_views(views, labels, 3))
     assert torch.equal(model.parts.sums, sums) and sums[:, -1].tolist() != [0, 0, 0]
     logits = density_logits(views, sums, temperature=0.2)
     between = loss(Outputs(outputs.features, logits), labels.repeat(2), state)
     torch.testing.assert_close(made, 1.5 * loss(outputs, soft, state) + 0.3 * between)
 
 
-def test_a_training_updates_densities_and_saves_them():
-    trainer = start("deconfound-proco", ema=0.9)
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("name", ["proco", "deconfound-proco"])
+def test_a_training_updates_densities_once_a_step_and_saves_them(name, parts):
+    trainer = start(name, ema=0.9, accumulate=parts)
     before = trainer.trained.parts.sums.clone()
     trainer.step(trainer.full_batch)
     after = trainer.trained.parts.sums
     labels = trainer.data.train.labels[trainer.draws.orders[0][: trainer.full_batch]]
     views = 2 * torch.bincount(labels, minlength=3)
-    torch.testing.assert_close(after[:, -1], DECAY * before[:, -1] + views)
+    once = DECAY * before[:, -1] + views
+    torch.testing.assert_close(after[:, -1], once)
     assert after.isfinite().all()
     assert torch.equal(trainer.state_dict()["parts"]["sums"], after)
+    trainer.step(trainer.full_batch)
+    labels = trainer.data.train.labels[trainer.draws.orders[0][8:16]]
+    views = 2 * torch.bincount(labels, minlength=3)
+    torch.testing.assert_close(trainer.trained.parts.sums[:, -1], DECAY * once + views)

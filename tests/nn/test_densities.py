@@ -12,9 +12,10 @@ from longtail.nn.densities import (
     FEWEST,
     LARGEST_KAPPA,
     Densities,
-    add_views,
+    decay_and_add,
     density_logits,
     log_partition,
+    sum_views,
 )
 from longtail.nn.heads import DeconfoundHead
 
@@ -60,7 +61,7 @@ def test_sums_decay_and_add_the_views_of_their_class():
     sums = torch.rand(4, 5, dtype=torch.float64) + 1
     sums[3, -1] = FEWEST / 2
     before = sums.tolist()
-    add_views(sums, views, labels)
+    sums = decay_and_add(sums, sum_views(views, labels, 4))
     for c in range(4):
         keep = 1.0 if c == 3 else DECAY
         expected = [keep * value for value in before[c]]

@@ -6,6 +6,7 @@ the von Mises-Fisher densities of all classes.
 
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -13,7 +14,8 @@ from longtail.methods.base import Batch, Loss, Method, Paper, Stage, require
 from longtail.methods.baseline import baseline
 from longtail.methods.deconfound import deconfound
 from longtail.nn import losses
-from longtail.nn.densities import Densities, add_views, density_logits
+from longtail.nn.densities import Densities, decay_and_add, density_logits, sum_views
+from longtail.nn.heads import Head
 from longtail.nn.losses import State
 
 DU = Paper("Du et al.", 2024, "2403.06726")
@@ -71,12 +73,19 @@ def _step(
     contrast: float,
     temperature: float,
 ) -> Tensor:
-    """Return classify * loss of the first view + contrast * the same loss of the density logits."""
+    """Return classify * loss of the first view + contrast * the same loss of the density logits.
+
+    A part of an accumulated batch sees densities that hold its own views; the running sums decay
+    once, when the whole batch is known.
+    """
     (batch,) = batches
     assert batch.labels is not None
     outputs = model(batch.inputs, views=batch.views)
     views, sums = outputs.parts
-    add_views(sums, views, batch.labels)
-    logits = density_logits(views, sums, temperature=temperature)  # (V * B, C)
+    new = sum_views(views, batch.labels, len(sums))
+    seen = decay_and_add(sums, new)
+    logits = density_logits(views, seen, temperature=temperature)  # (V * B, C)
+    head, densities = cast(Head, model.head), cast(Densities, model.parts)
+    head.update_statistics(new, densities.update)
     between = loss(outputs._replace(logits=logits), batch.labels.repeat(len(views)), state)
     return classify * loss(outputs, batch.target, state) + contrast * between

@@ -20,7 +20,7 @@ from longtail.nn.ops import sum_over_ranks
 DECAY = 0.98
 """Part of the running sums that a step keeps, so that they last about an epoch of CIFAR-100-LT."""
 FEWEST = 1e-6
-"""Running number of views below which the sums of a class stop to decay."""
+"""Running number of views below which the sums of a class stop decaying."""
 LARGEST_KAPPA = 1e5
 """Concentration of a class whose views are all alike."""
 
@@ -45,14 +45,23 @@ class Densities(nn.Module):
         projected = self.features(views.flatten(0, 1)).unflatten(0, views.shape[:2])
         return F.normalize(projected.float(), dim=-1), self.sums
 
+    def update(self, new: Tensor) -> None:
+        """Let `sums` decay, and add the sums `new` (C, E + 1) of a step."""
+        self.sums.copy_(decay_and_add(self.sums, new))
+
 
 @torch.no_grad()
-def add_views(sums: Tensor, views: Tensor, labels: Tensor) -> None:
-    """Let `sums` (C, E + 1) decay, and add `views` (V, B, E) of the classes `labels` (B,)."""
+def sum_views(views: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return sums and numbers (C, E + 1) of `views` (V, B, E) of the classes `labels` (B,)."""
     rows = F.pad(views.detach().flatten(0, 1), (0, 1), value=1.0)  # (V * B, E + 1)
-    new = torch.zeros_like(sums).index_add_(0, labels.repeat(len(views)), rows.to(sums))
+    sums = rows.new_zeros(classes, rows.shape[1])
+    return sum_over_ranks(sums.index_add_(0, labels.repeat(len(views)), rows))
+
+
+def decay_and_add(sums: Tensor, new: Tensor) -> Tensor:
+    """Return `sums` (C, E + 1) after a step whose views have the sums `new` (C, E + 1)."""
     keep = 1 - (1 - DECAY) * (sums[:, -1:] > FEWEST).to(sums)  # (C, 1)
-    sums.mul_(keep).add_(sum_over_ranks(new))
+    return keep * sums + new
 
 
 def density_logits(views: Tensor, sums: Tensor, *, temperature: float) -> Tensor:

@@ -28,8 +28,7 @@ class Head(nn.Module):
 
     repr_fields: tuple[str, ...] = ("dim", "classes")
     """Attributes that `print(head)` shows."""
-    _accumulating = False
-    _accumulated: tuple[Tensor, Callable[[Tensor], None]] | None = None
+    _accumulated: dict[Callable[[Tensor], None], Tensor] | None = None
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
@@ -48,21 +47,20 @@ class Head(nn.Module):
 
         A step on several parts of a batch thus updates them as if it had seen the batch at once.
         """
-        self._accumulating = True
+        self._accumulated = {}
         try:
             yield
-            if self._accumulated:
-                total, apply = self._accumulated
+            for apply, total in self._accumulated.items():
                 apply(total)
         finally:
-            self._accumulating, self._accumulated = False, None
+            self._accumulated = None
 
-    def _update_statistics(self, sums: Tensor, apply: Callable[[Tensor], None]) -> None:
+    def update_statistics(self, sums: Tensor, apply: Callable[[Tensor], None]) -> None:
         """Call `apply(sums)` now, or on exit with the total if updates are accumulated."""
-        if self._accumulating:
-            self._accumulated = (self._accumulated[0] + sums if self._accumulated else sums), apply
-        else:
+        if self._accumulated is None:
             apply(sums)
+        else:
+            self._accumulated[apply] = self._accumulated.get(apply, 0) + sums
 
     def with_bias(self, bias: Tensor) -> "Head":
         """Return a frozen head whose logits are those of this one plus `bias` (C,)."""
