@@ -5,7 +5,6 @@ of frequent classes most, since they have most images. No class count enters (Su
 is a post-hoc rule, because the features stay as they are.
 """
 
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -70,15 +69,16 @@ def train_over_smoothed(inputs: RuleInputs, *, smoothing: float, lr: float) -> H
     """
     weight, features, labels = inputs.head.weight, inputs.features, inputs.labels
     head = inputs.head.with_bias(weight.new_zeros(len(weight)))
-    velocity = torch.zeros_like(head.weight)
-    head.weight.requires_grad_()
+    optimizer = torch.optim.SGD([head.weight.requires_grad_()], lr=lr, momentum=MOMENTUM)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
     generator = torch.Generator().manual_seed(0)  # a rule is pure: the same inputs, the same head
-    for epoch in range(EPOCHS):
-        rate = lr * 0.5 * (1 + math.cos(math.pi * epoch / EPOCHS))
+    for _ in range(EPOCHS):
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
         for rows in order.split(BATCH_SIZE):
             loss = F.cross_entropy(head(features[rows]), labels[rows], label_smoothing=smoothing)
-            velocity = MOMENTUM * velocity + torch.autograd.grad(loss, head.weight)[0]
-            head.weight.data -= rate * velocity
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        schedule.step()
     head.weight.requires_grad_(False)
     return head.eval()
