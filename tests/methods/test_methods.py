@@ -317,6 +317,11 @@ class TestTable:
         known = options | {pair.split()[1] for pair in options}
         assert set(listing.MEANINGS) <= known
 
+    def test_a_new_method_with_our_head_needs_no_entry(self, monkeypatch):
+        monkeypatch.setattr(listing, "options_of", lambda name: methods.options_of("deconfound"))
+        meanings = {flag: meaning for flag, _, meaning in listing.describe_options("new")}
+        assert meanings["--gamma"] == "added to the norm of each class weight"
+
     def test_rows_say_what_the_methods_are(self):
         rows = {row[0]: row[1:] for row in map(listing.row, listing.by_year())}
         assert set(rows) == set(methods.registry())

@@ -13,9 +13,9 @@ INTRODUCTION = """# Methods
 Train with `longtail train DATA --method NAME`, with several methods as `NAME,NAME`, or with `all`.
 This page is generated from the code of the methods; `longtail methods --out FILE` writes it too.
 
-- **paper**: the one that introduced the method. `auto`, the methods with `self-prior`, and
-  `deconfound` with `-balanced`, `-contrastive`, `-los` or `-proco` are our own; theirs is the paper
-  that they build on.
+- **paper**: the one that introduced the method. `auto`, the methods with `self-prior`, and all
+  that begin with `deconfound-`, except `deconfound-tde`, are our own; theirs is the paper that they
+  build on.
 - **stages**: epochs of each stage, as fractions of `--epochs`.
 - **needs counts**: whether the loss, the sampler or the rule uses the number of training images of
   each class.
@@ -34,19 +34,9 @@ MEANINGS = {
     "concentration": "c of Beta(c, c), from which the weights of the mixture are drawn",
     "contrast": "weight of the contrastive loss",
     "defer": "fraction of the epochs before re-weighting starts",
-    "gamma": "power by which easy images lose weight; 0 weighs all alike",
-    "deconfound gamma": "added to the norm of each class weight",
-    "deconfound-tde gamma": "added to the norm of each class weight",
-    "deconfound-bce gamma": "added to the norm of each class weight",
-    "deconfound-bce-tde gamma": "added to the norm of each class weight",
-    "deconfound-balanced gamma": "added to the norm of each class weight",
-    "deconfound-self-prior gamma": "added to the norm of each class weight",
-    "deconfound-contrastive gamma": "added to the norm of each class weight",
-    "deconfound-contrastive-tde gamma": "added to the norm of each class weight",
-    "deconfound-contrastive-self-prior gamma": "added to the norm of each class weight",
-    "deconfound-los gamma": "added to the norm of each class weight",
-    "deconfound-proco gamma": "added to the norm of each class weight",
-    "auto gamma": "added to the norm of each class weight",
+    "gamma": "added to the norm of each class weight",
+    "class-balanced gamma": "power by which easy images lose weight; 0 weighs all alike",
+    "focal gamma": "power by which easy images lose weight; 0 weighs all alike",
     "gamma_neg": "power by which easy absent labels lose weight",
     "gamma_pos": "power by which easy present labels lose weight",
     "rule": "a rule such as tde:1 or self-prior:1, or one whose strength is chosen, such as tde",
