@@ -226,7 +226,7 @@ def use_clean_statistics(opened: OpenRun) -> OpenRun:
 def score_rules(opened: OpenRun, rates: Sequence[float] = RATES) -> dict[str, dict[str, Any]]:
     """Return the accuracies of each post-hoc rule, of the head as trained, and with flips.
 
-    `rates` are the learning rates of `los`.
+    `rates` are the learning rates of `los`, which is left out without any.
     """
     data, features = opened.data, opened.evaluation.features
     labels = data.train.labels.to(features.train.device)
@@ -251,9 +251,10 @@ def score_rules(opened: OpenRun, rates: Sequence[float] = RATES) -> dict[str, di
     rules["logit-adjustment"] = {
         f"{tau:g}": rate(subtract_prior(inputs, tau=tau)) for tau in strengths
     }
-    rules["los"] = {
-        f"{lr:g}": rate(train_over_smoothed(inputs, smoothing=SMOOTHING, lr=lr)) for lr in rates
-    }
+    if rates:
+        rules["los"] = {
+            f"{lr:g}": rate(train_over_smoothed(inputs, smoothing=SMOOTHING, lr=lr)) for lr in rates
+        }
     return rules
 
 
