@@ -173,7 +173,8 @@ def _estimate(
 def _check_variety(logs: Tensor, classes: tuple[str, ...]) -> None:
     """Refuse images that are nearly all of one class, by their log p (N, C) for a uniform mix.
 
-    EM tells, since a model takes many images of one class for others.
+    EM estimates their shares: predictions would not do, since a model takes many images of one
+    class for others.
     """
     share, top = estimate_mix(logs.exp(), torch.ones(len(classes)) / len(classes)).max(0)
     if share > ONE_CLASS and len(classes) > 1:
