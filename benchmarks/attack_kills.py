@@ -106,9 +106,12 @@ def _run_alone(
     """Do the work in a new process that is killed after `seconds`; return as `_run_child` does."""
     here = str(Path(__file__).parents[1])
     paths = {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
+    threads = {"OMP_NUM_THREADS": "1"}  # as here: other numbers of threads round otherwise
     command = [sys.executable, "-c", SCRIPT, work.name, str(templates), str(place)]
     with tempfile.TemporaryFile() as words:
-        child = subprocess.Popen(command, env=os.environ | paths, stdout=words, stderr=words)
+        child = subprocess.Popen(
+            command, env=os.environ | paths | threads, stdout=words, stderr=words
+        )
         with suppress(subprocess.TimeoutExpired):
             child.wait(seconds)
         child.kill()
