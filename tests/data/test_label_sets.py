@@ -168,8 +168,8 @@ def test_cells_that_hold_lists(images, convert):
 
 
 def test_a_table_may_have_a_column_for_each_class(images, tmp_path):
-    rows = [f"{name},{','.join(bits)},x{bits}" for name, bits in HOT.items()]
-    (tmp_path / "hot.csv").write_text("\n".join(["path,cat,dog,bird,note", *rows]))
+    rows = [f"{name},{','.join(bits)},train" for name, bits in HOT.items()]
+    (tmp_path / "hot.csv").write_text("\n".join(["path,cat,dog,bird,split", *rows]))
     data = lt.load(tmp_path / "hot.csv", root=images)
     assert data.classes == ("cat", "dog", "bird")
     check(data)
@@ -180,6 +180,35 @@ def test_a_table_may_have_a_column_for_each_class(images, tmp_path):
     assert single.classes == ("cat", "dog") and single.train.labels.tolist() == [0, 1, 1, 1, 0]
     with pytest.raises(UserError, match="class 'dog' has no training image: .*--min-count 1"):
         lt.load(flags.assign(dog=0, bird=1), root=images)
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "other"),
+    [
+        ("path,cat,dog,bird", ["0", "1", "", "0", "1"], "'bird' ('' in hot.csv:4)"),
+        ("path,cat,dog,bird", ["0", "1", "0", "-1", "1"], "'bird' ('-1' in hot.csv:5)"),
+        ("path,cat,dog,bird", ["?", "1", "0", "1", "1"], "'bird' ('?' in hot.csv:2)"),
+        ("path,night,blurred,lable", ["owl", "elk", "elk", "owl", "owl"], "'lable' ('owl' in "),
+        (
+            "path,night,blurred,species",
+            ["0", "elk", "1", "0", "1"],
+            "'species' ('elk' in hot.csv:3)",
+        ),
+        ("path,night,blurred,note", ["a", "b", "c", "d", "e"], "'note' ('a' in hot.csv:2)"),
+    ],
+)
+def test_a_column_beside_those_of_the_classes_is_refused(
+    images, tmp_path, monkeypatch, header, cells, other
+):
+    """It may be a class with a cell left blank, or hold the labels; nobody can tell."""
+    monkeypatch.chdir(tmp_path)
+    pairs = zip(HOT.items(), cells, strict=True)
+    rows = [f"{name},{bits[0]},{bits[1]},{cell}" for (name, bits), cell in pairs]
+    Path("hot.csv").write_text("\n".join([header, *rows]))
+    flags = ", ".join(header.split(",")[1:3])
+    with pytest.raises(UserError) as error:
+        lt.load("hot.csv", root=images)
+    assert f"hot.csv has columns of 0 and 1 ({flags}) and others: {other}" in str(error.value)
 
 
 @pytest.mark.parametrize("inner", [[0, 1, 1], [0, 1]])

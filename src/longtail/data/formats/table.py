@@ -175,7 +175,7 @@ def _read_labels(table: Table, problems: Problems) -> tuple[str, list[Any], tupl
 
     Rows that have several labels have a tuple of them.
     """
-    if flags := _find_flags(table):
+    if flags := _find_flags(table, problems):
         columns = zip(*(table.column(name) for name in flags), strict=True)
         sets = [tuple(c for c, cell in enumerate(row) if _is_one(cell)) for row in columns]
         return f"the columns {list_some(flags)} of {table.where}", sets, tuple(flags)
@@ -194,12 +194,28 @@ def _read_labels(table: Table, problems: Problems) -> tuple[str, list[Any], tupl
     return where, labels, found[1]
 
 
-def _find_flags(table: Table) -> list[str]:
-    """Find the columns of 0 and 1, one for each class, of a table without a column of labels."""
+def _find_flags(table: Table, problems: Problems) -> list[str]:
+    """Find the columns of 0 and 1, one for each class, of a table without a column of labels.
+
+    Another column is a problem: it may hold the labels, or be a class with a cell left blank.
+    """
     if any(name.strip().lower() in ("label", *LABELS) for name in table.names):
         return []
-    pairs = zip(table.names, table.columns, strict=True)
-    flags = [name for name, cells in pairs if all(_is_one(cell) is not None for cell in cells)]
+    known = (find_column(table.names, "path", PATHS, table.where), find_split(table.names))
+    flags, others = [], []
+    for name, cells in zip(table.names, table.columns, strict=True):
+        odd = [row for row, cell in enumerate(cells) if _is_one(cell) is None]
+        if odd and name not in known:
+            others.append(f"'{name}' ('{cells[odd[0]]}' in {table.describe(odd[0])})")
+        elif name not in known:
+            flags.append(name)
+    if len(flags) > 1 and others:
+        problems.add(
+            f"{table.where} has columns of 0 and 1 ({list_some(flags)}) and others: "
+            f"{list_some(others)}. Columns of 0 and 1 are classes only if the path and the split "
+            "are all that is beside them: write 0 or 1 in every cell of a class, rename a column "
+            "of labels to 'label', and remove the columns that are neither"
+        )
     return flags if len(flags) > 1 else []
 
 
