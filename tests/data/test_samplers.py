@@ -227,6 +227,21 @@ def test_a_look_at_one_batch_takes_nothing_from_the_epoch() -> None:
     assert first + list(looking) == list(whole) and looking.epoch == 2
 
 
+def test_a_look_at_one_batch_takes_nothing_from_the_rest_of_a_loaded_epoch() -> None:
+    whole = TAIL.sampler("class")
+    first, second = list(whole), list(whole)
+    state = {**TAIL.sampler("class").state_dict(), "seen": 20}
+    resumed = TAIL.sampler("class")
+    resumed.load_state_dict(state)
+    for _ in range(2):
+        next(iter(resumed))
+        resumed.set_epoch(0)
+    assert list(resumed) == first[20:]
+    for epoch, expected in ((1, second), (0, first)):  # the loaded epoch is over
+        resumed.set_epoch(epoch)
+        assert list(resumed) == expected
+
+
 def test_a_state_of_other_arguments_is_refused() -> None:
     state = TAIL.sampler("class").state_dict()
     with pytest.raises(UserError, match="with kind class, and this one has reversed: make it with"):

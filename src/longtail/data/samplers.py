@@ -115,27 +115,27 @@ class TailSampler(DistributedSampler[int]):
         super().__init__(labels, world, rank, seed=seed)  # type: ignore[arg-type]
         self.kind, self.labels, self.counts, self.size = kind, labels, counts, size
         self._seen = 0  # of the whole order, by all ranks
-        self._loaded = False  # whether the next pass goes on where a state was
+        self._start = 0  # of them when the epoch began here: not 0 in one that goes on
 
     def __len__(self) -> int:
         return self.size // self._find_rank()[1]
 
     def __iter__(self) -> Iterator[int]:
         rank, world = self._find_rank()
-        self._loaded = False
         share = self._draw()[: len(self) * world][rank::world].tolist()
         for index in share[self._seen // world :]:
             self._seen += world
             yield index
-        self.epoch, self._seen = self.epoch + 1, 0
+        self.epoch, self._seen, self._start = self.epoch + 1, 0, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the epoch `epoch` from its first image; go on in it after `load_state_dict`.
+        """Start the epoch `epoch` from its first image, or from where `load_state_dict` put it.
 
         A rank that has only looked at a batch thus has as many images as the others.
         """
-        if epoch != self.epoch or not self._loaded:
-            self.epoch, self._seen, self._loaded = epoch, 0, False
+        if epoch != self.epoch:
+            self._start = 0
+        self.epoch, self._seen = epoch, self._start
 
     def state_dict(self, seen: int | None = None) -> dict[str, Any]:
         """Return what `load_state_dict` needs to go on in the middle of an epoch.
@@ -155,7 +155,8 @@ class TailSampler(DistributedSampler[int]):
                     f"the state is of a sampler with {name} {state.get(name)}, and this one has "
                     f"{value}: make it with the same arguments"
                 )
-        self.epoch, self._seen, self._loaded = int(state["epoch"]), int(state["seen"]), True
+        self.epoch, self._seen = int(state["epoch"]), int(state["seen"])
+        self._start = self._seen
 
     @property
     def _identity(self) -> dict[str, Any]:
