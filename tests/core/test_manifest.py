@@ -318,6 +318,18 @@ def test_a_forged_manifest_is_refused(entries, tmp_path):
         verify(tmp_path / "a")
 
 
+def test_a_file_that_was_never_written_leaves_the_manifest_as_it_was(tmp_path):
+    write(tmp_path / "a", b"content")
+    for name in ("a", "b"):
+        with (
+            pytest.raises(UserError, match=rf"{name} cannot be written: its new content, .* is go"),
+            replace_recorded(tmp_path / name, tmp_path / "kept"),
+        ):
+            pass
+    assert list(read_manifest(tmp_path)) == ["a"] == [path.name for path in tmp_path.glob("?")]
+    assert verify(tmp_path / "a").read_bytes() == b"content"
+
+
 def test_a_pipe_in_place_of_a_file_is_damage(tmp_path):
     write(tmp_path / "a", b"content")
     (tmp_path / "a").unlink()

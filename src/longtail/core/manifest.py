@@ -113,8 +113,10 @@ def replace_recorded(path: Path, keep: Path | None = None) -> Iterator[Path]:
     folder = path.parent
     with replace_atomically(path) as temporary:
         yield temporary
-        entries, before = read_manifest(folder), measure(path)
-        new: dict[str, Stamp | None] = {path.name: measure(temporary)}
+        entries, before, written = read_manifest(folder), measure(path), measure(temporary)
+        if written is None:
+            raise UserError(f"{path} cannot be written: its new content, {temporary}, is gone")
+        new = {path.name: written}
         if keep and before and before in entries.get(path.name, [before]):
             new[keep.name] = before
         old = {name: entries[name] if name in entries else [measure(folder / name)] for name in new}
