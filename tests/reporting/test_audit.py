@@ -329,6 +329,12 @@ def test_several_processes_do_not_repeat_an_audit(monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["audit", "photos"])
     assert "2 processes would each audit all images" in capsys.readouterr().err
+    for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_NTASKS", "8")  # a script of sbatch, without srun, is one process
+    monkeypatch.setattr("longtail.reporting.audit.audit", lambda *_, **__: exit(0))
+    with pytest.raises(SystemExit, match="0"):
+        main(["audit", "photos"])
 
 
 def test_options_without_effect_are_refused(photos: Folder) -> None:

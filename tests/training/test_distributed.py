@@ -11,7 +11,7 @@ import longtail as lt
 from helpers import float64, on_two_ranks, tiny_config, tiny_data
 from interrupted import Kill
 from longtail.cli import parser as cli
-from longtail.cli.output import print_lines
+from longtail.cli.output import print_lines, rank
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
 from longtail.data.decoding import host
@@ -137,8 +137,9 @@ def test_the_command_on_two_ranks_equals_one_and_one_rank_goes_on_after_two(tmp_
     [
         ({}, (1, 1)),
         ({"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}, (4, 2)),
-        ({"SLURM_NTASKS": "6", "SLURM_NNODES": "3"}, (2, 3)),
-        ({"SLURM_NTASKS": "1"}, (1, 1)),
+        ({"SLURM_STEP_NUM_TASKS": "6", "SLURM_STEP_NUM_NODES": "3"}, (2, 3)),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, (1, 1)),
+        ({"SLURM_NTASKS": "8", "SLURM_NNODES": "2"}, (1, 1)),  # a script of sbatch, without srun
     ],
 )
 def test_processes_are_counted_for_you(env, wanted, monkeypatch):
@@ -146,6 +147,24 @@ def test_processes_are_counted_for_you(env, wanted, monkeypatch):
         monkeypatch.setenv(name, value)
     machine = MachineConfig()
     assert (host.count_processes(machine), host.count_hosts(machine)) == wanted
+
+
+def test_a_script_of_sbatch_is_one_process(monkeypatch):
+    """It has --ntasks as srun's processes have, but nobody has started the other seven."""
+    for name, value in {
+        "NTASKS": "8",
+        "NTASKS_PER_NODE": "4",
+        "NNODES": "2",
+        "PROCID": "0",
+    }.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert launch.launch(MachineConfig(device="cpu")).world_size == 1
+    monkeypatch.setenv("LOCAL_RANK", "1")  # as --devices 2 gives it to the second process
+    assert rank() == 1
+    monkeypatch.delenv("LOCAL_RANK")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    monkeypatch.setenv("SLURM_PROCID", "5")
+    assert rank() == 5
 
 
 def test_only_rank_0_prints(monkeypatch, capsys):

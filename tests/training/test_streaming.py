@@ -218,8 +218,6 @@ def test_a_link_to_nowhere_is_named_or_left_out(tmp_path: Path, options):
 
 
 def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
-    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_CPUS_ON_NODE"):
-        monkeypatch.delenv(name, raising=False)
     (tmp_path / "cpu.max").write_text("max 100000\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
     monkeypatch.setattr(host, "CONTAINER", tmp_path)
@@ -231,8 +229,8 @@ def test_workers_share_the_cores_of_the_host(tmp_path: Path, monkeypatch):
     (tmp_path / "cpu.max").write_text("1650000 100000\n")
     assert count_workers(machine) == 16
     (tmp_path / "cpu.max").unlink()
-    monkeypatch.setenv("SLURM_NTASKS", "16")
-    monkeypatch.setenv("SLURM_NNODES", "2")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "16")
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "32")
     assert count_workers(machine) == 4
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "256")  # the 32 are this task's own

@@ -58,7 +58,7 @@ class AuditCommand:
         if (ranks := count_ranks(MachineConfig())) > 1:
             raise UserError(
                 f"{ranks} processes would each audit all images: start longtail audit without "
-                "torchrun, as one process that uses every core"
+                "torchrun and srun, as one process that uses every core"
             )
         from longtail.reporting.audit import audit
 

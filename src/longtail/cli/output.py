@@ -58,7 +58,8 @@ def is_first_process() -> bool:
 def rank() -> int:
     """Return the rank of this process under torchrun, SLURM or --devices, else 0."""
     for name in ("RANK", "SLURM_PROCID"):
-        if name in os.environ:
+        # a script of sbatch has a SLURM_PROCID too, which the processes of --devices inherit
+        if name in os.environ and (name == "RANK" or "SLURM_STEP_NUM_TASKS" in os.environ):
             return int(os.environ[name])
     node, local = (int(os.environ.get(name, 0)) for name in ("NODE_RANK", "LOCAL_RANK"))
     return local if node == 0 else max(1, local)

@@ -1,11 +1,13 @@
 """Start the processes of a training, and explain when their device is too small for it."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from longtail.core.config import Config, MachineConfig
@@ -32,6 +34,8 @@ def launch(machine: MachineConfig) -> Fabric:
     if machine.sync_batchnorm and not cuda:
         raise UserError("--sync-batchnorm needs CUDA devices: on the CPU leave it out")
     bf16 = machine.precision == "bf16" or (machine.precision == "auto" and cuda)
+    # Lightning takes a script of sbatch for one of the processes of srun, and waits for the others
+    alone = {"SLURM_STEP_NUM_TASKS", "LOCAL_WORLD_SIZE"}.isdisjoint(os.environ)
     # rank 0's batch statistics reach all ranks at the end of each epoch; a broadcast before each
     # call would break steps that call the model twice
     fabric = Fabric(
@@ -40,6 +44,7 @@ def launch(machine: MachineConfig) -> Fabric:
         num_nodes=hosts,
         strategy=DDPStrategy(broadcast_buffers=False, timeout=WAIT) if world > 1 else "auto",
         precision="bf16-mixed" if bf16 else "32-true",
+        plugins=LightningEnvironment() if alone and "SLURM_NTASKS" in os.environ else None,
     )
     fabric.launch()
     if fabric.world_size != world:

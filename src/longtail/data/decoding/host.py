@@ -26,22 +26,25 @@ def cores_per_process(machine: MachineConfig) -> int:
 
 
 def count_processes(machine: MachineConfig) -> int:
-    """Processes of this run on this host, as torchrun, SLURM or else the options set them."""
+    """Processes of this run on this host, as torchrun, srun or else the options set them.
+
+    SLURM_NTASKS would not do: a script of sbatch has it too, and is one process.
+    """
     env = os.environ
     if "LOCAL_WORLD_SIZE" in env:
         return int(env["LOCAL_WORLD_SIZE"])
-    if int(env.get("SLURM_NTASKS", 1)) > 1:
-        return int(env["SLURM_NTASKS"]) // int(env.get("SLURM_NNODES", 1))
+    if int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        return int(env["SLURM_STEP_NUM_TASKS"]) // int(env.get("SLURM_STEP_NUM_NODES", 1))
     return machine.devices
 
 
 def count_hosts(machine: MachineConfig) -> int:
-    """Hosts of this run, as torchrun, SLURM or else the options set them."""
+    """Hosts of this run, as torchrun, srun or else the options set them."""
     env = os.environ
     if "LOCAL_WORLD_SIZE" in env:
         return int(env["WORLD_SIZE"]) // int(env["LOCAL_WORLD_SIZE"])
-    if int(env.get("SLURM_NTASKS", 1)) > 1:
-        return int(env.get("SLURM_NNODES", 1))
+    if int(env.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        return int(env.get("SLURM_STEP_NUM_NODES", 1))
     return machine.nodes
 
 
