@@ -164,11 +164,15 @@ def _as_rank(rank: int, store: Path, work: Callable[..., Result], *args: Any) ->
 
 
 def run_forked(work: Callable[[], object]) -> int:
-    """Do `work` in a child process; return its exit status, which is negative for a signal."""
+    """Do `work` in a child process; return its exit status, which is negative for a signal.
+
+    One that hangs gets SIGALRM.
+    """
     with warnings.catch_warnings(action="ignore"):  # of other threads, which the child never uses
         child = os.fork()
     if not child:
         try:
+            signal.setitimer(signal.ITIMER_REAL, HANGS)
             work()
         finally:
             os._exit(1)

@@ -59,11 +59,24 @@ def test_beta_is_chosen_among_four_on_held_out_images(data):
         assert recipe["files"] == {"val_fraction": 0.2, "evaluate_on": "val"}
         assert recipe["train"] == published_training("class-balanced")
     chosen = [r for r in read("cifar-lt-published") if r["data"] == data and r["name"] == CHOSEN]
-    if chosen:  # not before the tuning
-        folder = ROOT / "results/cifar-lt-published-tuning" / data.replace(":", "-") / "resnet32"
-        files = [folder / f"class-balanced+beta-{beta}-s0.json" for beta in BETAS]
-        means = [json.loads(path.read_text())["class_mean"] for path in files]
-        assert chosen[0]["options"]["beta"] == BETAS[means.index(max(means))]
+    folder = ROOT / "results/cifar-lt-published-tuning" / data.replace(":", "-") / "resnet32"
+    files = {beta: folder / f"class-balanced+beta-{beta}-s0.json" for beta in BETAS}
+    assert [r["options"]["beta"] for r in chosen] == choose_best(files)
+
+
+def choose_best(files: dict[float, Path]) -> list[float]:
+    """The value whose file has the highest accuracy; none before all of them were tried."""
+    if not all(path.exists() for path in files.values()):
+        return []
+    return [max(files, key=lambda value: json.loads(files[value].read_text())["class_mean"])]
+
+
+def test_the_best_of_all_that_were_tried_is_chosen(tmp_path):
+    files = {beta: tmp_path / f"{beta}.json" for beta in BETAS}
+    for beta, mean in zip(BETAS, (30.0, 50.0, 40.0, 20.0), strict=True):
+        assert choose_best(files) == []
+        files[beta].write_text(json.dumps({"class_mean": mean}))
+    assert choose_best(files) == [0.99]
 
 
 CHOSEN = "class-balanced"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import helpers
 import longtail as lt
 from helpers import HANGS, files_in, run_forked, second_process, tiny_config, tiny_data
 from interrupted import Kill, KillAfter, kill_at, same_tensors, without_clock
@@ -66,6 +67,11 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "--resume", "--out", str(tmp_path / "several")])
     assert f"with --out {tmp_path}/several/cosine/s5" in capsys.readouterr().err
+
+
+def test_a_child_that_hangs_is_ended(monkeypatch):
+    monkeypatch.setattr(helpers, "HANGS", 0.01)
+    assert run_forked(signal.pause) == -signal.SIGALRM
 
 
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch, capsys):
