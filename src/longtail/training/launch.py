@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from longtail.core.config import Config, MachineConfig
