@@ -199,11 +199,20 @@ def test_what_is_written_in_vain_leaves_no_file(tmp_path):
 class Full:
     """From the beginning of the training there is no space for `name`."""
 
-    def __init__(self, run: Run, name: str):
-        self.temporary = run.folder / f".{name}.{os.getpid()}"
+    def __init__(self, run: Run, name: str, monkeypatch: pytest.MonkeyPatch):
+        self.temporary, self.patch = run.folder / f".{name}.{os.getpid()}", monkeypatch
 
     def begin(self, *args):
-        self.temporary.symlink_to("/dev/full")
+        unlink = Path.unlink
+
+        def fill(path: Path, **options) -> None:
+            """Leave a full disk where a writer makes sure that its place is empty."""
+            linked = path.is_symlink()
+            unlink(path, **options)
+            if path == self.temporary and not linked:
+                path.symlink_to("/dev/full")
+
+        self.patch.setattr(Path, "unlink", fill)
 
     def step(self, *args): ...
 
@@ -211,15 +220,21 @@ class Full:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a disk that is full")
-def test_no_space_left_loses_nothing(tmp_path):
+def test_no_space_left_loses_nothing(tmp_path, monkeypatch):
     run = interrupted(tmp_path)
     before = (run.folder / "last.pt").read_bytes()
-    with pytest.raises(UserError, match=r"no space left for .*last\.pt.*continue with --resume"):
-        resume(run, progress=Full(run, "last.pt"))
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(UserError, match=r"no space left for .*last\.pt.*continue with --resume"),
+    ):
+        resume(run, progress=Full(run, "last.pt", patch))
     assert (run.folder / "last.pt").read_bytes() == before
     assert not list(run.folder.glob(".last*"))
-    with pytest.raises(UserError, match=r"no space left for .*model\.safetensors"):
-        resume(run, progress=Full(run, "model.safetensors"))
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(UserError, match=r"no space left for .*model\.safetensors"),
+    ):
+        resume(run, progress=Full(run, "model.safetensors", patch))
     resume(run)
     assert run.finished
 
