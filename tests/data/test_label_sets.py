@@ -352,6 +352,15 @@ def test_each_label_is_held_out_in_proportion_and_keeps_an_image():
     assert int(choose_held_out(torch.zeros(10, 3, dtype=torch.bool), 0.3).sum()) == 3
 
 
+def test_an_audit_says_that_images_have_several_labels(images, tmp_path):
+    found = lt.audit(images, labels=write_table(tmp_path / "labels.csv", "path,labels"))
+    line = "multi-label: 0 to 2 labels an image, 1 image has no label"
+    assert line in str(found).splitlines()
+    assert line in found.to_html()
+    single = lt.audit((np.random.RandomState(0).rand(4, 3), [0, 1, 1, 0]))
+    assert "multi-label" not in str(single)
+
+
 def test_labels_are_described():
     assert describe_sets(torch.eye(3).bool()) == "3 images with 1 label each: multi-label"
 

@@ -307,6 +307,19 @@ def test_the_command_line_says_what_it_found_and_prints_labels(
     assert "images/0.png" in capsys.readouterr().out
 
 
+def test_the_command_line_names_the_figure_of_its_report(tmp_path, capsys):
+    from longtail.cli.parser import main
+
+    rows = several().train
+    np.savez(tmp_path / "x.npz", x=rows.inputs.numpy(), y=rows.labels.numpy())
+    words = ["--method", "bce,asymmetric", "--epochs", "1", "--val-fraction", "0.3"]
+    main(
+        ["train", str(tmp_path / "x.npz"), *words, "-o", str(tmp_path / "runs"), "--device", "cpu"]
+    )
+    printed = capsys.readouterr().out
+    assert "average precision by label, head to tail: " in printed and "accuracy" not in printed
+
+
 def test_alpha_is_a_number():
     with pytest.raises(UserError, match="--alpha takes float, not 'auto'"):
         methods.build("deconfound-bce-tde", {"alpha": "auto"})
