@@ -235,6 +235,37 @@ def test_text_that_may_list_labels_is_pointed_out(images, tmp_path, caplog):
         assert ("is read as one label" in caplog.text) is warned
 
 
+@pytest.mark.parametrize(
+    ("odd", "other"),
+    [("cat;dog", ";"), ("fox;cow", ";"), ("cat, dog", ","), ("fox, the red one", None)],
+)
+def test_a_second_separator_is_pointed_out(images, tmp_path, caplog, odd, other):
+    cells = [odd, "cat|dog", "cat", "dog", ""]
+    rows = [f'{image},"{cell}"' for image, cell in zip(SETS, cells, strict=True)]
+    (tmp_path / "x.csv").write_text("\n".join(["path,labels", *rows]))
+    lt.load(tmp_path / "x.csv", root=images)
+    found = f"separated by '|', so '{odd}' is read as one label. If '{other}' separates labels too"
+    assert (found in caplog.text) is (other is not None)
+    assert ("read as one label" in caplog.text) is (other is not None)
+
+
+def test_rows_are_counted_and_labels_named_in_messages(images, tmp_path):
+    rows = ["a.png,cat|dog,train", "b.png,cat,train", "d.png,dog|ox|emu,test", "e.png,,test"]
+    (tmp_path / "x.csv").write_text("\n".join(["path,labels,split", *rows]))
+    with pytest.raises(UserError, match="has 'emu', 'ox', which .* in 1 of 2 rows"):
+        lt.load(tmp_path / "x.csv", root=images)
+    x = np.random.RandomState(0).rand(3, 3)
+    with pytest.raises(UserError, match="the label 0.5 is not whole in 1 of 3 rows"):
+        lt.load((x, [(0, 0.5, 0.5), (0, 1), ()]))
+    rows = ["a.png,cat", "a.png,dog", "b.png,cat|dog"]
+    (tmp_path / "x.csv").write_text("\n".join(["path,labels", *rows]))
+    with pytest.raises(UserError, match=r"a.png is 'cat' \(.*x.csv:2\) and 'dog' \("):
+        lt.load(tmp_path / "x.csv", root=images)
+    (tmp_path / "x.csv").write_text("path,cat,dog\na.png,1,1\na.png,0,1\nb.png,1,1")
+    with pytest.raises(UserError, match=r"a.png is 'cat\|dog' \(.*\) and 'dog' \("):
+        lt.load(tmp_path / "x.csv", root=images)
+
+
 def write_parquet(path: Path, images: Path, cells: pa.Array, about: object) -> Path:
     encoded = [{"bytes": (images / name).read_bytes(), "path": name} for name in SETS]
     table = pa.table({"image": encoded, "labels": cells})
@@ -260,6 +291,18 @@ def test_parts_are_written_in_one_way():
     x, y = np.random.RandomState(0).rand(4, 3), np.array([[1, 1], [1, 0], [0, 1], [0, 0]])
     with pytest.raises(UserError, match="another part have several: write the labels of all parts"):
         lt.load({"train": (x, y), "test": (x, [0, 1, 0, 1])})
+
+
+def test_parts_have_the_same_columns(tmp_path):
+    x = np.random.RandomState(0).rand(4, 3)
+    y = np.array([[1, 1, 0, 1], [1, 0, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]])
+    np.savez(tmp_path / "x.npz", x_train=x, y_train=y, x_test=x, y_test=y[:, :3])
+    for given in (tmp_path / "x.npz", {"train": (x, y), "test": (x, y[:, [0, 1, 3]].tolist())}):
+        with pytest.raises(UserError, match=r"shape \(4, 3\), and .* \(4, 4\): the same columns"):
+            lt.load(given)
+    named = pd.DataFrame(y, columns=list("abcd"))
+    data = lt.load({"train": (x, named), "test": (x, named.drop(columns="b"))})
+    assert data.test.labels.int().tolist() == (y * [1, 0, 1, 1]).tolist()  # matched by name
 
 
 def test_rows_of_exactly_one_label_each_are_single():
@@ -307,6 +350,15 @@ def test_each_label_is_held_out_in_proportion_and_keeps_an_image():
     single = torch.eye(4, dtype=torch.bool)
     assert not choose_held_out(single, 0.5).any()  # each is the last image of its label
     assert int(choose_held_out(torch.zeros(10, 3, dtype=torch.bool), 0.3).sum()) == 3
+
+
+def test_an_audit_says_that_images_have_several_labels(images, tmp_path):
+    found = lt.audit(images, labels=write_table(tmp_path / "labels.csv", "path,labels"))
+    line = "multi-label: 0 to 2 labels an image, 1 image has no label"
+    assert line in str(found).splitlines()
+    assert line in found.to_html()
+    single = lt.audit((np.random.RandomState(0).rand(4, 3), [0, 1, 1, 0]))
+    assert "multi-label" not in str(single)
 
 
 def test_labels_are_described():

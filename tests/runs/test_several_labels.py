@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from pyarrow import parquet
+from scipy import sparse
 
 import longtail as lt
 from helpers import tiny_config, tiny_data
@@ -246,6 +248,33 @@ def test_an_estimator_learns_several_labels():
         fitted.partial_fit(x, y)
 
 
+def test_an_estimator_takes_the_labels_that_load_takes():
+    data = several()
+    x, y = data.train.inputs.numpy(), data.train.labels.numpy()
+    names = [tuple(np.array(CLASSES)[row]) for row in y]
+    make = lt.MultiLabelTDEClassifier(epochs=2, random_state=0)
+    wanted = make.fit(x, y).coef_
+    for given, classes in (
+        (sparse.csr_matrix(y), [0, 1, 2]),
+        (y.astype(int).tolist(), [0, 1, 2]),
+        (pd.DataFrame(y, columns=["x", "a", "b"]), ["x", "a", "b"]),
+        (names, ["a", "b", "c"]),
+        (pd.Series(names), ["a", "b", "c"]),
+    ):
+        fitted = make.fit(x, given)
+        assert fitted.classes_.tolist() == classes
+        assert np.array_equal(fitted.coef_, wanted)
+    for odd in (
+        [(0, 1)] * 39 + [(1,)],
+        [{0, 1}] * 40,
+        [("a", 1)] * 40,
+        [("a", "b")] * 39 + ["b"],
+        ["a", "b"] * 20,
+    ):
+        with pytest.raises(UserError, match="or a list of tuples of names"):
+            make.fit(x, odd)
+
+
 def test_the_command_line_says_what_it_found_and_prints_labels(
     tmp_path, capsys, caplog, monkeypatch
 ):
@@ -271,10 +300,24 @@ def test_the_command_line_says_what_it_found_and_prints_labels(
     main(["predict", "run", "images/0.png", "--json"])
     answer = json.loads(capsys.readouterr().out)
     assert set(answer["labels"]) <= set(CLASSES) and len(answer["top"]) == 3
+    assert "class" not in answer  # the most probable label may be below its threshold
     main(["predict", "run", "images/0.png", "--csv"])
     assert capsys.readouterr().out.startswith("image,rank,class,probability,given\n")
     main(["predict", "run", "images/0.png"])
     assert "images/0.png" in capsys.readouterr().out
+
+
+def test_the_command_line_names_the_figure_of_its_report(tmp_path, capsys):
+    from longtail.cli.parser import main
+
+    rows = several().train
+    np.savez(tmp_path / "x.npz", x=rows.inputs.numpy(), y=rows.labels.numpy())
+    words = ["--method", "bce,asymmetric", "--epochs", "1", "--val-fraction", "0.3"]
+    main(
+        ["train", str(tmp_path / "x.npz"), *words, "-o", str(tmp_path / "runs"), "--device", "cpu"]
+    )
+    printed = capsys.readouterr().out
+    assert "average precision by label, head to tail: " in printed and "accuracy" not in printed
 
 
 def test_alpha_is_a_number():

@@ -60,7 +60,8 @@ class Predict:
     --sets, unknown if the model can tell, and given for a model of several labels an image. An
     image without an answer has the rank 0."""
     json: bool = False
-    """Print one JSON object per image, each on its own line."""
+    """Print one JSON object per image, each on its own line. It has no class but labels for a model
+    of several labels an image."""
     out: OptionalOut = None
     """Write to this file instead of printing; .csv and .jsonl set the format."""
 

@@ -37,10 +37,15 @@ def format_text(image: str, prediction: "Prediction") -> str:
 
 
 def format_json(image: str, prediction: "Prediction") -> str:
-    """Format a prediction as one JSON object."""
+    """Format a prediction as one JSON object; it has a class, or the labels if there are several.
+
+    The most probable label need not reach its threshold, so it is not the class of the image.
+    """
     ranked = [{"class": name, "probability": value} for name, value in prediction.top]
-    name = prediction.name if prediction.answered else None
-    content: dict[str, Any] = {"image": image, "class": name, "top": ranked}
+    content: dict[str, Any] = {"image": image}
+    if prediction.labels is None:
+        content["class"] = prediction.name if prediction.answered else None
+    content["top"] = ranked
     if prediction.labels is not None:
         content["labels"] = [name for name, _ in prediction.labels]
     if prediction.answer_set is not None:

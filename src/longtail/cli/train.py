@@ -87,4 +87,6 @@ class Train:
         if len(runs) > 1:
             from longtail.reporting.page import report
 
-            show(f"accuracy by class, head to tail: {report(runs, out / 'report.html')}")
+            several = results[0].get("task") == "multi-label"
+            figure = "average precision by label" if several else "accuracy by class"
+            show(f"{figure}, head to tail: {report(runs, out / 'report.html')}")

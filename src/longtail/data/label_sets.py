@@ -38,7 +38,7 @@ def split_cells(
     if any(map(_is_list, cells)):
         return [tuple(map(simplify, cell)) if _is_list(cell) else _keep(cell) for cell in cells]
     texts = [cell for cell in cells if isinstance(cell, str)]
-    pattern = next((p for p in separators if any(re.search(p, text) for text in texts)), None)
+    pattern = _find_separator(texts, separators)
     if pattern is None:
         return list(map(_keep, cells)) if declared else None
     split = [_split(cell, pattern) if isinstance(cell, str) else _keep(cell) for cell in cells]
@@ -58,6 +58,32 @@ def find_unsplit(cells: Sequence[Any], *, declared: bool = False) -> str | None:
         if several and len({piece for t in texts for piece in _split(t, pattern)}) < len(texts):
             return min(several)
     return None
+
+
+def find_mixed(cells: Sequence[Any], sets: Sequence[Any]) -> tuple[str, str, str] | None:
+    """Find a label of split text that has another separator; None if there is none.
+
+    A comma may belong to a name, so it counts only if a label stands beside it.
+
+    Returns:
+        The separator of the cells, the other one, and the label.
+    """
+    pairs = [pair for pair in zip(cells, sets, strict=True) if isinstance(pair[0], str)]
+    used = _find_separator([cell for cell, _ in pairs], SEPARATORS)
+    labels = {label for _, labels in pairs for label in labels}
+    if used is None:
+        return None
+    for pattern in SEPARATORS[SEPARATORS.index(used) + 1 :]:
+        for label in sorted(labels):
+            pieces = _split(label, pattern)
+            if len(pieces) > 1 and (pattern != "," or labels.intersection(pieces)):
+                return used[-1:], pattern, label
+    return None
+
+
+def _find_separator(texts: Sequence[str], separators: Sequence[str]) -> str | None:
+    """Return the first of the separators that occurs."""
+    return next((p for p in separators if any(re.search(p, text) for text in texts)), None)
 
 
 def _is_list(cell: Any) -> bool:
@@ -107,7 +133,7 @@ def recognise_sets(
     if hot is None:
         return split_cells(cells, declared=declared, separators=separators) or cells, names
     width, sets = hot
-    return sets, names or tuple(map(str, range(width)))
+    return sets, names or number_columns(width)
 
 
 def _find_multi_hot(
@@ -162,11 +188,12 @@ def join_labels(
             f"{mixed[0]}: rows have one label, and those of another part have several: write the "
             "labels of all parts in the same way"
         )
+    _check_columns(parts)
     single = {}
     for name, part in parts.items():
         rows = [part.row(place) for place, labels in enumerate(part.labels) for _ in labels]
         flat = [label for labels in part.labels for label in labels]
-        single[name] = part._replace(labels=flat, rows=rows)
+        single[name] = part._replace(labels=flat, rows=rows, images=len(part.labels))
     if all(len(labels) == 1 for part in parts.values() for labels in part.labels):
         return join_parts(single, config=config, problems=problems)
     if not single["train"].labels:
@@ -197,6 +224,27 @@ def _join(part: LabelledPart, single: Part | None, classes: int) -> Part:
 
 def _are_sets(part: LabelledPart) -> bool:
     return all(isinstance(label, tuple) for label in part.labels)
+
+
+def _check_columns(parts: Mapping[str, LabelledPart]) -> None:
+    """Raise if parts differ in their columns of 0 and 1, and these have no names to match by."""
+    numbered = [
+        part
+        for part in parts.values()
+        if part.names and part.names == number_columns(len(part.names))
+    ]
+    for part in numbered[1:]:
+        shapes = [(len(each.labels), len(each.names)) for each in (part, numbered[0])]
+        if shapes[0][1] != shapes[1][1]:
+            raise UserError(
+                f"{part.where} have the shape {shapes[0]}, and {numbered[0].where} {shapes[1]}: "
+                "the same columns in the same order are expected, one for each class"
+            )
+
+
+def number_columns(columns: int) -> tuple[str, ...]:
+    """Name columns of 0 and 1 that have no names: by their numbers from 0."""
+    return tuple(map(str, range(columns)))
 
 
 def describe_sets(labels: Tensor) -> str:

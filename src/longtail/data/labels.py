@@ -42,6 +42,9 @@ class LabelledPart(NamedTuple):
     rows: Sequence[int] | None = None
     """(N,) ascending rows of the store that have the labels; None if these are all rows."""
 
+    images: int | None = None
+    """Number of images, some of which have several of the labels or none; None if each has one."""
+
     def row(self, place: int) -> int:
         """Return the row of the store that has the label at `place`."""
         return place if self.rows is None else self.rows[place]
@@ -49,6 +52,12 @@ class LabelledPart(NamedTuple):
     def describe(self, place: int) -> str:
         """Describe the row that has the label at `place`."""
         return self.store.describe(self.row(place))
+
+    def count_rows(self, places: Sequence[int] | None = None) -> int:
+        """Count the rows that have the labels at `places`, or all rows."""
+        if places is None:
+            return len(self.labels) if self.images is None else self.images
+        return len({self.row(place) for place in places})
 
 
 Faults = dict[tuple[str, str, str], tuple[str, int]]
@@ -70,7 +79,7 @@ def join_parts(
         for name, part in parts.items()
     }
     for (where, found, advice), (first, number) in faults.items():
-        rows = sum(len(part.labels) for part in parts.values() if part.where == where)
+        rows = sum(part.count_rows() for part in parts.values() if part.where == where)
         counted = f"{number:,} of {rows:,} rows"
         problems.add(f"{where}: {found} in {counted}, first in {first}: {advice}")
     named = [label for label in labels["train"] if label is not None]
@@ -94,9 +103,9 @@ def join_parts(
         shown = list_some(sorted({f"'{labels[name][place]}'" for place in strange}))
         if strange:
             problems.add(
-                f"{part.where}: the {name} part has {shown}, which {where}, in {len(strange):,} of "
-                f"{len(part.labels):,} rows, first in {part.describe(strange[0])}: remove these "
-                "rows, or add training images"
+                f"{part.where}: the {name} part has {shown}, which {where}, in "
+                f"{part.count_rows(strange):,} of {part.count_rows():,} rows, first in "
+                f"{part.describe(strange[0])}: remove these rows, or add training images"
             )
         known = [(part.row(i), numbers[n]) for i, n in enumerate(labels[name]) if n in numbers]
         if known:
@@ -149,10 +158,12 @@ def _name_labels(part: LabelledPart, faults: Faults, problems: Problems) -> list
     labels = [simplify(value) for value in part.labels]
 
     def leave_out(places: Sequence[int], found: str, advice: str) -> None:
+        if not places:
+            return
+        kind = (part.where, found, advice)
+        first, number = faults.get(kind) or (part.describe(places[0]), 0)
+        faults[kind] = (first, number + part.count_rows(places))
         for place in places:
-            kind = (part.where, found, advice)
-            first, number = faults.get(kind) or (part.describe(place), 0)
-            faults[kind] = (first, number + 1)
             labels[place] = None
 
     missing = [place for place, label in enumerate(labels) if label is None]

@@ -2,7 +2,8 @@
 
     lt.MultiLabelTDEClassifier().fit(X, Y).predict(X_new)
 
-Y is 0 and 1, a column for each label, as scikit-learn's `MultiLabelBinarizer` makes it.
+Y is 0 and 1, a column for each label, as scikit-learn's `MultiLabelBinarizer` makes it: an array, a
+sparse matrix or a DataFrame. It may also be a list of tuples of names.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
@@ -21,6 +23,13 @@ from longtail.estimators.base import VALIDATION, HeadClassifier, check_finite, c
 from longtail.estimators.rows import HELD_OUT, Rows
 from longtail.evaluation.ranking import choose_thresholds
 from longtail.nn.heads import DeconfoundHead, Head, NormalisedHead, check_alpha
+
+EXPECTED = (
+    "0 and 1 of shape (N, C) are expected, a column for each label, or a list of tuples of names"
+)
+
+ROWS = (list, tuple, set, np.ndarray)
+"""Types of a row of labels."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -39,6 +48,7 @@ class MultiLabelTDEClassifier(HeadClassifier):
         momentum: see `HeadClassifier`, as for the rest.
 
     Attributes:
+        classes_: labels in the order of the columns of Y (C,): names, or numbers from 0.
         thresholds_: least probability at which a row has each label, (C,).
         mean_feature_: running mean feature (D,); d is its direction.
     """
@@ -88,17 +98,16 @@ class MultiLabelTDEClassifier(HeadClassifier):
     def _validate(
         self, X: ArrayLike, y: ArrayLike, reset: bool
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        array, labels = validate_data(self, X, y, **VALIDATION, reset=reset, multi_output=True)
+        names, hot = _read_labels(y)
+        array, labels = validate_data(self, X, hot, **VALIDATION, reset=reset, multi_output=True)
         check_finite(array)
         if labels.ndim != 2 or not np.isin(labels, (0, 1)).all():
-            raise UserError(
-                f"labels of shape {labels.shape}: 0 and 1 of shape (N, C) are expected, a column "
-                "for each label"
-            )
+            raise UserError(f"labels of shape {labels.shape}: {EXPECTED}")
+        self._columns = np.arange(labels.shape[1]) if names is None else names
         return array, labels
 
     def _encode_all(self, labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        return np.arange(labels.shape[1]), labels.astype(bool)
+        return self._columns, labels.astype(bool)
 
     def _finish_fit(self, head: Head, rows: Rows, target: NDArray[Any] | None = None) -> None:
         assert target is not None
@@ -112,3 +121,26 @@ class MultiLabelTDEClassifier(HeadClassifier):
         with torch.no_grad():
             p = torch.cat([scorer(batch).sigmoid() for batch in rows.batches(chosen)]).cpu()
         self.thresholds_ = np.array(choose_thresholds(p, torch.from_numpy(target[chosen])))
+
+
+def _read_labels(y: Any) -> tuple[NDArray[Any] | None, Any]:
+    """Return the names of the labels, if they have any, and their columns (N, C)."""
+    if hasattr(y, "toarray"):  # sparse
+        return None, y.toarray()
+    if hasattr(y, "columns"):  # a DataFrame
+        return np.asarray(y.columns), y.to_numpy()
+    if getattr(y, "ndim", 0) == 1:  # an array or a Series, perhaps of tuples
+        y = list(y)
+    rows = list(y) if isinstance(y, list | tuple) else []
+    if not any(isinstance(row, ROWS) for row in rows):
+        return None, y
+    if all(isinstance(row, ROWS) for row in rows):
+        texts = {isinstance(value, str) for row in rows for value in row}
+        if texts == {True}:
+            binarizer = MultiLabelBinarizer()
+            hot = binarizer.fit_transform(rows)
+            return binarizer.classes_, hot
+        alike = len({len(row) for row in rows}) == 1
+        if True not in texts and alike and not any(isinstance(row, set) for row in rows):
+            return None, y
+    raise UserError(f"rows of labels differ in kind or length: {EXPECTED}")

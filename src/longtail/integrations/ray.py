@@ -31,7 +31,8 @@ class RayPredictor:
 
     Every actor loads the model once. Other columns stay. New ones are `class` and `probability`, or
     `embedding`, and `unreadable`: the reason why an image is unreadable, else empty. An unreadable
-    image has no class, and NaN for every number. A model of several labels an image adds `labels`.
+    image has no class, and NaN for every number. A model of several labels an image adds `labels`;
+    its `class` is the most probable label, also below its threshold.
 
     Args:
         model: what `longtail.load_model` reads; every machine must see it.

@@ -54,6 +54,7 @@ def render_body(
         rows="images" if inspection.facts else "rows",
         parts=inspection.count_readable(),
         imbalance=audit_text.describe_imbalance(counts["train"]),
+        labels=audit_text.describe_labels(inspection),
         images=audit_text.describe_images(inspection),
         picture=draw_tail(names, counts["train"]),
         splits=[

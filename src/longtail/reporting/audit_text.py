@@ -3,6 +3,8 @@
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
+import torch
+
 from longtail.core.errors import list_some
 from longtail.core.names import count_noun, make_printable, shorten
 from longtail.data.base import ClassCounts
@@ -31,6 +33,8 @@ def describe_data(inspection: Inspection) -> Iterator[str]:
     total = sum(readable.values())
     yield make_printable(inspection.name)
     yield f"{total:,} {rows} of {classes:,} classes: {parts}"
+    if labels := describe_labels(inspection):
+        yield labels
     yield describe_imbalance(counts)
     yield ""
     yield from draw_bars([make_printable(name) for name in inspection.source.classes], counts)
@@ -41,6 +45,19 @@ def describe_data(inspection: Inspection) -> Iterator[str]:
         line = f"{SPLITS[split]}, {count_noun(len(names), 'class', 'classes')}{listed}"
         yield from _wrap(line, "", "  ")
     yield from _wrap(describe_images(inspection), "", "  ")
+
+
+def describe_labels(inspection: Inspection) -> str:
+    """Describe how many labels the images of multi-label data have; empty for other data."""
+    if not inspection.source.multi_label:
+        return ""
+    sizes = torch.cat([part.labels.sum(1) for part in inspection.source.parts.values()])
+    low, high, without = int(sizes.min()), int(sizes.max()), int((sizes == 0).sum())
+    several = f"{low} to {high} labels" if low < high else count_noun(low, "label")
+    return (
+        f"multi-label: {several} an image, "
+        f"{count_noun(without, 'image has', 'images have')} no label"
+    )
 
 
 def describe_imbalance(counts: Sequence[int]) -> str:

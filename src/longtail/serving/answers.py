@@ -26,6 +26,7 @@ class Prediction:
     """The classes that a model predicts for one input."""
 
     name: str
+    """The most probable class. With several labels an input it may be below its threshold."""
     probability: float
     top: tuple[tuple[str, float], ...]
     """The most probable classes with their probabilities, best first."""

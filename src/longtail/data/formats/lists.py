@@ -175,8 +175,15 @@ def _describe(files: Files, origin: str, lines: Tensor, row: int) -> str:  # wor
     return f"{files.describe(row)} ({origin}{lines[row]})"
 
 
-def report_two_labels(parts: Mapping[str, ImageList], problems: Problems) -> None:
-    """Add a problem if an image has two labels."""
+def report_two_labels(
+    parts: Mapping[str, ImageList], problems: Problems, names: Sequence[str] = ()
+) -> None:
+    """Add a problem if an image has two labels; `names` are those of numbers in sets of labels."""
+
+    def show(label: Any) -> str:
+        sets = label if isinstance(label, tuple) else (label,)
+        return "|".join(names[each] if names else str(each) for each in sets)
+
     seen: dict[str, tuple[Any, str]] = {}
     conflicts = []
     for rows in parts.values():
@@ -184,7 +191,9 @@ def report_two_labels(parts: Mapping[str, ImageList], problems: Problems) -> Non
             first, place = seen.setdefault(image, (label, f"{rows.origin}{line}"))
             if label != first:
                 here = f"{rows.origin}{line}"
-                conflicts.append(f"{image} is '{first}' ({place}) and '{label}' ({here})")
+                conflicts.append(
+                    f"{image} is '{show(first)}' ({place}) and '{show(label)}' ({here})"
+                )
     if conflicts:
         problems.add(
             f"images have two labels: {list_some(conflicts)}. Keep one row of each, "

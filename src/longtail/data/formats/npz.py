@@ -15,7 +15,7 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError
-from longtail.data.label_sets import join_labels, read_multi_hot
+from longtail.data.label_sets import join_labels, number_columns, read_multi_hot
 from longtail.data.labels import LabelledPart, simplify
 from longtail.data.sources import MemoryStore, Source, Store
 
@@ -70,7 +70,7 @@ def label_rows(store: Store, y: Array, where: str, names: tuple[str, ...] = ()) 
     """Label the rows of `store` with classes (N,), or with the columns of 0 and 1 (N, C)."""
     if y.ndim == 1:
         return LabelledPart(store, y.tolist(), where, names)
-    names = names or tuple(map(str, range(y.shape[1])))
+    names = names or number_columns(y.shape[1])
     if len(names) != y.shape[1]:
         raise UserError(f"{where} have {y.shape[1]} columns, and there are {len(names)} classes")
     return LabelledPart(store, read_multi_hot(y, where), where, names)

@@ -14,7 +14,13 @@ from longtail.data.catalogue import data_root
 from longtail.data.formats.columns import find_column, find_part, find_split, split_rows
 from longtail.data.formats.folder import to_path
 from longtail.data.formats.lists import ImageList, keep_existing, open_store, report_two_labels
-from longtail.data.label_sets import SEPARATORS, find_unsplit, join_labels, recognise_sets
+from longtail.data.label_sets import (
+    SEPARATORS,
+    find_mixed,
+    find_unsplit,
+    join_labels,
+    recognise_sets,
+)
 from longtail.data.labels import LabelledPart, look_like_ids, simplify
 from longtail.data.sources import Source
 
@@ -159,7 +165,7 @@ def open_parts(table: Table, config: DataConfig, problems: Problems) -> dict[str
     rows = {
         part: whole.take([row for row in chosen if images[row]]) for part, chosen in parts.items()
     }
-    report_two_labels(rows, problems)
+    report_two_labels(rows, problems, names)
     root = find_root(table, config)
     places = " and ".join(map(str, _list_places(table, config)))
     looked = f"longtail looked in {places}{'' if config.root else '; pass the folder as --root'}"
@@ -190,6 +196,12 @@ def _read_labels(table: Table, problems: Problems) -> tuple[str, list[Any], tupl
         problems.warnings.append(
             f"{where}: '{text}' is read as one label. If it lists several, separate them by | in a "
             "column called 'labels'"
+        )
+    elif not one_each and (mixed := find_mixed(cells, labels)):
+        used, other, text = mixed
+        problems.warnings.append(
+            f"{where}: labels are separated by '{used}', so '{text}' is read as one label. If "
+            f"'{other}' separates labels too, write '{used}' instead"
         )
     return where, labels, found[1]
 
