@@ -256,6 +256,7 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys):
         (("methods", "decouple"), "unknown method 'decouple'"),
         (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
         (("train", "digits-lt", "--help-al"), "Did you mean '--help-all'?"),
+        (("predict", "m", "a.png", "--csv", "p.csv"), "--csv takes no file: pass -o p.csv"),
         (("demo", "--hlp"), "Did you mean '--help'?"),
         (("bench",), "python -m benchmarks"),
         (("train", "digits-lt", "--epochs", "abc"), "longtail: --epochs takes a whole number, not"),

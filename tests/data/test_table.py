@@ -137,6 +137,7 @@ def test_numbers_with_leading_zeros_are_names(write: Callable[..., Path]) -> Non
 
 BAD = {
     "no label": (("a.png,owl",), "path,lable", r"needs 'label'\. Did you mean 'lable'\? Rename"),
+    "other label": (("a.png,owl",), "path,genre", r"to 'label' \('labels' if its cells list"),
     "no header": (("b.png,ant",), "a.png,owl", r"needs 'path'\. Its first line is a row"),
     "no header but near": (("b.png,ant",), "img/peach.jpg,peach", "Its first line is a row"),
     "two paths": (("a.png,b.png,owl",), "file,image,label", "several columns .* path: file, image"),

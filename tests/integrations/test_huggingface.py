@@ -151,6 +151,18 @@ def test_soft_labels_of_mixup_have_the_loss_of_the_whole():
     torch.testing.assert_close(sum(parts), TAIL.loss("cross-entropy")(logits, target))
 
 
+def test_the_most_probable_class_of_soft_labels_counts(tmp_path):
+    model, hard = text_model(), Texts(torch.arange(3).repeat(3))
+    bridge.swap_head(model, TAIL)
+    trainer, soft = make_trainer(model, tmp_path), Texts(torch.arange(3).repeat(3))
+    trainer.model.classifier.mean_feature.copy_(torch.rand(16))
+    soft.labels = 0.2 + 0.4 * torch.eye(3)[hard.labels]
+    found = [bridge.choose_alpha(trainer, data) for data in (hard, soft)]
+    assert found[0] == found[1]
+    figures = [trainer.predict(data).metrics["test_class_mean"] for data in (hard, soft)]
+    assert figures[0] == figures[1]
+
+
 def test_refused_arguments(tmp_path):
     model = text_model()
     with pytest.raises(lt.UserError, match="no linear layer with 7 outputs: build it for 7"):

@@ -72,3 +72,10 @@ def test_linear_is_timms_own_layer_and_other_heads_are_refused():
         create_model("test_resnet", 4, head="deconfond")
     with pytest.raises(lt.UserError, match="has no linear layer with 0 outputs"):
         create_model("test_resnet", 0)
+
+
+def test_a_network_with_two_classifiers_is_refused():
+    name = "deit_tiny_distilled_patch16_224"
+    with pytest.raises(lt.UserError, match=f"{name} has two classifiers, .* use a network with"):
+        create_model(name, 3, depth=1)
+    assert len(create_model(name, 3, head="linear", depth=1).get_classifier()) == 2

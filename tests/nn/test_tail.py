@@ -112,6 +112,9 @@ def test_a_plain_loop_with_all_parts_learns_the_rare_class():
             lambda: TAIL.loss("balance-softmax"),
             "unknown loss .* Did you mean 'balanced-softmax'?",
         ),
+        (lambda: TAIL.loss("bce"), r"unknown loss 'bce' \(they are cross-entropy, focal, "),
+        (lambda: TAIL.loss("focal")(torch.rand(1, 5), torch.tensor([5])), "target 5 is not one of"),
+        (lambda: TAIL.loss("cross-entropy")(torch.rand(1, 5), torch.tensor([-1])), "target -1 is"),
         (
             lambda: TAIL.loss("focal", gama=1.0),
             "option of focal 'gama'. Did you mean 'gamma'",
@@ -128,6 +131,8 @@ def test_a_plain_loop_with_all_parts_learns_the_rare_class():
         (lambda: TAIL.loss("eql")(torch.rand(2, 5), TARGET[:1]), r"shape \(1,\) does not fit"),
         (lambda: TAIL.loss("ldam")(torch.rand(2, 2, 5), TARGET[:2]), r"pass logits \(B, C\), and"),
         (lambda: TAIL.adjust(torch.rand(2, 4)), "do not fit 5 classes"),
+        (lambda: TAIL.adjust(torch.tensor(0.0)), r"of shape \(\) do not fit 5 classes"),
+        (lambda: TAIL.adjust(np.zeros((2, 5))), "logits must be a tensor, not ndarray: pass torch"),
         (lambda: TAIL.adjust(torch.rand(2, 5), float("nan")), "adjust: tau nan must be at least 0"),
         (lambda: TAIL.sampler("class", [1, 2], size=1.5), "size 1.5 must be a whole number"),
         (lambda: TAIL.weights(-1.0), "weights: beta -1 must be"),
@@ -143,10 +148,14 @@ def test_a_plain_loop_with_all_parts_learns_the_rare_class():
         (lambda: lt.Tail([3, float("inf")]), "count inf at 1 must be"),
         (lambda: lt.Tail([3, float("nan")]), "count nan at 1 must be"),
         (lambda: lt.Tail.of(["cat", "dog"]), "labels must be a list of whole numbers, not <U3"),
-        (lambda: lt.Tail.of(torch.zeros(2, 2)), r"not float32 of shape \(2, 2\)"),
+        (lambda: lt.Tail.of(torch.zeros(2, 2)), r"of shape \(2, 2\)\. A Tail is for one label"),
         (lambda: lt.Tail.of([0, 3], classes=3), "label 3 is not one of 3 classes"),
     ],
 )
 def test_refused_arguments(make, message):
     with pytest.raises(lt.UserError, match=message):
         make()
+
+
+def test_one_class_and_one_image_are_singular():
+    assert repr(lt.Tail([1])) == "Tail(1 class, 1 image, imbalance 1)"

@@ -130,7 +130,7 @@ def test_a_layer_by_its_name():
     listed = r"layers: conv1, bn1, act1, .* layer4, global_pool, .* and \d+ more"
     with pytest.raises(UserError, match=rf"gives no map of shape .*\({listed}\)"):
         gradcam.grad_cam(backbone, head, inputs, target, "global_pool")
-    with pytest.raises(UserError, match=rf"unknown layer 'nowhere'\. \({listed}\)"):
+    with pytest.raises(UserError, match=rf"unknown layer 'nowhere' \({listed}\)"):
         gradcam.grad_cam(backbone, head, inputs, target, "nowhere")
     with pytest.raises(UserError, match="not embeddings"):
         gradcam.find_layers(backbones.build("identity", 6))

@@ -323,6 +323,9 @@ class TestBadInput:
             UserError, match="already holds a finished run with the same configuration"
         ):
             fit(tmp_path)
+        ways = "it is finished: replace it with overwrite=True, or choose another out="
+        with pytest.raises(UserError, match=ways):  # in Python
+            lt.fit(tiny_data(), "deconfound-tde", out=run.folder)
         assert run.folder.joinpath("result.json").read_bytes() == before
 
     def test_overwrite_removes_the_run_and_nothing_beside_it(self, tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -64,9 +63,7 @@ def predict_and_embed(folder: Path, out: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prediction_file, "PART", 4)
         shrink_parts(patch)
-        first = os.environ["RANK"] == "0"
-        with pytest.raises(SystemExit) if first else nullcontext():  # it counts unreadable images
-            cli.main(["predict", *words])
+        cli.main(["predict", *words])  # exits with 0, though one image is unreadable
         lt.embed(folder / "run", f"{out}.npz")
 
 

@@ -48,6 +48,8 @@ def read_flags(program: str, kind: type, words: list[str], **default: Any) -> An
         known = [*list_flags(kind), "--help", help_flag]
         raise unknown_error("option", flag, known, f"list them: add {help_flag}")
     if extra:
+        if ("--csv", extra[0]) in pairwise(words):  # a switch that looks as if it took a file
+            raise UserError(f"--csv takes no file: pass -o {extra[0]}")
         raise UserError(f"unexpected argument '{extra[0]}' (see longtail --help)")
     return command
 

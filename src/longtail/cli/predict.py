@@ -31,7 +31,8 @@ class Predict:
     """Classify images with a run or an exported model.
 
     Unreadable images are skipped and named on standard error; the exit code is then 1. With --out,
-    torchrun divides the images among its processes, and the same command goes on after a stop.
+    torchrun divides the images among its processes, and the same command goes on after a stop;
+    several processes then exit with 0, since torchrun reports any other code as a failure.
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
@@ -91,7 +92,8 @@ class Predict:
         also = f" classified, {skipped:,} skipped," if skipped else ""
         counted = f"{count_noun(done - skipped, 'image')}{also}"
         print(f"{start}{counted} in {seconds:.1f} s", file=sys.stderr)
-        if skipped:
+        alone = fabric is None or fabric.world_size == 1
+        if skipped and alone:  # torchrun would report the code of a rank as a failure
             sys.exit(1)
 
     def _launch(self) -> "Fabric | None":

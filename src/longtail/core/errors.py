@@ -58,8 +58,10 @@ def unknown_error(kind: str, name: str, known: Iterable[str], more: str = "") ->
 
     `more`, in brackets at the end, says where to find all valid names.
     """
+    near = suggest(name, known)
+    stop = "." if near or not more else ""
     more = f" ({more})" if more else ""
-    return UserError(f"unknown {kind} '{name}'.{suggest(name, known)}{more}")
+    return UserError(f"unknown {kind} '{name}'{stop}{near}{more}")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -21,6 +21,7 @@ from longtail.core.errors import UserError
 from longtail.core.identity import draw_training_id
 from longtail.core.interrupt import defer_interrupt
 from longtail.core.locks import hold_folders
+from longtail.core.names import count_noun
 from longtail.core.seeding import stream
 from longtail.data.samplers import rank_order
 from longtail.detection.average_precision import repeat_factors
@@ -168,10 +169,9 @@ def _train(
     steps = epochs * loop.images // limit_batch_size(config, loop.data)
     if first and not done and config.train.warmup >= steps:
         log.warning(
-            "--warmup %d: this training has %d steps, so the rate never reaches --lr %g. "
-            "Try --warmup %d",
+            "--warmup %d: this training has %s, so the rate never reaches --lr %g. Try --warmup %d",
             config.train.warmup,
-            steps,
+            count_noun(steps, "step"),
             config.train.lr,
             max(1, steps // 20),
         )

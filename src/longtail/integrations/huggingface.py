@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from longtail.core.errors import UserError
 from longtail.evaluation.alpha import choose_by_effects
-from longtail.integrations.parts import find_head, follow_momentum, measure_splits, swap_last_layer
+from longtail.integrations.parts import (
+    find_head,
+    follow_momentum,
+    measure_splits,
+    read_classes,
+    swap_last_layer,
+)
 from longtail.nn.heads import DeconfoundHead
 from longtail.nn.tail import Tail
 from longtail.training.model import describe_head
@@ -84,7 +90,10 @@ def make_metrics(tail: Tail) -> Callable[[Any], dict[str, float]]:
 
 
 def choose_alpha(trainer: transformers.Trainer, data: Any) -> float:
-    """Set the head's alpha to the best on held-out data, and return it."""
+    """Set the head's alpha to the best on held-out data, and return it.
+
+    Of soft labels (N, C) the most probable class counts.
+    """
     head = find_head(trainer.model)
     own, logits = float(head.alpha), []
     try:
@@ -94,12 +103,13 @@ def choose_alpha(trainer: transformers.Trainer, data: Any) -> float:
             logits.append(found)
     finally:
         head.alpha = own
-    head.alpha = choose_by_effects(logits[0], logits[0] - logits[1], labels)
+    classes = read_classes(logits[0], labels, head.classes)
+    head.alpha = choose_by_effects(logits[0], logits[0] - logits[1], classes)
     return float(head.alpha)
 
 
 def _read_output(found: Any) -> tuple[Tensor, Tensor]:
-    """Return logits (N, C) and labels (N,); some models output more than logits."""
+    """Return logits (N, C) and labels (N,) or (N, C); some models output more than logits."""
     if found.label_ids is None:
         raise UserError("the data has no labels: give every item a value called labels")
     logits = found.predictions

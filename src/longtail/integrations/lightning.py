@@ -16,6 +16,7 @@ from longtail.integrations.parts import (
     find_head,
     follow_momentum,
     measure_splits,
+    read_classes,
     swap_last_layer,
 )
 from longtail.nn.heads import NormalisedHead
@@ -81,6 +82,7 @@ class TailCallback(pl.Callback):
             )
         rows = [torch.cat([pair[i] for pair in self._effects]) for i in (0, 1)]
         total, indirect, labels = (_gather(each) for each in (*rows, torch.cat(self._labels)))
+        labels = read_classes(total, labels, head.classes)
         figures = measure_splits(self.tail, total - head.alpha.cpu() * indirect, labels)
         named = {f"{part}_{name}": value for name, value in figures.items()}
         pl_module.log_dict(named, sync_dist=True)  # equal on all ranks

@@ -46,10 +46,38 @@ def follow_momentum(head: NormalisedHead, optimizer: torch.optim.Optimizer) -> N
 
 
 def measure_splits(tail: Tail, logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return accuracies in percent: overall, many, medium, few, and the mean over classes."""
-    found = accuracy(logits, labels, tail.counts)
+    """Return accuracies in percent: overall, many, medium, few, and the mean over classes.
+
+    Args:
+        tail: training images of each class.
+        logits: (N, C).
+        labels: classes (N,), or soft labels (N, C), whose most probable class counts.
+    """
+    found = accuracy(logits, read_classes(logits, labels, len(tail.counts)), tail.counts)
     figures = {**found.splits(), "class_mean": found.class_mean}
     return {name: value for name, value in figures.items() if value is not None}
+
+
+def read_classes(logits: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return the class (N,) of each label, the most probable one of a soft label (N, C).
+
+    Raises:
+        UserError: if the labels or the logits (N, C) do not fit each other or the classes.
+    """
+    shapes = f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)}"
+    if logits.shape[1:] != (classes,) or labels.shape not in (logits.shape[:1], logits.shape):
+        raise UserError(f"{shapes} must be (N, {classes}) and (N,), or (N, {classes}) if soft")
+    if labels.ndim == 2:
+        sums = labels.double().sum(1)
+        if not torch.allclose(sums, torch.ones_like(sums), atol=0.01):
+            raise UserError(
+                f"{shapes}: a soft label must add up to 1. Several labels an image have no splits"
+            )
+        return labels.argmax(1)
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise UserError(f"label {wrong[0].item()} is not a class: choose from 0 to {classes - 1}")
+    return labels
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 import timm
 from torch import nn
 
-from longtail.core.errors import unknown_error
+from longtail.core.errors import UserError, unknown_error
 from longtail.integrations.parts import swap_last_layer
 
 HEADS = ("deconfound", "linear")
@@ -31,6 +31,9 @@ def create_model(
         head_options: of `DeconfoundHead`, such as `{"tau": 16.0}`.
         options: of `timm.create_model`, such as `pretrained=True`. A `checkpoint_path` may be of
             this network or of timm's own.
+
+    Raises:
+        UserError: if the network has two classifiers, as distilled ones do.
     """
     if head not in HEADS:
         raise unknown_error("head", head, HEADS, f"they are {', '.join(HEADS)}")
@@ -40,6 +43,12 @@ def create_model(
         options = {**options, "checkpoint_path": ""}
     model: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
     if head == "deconfound":
+        classifier: Any = model.get_classifier
+        if isinstance(classifier(), tuple):
+            raise UserError(
+                f"{name} has two classifiers, one of them for distillation, and the head replaces "
+                "one: use a network with one classifier, or head='linear'"
+            )
         classes: Any = model.num_classes
         swap_last_layer(model, classes, **(head_options or {}))
     if swapped:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from longtail.core.errors import UserError, unknown_error
+from longtail.core.names import count_noun
 from longtail.data.base import ClassCounts
 from longtail.data.samplers import TailSampler
 from longtail.nn import losses
@@ -72,6 +73,8 @@ class Tail:
     @classmethod
     def of(cls, labels: ArrayLike | Tensor, classes: int | None = None) -> "Tail":
         """Count the classes of the training labels (N,), which `sampler` then draws from.
+
+        A `Tail` is for one label an image.
 
         Args:
             labels: the class of each training image, 0 to C - 1, in the order of the data set.
@@ -160,7 +163,8 @@ class Tail:
     def __repr__(self) -> str:
         images = self.counts.images
         imbalance = max(images) / max(1, min(images))
-        return f"Tail({len(images)} classes, {sum(images):,} images, imbalance {imbalance:g})"
+        numbers = count_noun(len(images), "class", "classes"), count_noun(sum(images), "image")
+        return f"Tail({', '.join(numbers)}, imbalance {imbalance:g})"
 
 
 class TailLoss(nn.Module):
@@ -198,7 +202,12 @@ class TailLoss(nn.Module):
         rest = dict.fromkeys(("progress", "lr", "mu"), self._unused)
         state = State(**rest, counts=self.counts, generator=None)  # type: ignore[arg-type]
         outputs = Outputs(features=self._unused, logits=at_least_float32(logits))
-        return self._loss(outputs, target, state)
+        try:
+            return self._loss(outputs, target, state)
+        except (IndexError, RuntimeError):  # only then is the target read: a good one costs nothing
+            if target.ndim == 1 and target.device.type == "cpu":
+                _check_target(target, len(self.classes))
+            raise
 
     def extra_repr(self) -> str:
         return ", ".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
@@ -209,7 +218,8 @@ def _to_integers(values: Any, what: str) -> "np.ndarray[Any, np.dtype[np.int64]]
     array = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "iuf":
         kind = f"{array.dtype} of shape {array.shape}"
-        raise UserError(f"{what}s must be a list of whole numbers, not {kind}")
+        several = ". A Tail is for one label an image" if what == "label" and array.ndim > 1 else ""
+        raise UserError(f"{what}s must be a list of whole numbers, not {kind}{several}")
     with np.errstate(invalid="ignore"):  # a NaN does not equal itself below
         whole = array.astype(np.int64)
     wrong = np.flatnonzero((whole != array) | (whole < 0))
@@ -230,8 +240,19 @@ def _check_option(name: str, option: str, value: float) -> None:
         raise UserError(f"{name}: {option} {value:g} must be {above}{below}")
 
 
+def _check_target(target: Tensor, classes: int) -> None:
+    wrong = target[(target < 0) | (target >= classes)]
+    if len(wrong):
+        raise UserError(
+            f"target {wrong[0].item()} is not one of {classes} classes: they count from 0"
+        ) from None
+
+
 def _check_classes(logits: Tensor, counts: ClassCounts) -> None:
-    if logits.shape[-1] != len(counts):
+    if not isinstance(logits, Tensor):
+        kind = type(logits).__name__
+        raise UserError(f"logits must be a tensor, not {kind}: pass torch.as_tensor(logits)")
+    if logits.shape[-1:] != (len(counts),):
         raise UserError(
             f"logits of shape {tuple(logits.shape)} do not fit {len(counts)} classes: the last "
             "dimension must be the classes"

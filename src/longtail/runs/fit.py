@@ -4,6 +4,7 @@
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -14,7 +15,7 @@ from lightning.fabric import Fabric
 
 from longtail.core.config import Config
 from longtail.core.console import show_if_interactive
-from longtail.core.errors import Problems
+from longtail.core.errors import Problems, UserError
 from longtail.core.locks import hold_folders
 from longtail.data import load as data_sets
 from longtail.data.base import Data
@@ -81,9 +82,21 @@ def fit(
         config, [config.method], seeds if seeds is not None else [config.seed], Path(out)
     )
     given = None if data_sets.is_named(data) else data
-    with nullcontext(progress or None) if progress is not None else show_if_interactive() as shown:
+    show = nullcontext(progress or None) if progress is not None else show_if_interactive()
+    with _name_arguments(), show as shown:
         runs = run_jobs(jobs, data=given, resume=resume, overwrite=overwrite, progress=shown)
     return runs if seeds is not None else runs[0]
+
+
+@contextmanager
+def _name_arguments() -> Iterator[None]:
+    """Name arguments of `fit` where the advice of a user error names flags of the command."""
+    try:
+        yield
+    except UserError as error:
+        text = re.sub(r"\bwith --(resume|overwrite)\b", r"with \1=True", str(error))
+        error.args = (text.replace("another --out", "another out="),)
+        raise
 
 
 def fit_all(

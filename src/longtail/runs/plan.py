@@ -12,6 +12,7 @@ from typing import Any
 from longtail import methods
 from longtail.core.config import PRETRAINED, Config
 from longtail.core.errors import UserError, unknown_error
+from longtail.core.names import count_noun
 from longtail.core.options import TO_ONE, with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
@@ -310,7 +311,7 @@ def warn_about_warmup(jobs: Sequence[Job]) -> None:
     for train, (first, last) in trains:
         if ends_in_warmup(train, (first, last)):
             logger.warning(
-                "--warmup %d: this training has %d epochs, so its learning rate only rises. Try "
+                "--warmup %d: this training has %s, so its learning rate only rises. Try "
                 "--warmup %d, or --schedule one-cycle, which warms up over a tenth of the steps",
-                *(train.warmup, last, last // 10),
+                *(train.warmup, count_noun(last, "epoch"), last // 10),
             )

@@ -70,7 +70,7 @@ def export(
         UserError: if there is no model to export, or the file would differ from the run's model.
     """
     formats = {suffix: name for name, (suffix, _) in WRITERS.items()}
-    to = to or formats.get(Path(out or "").suffix, "safetensors")
+    asked, to = to, to or formats.get(Path(out or "").suffix, "safetensors")
     if to not in WRITERS:
         raise unknown_error("format", to, WRITERS, f"one of {', '.join(WRITERS)}")
     if alpha_input and alpha is not None:
@@ -86,6 +86,8 @@ def export(
     suffix, write = WRITERS[to]
     named = make_file_name(str(trained.about.training.get("method", "model")))
     path = Path(f"{named}{suffix}" if out is None else out)
+    if asked is None and path.suffix not in formats:
+        raise UserError(f"{path} must end in one of {', '.join(formats)}")
     if path.suffix != suffix:
         raise UserError(f"{path} must end in {suffix} to hold {to}")
     if out is None and path.exists():

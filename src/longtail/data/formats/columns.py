@@ -35,6 +35,7 @@ def find_column(
     sure: Sequence[str] = (),
     shown: Sequence[str] = (),
     layout: str = "",
+    several: str = "",
 ) -> str:
     """Return the column called `wanted` in any case, else the only one of `sure` or `synonyms`.
 
@@ -46,6 +47,7 @@ def find_column(
         sure: columns that the table itself declares to be what is wanted.
         shown: "name: type" of all columns of the table, for messages; `columns` by default.
         layout: the layout that is expected, for messages.
+        several: the name of a column whose cells list several values, for messages.
     """
     named = [[c for c in columns if c.strip().lower() in names] for names in ((wanted,), synonyms)]
     for found in (named[0], sure, named[1]):
@@ -66,7 +68,8 @@ def find_column(
     elif near:
         advice = f"Did you mean '{near[0]}'? Rename the column to '{wanted}'"
     else:
-        advice = f"Rename the column that holds it to '{wanted}', or add it"
+        listed = f" ('{several}' if its cells list several)" if several else ""
+        advice = f"Rename the column that holds it to '{wanted}'{listed}, or add it"
     raise UserError(
         f"{where} has the columns ({', '.join(shown or columns)}) and needs '{wanted}'{expected}. "
         f"{advice}"

@@ -185,7 +185,7 @@ def _read_labels(table: Table, problems: Problems) -> tuple[str, list[Any], tupl
         columns = zip(*(table.column(name) for name in flags), strict=True)
         sets = [tuple(c for c, cell in enumerate(row) if _is_one(cell)) for row in columns]
         return f"the columns {list_some(flags)} of {table.where}", sets, tuple(flags)
-    name = find_column(table.names, "label", LABELS, table.where)
+    name = find_column(table.names, "label", LABELS, table.where, several=DECLARED[0])
     cells, where = table.column(name), f"the column '{name}' of {table.where}"
     declared = name.strip().lower() in DECLARED
     separators = SEPARATORS if declared else SEPARATORS[:2]  # names may contain commas
