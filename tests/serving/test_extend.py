@@ -1,5 +1,7 @@
 """A new class from a few photographs: its row, what it takes, and its errors."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -99,10 +101,22 @@ def test_the_new_model_is_written_and_extended_again(models, tmp_path):
     assert "class 6" in (tmp_path / "one" / "README.md").read_text()
     twice = lt.extend(tmp_path / "one", photographs(7))
     assert twice.model.classes == NAMES
-    adapted = lt.adapt(twice.model, TEST.features.float())
-    assert adapted.prior.shape == (8,)
+    assert lt.adapt(twice.model, uniform=True).prior.shape == (8,)
     both = lt.extend(lt.adapt(predictor(models["linear"]), uniform=True).model, photographs(6))
     assert_close(both.model.logits(x).softmax(1), done.model.logits(x).softmax(1))
+
+
+def test_the_mix_is_not_estimated_of_a_class_without_held_out_images(models, tmp_path):
+    x, even = TEST.features.float(), dict.fromkeys(NAMES, 1 / 8)
+    lt.extend(predictor(models["linear"]), photographs(6), out=tmp_path / "one")
+    grown = lt.extend(tmp_path / "one", photographs(7)).model  # both stay known as added
+    known = lt.adapt(grown, prior=even).model
+    for model in (grown, known):
+        for estimate in (lt.adapt, partial(lt.Predictor.predict, adapt=True)):
+            with pytest.raises(UserError, match=r"\(class 6, class 7\).*Adapt the model first"):
+                estimate(model, x)
+    adapted = lt.adapt(predictor(models["linear"]), x).model
+    assert lt.extend(adapted, photographs(6, 7)).model.classes == NAMES
 
 
 def test_a_model_without_means_says_so():

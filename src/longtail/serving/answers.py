@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.core.errors import UserError
+from longtail.core.errors import UserError, list_some
 from longtail.evaluation.conformal import find_sets
 from longtail.evaluation.label_shift import LEAST_IMAGES, adjust
 from longtail.evaluation.novelty import measure_energy
@@ -135,6 +135,27 @@ def require_one_label(about: ModelDescription, purpose: str) -> None:
         raise UserError(
             f"{purpose} is for images of one label, and this model gives an image several: use a "
             "model that was trained with one label an image"
+        )
+
+
+def list_added(about: ModelDescription) -> list[str]:
+    """List the classes that `extend` added to a model, which have no held-out images."""
+    added = about.training.get("added_classes")
+    return [name for name in about.classes if isinstance(added, list) and name in added]
+
+
+def require_measured(about: ModelDescription) -> None:
+    """Raise the error for estimating the mix of a model with classes without held-out images.
+
+    Nothing measures how often such a class takes the images of others, and EM counts those as its
+    own.
+    """
+    if names := list_added(about):
+        raise UserError(
+            "the class mix of images cannot be estimated for this model: extend added classes "
+            f"without held-out images ({list_some(names)}), and the images that such a class takes "
+            "from others would count as its own. Adapt the model first and extend it then, or give "
+            "the mix itself: longtail adapt with --prior FILE or --uniform"
         )
 
 

@@ -29,7 +29,7 @@ from longtail.nn.linear_heads import FoldedHead
 from longtail.nn.ops import normalise
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
-from longtail.serving.answers import require_one_label
+from longtail.serving.answers import list_added, require_one_label
 from longtail.serving.inputs import Picture
 from longtail.serving.model import ServedModel
 from longtail.serving.predictor import BATCH, Predictor, TorchNetwork, load_model
@@ -116,7 +116,10 @@ def extend(
         counts=(*predictor.about.counts, *map(len, features)),
         metrics={},  # they were measured without the new classes
         trust=None if trust is None else _grow_trust(trust, len(features)).to_json(),
-        training={**predictor.about.training, "added_classes": list(classes)},
+        training={
+            **predictor.about.training,
+            "added_classes": [*list_added(predictor.about), *classes],
+        },
     )
     extended = served.with_head(grown, about, means)
     if out is not None:

@@ -30,6 +30,7 @@ from longtail.serving.answers import (
     FALSE_ALARMS,
     Answers,
     read_trust,
+    require_measured,
     require_one_label,
     require_trust,
 )
@@ -215,6 +216,7 @@ class Predictor:
         answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)
         if adapt:
             known = require_trust(trust, "adapting to a batch")
+            require_measured(self.about)
             mix = RunningMix(ClassCounts(self.about.counts), known.mix)
         for batch in self.read_batches(images):
             readable = [row for row in batch if not isinstance(row, str)]
