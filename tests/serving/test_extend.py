@@ -1,5 +1,6 @@
 """A new class from a few photographs: its row, what it takes, and its errors."""
 
+import re
 from functools import partial
 
 import pytest
@@ -88,9 +89,12 @@ def test_it_counts_what_it_takes_from_whom(models):
         if a.name == NAMES[c] and b.name in NAMES[6:]
     ]
     for name in NAMES[6:]:
+        assert done.given[name] == [found.name for found in now].count(name)
         assert sum(done.taken[name].values()) == lost.count(name)
         assert len(done.neighbours[name]) == 3
-    assert lt.extend(model, photographs(6)).taken is None
+    assert sum(done.given.values()) > len(lost)  # some were wrong before
+    none = lt.extend(model, photographs(6))
+    assert none.taken is None and none.given is None
 
 
 def test_the_new_model_is_written_and_extended_again(models, tmp_path):
@@ -170,11 +174,13 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
         cli.main(["extend", "run", "dog=new/dog", "eel=new/eel", "-o", "grown"])
     out, err = capsys.readouterr()
     assert "dog: 3 photographs; nearest classes:" in out and "eel: 2 photographs" in out
-    assert "of 6 held-out images" in out and "bad.png" in err and "be counted" not in err
+    counts = r"for \d of 6 held-out images, all of other classes; \d of them had the right answer"
+    assert len(re.findall(counts, out)) == 2
+    assert "bad.png" in err and "be counted" not in err
     assert lt.load_model("grown").classes == ("ant", "bee", "cat", "dog", "eel")
     cli.main(["extend", "grown", "fox=new/dog", "-o", "larger"])
     out, err = capsys.readouterr()
-    assert "takes" not in out and "only a run on data with a validation part" in err
+    assert "held-out" not in out and "only a run on data with a validation part" in err
 
 
 @pytest.mark.parametrize(
