@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -129,8 +130,9 @@ PREDICTION = Prediction("cat", 0.6, (("cat", 0.6), ("dog", 0.4)))
 
 
 def test_answers_are_written_in_three_formats():
-    full = Prediction("cat", 0.6, PREDICTION.top, ("cat", "cow"), True, True)
-    silent = Prediction("cat", 0.6, PREDICTION.top, ("cat", "cow"), False, False)
+    held = {"answer_set": ("cat", "cow"), "set_probabilities": (0.6, 0.1)}
+    full = replace(PREDICTION, **held, unknown=True)
+    silent = replace(PREDICTION, **held, answered=False, unknown=False)
     assert [format_text("a.jpg", each) for each in (PREDICTION, full, silent)] == [
         "a.jpg  cat 0.600  dog 0.400\n",
         "a.jpg  (unlike every class)  {cat, cow}  cat 0.600  dog 0.400\n",
@@ -144,5 +146,16 @@ def test_answers_are_written_in_three_formats():
     assert list(csv.reader(lines.splitlines())) == [
         ["a.jpg", "1", "cat", "0.6", "1", "1"],
         ["a.jpg", "2", "dog", "0.4", "0", "1"],
-        ["a.jpg", "0", "", "", "1", "0"],
+        ["a.jpg", "3", "cow", "0.1", "1", "1"],
+        ["a.jpg", "0", "cat", "0.6", "1", "0"],
+        ["a.jpg", "0", "cow", "0.1", "1", "0"],
     ]
+
+
+def test_csv_holds_every_class_of_a_set(model):
+    for found in model.predict(ROWS[:20], top=1, sets=0.99):
+        rows = list(csv.reader(format_csv("a.jpg", found).splitlines()))
+        assert [row[2] for row in rows if row[4] == "1"] == list(found.answer_set)
+    whole, narrow = (model.predict(ROWS[0], top=top, sets=0.99)[0] for top in (8, 1))
+    pairs = zip(narrow.answer_set, narrow.set_probabilities, strict=True)
+    assert len(narrow.answer_set) > 1 and dict(pairs).items() <= dict(whole.top).items()

@@ -37,6 +37,8 @@ class Prediction:
     """Whether the input looks like no known class; None if the model cannot tell."""
     labels: tuple[tuple[str, float], ...] | None = None
     """Labels of the input with their probabilities, best first; None if each input has one."""
+    set_probabilities: tuple[float, ...] | None = None
+    """Probabilities of the classes of the answer set, in its order."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,13 @@ class Answers:
             more: dict[str, Any] = {"unknown": None if unknown is None else unknown[row]}
             if sets is not None:
                 order = p[row].argsort(descending=True, stable=True)
-                held = tuple(self.classes[c] for c in order[sets[row][order]].tolist())
+                held = order[sets[row][order]]
                 answered = self.widest is None or len(held) <= self.widest
-                more |= {"answer_set": held, "answered": answered}
+                more |= {
+                    "answer_set": tuple(self.classes[c] for c in held.tolist()),
+                    "set_probabilities": tuple(p[row][held].tolist()),
+                    "answered": answered,
+                }
             predictions.append(Prediction(*ranked[0], ranked, **more))
         return predictions
 
