@@ -10,6 +10,7 @@ from torch.testing import assert_close
 import longtail as lt
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
+from longtail.core.manifest import forget
 from longtail.data.base import Split
 from longtail.nn.heads import CosineHead, DeconfoundHead, LinearHead
 from longtail.serving.model import ServedModel
@@ -196,6 +197,7 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
 def test_the_command_refuses_bad_words(photo_run, words, message, capsys):
     if "--refine" in words:  # as a run of an older version
         (photo_run.folder / "class_means.safetensors").unlink()
+        forget(photo_run.folder / "class_means.safetensors")
     with pytest.raises(SystemExit, match="2"):
         cli.main(["extend", "run", *words])
     assert message in capsys.readouterr().err

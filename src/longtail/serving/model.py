@@ -285,11 +285,11 @@ def read_run(run: Run | Path | str) -> ServedModel:
     check_fields(result, dict.fromkeys(NEEDED, Any), source, EVALUATE_AGAIN)
     check_result(result, source, EVALUATE_AGAIN)
     weights = run.load_model()
-    if (run.folder / "head.safetensors").exists():
+    if run.has("head.safetensors"):
         backbone = {name: w for name, w in weights.items() if name.startswith("backbone.")}
         head = run.load_model("head.safetensors")
         weights = {**backbone, **{f"head.{name}": w for name, w in head.items()}}
-    if (run.folder / CLASS_MEANS).exists():
+    if run.has(CLASS_MEANS):
         weights = {**weights, **run.load_model(CLASS_MEANS)}
     about = ModelDescription(
         blueprint=blueprint,
