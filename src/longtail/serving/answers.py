@@ -3,6 +3,8 @@
 Shapes: B inputs per batch, C classes.
 """
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +18,8 @@ from longtail.evaluation.label_shift import LEAST_IMAGES, adjust
 from longtail.evaluation.novelty import measure_energy
 from longtail.evaluation.trust import Trust
 from longtail.serving.model import ModelDescription
+
+logger = logging.getLogger(__name__)
 
 FALSE_ALARMS = 0.05
 """Share of images of known classes that are marked as unknown, by default."""
@@ -64,8 +68,8 @@ class Answers:
             raise UserError(f"top {self.top}: must be at least 1")
         if self.widest is not None and (self.level is None or self.widest < 1):
             raise UserError(
-                f"abstain {self.widest}: give a level of answer sets with it, and a number of "
-                "classes from 1 on; wider sets get no answer"
+                f"abstain {self.widest}: give a level of answer sets with it, such as --sets 0.9, "
+                "and a number of classes from 1 on; wider sets get no answer"
             )
         if self.level is not None and self.trust is not None:
             self.trust.choose_thresholds(self.level)
@@ -128,6 +132,21 @@ class Answers:
                 }
             predictions.append(Prediction(*ranked[0], ranked, **more))
         return predictions
+
+
+def warn_of_full_sets(trust: Trust, level: float) -> None:
+    """Warn if the held-out images are too few for sets of `level`."""
+    thresholds = trust.choose_thresholds(level)
+    if full := sum(value <= 0 for value in thresholds):
+        largest = trust.find_largest_level()
+        way_out = "" if largest is None else f"use {largest:g}, the largest level they allow, or "
+        logger.warning(
+            "%d held-out images are too few for sets of level %g: every set holds %s, whatever "
+            "the image shows. Instead, %shold out more images: %d of each class are always enough",
+            *(trust.images, level),
+            "all classes" if full == len(thresholds) else f"the same {full:,} classes",
+            *(way_out, math.ceil(level / (1 - level) - 1e-9)),
+        )
 
 
 def read_trust(about: ModelDescription) -> Trust | None:
