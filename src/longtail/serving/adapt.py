@@ -223,6 +223,8 @@ def _read_prior(path: Path) -> dict[str, float]:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
             tree = json.loads(text)
+            if not isinstance(tree, dict):
+                raise ValueError(f"its JSON is no mapping but a {type(tree).__name__}")
             return {str(name): float(share) for name, share in tree.items()}
         rows = [row for row in csv.reader(text.splitlines()) if row]
         if rows and rows[0][:1] == ["class"]:
