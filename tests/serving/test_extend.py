@@ -1,6 +1,7 @@
 """A new class from a few photographs: its row, what it takes, and its errors."""
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,6 +10,7 @@ from torch.testing import assert_close
 
 import longtail as lt
 from longtail.cli import parser as cli
+from longtail.cli.extend import _print_classes
 from longtail.core.errors import UserError
 from longtail.core.manifest import forget
 from longtail.data.base import Split
@@ -156,6 +158,16 @@ def test_one_photograph_is_warned_about_and_corrupt_ones_are_left_out(models, ca
     assert "one photograph" in caplog.text
 
 
+def test_both_counts_are_printed(models, capsys):
+    done = lt.extend(predictor(models["linear"]), photographs(6, 7))
+    given, taken = {NAMES[6]: 19, NAMES[7]: 0}, {NAMES[6]: {"emu": 4, "ant": 2}, NAMES[7]: {}}
+    _print_classes(replace(done, given=given, taken=taken), 130)
+    _, one, _, other = capsys.readouterr().out.splitlines()
+    start = "  now the answer for {} of 130 held-out images, all of other classes"
+    right = "; 6 of them had the right answer before: 4 of emu, 2 of ant"
+    assert one == start.format(19) + right and other == start.format(0)
+
+
 @pytest.fixture
 def photo_run(tmp_path, monkeypatch):
     """A run on photographs with a validation part, in the current folder."""
@@ -175,8 +187,7 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
         cli.main(["extend", "run", "dog=new/dog", "eel=new/eel", "-o", "grown"])
     out, err = capsys.readouterr()
     assert "dog: 3 photographs; nearest classes:" in out and "eel: 2 photographs" in out
-    counts = r"for \d of 6 held-out images, all of other classes; \d of them had the right answer"
-    assert len(re.findall(counts, out)) == 2
+    assert len(re.findall(r"for \d of 6 held-out images, all of other classes", out)) == 2
     assert "bad.png" in err and "be counted" not in err
     assert lt.load_model("grown").classes == ("ant", "bee", "cat", "dog", "eel")
     cli.main(["extend", "grown", "fox=new/dog", "-o", "larger"])

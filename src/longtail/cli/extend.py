@@ -90,7 +90,8 @@ def _print_classes(done: "Extension", held_out: int) -> None:
             taken = done.taken[name]
             whom = ", ".join(f"{count} of {old}" for old, count in list(taken.items())[:5])
             given, lost = done.given[name], sum(taken.values())
+            more = f"; {lost:,} of them had the right answer before{': ' if whom else ''}{whom}"
             show(
                 f"  now the answer for {given:,} of {held_out:,} held-out images, all of other "
-                f"classes; {lost:,} of them had the right answer before{': ' if whom else ''}{whom}"
+                f"classes{more if given else ''}"
             )
