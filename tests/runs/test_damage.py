@@ -104,6 +104,21 @@ def test_the_previous_checkpoint_is_used_and_the_end_is_the_same(whole, tmp_path
     assert run.load_checkpoint()["epoch"] == 2
 
 
+@pytest.mark.parametrize("name", ["class_means.safetensors", "head.safetensors"])
+def test_a_file_that_changes_the_answers_is_missed(whole, tmp_path, name):
+    run = copy(whole, tmp_path / "run")
+    (run.folder / name).unlink()
+    with pytest.raises(DamageError, match=rf"{name} is missing\. Copy it again"):
+        read_run(run)
+
+
+def test_a_run_of_an_older_version_may_lack_class_means(whole, tmp_path):
+    run = copy(whole, tmp_path / "run")
+    for name in ("class_means.safetensors", NAME):
+        (run.folder / name).unlink()
+    assert read_run(run).class_means is None
+
+
 def test_two_damaged_checkpoints_are_named(whole, tmp_path):
     run = copy(whole, tmp_path / "run")
     flip(run.folder / "last.pt", 2000)

@@ -192,10 +192,19 @@ def test_damaged_trust_is_one_clear_error(served):
 def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_pretrained(served.fold(), "m")
-    (tmp_path / "p.csv").write_text("\n".join(f"{n},0.125" for n in NAMES))
-    cli.main(["adapt", "m", "--prior", "p.csv", "-o", "same"])
+    cli.main(["adapt", "m", "--uniform", "-o", "same"])
+    said = "no class moved: the model was for this mix already\nwritten to same\n"
+    assert capsys.readouterr().out == said
+    shares = [0.3] + [0.1] * 7
+    lines = (f"{name},{share}" for name, share in zip(NAMES, shares, strict=True))
+    (tmp_path / "p.csv").write_text("\n".join(lines))
+    cli.main(["adapt", "m", "--prior", "p.csv", "-o", "other"])
     out = capsys.readouterr().out
-    assert "class 0  12.50" in out and "written to same" in out
+    assert re.search(r"class 0 +12\.50 +30\.00\n", out) and "interval" not in out
+    (tmp_path / "list.json").write_text(json.dumps(shares))
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["adapt", "m", "--prior", "list.json"])
+    assert "(its JSON is no mapping but a list)" in capsys.readouterr().err.replace("\n", " ")
     with pytest.raises(SystemExit, match="2"):
         cli.main(["adapt", "m", "-o", "x"])
     assert "adapt to what?" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from longtail.cli.prediction_lines import format_csv, format_json, format_text
 from longtail.core.errors import UserError
 from longtail.evaluation.label_shift import LEAST_IMAGES
 from longtail.evaluation.trust import Trust
+from longtail.methods.base import Model
 from longtail.nn.heads import DeconfoundHead
 from longtail.serving.answers import Prediction
-from longtail.serving.model import ModelDescription
+from longtail.serving.model import ModelDescription, ServedModel
 from simulated import draw_mix, simulate
 from trusted import COUNTS, NAMES, predictor, trusted_model, without_trust
 
@@ -59,6 +61,21 @@ def test_sets_cover_the_true_class(model):
         assert set(narrow.answer_set) <= set(wide.answer_set)
 
 
+def test_a_level_beyond_the_held_out_images_is_warned_about_once(served, model, caplog):
+    assert model.predict(ROWS[:2], sets=0.95) and not caplog.text
+    trust = Trust.from_json(served.about.trust)
+    few = replace(trust, images=30, sets={**trust.sets, 0.99: (0.0,) * 8})
+    other = ServedModel(
+        Model(served.backbone, served.head), replace(served.about, trust=few.to_json())
+    )
+    found = predictor(other).predict(ROWS, sets=0.99)
+    assert all(len(each.answer_set) == 8 for each in found)
+    (record,) = caplog.records
+    assert "30 held-out images are too few for sets of level 0.99" in record.message
+    assert "holds all classes" in record.message and "use 0.95, the largest" in record.message
+    assert "99 of each class are" in record.message
+
+
 def test_too_wide_a_set_gets_no_answer(model):
     found = model.predict(ROWS, sets=0.9, abstain=2)
     assert any(p.answered for p in found) and not all(p.answered for p in found)
@@ -71,7 +88,7 @@ def test_too_wide_a_set_gets_no_answer(model):
         ({"sets": 1.0}, "above 0 and below 1"),
         ({"sets": 90}, "above 0 and below 1"),
         ({"sets": 0.85}, "stores thresholds for"),
-        ({"abstain": 2}, "give a level"),
+        ({"abstain": 2}, "give a level .* --sets 0.9"),
         ({"sets": 0.9, "abstain": 0}, "from 1 on"),
         ({"false_alarms": 0.3}, "stores thresholds for 0.01, 0.05, 0.1"),
     ],
@@ -129,8 +146,9 @@ PREDICTION = Prediction("cat", 0.6, (("cat", 0.6), ("dog", 0.4)))
 
 
 def test_answers_are_written_in_three_formats():
-    full = Prediction("cat", 0.6, PREDICTION.top, ("cat", "cow"), True, True)
-    silent = Prediction("cat", 0.6, PREDICTION.top, ("cat", "cow"), False, False)
+    held = {"answer_set": ("cat", "cow"), "set_probabilities": (0.6, 0.1)}
+    full = replace(PREDICTION, **held, unknown=True)
+    silent = replace(PREDICTION, **held, answered=False, unknown=False)
     assert [format_text("a.jpg", each) for each in (PREDICTION, full, silent)] == [
         "a.jpg  cat 0.600  dog 0.400\n",
         "a.jpg  (unlike every class)  {cat, cow}  cat 0.600  dog 0.400\n",
@@ -144,5 +162,16 @@ def test_answers_are_written_in_three_formats():
     assert list(csv.reader(lines.splitlines())) == [
         ["a.jpg", "1", "cat", "0.6", "1", "1"],
         ["a.jpg", "2", "dog", "0.4", "0", "1"],
-        ["a.jpg", "0", "", "", "1", "0"],
+        ["a.jpg", "3", "cow", "0.1", "1", "1"],
+        ["a.jpg", "0", "cat", "0.6", "1", "0"],
+        ["a.jpg", "0", "cow", "0.1", "1", "0"],
     ]
+
+
+def test_csv_holds_every_class_of_a_set(model):
+    for found in model.predict(ROWS[:20], top=1, sets=0.99):
+        rows = list(csv.reader(format_csv("a.jpg", found).splitlines()))
+        assert [row[2] for row in rows if row[4] == "1"] == list(found.answer_set)
+    whole, narrow = (model.predict(ROWS[0], top=top, sets=0.99)[0] for top in (8, 1))
+    pairs = zip(narrow.answer_set, narrow.set_probabilities, strict=True)
+    assert len(narrow.answer_set) > 1 and dict(pairs).items() <= dict(whole.top).items()

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ import longtail as lt
 from helpers import PHOTOS, photos, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
-from longtail.serving.evaluate import ModelEvaluation
+from longtail.serving.evaluate import ModelEvaluation, _log_left_out
 
 WORDS = {"backbone": "conv4", "epochs": 2, "batch_size": 4, "augment": "none", "device": "cpu"}
 
@@ -60,6 +61,12 @@ def check_against_predict(found, model, folder, classes):
     for name, each in hits.items():
         recall = found.metrics.per_class[PHOTOS.index(name)].recall
         assert recall == pytest.approx(100 * sum(each) / len(each))
+
+
+def test_one_class_left_out_is_not_several(caplog):
+    known = SimpleNamespace(classes=("cat",))
+    _log_left_out(SimpleNamespace(unknown={"zebra": 2}, unreadable={}, metrics=known))
+    assert "left out the images of 1 class that the model" in caplog.text
 
 
 class TestOtherData:

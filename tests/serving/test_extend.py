@@ -1,12 +1,18 @@
 """A new class from a few photographs: its row, what it takes, and its errors."""
 
+import re
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 import longtail as lt
 from longtail.cli import parser as cli
+from longtail.cli.extend import _print_classes
 from longtail.core.errors import UserError
+from longtail.core.manifest import forget
 from longtail.data.base import Split
 from longtail.nn.heads import CosineHead, DeconfoundHead, LinearHead
 from longtail.serving.model import ServedModel
@@ -86,9 +92,12 @@ def test_it_counts_what_it_takes_from_whom(models):
         if a.name == NAMES[c] and b.name in NAMES[6:]
     ]
     for name in NAMES[6:]:
+        assert done.given[name] == [found.name for found in now].count(name)
         assert sum(done.taken[name].values()) == lost.count(name)
         assert len(done.neighbours[name]) == 3
-    assert lt.extend(model, photographs(6)).taken is None
+    assert sum(done.given.values()) > len(lost)  # some were wrong before
+    none = lt.extend(model, photographs(6))
+    assert none.taken is None and none.given is None
 
 
 def test_the_new_model_is_written_and_extended_again(models, tmp_path):
@@ -99,10 +108,22 @@ def test_the_new_model_is_written_and_extended_again(models, tmp_path):
     assert "class 6" in (tmp_path / "one" / "README.md").read_text()
     twice = lt.extend(tmp_path / "one", photographs(7))
     assert twice.model.classes == NAMES
-    adapted = lt.adapt(twice.model, TEST.features.float())
-    assert adapted.prior.shape == (8,)
+    assert lt.adapt(twice.model, uniform=True).prior.shape == (8,)
     both = lt.extend(lt.adapt(predictor(models["linear"]), uniform=True).model, photographs(6))
     assert_close(both.model.logits(x).softmax(1), done.model.logits(x).softmax(1))
+
+
+def test_the_mix_is_not_estimated_of_a_class_without_held_out_images(models, tmp_path):
+    x, even = TEST.features.float(), dict.fromkeys(NAMES, 1 / 8)
+    lt.extend(predictor(models["linear"]), photographs(6), out=tmp_path / "one")
+    grown = lt.extend(tmp_path / "one", photographs(7)).model  # both stay known as added
+    known = lt.adapt(grown, prior=even).model
+    for model in (grown, known):
+        for estimate in (lt.adapt, partial(lt.Predictor.predict, adapt=True)):
+            with pytest.raises(UserError, match=r"\(class 6, class 7\).*Adapt the model first"):
+                estimate(model, x)
+    adapted = lt.adapt(predictor(models["linear"]), x).model
+    assert lt.extend(adapted, photographs(6, 7)).model.classes == NAMES
 
 
 def test_a_model_without_means_says_so():
@@ -137,6 +158,16 @@ def test_one_photograph_is_warned_about_and_corrupt_ones_are_left_out(models, ca
     assert "one photograph" in caplog.text
 
 
+def test_both_counts_are_printed(models, capsys):
+    done = lt.extend(predictor(models["linear"]), photographs(6, 7))
+    given, taken = {NAMES[6]: 19, NAMES[7]: 0}, {NAMES[6]: {"emu": 4, "ant": 2}, NAMES[7]: {}}
+    _print_classes(replace(done, given=given, taken=taken), 130)
+    _, one, _, other = capsys.readouterr().out.splitlines()
+    start = "  now the answer for {} of 130 held-out images, all of other classes"
+    right = "; 6 of them had the right answer before: 4 of emu, 2 of ant"
+    assert one == start.format(19) + right and other == start.format(0)
+
+
 @pytest.fixture
 def photo_run(tmp_path, monkeypatch):
     """A run on photographs with a validation part, in the current folder."""
@@ -156,11 +187,12 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
         cli.main(["extend", "run", "dog=new/dog", "eel=new/eel", "-o", "grown"])
     out, err = capsys.readouterr()
     assert "dog: 3 photographs; nearest classes:" in out and "eel: 2 photographs" in out
-    assert "of 6 held-out images" in out and "bad.png" in err and "be counted" not in err
+    assert len(re.findall(r"for \d of 6 held-out images, all of other classes", out)) == 2
+    assert "bad.png" in err and "be counted" not in err
     assert lt.load_model("grown").classes == ("ant", "bee", "cat", "dog", "eel")
     cli.main(["extend", "grown", "fox=new/dog", "-o", "larger"])
     out, err = capsys.readouterr()
-    assert "takes" not in out and "only a run on data with a validation part" in err
+    assert "held-out" not in out and "only a run on data with a validation part" in err
 
 
 @pytest.mark.parametrize(
@@ -176,6 +208,7 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
 def test_the_command_refuses_bad_words(photo_run, words, message, capsys):
     if "--refine" in words:  # as a run of an older version
         (photo_run.folder / "class_means.safetensors").unlink()
+        forget(photo_run.folder / "class_means.safetensors")
     with pytest.raises(SystemExit, match="2"):
         cli.main(["extend", "run", *words])
     assert message in capsys.readouterr().err

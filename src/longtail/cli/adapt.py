@@ -72,13 +72,15 @@ def _print_mix(done: "Adaptation") -> None:
             f"class mix of {count_noun(done.images, 'image')}: about the training mix to the power "
             f"{done.mix.strength:.2f} (1 is the training mix, 0 uniform)"
         )
+    if (done.prior - done.before).abs().max() < 5e-5:  # which the table would not show
+        show("no class moved: the model was for this mix already")
+        return
     lines = []
     for c in done.list_moves():
-        interval = (
-            "" if low is None or high is None else f"{100 * low[c]:.2f} to {100 * high[c]:.2f}"
-        )
-        before, now = (f"{100 * shares[c]:.2f}" for shares in (done.before, done.prior))
-        lines.append([classes[c], before, now, interval])
-    print_lines(["class", "before (%)", "now (%)", "90 % interval"], lines)
-    if len(classes) > len(lines):
-        show(f"and {len(classes) - len(lines):,} classes that moved less")
+        line = [classes[c], *(f"{100 * shares[c]:.2f}" for shares in (done.before, done.prior))]
+        if low is not None and high is not None:
+            line.append(f"{100 * low[c]:.2f} to {100 * high[c]:.2f}")
+        lines.append(line)
+    print_lines(["class", "before (%)", "now (%)", "90 % interval"][: len(lines[0])], lines)
+    if more := len(classes) - len(lines):
+        show(f"and {count_noun(more, 'class', 'classes')} that moved less or not at all")

@@ -86,8 +86,12 @@ def _print_classes(done: "Extension", held_out: int) -> None:
     for name, number in done.photographs.items():
         near = ", ".join(done.neighbours[name])
         show(f"{name}: {count_noun(number, 'photograph')}; nearest classes: {near}")
-        if done.taken is not None:
+        if done.taken is not None and done.given is not None:
             taken = done.taken[name]
             whom = ", ".join(f"{count} of {old}" for old, count in list(taken.items())[:5])
-            total = sum(taken.values())
-            show(f"  takes {total} of {held_out:,} held-out images{': ' if whom else ''}{whom}")
+            given, lost = done.given[name], sum(taken.values())
+            more = f"; {lost:,} of them had the right answer before{': ' if whom else ''}{whom}"
+            show(
+                f"  now the answer for {given:,} of {held_out:,} held-out images, all of other "
+                f"classes{more if given else ''}"
+            )

@@ -56,17 +56,24 @@ def format_json(image: str, prediction: "Prediction") -> str:
 
 
 def format_csv(image: str, prediction: "Prediction") -> str:
-    """Format a prediction as rows of CSV, one for each class; labels beyond the top follow."""
+    """Format a prediction as rows of CSV, one for each class.
+
+    Classes of the answer set and labels beyond the top follow it. Without an answer there are only
+    those of the set, of rank 0.
+    """
     held, unknown = prediction.answer_set, prediction.unknown
     labels = None if prediction.labels is None else {name for name, _ in prediction.labels}
-    more = [pair for pair in prediction.labels or () if pair not in prediction.top]
+    whole = list(zip(held or (), prediction.set_probabilities or (), strict=True))
+    shown = {name for name, _ in prediction.top}
+    more = [pair for pair in [*whole, *(prediction.labels or ())] if pair[0] not in shown]
+    pairs = list(enumerate([*prediction.top, *more], start=1))
+    if not prediction.answered:
+        pairs = [(0, pair) for pair in whole]
     rows = [
         [image, rank, name, value]
         + ([] if held is None else [int(name in held)])
         + ([] if unknown is None else [int(unknown)])
         + ([] if labels is None else [int(name in labels)])
-        for rank, (name, value) in enumerate([*prediction.top, *more], start=1)
+        for rank, (name, value) in pairs
     ]
-    if not prediction.answered:
-        rows = [[image, 0, "", "", *rows[0][4:]]]
     return format_rows(rows)

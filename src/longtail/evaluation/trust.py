@@ -80,6 +80,13 @@ class Trust:
             raise UserError(f"level {level:g}: this model stores thresholds for {known}")
         return self.sets[level]
 
+    def find_largest_level(self) -> float | None:
+        """Return the largest level that the held-out images suffice for, if any.
+
+        With too few, no quantile is finite, and a class enters every set: its threshold is 0.
+        """
+        return max((level for level, values in self.sets.items() if min(values) > 0), default=None)
+
 
 def check_trust(tree: Mapping[str, Any], source: str) -> Mapping[str, Any] | None:
     """Return the `trust` in a result or a description of a model; older ones have none.

@@ -15,7 +15,15 @@ from torch import Tensor
 from longtail.core.errors import UserError
 from longtail.core.files import encode_tensors, read_tensors, replace_atomically
 from longtail.core.identity import read_ids
-from longtail.core.manifest import DamageError, forget, record, replace_recorded, verify
+from longtail.core.manifest import (
+    DamageError,
+    describe_damage,
+    forget,
+    read_manifest,
+    record,
+    replace_recorded,
+    verify,
+)
 from longtail.core.names import count_noun
 from longtail.core.plain import check_fields, read_json, read_text
 from longtail.core.spreadsheets import restore_cell
@@ -146,6 +154,18 @@ class RunFiles:
         """Return the path of a file after a check that it holds what was written to it."""
         path = self.folder / name
         return verify(path, explain_repair(path, self.command))
+
+    def has(self, name: str) -> bool:
+        """Return whether a file is there that not every run has.
+
+        Raises:
+            DamageError: if it was written and is gone.
+        """
+        path, known = self.folder / name, read_manifest(self.folder).get(name, [None])
+        if not (there := path.exists()) and None not in known:
+            repair = explain_repair(path, self.command)
+            raise DamageError(f"{describe_damage(path, None, known)} {repair}")
+        return there
 
     def replace(self, name: str) -> AbstractContextManager[Path]:
         """Yield a temporary path, and move it to `name` when the block succeeds."""

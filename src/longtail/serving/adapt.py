@@ -33,7 +33,12 @@ from longtail.evaluation.novelty import measure_energy
 from longtail.evaluation.trust import Trust
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
-from longtail.serving.answers import FALSE_ALARMS, require_one_label, require_trust
+from longtail.serving.answers import (
+    FALSE_ALARMS,
+    require_measured,
+    require_one_label,
+    require_trust,
+)
 from longtail.serving.inputs import Picture
 from longtail.serving.model import ServedModel
 from longtail.serving.predictor import Predictor, TorchNetwork, load_model
@@ -89,7 +94,8 @@ def adapt(
         out: folder to write the adapted model to, which `load_model` and `export` read.
 
     Raises:
-        UserError: if the model stores no calibration, or the images say too little.
+        UserError: if the model stores no calibration, the images say too little, or a class of the
+            model has no held-out images because `extend` added it.
     """
     if sum((images is not None, prior is not None, uniform)) != 1:
         raise UserError("adapt to what? Give images, or a known prior, or uniform: one of them")
@@ -100,6 +106,7 @@ def adapt(
     mix, count = None, 0
     unreadable: dict[int, str] = {}
     if images is not None:
+        require_measured(predictor.about)
         mix, count, unreadable = _estimate(predictor, trust, images)
         target = mix.shares
     elif prior is not None:
@@ -216,6 +223,8 @@ def _read_prior(path: Path) -> dict[str, float]:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
             tree = json.loads(text)
+            if not isinstance(tree, dict):
+                raise ValueError(f"its JSON is no mapping but a {type(tree).__name__}")
             return {str(name): float(share) for name, share in tree.items()}
         rows = [row for row in csv.reader(text.splitlines()) if row]
         if rows and rows[0][:1] == ["class"]:

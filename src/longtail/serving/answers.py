@@ -3,6 +3,8 @@
 Shapes: B inputs per batch, C classes.
 """
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.core.errors import UserError
+from longtail.core.errors import UserError, list_some
 from longtail.evaluation.conformal import find_sets
 from longtail.evaluation.label_shift import LEAST_IMAGES, adjust
 from longtail.evaluation.novelty import measure_energy
 from longtail.evaluation.trust import Trust
 from longtail.serving.model import ModelDescription
+
+logger = logging.getLogger(__name__)
 
 FALSE_ALARMS = 0.05
 """Share of images of known classes that are marked as unknown, by default."""
@@ -38,6 +42,8 @@ class Prediction:
     """Whether the input looks like no known class; None if the model cannot tell."""
     labels: tuple[tuple[str, float], ...] | None = None
     """Labels of the input with their probabilities, best first; None if each input has one."""
+    set_probabilities: tuple[float, ...] | None = None
+    """Probabilities of the classes of the answer set, in its order."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,8 @@ class Answers:
             raise UserError(f"top {self.top}: must be at least 1")
         if self.widest is not None and (self.level is None or self.widest < 1):
             raise UserError(
-                f"abstain {self.widest}: give a level of answer sets with it, and a number of "
-                "classes from 1 on; wider sets get no answer"
+                f"abstain {self.widest}: give a level of answer sets with it, such as --sets 0.9, "
+                "and a number of classes from 1 on; wider sets get no answer"
             )
         if self.level is not None and self.trust is not None:
             self.trust.choose_thresholds(self.level)
@@ -118,11 +124,30 @@ class Answers:
             more: dict[str, Any] = {"unknown": None if unknown is None else unknown[row]}
             if sets is not None:
                 order = p[row].argsort(descending=True, stable=True)
-                held = tuple(self.classes[c] for c in order[sets[row][order]].tolist())
+                held = order[sets[row][order]]
                 answered = self.widest is None or len(held) <= self.widest
-                more |= {"answer_set": held, "answered": answered}
+                more |= {
+                    "answer_set": tuple(self.classes[c] for c in held.tolist()),
+                    "set_probabilities": tuple(p[row][held].tolist()),
+                    "answered": answered,
+                }
             predictions.append(Prediction(*ranked[0], ranked, **more))
         return predictions
+
+
+def warn_of_full_sets(trust: Trust, level: float) -> None:
+    """Warn if the held-out images are too few for sets of `level`."""
+    thresholds = trust.choose_thresholds(level)
+    if full := sum(value <= 0 for value in thresholds):
+        largest = trust.find_largest_level()
+        way_out = "" if largest is None else f"use {largest:g}, the largest level they allow, or "
+        logger.warning(
+            "%d held-out images are too few for sets of level %g: every set holds %s, whatever "
+            "the image shows. Instead, %shold out more images: %d of each class are always enough",
+            *(trust.images, level),
+            "all classes" if full == len(thresholds) else f"the same {full:,} classes",
+            *(way_out, math.ceil(level / (1 - level) - 1e-9)),
+        )
 
 
 def read_trust(about: ModelDescription) -> Trust | None:
@@ -136,6 +161,27 @@ def require_one_label(about: ModelDescription, purpose: str) -> None:
         raise UserError(
             f"{purpose} is for images of one label, and this model gives an image several: use a "
             "model that was trained with one label an image"
+        )
+
+
+def list_added(about: ModelDescription) -> list[str]:
+    """List the classes that `extend` added to a model, which have no held-out images."""
+    added = about.training.get("added_classes")
+    return [name for name in about.classes if isinstance(added, list) and name in added]
+
+
+def require_measured(about: ModelDescription) -> None:
+    """Raise the error for estimating the mix of a model with classes without held-out images.
+
+    Nothing measures how often such a class takes the images of others, and EM counts those as its
+    own.
+    """
+    if names := list_added(about):
+        raise UserError(
+            "the class mix of images cannot be estimated for this model: extend added classes "
+            f"without held-out images ({list_some(names)}), and the images that such a class takes "
+            "from others would count as its own. Adapt the model first and extend it then, or give "
+            "the mix itself: longtail adapt with --prior FILE or --uniform"
         )
 
 

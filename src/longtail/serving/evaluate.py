@@ -16,6 +16,7 @@ from torch import Tensor
 
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError, list_some, suggest
+from longtail.core.names import count_noun
 from longtail.core.progress import log_progress
 from longtail.data.base import ClassCounts
 from longtail.data.evaluated import EvaluatedPart
@@ -260,8 +261,9 @@ def _log_left_out(evaluation: ModelEvaluation) -> None:
             for hint in [suggest(name, evaluation.metrics.classes)]
         ]
         logger.warning(
-            "left out the images of %d classes that the model does not know: %s",
-            *(len(unknown), list_some([*names, *list(unknown)[SHOWN:]], SHOWN)),
+            "left out the images of %s that the model does not know: %s",
+            count_noun(len(unknown), "class", "classes"),
+            list_some([*names, *list(unknown)[SHOWN:]], SHOWN),
         )
     if unreadable:
         shown = [f"{file} ({reason})" for file, reason in unreadable.items()]

@@ -29,7 +29,7 @@ from longtail.nn.linear_heads import FoldedHead
 from longtail.nn.ops import normalise
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
-from longtail.serving.answers import require_one_label
+from longtail.serving.answers import list_added, require_one_label
 from longtail.serving.inputs import Picture
 from longtail.serving.model import ServedModel
 from longtail.serving.predictor import BATCH, Predictor, TorchNetwork, load_model
@@ -62,6 +62,8 @@ class Extension:
 
     Only images count that the model got right before.
     """
+    given: Mapping[str, int] | None
+    """Held-out images that get each new class as their answer, right before or not."""
 
 
 def extend(
@@ -116,13 +118,17 @@ def extend(
         counts=(*predictor.about.counts, *map(len, features)),
         metrics={},  # they were measured without the new classes
         trust=None if trust is None else _grow_trust(trust, len(features)).to_json(),
-        training={**predictor.about.training, "added_classes": list(classes)},
+        training={
+            **predictor.about.training,
+            "added_classes": [*list_added(predictor.about), *classes],
+        },
     )
     extended = served.with_head(grown, about, means)
     if out is not None:
         exports.save_pretrained(extended, out)
     near = [_find_neighbours(head, row, 3).tolist() for row in rows]
     new = Predictor(extended.about, TorchNetwork(extended))
+    given, taken = (None, None) if held_out is None else _count_taken(predictor, new, held_out)
     return Extension(
         model=new,
         photographs=dict(zip(classes, map(len, features), strict=True)),
@@ -131,23 +137,28 @@ def extend(
             for name, places in zip(classes, near, strict=True)
         },
         unreadable=unreadable,
-        taken=None if held_out is None else _count_taken(predictor, new, held_out),
+        taken=taken,
+        given=given,
     )
 
 
-def _count_taken(before: Predictor, after: Predictor, held_out: Split) -> dict[str, dict[str, int]]:
-    """Count the images that were right before and that each new class has now, by old class."""
+def _count_taken(
+    before: Predictor, after: Predictor, held_out: Split
+) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    """Count the images that get each new class, and by old class those that were right before."""
     taken: dict[str, Counter[str]] = {
         name: Counter() for name in after.classes[len(before.classes) :]
     }
+    given = dict.fromkeys(taken, 0)
     for rows in torch.arange(len(held_out)).split(BATCH):
         part = held_out.take(rows)
         inputs = part.load_inputs()
         was, now = (model.predict(inputs, top=1) for model in (before, after))
         for old, new, label in zip(was, now, part.labels.tolist(), strict=True):
-            if old.name == before.classes[label] and new.name in taken:
-                taken[new.name][old.name] += 1
-    return {name: dict(counts.most_common()) for name, counts in taken.items()}
+            if new.name in taken:
+                given[new.name] += 1
+                taken[new.name][old.name] += old.name == before.classes[label]
+    return given, {name: dict((+counts).most_common()) for name, counts in taken.items()}
 
 
 def _check_names(new: Iterable[str], known: Sequence[str]) -> None:

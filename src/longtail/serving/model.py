@@ -196,6 +196,9 @@ class ServedModel(nn.Module):
             return self
         if self.about.thresholds is not None:
             raise several_labels_error()
+        find_background(name, self.about.classes)  # a misspelt name is told first
+        if self.about.alpha is None:
+            raise no_background_error(name, str(self.about.training.get("method", "this model")))
         if not self.about.dial:
             raise fixed_alpha_error(self.about)
         about = replace(self.about, background=name, trust=None, metrics={})
@@ -285,11 +288,11 @@ def read_run(run: Run | Path | str) -> ServedModel:
     check_fields(result, dict.fromkeys(NEEDED, Any), source, EVALUATE_AGAIN)
     check_result(result, source, EVALUATE_AGAIN)
     weights = run.load_model()
-    if (run.folder / "head.safetensors").exists():
+    if run.has("head.safetensors"):
         backbone = {name: w for name, w in weights.items() if name.startswith("backbone.")}
         head = run.load_model("head.safetensors")
         weights = {**backbone, **{f"head.{name}": w for name, w in head.items()}}
-    if (run.folder / CLASS_MEANS).exists():
+    if run.has(CLASS_MEANS):
         weights = {**weights, **run.load_model(CLASS_MEANS)}
     about = ModelDescription(
         blueprint=blueprint,

@@ -30,8 +30,10 @@ from longtail.serving.answers import (
     FALSE_ALARMS,
     Answers,
     read_trust,
+    require_measured,
     require_one_label,
     require_trust,
+    warn_of_full_sets,
 )
 from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.inputs import Picture, read_inputs
@@ -211,10 +213,11 @@ class Predictor:
             require_one_label(self.about, "adapting to a batch" if adapt else "an answer set")
         if sets is not None:
             check_level(sets)
-            require_trust(trust, "an answer set")
+            warn_of_full_sets(require_trust(trust, "an answer set"), sets)
         answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)
         if adapt:
             known = require_trust(trust, "adapting to a batch")
+            require_measured(self.about)
             mix = RunningMix(ClassCounts(self.about.counts), known.mix)
         for batch in self.read_batches(images):
             readable = [row for row in batch if not isinstance(row, str)]
