@@ -119,7 +119,7 @@ def test_min_count_leaves_no_test(write_npz: Callable[..., Path]) -> None:
     [
         ({"min_count": -1}, "--min-count -1: must be at least 0"),
         ({"image_size": 0}, "--image-size 0: must be at least 1"),
-        ({"corrupt": "ignore"}, "unknown --corrupt 'ignore'. .one of stop, skip"),
+        ({"corrupt": "ignore"}, "unknown --corrupt 'ignore' .one of stop, skip"),
         ({"evaluate_on": "tset"}, "unknown --evaluate-on 'tset'. Did you mean 'test'"),
         ({"config": DataConfig(evaluate_on="tset")}, "unknown --evaluate-on 'tset'"),  # type: ignore[arg-type]
     ],
