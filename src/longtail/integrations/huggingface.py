@@ -10,13 +10,7 @@ from torch import Tensor, nn
 
 from longtail.core.errors import UserError
 from longtail.evaluation.alpha import choose_by_effects
-from longtail.integrations.parts import (
-    find_head,
-    follow_momentum,
-    measure_splits,
-    read_classes,
-    swap_last_layer,
-)
+from longtail.integrations import parts
 from longtail.nn.heads import DeconfoundHead
 from longtail.nn.tail import Tail
 from longtail.training.model import describe_head
@@ -31,7 +25,7 @@ def swap_head(model: Any, tail: Tail, **options: float) -> DeconfoundHead:
     The configuration remembers the head: `save_pretrained` saves it, and `load_classifier` loads
     it. The head takes the options of `DeconfoundHead`.
     """
-    layer, head = swap_last_layer(model, len(tail.counts), **options)
+    layer, head = parts.swap_last_layer(model, len(tail.counts), **options)
     setattr(model.config, NAME, {"layer": layer, **describe_head(head)})
     return head
 
@@ -82,11 +76,7 @@ def make_loss(tail: Tail, name: str, **options: float) -> Callable[..., Tensor]:
 
 def make_metrics(tail: Tail) -> Callable[[Any], dict[str, float]]:
     """Return the accuracy by split for the argument `compute_metrics` of a `Trainer`."""
-
-    def compute_metrics(found: Any) -> dict[str, float]:
-        return measure_splits(tail, *_read_output(found))
-
-    return compute_metrics
+    return lambda found: parts.measure_splits(tail, *_read_output(found))
 
 
 def choose_alpha(trainer: transformers.Trainer, data: Any) -> float:
@@ -94,7 +84,7 @@ def choose_alpha(trainer: transformers.Trainer, data: Any) -> float:
 
     Of soft labels (N, C) the most probable class counts.
     """
-    head = find_head(trainer.model)
+    head = parts.find_head(trainer.model)
     own, logits = float(head.alpha), []
     try:
         for alpha in (0.0, 1.0):  # TDE is linear in alpha
@@ -103,7 +93,7 @@ def choose_alpha(trainer: transformers.Trainer, data: Any) -> float:
             logits.append(found)
     finally:
         head.alpha = own
-    classes = read_classes(logits[0], labels, head.classes)
+    classes = parts.read_classes(logits[0], labels, head.classes)
     head.alpha = choose_by_effects(logits[0], logits[0] - logits[1], classes)
     return float(head.alpha)
 
@@ -123,4 +113,4 @@ class TailCallback(transformers.TrainerCallback):
     def on_step_begin(
         self, args: Any, state: Any, control: Any, model: nn.Module, optimizer: Any, **rest: Any
     ) -> None:
-        follow_momentum(find_head(model), getattr(optimizer, "optimizer", optimizer))
+        parts.follow_momentum(parts.find_head(model), getattr(optimizer, "optimizer", optimizer))
