@@ -126,7 +126,7 @@ class TrainConfig:
     cutmix: float = 0.0
     """Share of the batches in which each image gets a box from another (Yun et al. 2019)."""
     cutmix_box: Literal["inside", "clipped"] = "inside"
-    """Where the box of `cutmix` lies: wholly inside the image, or around any pixel and clipped at
+    """Where the box of `cutmix` lies: entirely inside the image, or around any pixel and clipped at
     the border, as that paper and torchvision have it, which makes it smaller on average."""
     donors: Literal["instance", "class"] = "instance"
     """Where the other image of `mixup` and `cutmix` comes from: the same batch, or a second one in

@@ -170,7 +170,7 @@ class FeatureBatches:
         self, index: Tensor, names: Sequence[View], draws: Sequence[Tensor], sampler: int
     ) -> Tensor:
         """Raise: features have no further views, and a plan with them is refused."""
-        raise NotImplementedError
+        raise AssertionError("features have no further views")
 
 
 Batches = ResidentBatches | StreamedBatches | FeatureBatches
