@@ -5,16 +5,22 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 from unittest import mock
 
 from longtail.core import files, manifest
-from longtail.core.environment import commit, versions
+from longtail.core.config import Config, MachineConfig
+from longtail.core.environment import environment
 from longtail.core.files import replace_atomically
 from longtail.core.manifest import Stamp
-from longtail.runs.fit import fit
+from longtail.runs.fit import fit_all
+from longtail.training.launch import find_accelerator
+
+EPOCHS = 50
+"""Epochs on a GPU."""
 
 
 @contextmanager
@@ -36,26 +42,37 @@ def without_verification() -> Iterator[None]:
 
 
 def measure_cost(
-    out: Path, data: str = "letters-lt", repeats: int = 5, **options: Any
+    out: Path, root: Path | None, machine: MachineConfig, repeats: int = 5
 ) -> dict[str, Any]:
-    """Train on `data` in turns with and without verification; write OUT/cost.json.
+    """Train in turns with and without verification: CIFAR-100-LT on a GPU, else letters-lt.
 
-    Other programs may be busy, so processor time is given beside the time of the clock.
+    Other programs may keep a CPU busy, so processor time counts there. A GPU is ours alone, and the
+    clock counts. Writes OUT/cost-DATA.json.
     """
+    on_gpu = find_accelerator(machine) == "cuda"
+    data, counts = ("cifar100-lt:100", "seconds") if on_gpu else ("letters-lt", "computed")
+    config = replace(Config.preset(data).with_options(method="deconfound-tde"), machine=machine)
+    if on_gpu:
+        config = config.with_options(root=root, epochs=EPOCHS)
+        _train(config)  # the first training on a device takes longer
     found: dict[str, list[dict[str, float]]] = {"verified": [], "unverified": []}
     for _ in range(repeats):
-        for name, times in found.items():
-            with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-                if name == "unverified":
-                    stack.enter_context(without_verification())
-                clock, computed = time.perf_counter(), time.process_time()
-                fit(data, "deconfound-tde", out=Path(folder) / "run", progress=False, **options)
-                clock, computed = time.perf_counter() - clock, time.process_time() - computed
-                times.append({"seconds": round(clock, 2), "computed": round(computed, 2)})
-    of = {name: median(each["computed"] for each in times) for name, times in found.items()}
+        found["verified"].append(_train(config))
+        with without_verification():
+            found["unverified"].append(_train(config))
+    of = {name: median(each[counts] for each in times) for name, times in found.items()}
     extra = round(100 * (of["verified"] / of["unverified"] - 1), 1)
-    about = {"data": data, "options": options, "versions": versions(), "git": commit()}
-    measured = {**about, **found, "extra_percent": extra}
-    with replace_atomically(out / "cost.json") as path:
+    about = {"data": data, "epochs": config.train.epochs, "counts": counts}
+    measured = {**about, **environment(cuda=on_gpu), **found, "extra_percent": extra}
+    with replace_atomically(out / f"cost-{data.replace(':', '-')}.json") as path:
         path.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     return measured
+
+
+def _train(config: Config) -> dict[str, float]:
+    """Train once; return the seconds of the clock and of the processor."""
+    with tempfile.TemporaryDirectory() as folder:
+        clock, computed = time.perf_counter(), time.process_time()
+        fit_all(config, [config.method], [config.seed], out=Path(folder) / "run")
+        clock, computed = time.perf_counter() - clock, time.process_time() - computed
+    return {"seconds": round(clock, 2), "computed": round(computed, 2)}

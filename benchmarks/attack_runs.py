@@ -41,7 +41,8 @@ from longtail.serving.adapt import adapt
 from longtail.serving.evaluate import evaluate
 from longtail.serving.extend import extend
 from longtail.serving.model import ServedModel, read_run
-from longtail.serving.predictor import Predictor, TorchNetwork, load_model
+from longtail.serving.network import TorchNetwork
+from longtail.serving.predictor import Predictor, load_model
 from longtail.serving.read import WEIGHTS
 from longtail.serving.verification import verify_all
 from longtail.serving.write import export

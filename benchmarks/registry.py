@@ -380,7 +380,8 @@ def _attack(command: "BenchCommand") -> None:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(attack_long.measure_long_runs(out, Path(folder)), indent=1))
     if not command.only or "cost" in command.only:
-        print(json.dumps(attack_cost.measure_cost(out, device="cpu"), indent=1))
+        measured = attack_cost.measure_cost(out, command.root, command.machine)
+        print(json.dumps(measured, indent=1))
     if any(tally.failed for tally in tallies):
         sys.exit(1)
 

@@ -15,7 +15,8 @@ from longtail.methods.base import Model, compute_centroids
 from longtail.nn.backbones import Identity
 from longtail.nn.heads import Head, NormalisedHead
 from longtail.serving.model import ModelDescription, ServedModel
-from longtail.serving.predictor import Predictor, TorchNetwork
+from longtail.serving.network import TorchNetwork
+from longtail.serving.predictor import Predictor
 from longtail.training.model import Blueprint
 from simulated import simulate, skewed_counts
 

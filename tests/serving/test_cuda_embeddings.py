@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import longtail as lt
+from longtail.serving.predictor import BATCH
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -25,3 +26,15 @@ def test_features_made_there_serve_here(tmp_path):
     torch.save({"head.weight": head}, tmp_path / "head.pt")
     found = lt.retrofit(tmp_path / "head.pt", data)
     assert found.before.overall == pytest.approx(run.result["overall"], abs=2)
+
+
+def test_predictions_made_ahead_keep_their_order(tmp_path):
+    run = lt.fit("digits-lt", "deconfound-tde", out=tmp_path / "run", epochs=2, device="cuda")
+    images = lt.load("digits-lt").test.inputs.repeat(3, 1, 1, 1)[: 5 * BATCH + 7]
+    pictures = [image[0].numpy() for image in images]
+    pictures[BATCH + 1] = "missing.png"
+    there, here = (list(lt.load_model(run, device=d).stream(pictures)) for d in ("cuda", "cpu"))
+    assert there[BATCH + 1] == here[BATCH + 1] == "it does not exist"
+    for one, other in zip(there, here, strict=True):
+        if not isinstance(one, str):
+            assert one.probability == pytest.approx(other.probability, abs=0.02)

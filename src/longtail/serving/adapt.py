@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +40,8 @@ from longtail.serving.answers import (
 )
 from longtail.serving.inputs import Picture
 from longtail.serving.model import ServedModel
-from longtail.serving.predictor import Predictor, TorchNetwork, load_model
+from longtail.serving.network import TorchNetwork
+from longtail.serving.predictor import Predictor, load_model
 
 logger = logging.getLogger(__name__)
 
@@ -133,12 +133,10 @@ def _estimate(
     """Estimate the class mix of `images`; count them, and explain which are unreadable."""
     scores, distances, place = [], [], 0
     unreadable: dict[int, str] = {}
-    for batch in predictor.read_batches(images):
-        readable = [row for row in batch if not isinstance(row, str)]
+    for batch, logits, distance in predictor.examine_batches(images):
         unreadable |= {place + i: row for i, row in enumerate(batch) if isinstance(row, str)}
         place += len(batch)
-        if readable:
-            logits, distance = predictor.examine(np.stack(readable))
+        if len(logits):
             scores.append(trust.calibration.apply_uniform(logits.double()))
             distances.append(distance)
     count = place - len(unreadable)

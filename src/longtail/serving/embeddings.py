@@ -171,7 +171,7 @@ def _write(out: Path, made: Embedder, parts: Parts) -> None:
     }
     arrays["made_by"] = np.array(json.dumps(about))
     with replace_atomically(out) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def _open_run(

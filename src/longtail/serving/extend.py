@@ -32,7 +32,8 @@ from longtail.serving import write as exports
 from longtail.serving.answers import list_added, require_one_label
 from longtail.serving.inputs import Picture
 from longtail.serving.model import ServedModel
-from longtail.serving.predictor import BATCH, Predictor, TorchNetwork, load_model
+from longtail.serving.network import TorchNetwork
+from longtail.serving.predictor import BATCH, Predictor, load_model
 
 logger = logging.getLogger(__name__)
 

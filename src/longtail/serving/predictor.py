@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from longtail.core.errors import UserError, unknown_error
+from longtail.core.errors import UserError
+from longtail.core.threads import map_in_threads
 from longtail.data.base import ClassCounts
 from longtail.data.decoding.images import Blob
 from longtail.evaluation.conformal import check_level
 from longtail.evaluation.label_shift import LEAST_IMAGES, RunningMix
-from longtail.evaluation.novelty import measure_distance
 from longtail.evaluation.trust import Trust
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
@@ -38,17 +38,24 @@ from longtail.serving.answers import (
 from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.inputs import Picture, read_inputs
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
+from longtail.serving.network import TorchNetwork
 from longtail.serving.read import OnnxNetwork, read_folder, read_onnx, read_safetensors
 
 logger = logging.getLogger(__name__)
 
 BATCH = 64
+AHEAD = 3
+"""Batches that a GPU is given ahead of the reader."""
+Batch = list[NDArray[Any] | str]
+"""Inputs as arrays, or the reasons why they are unreadable."""
+Examined = tuple[Batch, Tensor, Tensor | None]
+"""A batch, and the logits (B, C) and distances (B,) of its B readable inputs."""
 
 
 class Predictor:
     """A trained model with the names of its classes, as `load_model` returns it."""
 
-    def __init__(self, about: ModelDescription, network: "TorchNetwork | OnnxNetwork"):
+    def __init__(self, about: ModelDescription, network: TorchNetwork | OnnxNetwork):
         self.about = about
         self._network = network
         self._alpha = about.alpha
@@ -219,9 +226,8 @@ class Predictor:
             known = require_trust(trust, "adapting to a batch")
             require_measured(self.about)
             mix = RunningMix(ClassCounts(self.about.counts), known.mix)
-        for batch in self.read_batches(images):
-            readable = [row for row in batch if not isinstance(row, str)]
-            ranked = iter(self._rank(np.stack(readable), answers, mix) if readable else [])
+        for batch, logits, distance in self.examine_batches(images):
+            ranked = iter(_rank(logits, distance, answers, mix) if len(logits) else [])
             yield from (row if isinstance(row, str) else next(ranked) for row in batch)
         if mix is not None and len(mix.seen) < LEAST_IMAGES:
             logger.warning(
@@ -237,22 +243,24 @@ class Predictor:
 
         Logits are (B, classes), in the order of the B readable images of the batch.
         """
-        for batch in self.read_batches(images):
-            readable = [row for row in batch if not isinstance(row, str)]
-            empty = torch.empty(0, len(self.classes))
-            logits = self.logits(np.stack(readable)) if readable else empty
+        for batch, logits, _ in self.examine_batches(images):
             yield [row if isinstance(row, str) else None for row in batch], logits
 
-    def _rank(
-        self, inputs: NDArray[Any], answers: Answers, mix: RunningMix | None
-    ) -> list[Prediction]:
-        logits, distance = self.examine(inputs)
-        target = None
-        if mix is not None:
-            assert answers.trust is not None
-            uniform = answers.trust.calibration.apply_uniform(logits.double())
-            target = mix.update(uniform.log_softmax(1))
-        return answers.rank(logits, distance, target)
+    def examine_batches(self, images: Iterable[Picture | Blob]) -> Iterator[Examined]:
+        """Yield each batch of `read_batches`, and what `examine` returns of its readable inputs.
+
+        A GPU computes the next batches while the reader works on this one.
+        """
+        batches, network = self.read_batches(images), self._network
+        if isinstance(network, TorchNetwork) and network.device.type == "cuda":
+            return map_in_threads(self._examine_readable, batches, threads=AHEAD, ahead=AHEAD + 1)
+        return map(self._examine_readable, batches)  # a reader would take the same cores
+
+    def _examine_readable(self, batch: Batch) -> Examined:
+        readable = [row for row in batch if not isinstance(row, str)]
+        if not readable:
+            return batch, torch.empty(0, len(self.classes)), None
+        return batch, *self.examine(np.stack(readable))
 
     def extract(self, images: Iterable[Picture]) -> tuple[Tensor, dict[int, str]]:
         """Return the features (N, D) of readable images, and why the others are unreadable."""
@@ -269,41 +277,11 @@ class Predictor:
                 parts.append(network.extract(torch.from_numpy(np.stack(readable))))
         return torch.cat(parts), reasons
 
-    def read_batches(self, images: Iterable[Picture | Blob]) -> Iterator[list[NDArray[Any] | str]]:
+    def read_batches(self, images: Iterable[Picture | Blob]) -> Iterator[Batch]:
         """Yield batches of inputs as arrays, or the reasons why they are unreadable, in order."""
         rows = read_inputs(images, self.about.blueprint)
         while batch := list(islice(rows, BATCH)):
             yield batch
-
-
-class TorchNetwork:
-    """A `ServedModel` whose head is folded at the alpha that was used last."""
-
-    def __init__(self, model: ServedModel, device: str = "auto"):
-        if device not in ("auto", "cpu", "cuda"):
-            raise unknown_error("device", device, ("auto", "cpu", "cuda"), "auto, cpu or cuda")
-        if device == "cuda" and not torch.cuda.is_available():
-            raise UserError("device cuda, but torch sees no CUDA device: use cpu")
-        cuda = device != "cpu" and torch.cuda.is_available()
-        self.device = torch.device("cuda" if cuda else "cpu")
-        self.model = model.to(self.device)
-        # a convolution is up to a half faster on weights laid out so
-        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._folded = self.model.fold().to(self.device)
-
-    @torch.no_grad()
-    def examine(self, inputs: Tensor, alpha: float | None) -> tuple[Tensor, Tensor | None]:
-        """Return logits (B, C), and how far (B,) the features are from the class means, if any."""
-        if alpha != self._folded.about.alpha:
-            self._folded = self.model.fold(alpha).to(self.device)
-        features, means = self._folded.extract(inputs.to(self.device)), self.model.class_means
-        distance = None if means is None else measure_distance(features, means).cpu()
-        return self._folded.classify(features).cpu(), distance
-
-    @torch.no_grad()
-    def extract(self, inputs: Tensor) -> Tensor:
-        """Return features (B, D) of a batch."""
-        return self.model.extract(inputs.to(self.device)).cpu()
 
 
 def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
@@ -336,6 +314,18 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
             "folder of save_pretrained"
         )
     return Predictor(model.about, TorchNetwork(model, device))
+
+
+def _rank(
+    logits: Tensor, distance: Tensor | None, answers: Answers, mix: RunningMix | None
+) -> list[Prediction]:
+    """Return the answers to a batch, for the class mix of the images so far if `mix` follows it."""
+    target = None
+    if mix is not None:
+        assert answers.trust is not None
+        uniform = answers.trust.calibration.apply_uniform(logits.double())
+        target = mix.update(uniform.log_softmax(1))
+    return answers.rank(logits, distance, target)
 
 
 def _no_weights_error() -> UserError:

@@ -1,10 +1,8 @@
 """Decode images to uint8 pixels; every unreadable one comes with the reason."""
 
 import io
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from longtail.core.config import MachineConfig
 from longtail.core.errors import UserError
+from longtail.core.threads import map_in_threads
 from longtail.data.decoding.host import cores_per_process
 from longtail.data.decoding.orientation import (
     UPRIGHT,
@@ -234,19 +233,13 @@ def run_in_threads(function: Callable[[Blob], T], blobs: Iterable[Blob]) -> Iter
     The threads stay up to `WINDOW` blobs ahead of the reader.
     """
     stream = iter(blobs)
-    pending: deque[Future[list[T]]] = deque()
-
-    def run(batch: list[Blob]) -> list[T]:
-        return [function(blob) for blob in batch]
-
-    with ThreadPoolExecutor(min(MAX_DECODERS, cores_per_process(MachineConfig()))) as pool:
-        try:
-            while batch := list(islice(stream, BATCH)):
-                pending.append(pool.submit(run, batch))
-                if len(pending) * BATCH >= WINDOW:
-                    yield from pending.popleft().result()
-            while pending:
-                yield from pending.popleft().result()
-        finally:  # the reader has stopped, or an error has
-            for future in pending:
-                future.cancel()
+    batches = iter(lambda: list(islice(stream, BATCH)), [])
+    threads = min(MAX_DECODERS, cores_per_process(MachineConfig()))
+    yield from chain.from_iterable(
+        map_in_threads(
+            lambda batch: [function(blob) for blob in batch],
+            batches,
+            threads=threads,
+            ahead=WINDOW // BATCH,
+        )
+    )

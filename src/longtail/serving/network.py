@@ -1,0 +1,46 @@
+"""A model on its device, at one alpha at a time.
+
+Shapes: B inputs, C classes, D features.
+"""
+
+import torch
+from torch import Tensor
+
+from longtail.core.errors import UserError, unknown_error
+from longtail.evaluation.novelty import measure_distance
+from longtail.serving.model import ServedModel
+
+
+class TorchNetwork:
+    """A `ServedModel` whose head is folded at the alpha that was used last."""
+
+    def __init__(self, model: ServedModel, device: str = "auto"):
+        if device not in ("auto", "cpu", "cuda"):
+            raise unknown_error("device", device, ("auto", "cpu", "cuda"), "auto, cpu or cuda")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise UserError("device cuda, but torch sees no CUDA device: use cpu")
+        cuda = device != "cpu" and torch.cuda.is_available()
+        self.device = torch.device("cuda" if cuda else "cpu")
+        self.model = model.to(self.device)
+        # a convolution is up to a half faster on weights laid out so
+        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._folded = self.model.fold().to(self.device)
+
+    @torch.no_grad()
+    def examine(self, inputs: Tensor, alpha: float | None) -> tuple[Tensor, Tensor | None]:
+        """Return logits (B, C), and how far (B,) the features are from the class means, if any."""
+        if alpha != self._folded.about.alpha:
+            self._folded = self.model.fold(alpha).to(self.device)
+        features, means = self._folded.extract(self._place(inputs)), self.model.class_means
+        distance = None if means is None else measure_distance(features, means).cpu()
+        return self._folded.classify(features).cpu(), distance
+
+    @torch.no_grad()
+    def extract(self, inputs: Tensor) -> Tensor:
+        """Return features (B, D) of a batch."""
+        return self.model.extract(self._place(inputs)).cpu()
+
+    def _place(self, inputs: Tensor) -> Tensor:
+        if self.device.type == "cuda":  # from pinned memory, the copy does not hold up its thread
+            inputs = inputs.pin_memory()
+        return inputs.to(self.device, non_blocking=True)
