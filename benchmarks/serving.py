@@ -30,12 +30,12 @@ from longtail.core.environment import environment, versions
 from longtail.core.errors import unknown_error
 from longtail.core.files import write_tensors
 from longtail.data.decoding.host import count_cores
-from longtail.data.decoding.images import decode_in_threads
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.evaluation import tables
 from longtail.nn.linear_heads import LinearHead
 from longtail.nn.preprocess import to_channels_last
 from longtail.serving.embeddings import embed
+from longtail.serving.inputs import read_inputs
 from longtail.serving.model import ModelDescription, ServedModel
 from longtail.serving.predictor import BATCH, Predictor, load_model
 from longtail.serving.write import save_pretrained
@@ -127,7 +127,7 @@ def _prepare(
         embed(None, out.with_suffix(".npz"), data=data, weights=weights, backbone=backbone)
 
     def decode() -> None:
-        for _ in decode_in_threads(paths, SIZE):
+        for _ in read_inputs(paths, model.about.blueprint):
             pass
 
     return {

@@ -176,13 +176,13 @@ def test_embed_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         kill_after(patch, 2)
         lt.embed(folder / "run", out)
-    extract, rows = embeddings.extract_batches, []
+    read, rows = embeddings.read_batches, []
 
-    def watch(model, inputs, batches, *rest):
+    def watch(inputs, batches, *rest):
         rows.extend(map(len, batches))
-        return extract(model, inputs, batches, *rest)
+        return read(inputs, batches, *rest)
 
-    monkeypatch.setattr(embeddings, "extract_batches", watch)
+    monkeypatch.setattr(embeddings, "read_batches", watch)
     found = np.load(lt.embed(folder / "run", out))
     assert sum(rows) == (14 - 12) + 6
     assert all((found[name] == whole[name]).all() for name in whole.files)

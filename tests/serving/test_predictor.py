@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ import longtail as lt
 from helpers import tiny_config, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
+from longtail.data.decoding import image_store
+from longtail.data.decoding.workers import WorkerLost, read_chunks
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.serving.predictor import BATCH
@@ -74,6 +77,40 @@ def test_predictions_agree_with_the_run_result(photos, run, model):
         right = 100 * sum(f == name for f in found) / len(files)
         assert right == pytest.approx(run.result["per_class"][number])
     assert run.result["overall"] > 50  # it learnt the colours
+
+
+def test_processes_decode_many_files(photos, model, monkeypatch):
+    files = sorted((photos / "test").rglob("*.*"))
+    files[4] = photos / "missing.png"
+    expected = list(model.stream(files))
+    started = []
+
+    def record(make, places, **options):
+        started.append(options["workers"])
+        return read_chunks(make, places, **options)
+
+    monkeypatch.setattr(image_store, "read_chunks", record)
+    monkeypatch.setattr(image_store, "cores_per_process", lambda machine: 2)
+    monkeypatch.setattr(image_store, "CHUNK", 4)
+    monkeypatch.setattr(image_store, "MIN_FOR_PROCESSES", 10)
+    assert list(model.stream(files)) == expected
+    assert started == [2] and expected[4] == "it does not exist"
+
+
+def test_threads_classify_what_a_lost_worker_leaves(photos, model, monkeypatch, caplog):
+    files = sorted((photos / "test").rglob("*.*"))
+    expected = list(model.stream(files))
+
+    def lost(make, places, **options):
+        yield from islice(map(make, places), 2)
+        raise WorkerLost("a worker was killed: pass fewer")
+
+    monkeypatch.setattr(image_store, "read_chunks", lost)
+    monkeypatch.setattr(image_store, "cores_per_process", lambda machine: 2)
+    monkeypatch.setattr(image_store, "CHUNK", 4)
+    monkeypatch.setattr(image_store, "MIN_FOR_PROCESSES", 10)
+    assert list(model.stream(files)) == expected
+    assert "threads decode the remaining images: a worker was killed\n" in caplog.text
 
 
 def test_probabilities_are_the_softmax_of_the_logits_best_first(photos, model):

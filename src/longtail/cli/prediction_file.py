@@ -67,9 +67,9 @@ def _classify(
 ) -> None:
     """Write the parts of this rank, each as soon as it is complete."""
     # one stream over all parts, so that the next images are decoded while a part is written
-    predictions = model.stream(chain.from_iterable(mine.values()), **options)
-    total = sum(map(len, mine.values()))
-    for number, images in log_progress("classified", mine.items(), total, PART):
+    every = list(chain.from_iterable(mine.values()))
+    predictions = model.stream(every, **options)
+    for number, images in log_progress("classified", mine.items(), len(every), PART):
         text: list[str] = []
         skipped: list[tuple[str, str]] = []
         for image, prediction in zip(images, predictions, strict=False):

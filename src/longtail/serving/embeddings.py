@@ -7,13 +7,13 @@ The file is a data set (`longtail train features.npz`), and holds arrays for the
 `longtail.estimators`.
 """
 
-import hashlib
 import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -40,7 +40,7 @@ from longtail.runs.folder import Run
 from longtail.runs.reopen import own_data, relaunch
 from longtail.serving.model import read_run
 from longtail.serving.parts import PART, Parts, share_parts
-from longtail.training.features import choose_batch_size, extract_batches
+from longtail.training.features import choose_batch_size, extract_batches, read_batches
 from longtail.training.inputs import build_preprocess
 from longtail.training.launch import launch
 from longtail.training.model import use_inputs_of_weights
@@ -52,13 +52,21 @@ logger = logging.getLogger(__name__)
 class Embedder:
     """A network that computes features, and the images it computes them of."""
 
-    model: Model
+    build: Callable[[], Model]
+    """Builds the network, which takes as long as decoding thousands of images."""
     preprocess: Preprocess
     images: Data
     fabric: Fabric
     machine: MachineConfig
     origin: Mapping[str, Any]
-    """Where the features come from."""
+    """Where the features come from; its hashes tell the network."""
+
+    @cached_property
+    def model(self) -> Model:
+        """The network on its device."""
+        model = self.build().to(self.fabric.device)
+        # channels last as in training, for bit-identical features
+        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -85,7 +93,6 @@ class Embedder:
             "images": [self.images.subset_sha256, self.images.evaluated_sha256],
             "splits": {name: list(split.inputs.shape) for name, split in self.splits.items()},
             "parts": {name: len(planned) for name, planned in plan.items()},
-            "network": hashlib.sha256(encode_tensors(self.model.backbone.state_dict())).hexdigest(),
             "origin": dict(self.origin),
         }
         parts = share_parts(out, about, sum(map(len, plan.values())), self.fabric)
@@ -100,9 +107,11 @@ class Embedder:
     def _extract(self, split: Split, planned: Mapping[int, Sequence[Tensor]], parts: Parts) -> None:
         """Write parts of one split, each as soon as it is complete."""
         rows = [batch for batches in planned.values() for batch in batches]
-        found = extract_batches(
-            self.model, split.inputs, rows, self.preprocess, self.fabric, self.machine
-        )
+        if not rows:
+            return
+        # the workers decode the first images while the network is built
+        stream = read_batches(split.inputs, rows, self.machine, self.fabric.device)
+        found = extract_batches(self.model, stream, self.preprocess, self.fabric)
         for number, batches in planned.items():
             features = torch.cat(list(islice(found, len(batches))))
             parts.write(number, encode_tensors({"features": features}))
@@ -111,10 +120,12 @@ class Embedder:
         """Yield the name of each split and its features (N, D), read from all parts."""
         stored = parts.read()
         for name, planned in self.plan_parts().items():
-            features = torch.empty(len(self.splits[name]), self.model.backbone.dim)
+            features = torch.empty(0)
             for batches, content in zip(planned, stored, strict=False):
                 first = batches[0][0] if len(batches[0]) else 0
                 rows = safetensors.torch.load(content)["features"]
+                if not len(features):
+                    features = torch.empty(len(self.splits[name]), rows.shape[1])
                 features[first : first + len(rows)] = rows
             yield name, features
 
@@ -198,9 +209,12 @@ def _open_run(
         "epochs": run.config.train.epochs,
         "recipe_id": stored["recipe_id"],
         "training_id": stored.get("training_id"),
+        "weights_sha256": stored.get("weights_sha256"),
     }
     model = Model(served.backbone, served.head)
-    return _place(model, served.preprocess, images, relaunch(run), run.config.machine, origin)
+    fabric = relaunch(run)
+    preprocess = served.preprocess.to(fabric.device)
+    return Embedder(lambda: model, preprocess, images, fabric, run.config.machine, origin)
 
 
 def _open_weights(
@@ -225,27 +239,17 @@ def _open_weights(
     if images.embeddings:
         raise UserError(f"{images.name} holds embeddings already: pass images")
     channels, *size = images.train.inputs.shape[1:]
-    network = backbones.build(name, channels, (size[0], size[1]))
-    logger.info("%s", load_into(network, name, weights))
+
+    def build() -> Model:
+        network = backbones.build(name, channels, (size[0], size[1]))
+        logger.info("%s", load_into(network, name, weights))
+        return Model(network, LinearHead(network.dim, len(images.classes)))
+
     machine = MachineConfig()
     preprocess = build_preprocess(images, config.train)
     origin = {"network": name, "weights": Path(weights).name, "weights_sha256": content}
-    model = Model(network, LinearHead(network.dim, len(images.classes)))
-    return _place(model, preprocess, images, launch(machine), machine, origin)
-
-
-def _place(
-    model: Model,
-    preprocess: Preprocess,
-    images: Data,
-    fabric: Fabric,
-    machine: MachineConfig,
-    origin: Mapping[str, Any],
-) -> Embedder:
-    """Put network and preprocessing on the device."""
-    # channels last as in training, for bit-identical features
-    model.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Embedder(model, preprocess.to(fabric.device), images, fabric, machine, origin)
+    fabric = launch(machine)
+    return Embedder(build, preprocess.to(fabric.device), images, fabric, machine, origin)
 
 
 def _load_images(run: Run, data: Path | str | Data | None, options: dict[str, Any]) -> Data:

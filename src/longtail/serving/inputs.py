@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
-from longtail.data.decoding.images import Blob, decode_in_threads
+from longtail.data.decoding.image_store import ImageStore
+from longtail.data.decoding.images import Blob, Interpolation, decode_in_threads
 from longtail.training.model import Blueprint
 
 Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor
@@ -27,7 +30,21 @@ def read_inputs(
     if blueprint.embeddings:
         yield from (_to_vector(row, blueprint.shape[0]) for row in images)
         return
-    channels, height, width = blueprint.shape
+    for pixels in _decode(images, blueprint):
+        if not isinstance(pixels, str) and blueprint.shape[0] == 1:
+            colour = Image.fromarray(pixels.transpose(1, 2, 0))
+            pixels = np.asarray(colour.convert("L"))[None]
+        yield pixels
+
+
+def _decode(
+    images: Iterable[Picture | Blob], blueprint: Blueprint
+) -> Iterator[NDArray[np.uint8] | str]:
+    """Yield the colours (3, H, W) of each image, or the reason why it is unreadable."""
+    _, height, width = blueprint.shape
+    if height == width and isinstance(images, Sequence) and all(map(_is_file, images)):
+        yield from _decode_files(list(map(str, images)), height, blueprint.interpolation)
+        return
     reasons: dict[int, str] = {}
 
     def blobs() -> Iterator[Blob]:
@@ -38,13 +55,26 @@ def read_inputs(
                 reasons[place] = str(error)
                 yield b""  # unreadable too, to keep the order
 
-    way = blueprint.interpolation
-    for place, pixels in enumerate(decode_in_threads(blobs(), (height, width), way)):
-        pixels = reasons.pop(place, pixels)
-        if not isinstance(pixels, str) and channels == 1:
-            colour = Image.fromarray(pixels.transpose(1, 2, 0))
-            pixels = np.asarray(colour.convert("L"))[None]
-        yield pixels
+    decoded = decode_in_threads(blobs(), (height, width), blueprint.interpolation)
+    for place, pixels in enumerate(decoded):
+        yield reasons.pop(place, pixels)
+
+
+def _is_file(picture: Picture | Blob) -> bool:
+    return isinstance(picture, (str, Path))
+
+
+def _decode_files(
+    paths: Sequence[str], size: int, interpolation: Interpolation
+) -> Iterator[NDArray[np.uint8] | str]:
+    """Yield the colours (3, H, W) of each file; processes decode many of them."""
+    store = ImageStore(
+        blobs=lambda rows: (Path(paths[row]) for row in rows.tolist()),
+        describe=paths.__getitem__,
+        config=DataConfig(image_size=size, interpolation=interpolation),
+        file_name=paths.__getitem__,
+    )
+    return store.decode_each(torch.arange(len(paths)))
 
 
 def _to_blob(picture: Picture | Blob) -> Blob:

@@ -43,7 +43,8 @@ def extract(
     rows = torch.arange(fabric.global_rank, len(inputs), fabric.world_size)
     batches = rows.split(choose_batch_size(inputs, fabric.device))
     features = torch.zeros(len(inputs), model.backbone.dim, device=fabric.device)
-    found = extract_batches(model, inputs, batches, preprocess, fabric, machine, mirrored=mirrored)
+    stream = read_batches(inputs, batches, machine, fabric.device)
+    found = extract_batches(model, stream, preprocess, fabric, mirrored=mirrored)
     for batch, output in zip(batches, found, strict=True):
         features[batch.to(fabric.device)] = output
     if fabric.world_size > 1:
@@ -51,28 +52,38 @@ def extract(
     return features
 
 
+def read_batches(
+    inputs: Tensor | StreamedImages,
+    batches: Sequence[Tensor],
+    machine: MachineConfig,
+    device: torch.device,
+) -> Iterator[Tensor]:
+    """Yield the inputs (B, C, H, W) of each of `batches`, row numbers (B,), on `device`.
+
+    The workers of streamed images start at once.
+    """
+    if isinstance(inputs, StreamedImages):
+        stream = stream_batches(inputs, batches, machine, device)
+    else:
+        stream = (inputs[rows.to(inputs.device)].to(device) for rows in batches)
+    each = len(batches[0]) if batches else 1
+    return log_progress("extracted features of", stream, sum(map(len, batches)), each)
+
+
 @torch.no_grad()
 def extract_batches(
     model: Model,
-    inputs: Tensor | StreamedImages,
-    batches: Sequence[Tensor],
+    batches: Iterator[Tensor],
     preprocess: Preprocess,
     fabric: Fabric,
-    machine: MachineConfig,
     *,
     mirrored: bool = False,
 ) -> Iterator[Tensor]:
-    """Yield the features (B, D) of each of `batches`, row numbers (B,) of `inputs`."""
+    """Yield the features (B, D) of each of `batches`, or of their mirror images."""
     training = model.training
     model.eval()
-    if isinstance(inputs, StreamedImages):
-        stream = stream_batches(inputs, batches, machine, fabric.device)
-    else:
-        stream = (inputs[rows.to(inputs.device)].to(fabric.device) for rows in batches)
-    images = sum(map(len, batches))
-    each = len(batches[0]) if batches else 1
     try:
-        for batch in log_progress("extracted features of", stream, images, each):
+        for batch in batches:
             seen = preprocess(batch).flip(-1) if mirrored else preprocess(batch)
             with fabric.autocast():
                 # forward itself: calling a compiled backbone would compile it for these shapes

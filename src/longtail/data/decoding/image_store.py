@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longtail.core.config import DataConfig
+from longtail.core.config import DataConfig, MachineConfig
 from longtail.core.errors import Problems, UserError, list_some
 from longtail.core.progress import log_progress
-from longtail.data.decoding.host import count_cores
+from longtail.data.decoding.host import cores_per_process, count_cores
 from longtail.data.decoding.images import (
     MAX_DECODERS,
     Allocate,
@@ -47,6 +48,17 @@ class UnreadableError(UserError):
     """The error for unreadable images; `found` is its message without advice for training."""
 
     found: str
+
+
+@contextmanager
+def _forgive_lost_worker() -> Iterator[None]:
+    """Log the loss of a worker, whose images threads decode then; torch may raise it anywhere."""
+    try:
+        yield
+    except (RuntimeError, UserError) as error:
+        if (reason := explain_lost_worker(error)) is None:
+            raise
+        log.warning("threads decode the remaining images: %s", reason.partition(":")[0])
 
 
 @dataclass(frozen=True)
@@ -116,26 +128,37 @@ class ImageStore:
     def decode_rows(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> "ImageBuffer":
         """Decode `rows` without reporting the unreadable ones."""
         buffer = ImageBuffer(rows, self.describe, allocate)
-        try:
-            for image in log_progress("decoded", self._decode_in_processes(rows), len(rows)):
+        with _forgive_lost_worker():
+            processes = self._decode_in_processes(rows, count_cores())
+            for image in log_progress("decoded", processes, len(rows)):
                 buffer.add(image)
-        except (RuntimeError, UserError) as error:
-            if (reason := explain_lost_worker(error)) is None:
-                raise
-            log.warning("threads decode the remaining images: %s", reason.partition(":")[0])
         rest = rows[buffer.count :]
-        threads = decode_in_threads(self.blobs(rest), self.image_size, self.interpolation)
-        for image in log_progress("decoded", threads, len(rest)):
+        for image in log_progress("decoded", self._decode_in_threads(rest), len(rest)):
             buffer.add(image)
         return buffer
 
-    def _decode_in_processes(self, rows: Tensor) -> Iterator[PixelsOrReason]:
+    def decode_each(self, rows: Tensor) -> Iterator[PixelsOrReason]:
+        """Yield the pixels (3, H, W) of each of `rows`, in their order, or why it is unreadable.
+
+        Other ranks decode their own rows on the same cores.
+        """
+        count = 0
+        with _forgive_lost_worker():
+            for image in self._decode_in_processes(rows, cores_per_process(MachineConfig())):
+                count += 1
+                yield image
+        yield from self._decode_in_threads(rows[count:])
+
+    def _decode_in_threads(self, rows: Tensor) -> Iterator[PixelsOrReason]:
+        return decode_in_threads(self.blobs(rows), self.image_size, self.interpolation)
+
+    def _decode_in_processes(self, rows: Tensor, cores: int) -> Iterator[PixelsOrReason]:
         """Yield the images of `rows` in their order, or none if threads should decode them."""
         few = len(rows) < MIN_FOR_PROCESSES
         if self.image_size is None or self.file_name is None or few or not can_fork():
             return
         size = CHUNK * self.row_bytes()
-        workers = count_fitting_workers(min(MAX_DECODERS, count_cores()), size)
+        workers = count_fitting_workers(min(MAX_DECODERS, cores), size)
         if workers < 2:
             return
         chunks = [chunk.tolist() for chunk in rows.split(CHUNK)]
