@@ -127,7 +127,7 @@ def _prepare(
         embed(None, out.with_suffix(".npz"), data=data, weights=weights, backbone=backbone)
 
     def decode() -> None:
-        for _ in read_inputs(paths, model.about.blueprint):
+        for _ in read_inputs(names, model.about.blueprint, on_gpu=device == "cuda"):
             pass
 
     return {

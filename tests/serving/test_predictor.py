@@ -79,25 +79,33 @@ def test_predictions_agree_with_the_run_result(photos, run, model):
     assert run.result["overall"] > 50  # it learnt the colours
 
 
-def test_processes_decode_many_files(photos, model, monkeypatch):
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Read files as for a GPU, in processes from ten files on."""
+    monkeypatch.setattr(lt.Predictor, "_on_gpu", True)
+    monkeypatch.setattr(image_store, "cores_per_process", lambda machine: 2)
+    monkeypatch.setattr(image_store, "CHUNK", 4)
+    monkeypatch.setattr(image_store, "MIN_FOR_PROCESSES", 10)
+
+
+def test_a_gpu_gets_many_files_from_processes(photos, model, monkeypatch, request):
     files = sorted((photos / "test").rglob("*.*"))
     files[4] = photos / "missing.png"
-    expected = list(model.stream(files))
-    started = []
+    expected, started = list(model.stream(files)), []
 
     def record(make, places, **options):
         started.append(options["workers"])
         return read_chunks(make, places, **options)
 
+    request.getfixturevalue("on_gpu")
     monkeypatch.setattr(image_store, "read_chunks", record)
-    monkeypatch.setattr(image_store, "cores_per_process", lambda machine: 2)
-    monkeypatch.setattr(image_store, "CHUNK", 4)
-    monkeypatch.setattr(image_store, "MIN_FOR_PROCESSES", 10)
     assert list(model.stream(files)) == expected
     assert started == [2] and expected[4] == "it does not exist"
+    assert len(list(model.stream([Image.open(file) for file in files[:4]] * 3))) == 12
+    assert started == [2]  # open images stay in this process
 
 
-def test_threads_classify_what_a_lost_worker_leaves(photos, model, monkeypatch, caplog):
+def test_threads_decode_what_a_lost_worker_leaves(photos, model, monkeypatch, caplog, request):
     files = sorted((photos / "test").rglob("*.*"))
     expected = list(model.stream(files))
 
@@ -105,10 +113,8 @@ def test_threads_classify_what_a_lost_worker_leaves(photos, model, monkeypatch, 
         yield from islice(map(make, places), 2)
         raise WorkerLost("a worker was killed: pass fewer")
 
+    request.getfixturevalue("on_gpu")
     monkeypatch.setattr(image_store, "read_chunks", lost)
-    monkeypatch.setattr(image_store, "cores_per_process", lambda machine: 2)
-    monkeypatch.setattr(image_store, "CHUNK", 4)
-    monkeypatch.setattr(image_store, "MIN_FOR_PROCESSES", 10)
     assert list(model.stream(files)) == expected
     assert "threads decode the remaining images: a worker was killed\n" in caplog.text
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.decoding.image_store import ImageStore
-from longtail.data.decoding.images import Blob, Interpolation, decode_in_threads
+from longtail.data.decoding.images import Blob, decode_in_threads
 from longtail.training.model import Blueprint
 
 Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor
@@ -24,13 +24,18 @@ Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor
 
 
 def read_inputs(
-    images: Iterable[Picture | Blob], blueprint: Blueprint
+    images: Iterable[Picture | Blob], blueprint: Blueprint, *, on_gpu: bool = False
 ) -> Iterator[NDArray[Any] | str]:
-    """Yield each input as an array for the model, or the reason why it is unreadable."""
+    """Yield each input as an array for the model, or the reason why it is unreadable.
+
+    Many files for a network `on_gpu` are decoded in processes: threads, which share one interpreter
+    lock, are too slow for it. A network on the CPU waits for neither, and needs the cores.
+    """
     if blueprint.embeddings:
         yield from (_to_vector(row, blueprint.shape[0]) for row in images)
         return
-    for pixels in _decode(images, blueprint):
+    decoded = _decode_files if on_gpu and _are_files(images, blueprint) else _decode
+    for pixels in decoded(images, blueprint):
         if not isinstance(pixels, str) and blueprint.shape[0] == 1:
             colour = Image.fromarray(pixels.transpose(1, 2, 0))
             pixels = np.asarray(colour.convert("L"))[None]
@@ -42,9 +47,6 @@ def _decode(
 ) -> Iterator[NDArray[np.uint8] | str]:
     """Yield the colours (3, H, W) of each image, or the reason why it is unreadable."""
     _, height, width = blueprint.shape
-    if height == width and isinstance(images, Sequence) and all(map(_is_file, images)):
-        yield from _decode_files(list(map(str, images)), height, blueprint.interpolation)
-        return
     reasons: dict[int, str] = {}
 
     def blobs() -> Iterator[Blob]:
@@ -60,21 +62,25 @@ def _decode(
         yield reasons.pop(place, pixels)
 
 
-def _is_file(picture: Picture | Blob) -> bool:
-    return isinstance(picture, (str, Path))
+def _are_files(images: Iterable[Picture | Blob], blueprint: Blueprint) -> bool:
+    """Whether `images` are files to be decoded to a square."""
+    _, height, width = blueprint.shape
+    named = isinstance(images, Sequence) and all(isinstance(i, (str, Path)) for i in images)
+    return named and height == width
 
 
 def _decode_files(
-    paths: Sequence[str], size: int, interpolation: Interpolation
+    images: Iterable[Picture | Blob], blueprint: Blueprint
 ) -> Iterator[NDArray[np.uint8] | str]:
     """Yield the colours (3, H, W) of each file; processes decode many of them."""
+    names = list(map(str, images))
     store = ImageStore(
-        blobs=lambda rows: (Path(paths[row]) for row in rows.tolist()),
-        describe=paths.__getitem__,
-        config=DataConfig(image_size=size, interpolation=interpolation),
-        file_name=paths.__getitem__,
+        blobs=lambda rows: (Path(names[row]) for row in rows.tolist()),
+        describe=names.__getitem__,
+        config=DataConfig(image_size=blueprint.shape[1], interpolation=blueprint.interpolation),
+        file_name=names.__getitem__,
     )
-    return store.decode_each(torch.arange(len(paths)))
+    return store.decode_each(torch.arange(len(names)))
 
 
 def _to_blob(picture: Picture | Blob) -> Blob:

@@ -163,6 +163,11 @@ class Predictor:
             raise _no_weights_error()
         return self._network.model
 
+    @property
+    def _on_gpu(self) -> bool:
+        network = self._network
+        return isinstance(network, TorchNetwork) and network.device.type == "cuda"
+
     def predict(
         self,
         images: Picture | Iterable[Picture],
@@ -251,8 +256,8 @@ class Predictor:
 
         A GPU computes the next batches while the reader works on this one.
         """
-        batches, network = self.read_batches(images), self._network
-        if isinstance(network, TorchNetwork) and network.device.type == "cuda":
+        batches = self.read_batches(images)
+        if self._on_gpu:
             return map_in_threads(self._examine_readable, batches, threads=AHEAD, ahead=AHEAD + 1)
         return map(self._examine_readable, batches)  # a reader would take the same cores
 
@@ -279,7 +284,7 @@ class Predictor:
 
     def read_batches(self, images: Iterable[Picture | Blob]) -> Iterator[Batch]:
         """Yield batches of inputs as arrays, or the reasons why they are unreadable, in order."""
-        rows = read_inputs(images, self.about.blueprint)
+        rows = read_inputs(images, self.about.blueprint, on_gpu=self._on_gpu)
         while batch := list(islice(rows, BATCH)):
             yield batch
 
