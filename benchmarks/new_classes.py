@@ -109,7 +109,7 @@ class _Extended:
     """A model to which classes are added in several ways."""
 
     def __init__(self, run: Run, data: Data, test: Split):
-        self.predictor, self.test = load_model(run), test
+        self.predictor, self.test, self.held_out = load_model(run), test, data.val
         opened = reopen(run, data)
         self.features, self.labels = opened.features(data.train).cpu(), data.train.labels.cpu()
         self.tested = opened.features(test).cpu()
@@ -121,10 +121,8 @@ class _Extended:
         self._extract(photographs)  # the first batch on a device takes longer
         ways: dict[str, Callable[[], Classifier]] = {
             "nothing": lambda: self._use(self.predictor),
-            "extend": lambda: self._use(extend(self.predictor, photographs).model),
-            "extend --refine": lambda: self._use(
-                extend(self.predictor, photographs, refine=True).model
-            ),
+            "extend": lambda: self._extend(photographs, refine=False),
+            "extend --refine": lambda: self._extend(photographs, refine=True),
             "nearest mean": lambda: self._nearest(self._extract(photographs)),
             "linear probe": lambda: self._probe(self._extract(photographs)),
         }
@@ -143,6 +141,10 @@ class _Extended:
 
     def _extract(self, photographs: dict[str, list[Tensor]]) -> list[Tensor]:
         return [self.predictor.extract(images)[0] for images in photographs.values()]
+
+    def _extend(self, photographs: dict[str, list[Tensor]], refine: bool) -> Classifier:
+        done = extend(self.predictor, photographs, refine=refine, held_out=self.held_out)
+        return self._use(done.model)
 
     def _use(self, model: Predictor) -> Classifier:
         def classify() -> Tensor:

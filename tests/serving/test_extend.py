@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -15,7 +16,9 @@ from longtail.core.errors import UserError
 from longtail.core.manifest import forget
 from longtail.data.base import Split
 from longtail.nn.heads import CosineHead, DeconfoundHead, LinearHead
+from longtail.runs.reopen import own_data
 from longtail.serving.model import ServedModel
+from longtail.serving.new_rows import TAKEN
 from longtail.serving.write import save_pretrained
 from simulated import simulate
 from trusted import HELD_OUT, NAMES, noise, predictor, trusted_model
@@ -68,6 +71,60 @@ def test_the_row_is_the_mean_without_the_direction_and_as_long_as_its_neighbours
     )
 
 
+HELD = Split(HELD_OUT.features[HELD_OUT.labels < 6].float(), HELD_OUT.labels[HELD_OUT.labels < 6])
+
+
+@pytest.mark.parametrize("refine", [False, True])
+@pytest.mark.parametrize("name", HEADS)
+def test_with_held_out_images_new_classes_are_recognised_and_old_ones_stay(models, name, refine):
+    model = predictor(models[name])
+    done = lt.extend(model, photographs(6, 7), refine=refine, held_out=HELD)
+    assert right(done.model, range(6, 8)) > 25  # by chance: 12.5
+    assert right(done.model, range(6)) > right(model, range(6)) - 15
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_held_out_images_decide_length_and_bias(models, name):
+    model, new = predictor(models[name]), photographs(6, 7)
+    done = lt.extend(model, new, held_out=HELD)
+    logits = done.model.logits(HELD.inputs).double()
+    prior = torch.tensor(model.trust.calibration.prior).double()
+    logits -= torch.cat([prior, prior.mean().expand(2)]).log()
+    labels, n = HELD.labels.tolist(), [HELD.labels.tolist().count(c) for c in range(6)]
+    weight = [1 / (6 * n[c]) for c in labels]  # every class weighs the same
+
+    def variance(column: int, rows: list[int]) -> float:
+        total = sum(weight[i] for i in rows)
+        mean = sum(weight[i] * logits[i, column].item() for i in rows) / total
+        return sum(weight[i] * (logits[i, column].item() - mean) ** 2 for i in rows) / total
+
+    every = range(len(labels))
+    old = [variance(c, [i for i in every if labels[i] != c]) for c in range(6)]
+    answers = logits[:, :6].argmax(1).tolist()
+    wrong = sum(weight[i] for i in every if answers[i] != labels[i])
+    for column in (6, 7):
+        assert variance(column, list(every)) == pytest.approx(sum(old) / 6, rel=1e-4)
+        above = (logits[:, column] - logits[:, :6].max(1).values).tolist()
+        (last,) = [i for i in every if abs(above[i]) < 1e-4]  # the next image to be taken
+        taken = sum(weight[i] for i in every if above[i] > 1e-4)
+        assert taken < TAKEN * wrong / 8 <= taken + weight[last]
+
+
+def test_a_run_brings_its_own_held_out_images(photo_run):
+    new = {"grey": [np.full((20, 20, 3), 128, dtype=np.uint8)] * 2}
+    own, none = lt.extend(photo_run, new), lt.extend(lt.load_model(photo_run), new)
+    assert own.given is not None and none.given is None
+    given = lt.extend(lt.load_model(photo_run), new, held_out=own_data(photo_run).val)
+    assert_close(own.model.model.head.weight, given.model.model.head.weight)
+
+
+def test_fewer_held_out_images_than_classes_do_not_decide(models):
+    model, few = predictor(models["linear"]), HELD.take(torch.arange(5))
+    done, without = (lt.extend(model, photographs(6), held_out=h) for h in (few, None))
+    assert_close(done.model.model.head.weight, without.model.model.head.weight)
+    assert done.given is not None
+
+
 def test_old_logits_do_not_change(models):
     model = predictor(models["deconfound"])
     done = lt.extend(model, photographs(6))
@@ -81,9 +138,7 @@ def test_old_logits_do_not_change(models):
 
 
 def test_it_counts_what_it_takes_from_whom(models):
-    keep = HELD_OUT.labels < 6
-    held = Split(HELD_OUT.features[keep].float(), HELD_OUT.labels[keep])
-    model = predictor(models["linear"])
+    held, model = HELD, predictor(models["linear"])
     done = lt.extend(model, photographs(6, 7), held_out=held)
     was, now = (m.predict(held.inputs, top=1) for m in (model, done.model))
     lost = [

@@ -14,7 +14,6 @@ from longtail.core.errors import UserError
 from longtail.core.names import count_noun
 
 if TYPE_CHECKING:
-    from longtail.data.base import Split
     from longtail.serving.extend import Extension
 
 Classes = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME=PHOTOS")]
@@ -43,9 +42,9 @@ class Extend:
         names = {name: list(list_images([place])) for name, place in map(_split, self.classes)}
         if len(names) < len(self.classes):
             raise UserError("a new class was given twice: name each once, with one place")
-        from longtail.serving.extend import extend
+        from longtail.serving.extend import extend, find_held_out
 
-        held_out, missing = _read_held_out(self.model)
+        held_out, missing = find_held_out(self.model)
         done = extend(self.model, names, refine=self.refine, held_out=held_out, out=self.out)
         for name, reasons in done.unreadable.items():
             for place, reason in reasons.items():
@@ -63,21 +62,6 @@ def _split(text: str) -> tuple[str, str]:
     if not (name and sign and place):
         raise UserError(f"'{text}': give a new class as NAME=PHOTOS, such as okapi=photos/okapi/")
     return name, place
-
-
-def _read_held_out(model: Path) -> "tuple[Split | None, str]":
-    """Read the held-out part of a run's own data, or return the reason why there is none."""
-    missing = "only a run on data with a validation part has images for it"
-    if not (model / "config.yaml").exists():
-        return None, missing
-    from longtail.runs.folder import Run
-    from longtail.runs.reopen import own_data
-
-    try:
-        held_out = own_data(Run.open(model)).val
-    except UserError as error:
-        return None, str(error)
-    return held_out, "" if held_out is not None else missing
 
 
 def _print_classes(done: "Extension", held_out: int) -> None:

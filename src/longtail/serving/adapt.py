@@ -133,9 +133,9 @@ def _estimate(
     """Estimate the class mix of `images`; count them, and explain which are unreadable."""
     scores, distances, place = [], [], 0
     unreadable: dict[int, str] = {}
-    for batch, logits, distance in predictor.examine_batches(images):
-        unreadable |= {place + i: row for i, row in enumerate(batch) if isinstance(row, str)}
-        place += len(batch)
+    for reasons, logits, distance in predictor.examine_batches(images):
+        unreadable |= {place + i: reason for i, reason in enumerate(reasons) if reason}
+        place += len(reasons)
         if len(logits):
             scores.append(trust.calibration.apply_uniform(logits.double()))
             distances.append(distance)

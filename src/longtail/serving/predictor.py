@@ -4,11 +4,11 @@ Shapes: B inputs per batch, images (C, H, W) uint8, embeddings (D,).
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -43,13 +43,17 @@ from longtail.serving.read import OnnxNetwork, read_folder, read_onnx, read_safe
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 BATCH = 64
 AHEAD = 3
 """Batches that a GPU is given ahead of the reader."""
 Batch = list[NDArray[Any] | str]
 """Inputs as arrays, or the reasons why they are unreadable."""
-Examined = tuple[Batch, Tensor, Tensor | None]
-"""A batch, and the logits (B, C) and distances (B,) of its B readable inputs."""
+Reasons = list[str | None]
+"""Why each input of a batch is unreadable, or None."""
+Examined = tuple[Reasons, Tensor, Tensor | None]
+"""Those, and the logits (B, C) and distances (B,) of the B readable inputs of a batch."""
 
 
 class Predictor:
@@ -231,9 +235,14 @@ class Predictor:
             known = require_trust(trust, "adapting to a batch")
             require_measured(self.about)
             mix = RunningMix(ClassCounts(self.about.counts), known.mix)
-        for batch, logits, distance in self.examine_batches(images):
-            ranked = iter(_rank(logits, distance, answers, mix) if len(logits) else [])
-            yield from (row if isinstance(row, str) else next(ranked) for row in batch)
+        ranked: Iterator[tuple[Reasons, list[Prediction]]]
+        if mix is None:
+            ranked = self._map_batches(lambda one: _rank(one, answers), images)
+        else:  # in order, as each batch moves the mix
+            ranked = (_rank(one, answers, mix) for one in self.examine_batches(images))
+        for reasons, predictions in ranked:
+            rest = iter(predictions)
+            yield from (next(rest) if reason is None else reason for reason in reasons)
         if mix is not None and len(mix.seen) < LEAST_IMAGES:
             logger.warning(
                 "too few readable images (%d) to estimate their class mix, which takes %d: nothing "
@@ -248,24 +257,32 @@ class Predictor:
 
         Logits are (B, classes), in the order of the B readable images of the batch.
         """
-        for batch, logits, _ in self.examine_batches(images):
-            yield [row if isinstance(row, str) else None for row in batch], logits
+        for reasons, logits, _ in self.examine_batches(images):
+            yield reasons, logits
 
     def examine_batches(self, images: Iterable[Picture | Blob]) -> Iterator[Examined]:
-        """Yield each batch of `read_batches`, and what `examine` returns of its readable inputs.
+        """Yield for each batch what is unreadable, and what `examine` returns of the rest."""
+        return self._map_batches(lambda examined: examined, images)
 
-        A GPU computes the next batches while the reader works on this one.
+    def _map_batches(
+        self, function: Callable[[Examined], T], images: Iterable[Picture | Blob]
+    ) -> Iterator[T]:
+        """Yield `function` of each examined batch.
+
+        With a GPU, threads do this with the next batches while the reader works on this one.
         """
+
+        def examine(batch: Batch) -> T:
+            reasons = [row if isinstance(row, str) else None for row in batch]
+            readable = [row for row in batch if not isinstance(row, str)]
+            if not readable:
+                return function((reasons, torch.empty(0, len(self.classes)), None))
+            return function((reasons, *self.examine(np.stack(readable))))
+
         batches = self.read_batches(images)
         if self._on_gpu:
-            return map_in_threads(self._examine_readable, batches, threads=AHEAD, ahead=AHEAD + 1)
-        return map(self._examine_readable, batches)  # a reader would take the same cores
-
-    def _examine_readable(self, batch: Batch) -> Examined:
-        readable = [row for row in batch if not isinstance(row, str)]
-        if not readable:
-            return batch, torch.empty(0, len(self.classes)), None
-        return batch, *self.examine(np.stack(readable))
+            return map_in_threads(examine, batches, threads=AHEAD, ahead=AHEAD + 1)
+        return map(examine, batches)  # a reader would take the same cores
 
     def extract(self, images: Iterable[Picture]) -> tuple[Tensor, dict[int, str]]:
         """Return the features (N, D) of readable images, and why the others are unreadable."""
@@ -322,15 +339,18 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
 
 
 def _rank(
-    logits: Tensor, distance: Tensor | None, answers: Answers, mix: RunningMix | None
-) -> list[Prediction]:
+    examined: Examined, answers: Answers, mix: RunningMix | None = None
+) -> tuple[Reasons, list[Prediction]]:
     """Return the answers to a batch, for the class mix of the images so far if `mix` follows it."""
+    reasons, logits, distance = examined
+    if not len(logits):
+        return reasons, []
     target = None
     if mix is not None:
         assert answers.trust is not None
         uniform = answers.trust.calibration.apply_uniform(logits.double())
         target = mix.update(uniform.log_softmax(1))
-    return answers.rank(logits, distance, target)
+    return reasons, answers.rank(logits, distance, target)
 
 
 def _no_weights_error() -> UserError:
