@@ -53,18 +53,85 @@ def test_equal_weights_give_the_usual_split_conformal_quantile():
     assert find_quantiles(values, torch.ones(19), [0.9, 0.95, 0.96]).tolist() == [18, 19, math.inf]
 
 
-def test_thresholds_of_classes_agree_with_loops():
-    logs = HELD_OUT.logits.log_softmax(1)
-    found = fit_thresholds(logs, HELD_OUT.labels, [0.8, 0.9])
-    labels = HELD_OUT.labels.tolist()
+def loop_thresholds(scores, labels, classes, levels):
+    """Rank each image in its class's mixture without it; cut every mixture at the same level."""
+    places = range(len(labels))
+    weights = [1 / (labels.count(c) + 1) for c in labels]
+    total = math.fsum(weights)
+
+    def mix(c):
+        return [conformal.SHRINK * weights[i] / total + (labels[i] == c) for i in places]
+
+    ranks = []
+    for i in places:
+        mixed = mix(labels[i])
+        lower = math.fsum(mixed[j] for j in places if scores[j] < scores[i])
+        ranks.append(lower / math.fsum(mixed[j] for j in places if j != i))
+    found = []
+    for level in levels:
+        common, row = loop_quantile(ranks, weights, level), []
+        for c in range(classes):
+            mixed, reached, quantile = mix(c), 0.0, math.inf
+            for i in sorted(places, key=lambda i: scores[i]):
+                reached += mixed[i] / math.fsum(mixed)
+                if reached >= common - 1e-12:
+                    quantile = scores[i]
+                    break
+            row.append(math.exp(-quantile))
+        found.append(row)
+    return found
+
+
+@pytest.mark.parametrize("images", [[12, 1, 5, 0, 2], [1, 1, 1, 0, 0], [4, 4, 4, 4, 4]])
+def test_thresholds_of_classes_agree_with_loops(images):
+    drawn = simulate(images, apart=0.8)
+    logs, labels = drawn.logits.log_softmax(1), drawn.labels.tolist()
+    logs[0] = logs[-1] = -math.log(5)  # two images of different classes have the same score
     scores = [-row[c] for row, c in zip(logs.tolist(), labels, strict=True)]
-    seen = [labels.count(c) for c in range(20)]
-    for c in (0, 7, 19):
-        own = seen[c] / (seen[c] + conformal.SHRINK)
-        weights = [(1 - own) / (20 * seen[k]) + own * (k == c) / seen[c] for k in labels]
-        for place, level in enumerate((0.8, 0.9)):
-            wanted = math.exp(-loop_quantile(scores, weights, level))
-            assert found[place, c].item() == pytest.approx(wanted)
+    levels = (0.3, 0.5, 0.8, 0.9, 0.99)
+    wanted = torch.tensor(loop_thresholds(scores, labels, 5, levels)).double()
+    assert_close(fit_thresholds(logs, drawn.labels, levels), wanted)
+
+
+def test_one_class_gets_the_usual_split_conformal_thresholds():
+    p = torch.rand(19, 2, generator=torch.Generator().manual_seed(0)).double()
+    labels, levels = torch.zeros(19).long(), [0.05, 0.5, 0.9, 0.95, 0.96]
+    for level, found in zip(levels, fit_thresholds(p.log(), labels, levels), strict=True):
+        assert found.tolist() == fit_plain_threshold(p.log(), labels, level).tolist()
+
+
+@pytest.mark.parametrize(("images", "level"), [(1, 0.5), (4, 0.8), (9, 0.9), (19, 0.95)])
+def test_a_level_needs_enough_images(images, level):
+    """With level / (1 - level) images of each class they are enough, as the warning says."""
+    drawn = simulate([images] * 3)
+    logs = drawn.logits.log_softmax(1)
+    assert (fit_thresholds(logs, drawn.labels, [level]) > 0).all()
+    (found,) = fit_thresholds(logs, drawn.labels, [1 - 1 / (3 * images + 2)])
+    assert (found == 0).all()  # every class enters every set
+
+
+def test_the_order_of_the_images_does_not_matter():
+    logs = HELD_OUT.logits.log_softmax(1)
+    logs[::3] = -math.log(20)  # many equal scores
+    shuffled = torch.randperm(len(logs), generator=torch.Generator().manual_seed(0))
+    found = fit_thresholds(logs[shuffled], HELD_OUT.labels[shuffled], conformal.LEVELS)
+    assert_close(found, fit_thresholds(logs, HELD_OUT.labels, conformal.LEVELS))
+
+
+def test_sets_cover_their_level_on_average_over_draws():
+    """Exact probabilities for 100 classes, which have 100 to 1 held-out images."""
+    counts, draws, levels, rows = skewed_counts(100), 40, (0.8, 0.9, 0.95), []
+    images = [max(1, round(n / 5)) for n in counts.images]
+    for draw in range(draws):
+        held_out, test = simulate(images, seed=2 * draw), simulate([20] * 100, seed=2 * draw + 1)
+        logs, p = held_out.logits.log_softmax(1), test.logits.softmax(1)
+        for thresholds in fit_thresholds(logs, held_out.labels, levels):
+            coverage = measure_coverage(find_sets(p, thresholds), test.labels, counts)
+            rows.append((coverage.overall, coverage.splits["few"]))
+    means = torch.tensor(rows).double().view(draws, len(levels), 2).mean(0)
+    for level, (overall, few) in zip(levels, means.tolist(), strict=True):
+        assert 100 * level - 0.3 < overall < 100 * level + 0.5
+        assert few > 100 * level - 3
 
 
 def test_rare_classes_are_covered_where_plain_sets_fail_them():
@@ -87,9 +154,8 @@ def test_a_class_without_held_out_images_gets_the_threshold_of_all():
     logs, labels = HELD_OUT.logits[keep].log_softmax(1), HELD_OUT.labels[keep]
     (found,) = fit_thresholds(logs, labels, [0.9])
     scores = -logs.gather(1, labels[:, None]).squeeze(1)
-    seen = torch.bincount(labels, minlength=20).double()
-    (wanted,) = find_quantiles(scores, 1 / seen[labels], [0.9])
-    assert found[4].item() == pytest.approx(math.exp(-wanted))
+    wanted = loop_thresholds(scores.tolist(), labels.tolist(), 20, [0.9])
+    assert found[4].item() == pytest.approx(wanted[0][4])
 
 
 def test_a_set_always_holds_the_most_probable_class():

@@ -2,10 +2,18 @@
 
 A set holds the classes whose probability for a uniform class mix is at least a threshold, and
 always the model's answer. That probability is p(y|x) / pi_y, normalised over the classes, so rare
-classes compete as equals: the prevalence-adjusted score (Ding et al. 2025). The threshold is the
-conformal quantile of a mixture of two distributions of held-out images: its own, and that of all
-classes, each of equal weight. A class with n held-out images gives its own the weight
-n / (n + SHRINK).
+classes compete as equals: the prevalence-adjusted score (Ding et al. 2025).
+
+The threshold of a class is a quantile of a mixture of two distributions of held-out images: its own
+and that of all classes. A class with n held-out images gives its own the weight n / (n + SHRINK),
+and weighs n / (n + 1) among all classes: almost the same for each, but a single image says little
+about its class.
+
+The 0.9-quantiles of the mixtures would not cover 90 %: hard classes gain more by mixing than easy
+classes lose, and quantiles of few images are inexact. Leave-one-out measures both. Each held-out
+image is ranked in the mixture of its class without this image, and the conformal quantile of the
+ranks is the level of the quantiles of all classes. If it is infinite, the held-out images are too
+few: the thresholds are 0, and every class enters.
 
 Shapes: N images, C classes; thresholds are probabilities (C,).
 """
@@ -34,16 +42,21 @@ def find_quantiles(values: Tensor, weights: Tensor, levels: Sequence[float]) -> 
     counts as one more, infinite value, with the weight of one of the effective number of values.
     """
     order = values.argsort(stable=True)
-    return _find_in_order(values[order], weights[order], levels)
+    share = weights[order] / weights.sum()
+    reached = share.cumsum(0) / (1 + share.square().sum())
+    return _find_least(values[order], reached, torch.tensor(levels, dtype=reached.dtype))
 
 
-def _find_in_order(values: Tensor, weights: Tensor, levels: Sequence[float]) -> Tensor:
-    """Return the quantiles (L,) of sorted `values` (N,)."""
-    share = weights / weights.sum()
-    below = share.cumsum(0) / (1 + share.square().sum())
-    wanted = torch.tensor(levels, dtype=below.dtype) - 1e-12
+def _find_least(values: Tensor, reached: Tensor, levels: Tensor) -> Tensor:
+    """Return the least value at which the weight reaches each level (L,); infinite if none does.
+
+    Args:
+        values: sorted values (N,).
+        reached: share of the weight (N,) up to each value.
+        levels: shares (L,) that are wanted.
+    """
     padded = torch.cat([values, values.new_full((1,), torch.inf)])
-    return padded[torch.searchsorted(below, wanted)]
+    return padded[torch.searchsorted(reached, levels - 1e-12)]
 
 
 def fit_thresholds(log_probabilities: Tensor, labels: Tensor, levels: Sequence[float]) -> Tensor:
@@ -57,13 +70,35 @@ def fit_thresholds(log_probabilities: Tensor, labels: Tensor, levels: Sequence[f
     scores, labels = _score_labels(log_probabilities, labels), labels.cpu().long()
     order, classes = scores.argsort(stable=True), log_probabilities.shape[1]
     scores, labels = scores[order], labels[order]
-    every, counts = weigh_by_class(labels, classes), torch.bincount(labels, minlength=classes)
+    weights = 1 / (torch.bincount(labels)[labels] + 1).double()
+    weights /= weights.sum()
+    common = find_quantiles(_rank_left_out(scores, labels, weights), weights, levels)
     quantiles = []
-    for c, n in enumerate(counts.tolist()):
-        own = n / (n + SHRINK)
-        weights = (1 - own) * every + own * (labels == c) / max(n, 1)
-        quantiles.append(_find_in_order(scores, weights, levels))
+    for c in range(classes):
+        reached = (SHRINK * weights + (labels == c)).cumsum(0)
+        quantiles.append(_find_least(scores, reached / reached[-1], common))
     return torch.stack(quantiles, 1).neg().exp()
+
+
+def _rank_left_out(scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Return the rank (N,) of each image: the share of the other images that have a lower score.
+
+    The images of its class weigh 1 each, those of all classes SHRINK in all.
+
+    Args:
+        scores: scores (N,), sorted.
+        labels: classes (N,) of the images.
+        weights: weight (N,) of each image among those of all classes.
+    """
+    lower = torch.searchsorted(scores, scores)  # number of lower scores (N,)
+    ranks = torch.empty_like(scores)
+    for c in labels.unique().tolist():
+        own = labels == c
+        mixed = SHRINK * weights + own
+        below = torch.cat([mixed.new_zeros(1), mixed.cumsum(0)])
+        others = (below[-1] - mixed[own]).clamp(min=1e-12)  # 0 if there is only one image
+        ranks[own] = below[lower[own]] / others
+    return ranks
 
 
 def fit_plain_threshold(log_probabilities: Tensor, labels: Tensor, level: float) -> Tensor:
