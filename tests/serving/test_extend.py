@@ -126,7 +126,7 @@ def test_a_held_out_image_that_cannot_be_read_is_named(models):
         lt.extend(predictor(models["linear"]), photographs(6), held_out=Split(broken, HELD.labels))
 
 
-def test_data_that_is_missing_is_looked_for_once_and_after_all_checks(photo_run, monkeypatch):
+def test_missing_data_is_looked_for_once_after_all_checks(photo_run, monkeypatch, capsys, caplog):
     noise(photo_run.folder / "dog", 2)
     looked = []
 
@@ -140,6 +140,10 @@ def test_data_that_is_missing_is_looked_for_once_and_after_all_checks(photo_run,
     assert not looked
     cli.main(["extend", "run", "dog=run/dog"])
     assert len(looked) == 1
+    assert "no held-out images set length and bias" in capsys.readouterr().err
+    with caplog.at_level("INFO"):
+        lt.extend(photo_run, {"dog": [photo_run.folder / "dog" / "0.png"]})
+    assert "no held-out images set length and bias of the new rows: gone" in caplog.text
 
 
 def test_fewer_held_out_images_than_classes_do_not_decide(models):

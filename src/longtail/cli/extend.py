@@ -53,7 +53,11 @@ class Extend:
                 show(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
         _print_classes(done, 0 if held_out is None else len(held_out))
         if missing:
-            show(f"what the new classes take cannot be counted: {missing}", file=sys.stderr)
+            show(
+                "no held-out images set length and bias of the new rows, and what the new classes "
+                f"take cannot be counted: {missing}",
+                file=sys.stderr,
+            )
         show(f"written to {self.out}")
         if any(done.unreadable.values()):
             sys.exit(1)

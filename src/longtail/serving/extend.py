@@ -98,7 +98,9 @@ def extend(
         raise no_means_error("refining the head")
     features, unreadable = _extract(predictor, classes)
     if held_out is None and not isinstance(model, Predictor):
-        held_out, _ = find_held_out(model)
+        held_out, missing = find_held_out(model)
+        if missing:
+            logger.info("no held-out images set length and bias of the new rows: %s", missing)
     folded, trust = served.fold(predictor.alpha), predictor.trust
     calibration = trust.calibration if trust else Calibration.identity(len(predictor.classes))
     head = calibration.fold(folded.head)
