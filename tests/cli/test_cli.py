@@ -382,6 +382,7 @@ def test_a_worker_that_was_killed_ends_in_words(monkeypatch, capsys):
     assert stop.value.code == 2
     assert "a worker was killed, maybe because memory ran out: pass" in said
     assert "continue a training with --resume" in said and "Traceback" not in said
+    assert "predict --out and embed as they were" in said
 
     def wrong(self):
         raise RuntimeError("unable to allocate shared memory of a kernel's")

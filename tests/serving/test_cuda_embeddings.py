@@ -33,6 +33,8 @@ def test_predictions_made_ahead_keep_their_order(tmp_path):
     images = lt.load("digits-lt").test.inputs.repeat(3, 1, 1, 1)[: 5 * BATCH + 7]
     pictures = [image[0].numpy() for image in images]
     pictures[BATCH + 1] = "missing.png"
+    model = lt.load_model(run, device="cuda")
+    assert torch.equal(model.logits(images[:9].cuda()), model.logits(images[:9]))
     there, here = (list(lt.load_model(run, device=d).stream(pictures)) for d in ("cuda", "cpu"))
     assert there[BATCH + 1] == here[BATCH + 1] == "it does not exist"
     for one, other in zip(there, here, strict=True):

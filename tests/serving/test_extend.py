@@ -17,6 +17,7 @@ from longtail.core.manifest import forget
 from longtail.data.base import Split
 from longtail.nn.heads import CosineHead, DeconfoundHead, LinearHead
 from longtail.runs.reopen import own_data
+from longtail.serving import extend as extending
 from longtail.serving.model import ServedModel
 from longtail.serving.new_rows import TAKEN
 from longtail.serving.write import save_pretrained
@@ -116,6 +117,33 @@ def test_a_run_brings_its_own_held_out_images(photo_run):
     assert own.given is not None and none.given is None
     given = lt.extend(lt.load_model(photo_run), new, held_out=own_data(photo_run).val)
     assert_close(own.model.model.head.weight, given.model.model.head.weight)
+
+
+def test_a_held_out_image_that_cannot_be_read_is_named(models):
+    broken = HELD.inputs.clone()
+    broken[70] = float("nan")
+    with pytest.raises(UserError, match="held-out image 70 cannot be read: it has NaN"):
+        lt.extend(predictor(models["linear"]), photographs(6), held_out=Split(broken, HELD.labels))
+
+
+def test_missing_data_is_looked_for_once_after_all_checks(photo_run, monkeypatch, capsys, caplog):
+    noise(photo_run.folder / "dog", 2)
+    looked = []
+
+    def look(run):
+        looked.append(run.folder)
+        raise UserError("gone")
+
+    monkeypatch.setattr(extending, "own_data", look)
+    with pytest.raises(UserError, match="has the class ant already"):
+        lt.extend(photo_run, {"ant": [photo_run.folder / "dog" / "0.png"]})
+    assert not looked
+    cli.main(["extend", "run", "dog=run/dog"])
+    assert len(looked) == 1
+    assert "no held-out images set length and bias" in capsys.readouterr().err
+    with caplog.at_level("INFO"):
+        lt.extend(photo_run, {"dog": [photo_run.folder / "dog" / "0.png"]})
+    assert "no held-out images set length and bias of the new rows: gone" in caplog.text
 
 
 def test_fewer_held_out_images_than_classes_do_not_decide(models):

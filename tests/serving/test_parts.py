@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from lightning.fabric import Fabric
 
 import longtail as lt
@@ -13,6 +14,8 @@ from helpers import on_two_ranks, photos
 from longtail.cli import parser as cli
 from longtail.cli import prediction_file
 from longtail.core.errors import UserError
+from longtail.core.files import write_tensors
+from longtail.nn import backbones
 from longtail.serving import embeddings, parts
 from longtail.serving.parts import Parts, share_parts
 
@@ -187,6 +190,18 @@ def test_embed_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
     assert sum(rows) == (14 - 12) + 6
     assert all((found[name] == whole[name]).all() for name in whole.files)
     assert not list(tmp_path.glob("*.parts"))
+
+
+def test_weights_that_do_not_fit_leave_no_folder(folder, tmp_path):
+    write_tensors(tmp_path / "wrong.safetensors", {"x": torch.zeros(3)})
+    network = backbones.build("conv4", 3, (12, 12))
+    write_tensors(tmp_path / "right.safetensors", network.state_dict())
+    options = {"data": str(folder / "photos"), "backbone": "conv4", "image_size": 12}
+    with pytest.raises(UserError, match="fit 0 % of the parameters"):
+        lt.embed(None, tmp_path / "out.npz", weights=tmp_path / "wrong.safetensors", **options)
+    assert lt.embed(
+        None, tmp_path / "out.npz", weights=tmp_path / "right.safetensors", **options
+    ).exists()
 
 
 def test_every_rank_must_see_the_same_work(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ import longtail as lt
 from helpers import tiny_config, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
-from longtail.data.decoding import image_store
+from longtail.data.decoding import image_store, workers
 from longtail.data.decoding.workers import WorkerLost, read_chunks
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
@@ -103,6 +103,29 @@ def test_a_gpu_gets_many_files_from_processes(photos, model, monkeypatch, reques
     assert started == [2] and expected[4] == "it does not exist"
     assert len(list(model.stream([Image.open(file) for file in files[:4]] * 3))) == 12
     assert started == [2]  # open images stay in this process
+
+
+def test_ranks_share_the_memory_for_decoded_images(photos, model, monkeypatch, on_gpu):
+    files = sorted((photos / "test").rglob("*.*"))
+    started = []
+
+    def record(make, places, **options):
+        started.append((options["workers"], options["loaders"]))
+        return read_chunks(make, places, **options)
+
+    monkeypatch.setattr(image_store, "read_chunks", record)
+    chunk = image_store.CHUNK * 3 * 12**2
+    for ranks, room in [(1, 4), (2, 8), (2, 6)]:  # each reader holds two chunks
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        monkeypatch.setattr(workers, "free_shared_memory", lambda room=room: room * chunk)
+        assert len(list(model.stream(files))) == len(files)
+    assert started == [(2, 1), (2, 2)]  # threads decode if there is room for one worker
+
+
+def test_a_reader_that_keeps_images_keeps_no_shared_memory(photos, model, on_gpu):
+    files = sorted((photos / "test").rglob("*.*"))
+    for batch in model.read_batches(files):
+        assert all(image.base is None for image in batch)  # no view of a chunk
 
 
 def test_threads_decode_what_a_lost_worker_leaves(photos, model, monkeypatch, caplog, request):

@@ -43,15 +43,21 @@ class Extend:
         if len(names) < len(self.classes):
             raise UserError("a new class was given twice: name each once, with one place")
         from longtail.serving.extend import extend, find_held_out
+        from longtail.serving.predictor import load_model
 
+        model = load_model(self.model)
         held_out, missing = find_held_out(self.model)
-        done = extend(self.model, names, refine=self.refine, held_out=held_out, out=self.out)
+        done = extend(model, names, refine=self.refine, held_out=held_out, out=self.out)
         for name, reasons in done.unreadable.items():
             for place, reason in reasons.items():
                 show(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
         _print_classes(done, 0 if held_out is None else len(held_out))
         if missing:
-            show(f"what the new classes take cannot be counted: {missing}", file=sys.stderr)
+            show(
+                "no held-out images set length and bias of the new rows, and what the new classes "
+                f"take cannot be counted: {missing}",
+                file=sys.stderr,
+            )
         show(f"written to {self.out}")
         if any(done.unreadable.values()):
             sys.exit(1)

@@ -111,7 +111,13 @@ class Embedder:
             return
         # the workers decode the first images while the network is built
         stream = read_batches(split.inputs, rows, self.machine, self.fabric.device)
-        found = extract_batches(self.model, stream, self.preprocess, self.fabric)
+        try:
+            model = self.model
+        except UserError:  # its weights do not fit: no rank has written a part
+            if self.fabric.global_rank == 0:
+                parts.remove_if_empty()
+            raise
+        found = extract_batches(model, stream, self.preprocess, self.fabric)
         for number, batches in planned.items():
             features = torch.cat(list(islice(found, len(batches))))
             parts.write(number, encode_tensors({"features": features}))

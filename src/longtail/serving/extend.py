@@ -85,8 +85,6 @@ def extend(
             where they are needed.
     """
     predictor = model if isinstance(model, Predictor) else load_model(model)
-    if held_out is None and not isinstance(model, Predictor):
-        held_out, _ = find_held_out(model)
     require_one_label(predictor.about, "extend")
     _check_names(classes, predictor.classes)
     served = predictor.model
@@ -99,6 +97,10 @@ def extend(
     if refine and served.class_means is None:
         raise no_means_error("refining the head")
     features, unreadable = _extract(predictor, classes)
+    if held_out is None and not isinstance(model, Predictor):
+        held_out, missing = find_held_out(model)
+        if missing:
+            logger.info("no held-out images set length and bias of the new rows: %s", missing)
     folded, trust = served.fold(predictor.alpha), predictor.trust
     calibration = trust.calibration if trust else Calibration.identity(len(predictor.classes))
     head = calibration.fold(folded.head)
@@ -159,8 +161,13 @@ def find_held_out(model: Run | Path | str) -> tuple[Split | None, str]:
 
 def _extract_old(predictor: Predictor, held_out: Split) -> Tensor:
     """Return the features (N, D) of held-out images."""
-    places = torch.arange(len(held_out)).split(BATCH)
-    return torch.cat([predictor.extract(held_out.take(p).load_inputs())[0] for p in places])
+    parts = []
+    for rows in torch.arange(len(held_out)).split(BATCH):
+        found, unreadable = predictor.extract(held_out.take(rows).load_inputs())
+        for place, reason in unreadable.items():
+            raise UserError(f"held-out image {int(rows[place])} cannot be read: {reason}")
+        parts.append(found)
+    return torch.cat(parts)
 
 
 def _count_taken(

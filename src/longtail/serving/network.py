@@ -29,11 +29,12 @@ class TorchNetwork:
     @torch.no_grad()
     def examine(self, inputs: Tensor, alpha: float | None) -> tuple[Tensor, Tensor | None]:
         """Return logits (B, C), and how far (B,) the features are from the class means, if any."""
-        if alpha != self._folded.about.alpha:
-            self._folded = self.model.fold(alpha).to(self.device)
-        features, means = self._folded.extract(self._place(inputs)), self.model.class_means
+        folded = self._folded  # another thread may replace it meanwhile
+        if alpha != folded.about.alpha:
+            folded = self._folded = self.model.fold(alpha).to(self.device)
+        features, means = folded.extract(self._place(inputs)), self.model.class_means
         distance = None if means is None else measure_distance(features, means).cpu()
-        return self._folded.classify(features).cpu(), distance
+        return folded.classify(features).cpu(), distance
 
     @torch.no_grad()
     def extract(self, inputs: Tensor) -> Tensor:
@@ -41,6 +42,7 @@ class TorchNetwork:
         return self.model.extract(self._place(inputs)).cpu()
 
     def _place(self, inputs: Tensor) -> Tensor:
-        if self.device.type == "cuda":  # from pinned memory, the copy does not hold up its thread
+        # from pinned memory, the copy does not hold up its thread; only the CPU's can be pinned
+        if self.device.type == "cuda" and inputs.device.type == "cpu":
             inputs = inputs.pin_memory()
         return inputs.to(self.device, non_blocking=True)

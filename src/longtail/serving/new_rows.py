@@ -3,7 +3,7 @@
 The mean of the normalised features of the photographs, less the direction that all features share
 (the part that TDE removes), points a new row. Held-out images of the old classes decide its length
 and bias: over images of other classes its logit spreads as an old one does, and it is the largest
-for `TAKEN` times as many images as an old class takes from others.
+for `TAKEN` times as many images as a class takes from others, the mean over old and new ones.
 
 Without held-out images, the length lies between two: that of the neighbours' rows, and the one at
 which its logits spread over the class means as the neighbours' do. They differ for a linear layer,
@@ -32,8 +32,8 @@ NEIGHBOURS = 10
 QUIETNESS = 2 / 3
 """How far a new row goes from the length of its neighbours, 0, to the spread of their logits, 1."""
 TAKEN = 2.0
-"""Held-out images that get a new class, for each that gets an old class wrongly. A class of a few
-photographs that takes no more than an old one is seldom found."""
+"""Held-out images that get a new class, in units of the wrong answers for each class, old or new. A
+class of a few photographs that takes no more than an old one is seldom found."""
 PULL = 30.0
 """Weight with which `refine` keeps the head near its start. The stored means alone rehearse the old
 classes too little: with a small weight the photographs take images from them."""
@@ -124,10 +124,12 @@ def fit_rows(head: Head, rows: Tensor, prior: Tensor, old: OldImages) -> tuple[T
 
 def _measure_spread(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return the deviation of an old logit over images of other classes; logits (N, C)."""
-    others = labels[:, None] != torch.arange(logits.shape[1], device=labels.device)
-    share = weights[:, None] * others
-    share = share / share.sum(0).clamp(min=1e-12)
-    return (share * (logits - (share * logits).sum(0)).square()).sum(0).mean().sqrt()
+    variances = []
+    for c, own in enumerate(logits.T):  # one by one: a mask (N, C) takes as much memory as logits
+        share = weights * (labels != c)
+        share /= share.sum().clamp(min=1e-12)
+        variances.append(share @ (own - share @ own).square())
+    return torch.stack(variances).mean().sqrt()
 
 
 def _find_bias(needed: Tensor, weights: Tensor, taken: Tensor) -> Tensor:

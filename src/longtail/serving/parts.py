@@ -59,6 +59,11 @@ class Parts:
         """Delete the folder once the output file is there."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def remove_if_empty(self) -> None:
+        """Delete the folder if it holds no part, or it would refuse other work."""
+        if not any(self.folder.glob("*.part")):
+            self.remove()
+
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.part"
 

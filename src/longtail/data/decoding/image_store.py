@@ -13,7 +13,7 @@ from torch import Tensor
 from longtail.core.config import DataConfig, MachineConfig
 from longtail.core.errors import Problems, UserError, list_some
 from longtail.core.progress import log_progress
-from longtail.data.decoding.host import cores_per_process, count_cores
+from longtail.data.decoding.host import cores_per_process, count_cores, count_processes
 from longtail.data.decoding.images import (
     MAX_DECODERS,
     Allocate,
@@ -140,30 +140,42 @@ class ImageStore:
     def decode_each(self, rows: Tensor) -> Iterator[PixelsOrReason]:
         """Yield the pixels (3, H, W) of each of `rows`, in their order, or why it is unreadable.
 
-        Other ranks decode their own rows on the same cores.
+        Other ranks decode their own rows on the same cores, and share the memory for it.
         """
-        count = 0
+        count, machine = 0, MachineConfig()
+        cores, ranks = cores_per_process(machine), count_processes(machine)
         with _forgive_lost_worker():
-            for image in self._decode_in_processes(rows, cores_per_process(MachineConfig())):
+            for image in self._decode_in_processes(rows, cores, ranks):
                 count += 1
-                yield image
+                # a reader that keeps some images would keep whole chunks of shared memory
+                yield image if isinstance(image, str) else image.copy()
         yield from self._decode_in_threads(rows[count:])
 
     def _decode_in_threads(self, rows: Tensor) -> Iterator[PixelsOrReason]:
         return decode_in_threads(self.blobs(rows), self.image_size, self.interpolation)
 
-    def _decode_in_processes(self, rows: Tensor, cores: int) -> Iterator[PixelsOrReason]:
-        """Yield the images of `rows` in their order, or none if threads should decode them."""
+    def _decode_in_processes(
+        self, rows: Tensor, cores: int, ranks: int = 1
+    ) -> Iterator[PixelsOrReason]:
+        """Yield the images of `rows` in their order, or none if threads should decode them.
+
+        As many `ranks` of this host do so at a time, each with as many `cores`.
+        """
         few = len(rows) < MIN_FOR_PROCESSES
         if self.image_size is None or self.file_name is None or few or not can_fork():
             return
         size = CHUNK * self.row_bytes()
-        workers = count_fitting_workers(min(MAX_DECODERS, cores), size)
+        workers = count_fitting_workers(min(MAX_DECODERS, cores), size * ranks)
         if workers < 2:
             return
         chunks = [chunk.tolist() for chunk in rows.split(CHUNK)]
         decoded = read_chunks(
-            self.decode_chunk, chunks, workers=workers, chunk_bytes=size, start="fork"
+            self.decode_chunk,
+            chunks,
+            workers=workers,
+            chunk_bytes=size,
+            loaders=ranks,
+            start="fork",
         )
         for chunk, (images, unreadable) in zip(chunks, decoded, strict=True):
             for row, image in zip(chunk, images.numpy(), strict=True):

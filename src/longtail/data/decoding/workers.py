@@ -114,8 +114,8 @@ def explain_lost_worker(error: Exception) -> str | None:
         reason, cure = "a worker was killed, maybe because memory ran out", ""
     else:
         return None
-    resume = f"continue a training with --resume --out FOLDER ({text.strip().splitlines()[0]})"
-    return f"{reason}: {cure}{FEWER}; {resume}"
+    resume = "continue a training with --resume --out FOLDER, predict --out and embed as they were"
+    return f"{reason}: {cure}{FEWER}; {resume} ({text.strip().splitlines()[0]})"
 
 
 def explain_killed_worker(error: Exception) -> str | None:
