@@ -88,8 +88,8 @@ def test_too_wide_a_set_gets_no_answer(model):
         ({"sets": 1.0}, "above 0 and below 1"),
         ({"sets": 90}, "above 0 and below 1"),
         ({"sets": 0.85}, "stores thresholds for"),
-        ({"abstain": 2}, "give a level .* --sets 0.9"),
-        ({"sets": 0.9, "abstain": 0}, "from 1 on"),
+        ({"abstain": 2}, "give the level .* --sets 0.9"),
+        ({"sets": 0.9, "abstain": 0}, "at least 1"),
         ({"false_alarms": 0.3}, "stores thresholds for 0.01, 0.05, 0.1"),
     ],
 )

@@ -18,6 +18,7 @@ from longtail.data.base import Split
 from longtail.nn.heads import CosineHead, DeconfoundHead, LinearHead
 from longtail.runs.reopen import own_data
 from longtail.serving import extend as extending
+from longtail.serving.extend import _count_recognised
 from longtail.serving.model import ServedModel
 from longtail.serving.new_rows import TAKEN
 from longtail.serving.write import save_pretrained
@@ -233,6 +234,47 @@ def test_bad_classes_are_refused(models):
         lt.extend(model, {"x": []})
 
 
+def test_photographs_that_are_not_recognised_are_warned_about(models, caplog):
+    model, new = predictor(models["linear"]), photographs(6)
+    done = lt.extend(model, new)
+    answers = done.model.predict(new["class 6"], top=1)
+    assert done.recognised == {"class 6": sum(p.name == "class 6" for p in answers)}
+    assert "for other classes" not in caplog.text
+    head = done.model.model.head
+    head.bias.data[6] = -100.0
+    assert _count_recognised(head, new) == {"class 6": 0}
+    assert "takes the photographs of 'class 6' for other classes, all of them" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (["okapi"], "by its name: {name: photographs}"),
+        ({"okapi": "photos/okapi"}, "class 'okapi' has one path, photos/okapi"),
+        ({"okapi": ["missing.png"]}, "no readable photograph"),
+    ],
+)
+def test_photographs_that_are_no_list_are_refused(models, classes, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        lt.extend(predictor(models["linear"]), classes)
+
+
+def test_a_folder_of_other_files_is_refused(models, tmp_path):
+    (tmp_path / "README.md").write_text("my notes", encoding="utf-8")
+    with pytest.raises(UserError, match=r"holds other files \(README.md\) and no model"):
+        lt.extend(predictor(models["linear"]), photographs(6), out=tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["README.md"]
+    (tmp_path / "README.md").unlink()
+    for _ in range(2):  # a model may be replaced
+        lt.extend(predictor(models["linear"]), photographs(6), out=tmp_path)
+
+
+def test_sets_of_an_added_class_are_warned_about(models, caplog):
+    done = lt.extend(predictor(models["linear"]), photographs(6))
+    done.model.predict(TEST.features[:3].float(), sets=0.8)
+    assert "for the classes that were trained: extend added class 6" in caplog.text
+
+
 def test_one_photograph_is_warned_about_and_corrupt_ones_are_left_out(models, caplog):
     model = predictor(models["linear"])
     photo = PHOTOS.features[-1:].float()
@@ -246,8 +288,8 @@ def test_both_counts_are_printed(models, capsys):
     given, taken = {NAMES[6]: 19, NAMES[7]: 0}, {NAMES[6]: {"emu": 4, "ant": 2}, NAMES[7]: {}}
     _print_classes(replace(done, given=given, taken=taken), 130)
     _, one, _, other = capsys.readouterr().out.splitlines()
-    start = "  now the answer for {} of 130 held-out images, all of other classes"
-    right = "; 6 of them had the right answer before: 4 of emu, 2 of ant"
+    start = "  takes {} of 130 held-out images of other classes"
+    right = "; 6 had the right answer before: 4 of emu, 2 of ant"
     assert one == start.format(19) + right and other == start.format(0)
 
 
@@ -269,8 +311,9 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
     with pytest.raises(SystemExit, match="1"):
         cli.main(["extend", "run", "dog=new/dog", "eel=new/eel", "-o", "grown"])
     out, err = capsys.readouterr()
-    assert "dog: 3 photographs; nearest classes:" in out and "eel: 2 photographs" in out
-    assert len(re.findall(r"for \d of 6 held-out images, all of other classes", out)) == 2
+    assert re.search(r"dog: 3 photographs, \d recognised; nearest classes:", out)
+    assert "eel: 2 photographs" in out
+    assert len(re.findall(r"takes \d of 6 held-out images of other classes", out)) == 2
     assert "bad.png" in err and "be counted" not in err
     assert lt.load_model("grown").classes == ("ant", "bee", "cat", "dog", "eel")
     cli.main(["extend", "grown", "fox=new/dog", "-o", "larger"])

@@ -75,13 +75,14 @@ def _print_classes(done: "Extension", held_out: int) -> None:
         return
     for name, number in done.photographs.items():
         near = ", ".join(done.neighbours[name])
-        show(f"{name}: {count_noun(number, 'photograph')}; nearest classes: {near}")
+        known = f"{done.recognised[name]:,} recognised"
+        show(f"{name}: {count_noun(number, 'photograph')}, {known}; nearest classes: {near}")
         if done.taken is not None and done.given is not None:
             taken = done.taken[name]
             whom = ", ".join(f"{count} of {old}" for old, count in list(taken.items())[:5])
             given, lost = done.given[name], sum(taken.values())
-            more = f"; {lost:,} of them had the right answer before{': ' if whom else ''}{whom}"
+            more = f"; {lost:,} had the right answer before{': ' if whom else ''}{whom}"
             show(
-                f"  now the answer for {given:,} of {held_out:,} held-out images, all of other "
-                f"classes{more if given else ''}"
+                f"  takes {given:,} of {held_out:,} held-out images of other classes"
+                f"{more if given else ''}"
             )

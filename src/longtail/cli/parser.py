@@ -124,7 +124,9 @@ def user_errors(words: Sequence[str] = ()) -> Iterator[None]:
 
 
 def _explain_resuming(words: Sequence[str]) -> str:
-    """Name the command that continues the training of `words`; empty for another command."""
+    """Say how the work of `words` continues; empty for a command that starts anew."""
+    if words[:1] == ["embed"] or (words[:1] == ["predict"] and {"-o", "--out"} & {*words}):
+        return "the same command goes on with the rest"
     if words[:1] != ["train"] and words[:2] != ["detect", "train"]:
         return ""
     kept = [word for word in words if word not in ("--resume", "--overwrite")]

@@ -92,7 +92,9 @@ class Predict:
         seconds, start = time.perf_counter() - began, "\r" if sys.stderr.isatty() else ""
         also = f" classified, {skipped:,} skipped," if skipped else ""
         counted = f"{count_noun(done - skipped, 'image')}{also}"
-        print(f"{start}{counted} in {seconds:.1f} s", file=sys.stderr)
+        where = "" if self.out is None else f", written to {self.out}"
+        print(start, end="", file=sys.stderr)
+        show(f"{counted} in {seconds:.1f} s{where}", file=sys.stderr)
         alone = fabric is None or fabric.world_size == 1
         if skipped and alone:  # torchrun would report the code of a rank as a failure
             sys.exit(1)

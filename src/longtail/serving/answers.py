@@ -67,10 +67,12 @@ class Answers:
     def __post_init__(self) -> None:
         if self.top < 1:
             raise UserError(f"top {self.top}: must be at least 1")
-        if self.widest is not None and (self.level is None or self.widest < 1):
+        if self.widest is not None and self.widest < 1:
+            raise UserError(f"abstain {self.widest}: the most classes in a set; must be at least 1")
+        if self.widest is not None and self.level is None:
             raise UserError(
-                f"abstain {self.widest}: give a level of answer sets with it, such as --sets 0.9, "
-                "and a number of classes from 1 on; wider sets get no answer"
+                f"abstain {self.widest}: give the level of the answer sets with it, such as --sets "
+                "0.9; images with wider sets get no answer"
             )
         if self.level is not None and self.trust is not None:
             self.trust.choose_thresholds(self.level)
@@ -153,6 +155,16 @@ def warn_of_full_sets(trust: Trust, level: float) -> None:
 def read_trust(about: ModelDescription) -> Trust | None:
     """Read what a model stores of its certainty; None if it stores nothing."""
     return None if about.trust is None else Trust.from_json(about.trust)
+
+
+def warn_of_added_classes(about: ModelDescription) -> None:
+    """Warn that sets promise nothing for classes without held-out images."""
+    if names := list_added(about):
+        logger.warning(
+            "answer sets keep their level for the classes that were trained: extend added %s, "
+            "without held-out images",
+            list_some(names),
+        )
 
 
 def require_one_label(about: ModelDescription, purpose: str) -> None:

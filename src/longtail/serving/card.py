@@ -144,7 +144,10 @@ def _name_measure(about: ModelDescription) -> str:
 
 
 def _describe_training(about: ModelDescription) -> str:
-    training, counts = about.training, about.counts
+    training = about.training
+    added = training.get("added_classes")
+    added = added if isinstance(added, list) else []
+    counts = about.counts[: len(about.counts) - len(added)] or about.counts  # without added ones
     how = escape_text(f"seed {training.get('seed')}, {training.get('epochs')} epochs")
     if "checkpoint" in training:
         how = f"the weights of {quote_code(training['checkpoint'])}, without further training"
@@ -165,8 +168,11 @@ def _describe_training(about: ModelDescription) -> str:
         text += f"\n{escape_text(training['verdict'])}"
     if "adapted_to" in training:
         text += f"\nAdapted to {escape_text(training['adapted_to'])}."
-    if isinstance(added := training.get("added_classes"), list):
-        text += f"\nAdded without training: {', '.join(map(quote_code, added))}."
+    if added:
+        text += (
+            f"\nAdded without training, from {sum(about.counts) - sum(counts):,} photographs: "
+            f"{', '.join(map(quote_code, added))}. No held-out image shows these classes."
+        )
     method = registry().get(str(training.get("method")))
     if method and (paper := method().paper):
         address = f"https://arxiv.org/abs/{paper.arxiv}"

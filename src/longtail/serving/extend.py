@@ -18,6 +18,7 @@ from longtail.core.errors import UserError, list_some
 from longtail.data.base import Split
 from longtail.evaluation.calibration import Calibration
 from longtail.evaluation.trust import Trust
+from longtail.nn.heads import Head
 from longtail.runs.folder import Run
 from longtail.runs.reopen import own_data
 from longtail.serving import write as exports
@@ -59,6 +60,8 @@ class Extension:
     """
     given: Mapping[str, int] | None
     """Held-out images that get each new class as their answer, right before or not."""
+    recognised: Mapping[str, int]
+    """Photographs of each new class that get it as their answer."""
 
 
 def extend(
@@ -86,7 +89,7 @@ def extend(
     """
     predictor = model if isinstance(model, Predictor) else load_model(model)
     require_one_label(predictor.about, "extend")
-    _check_names(classes, predictor.classes)
+    _check_classes(classes, predictor.classes)
     served = predictor.model
     if served.exempt:
         raise UserError(
@@ -133,6 +136,7 @@ def extend(
     near = [find_neighbours(head, row, 3).tolist() for row in rows]
     new = Predictor(extended.about, TorchNetwork(extended))
     given, taken = (None, None) if held_out is None else _count_taken(predictor, new, held_out)
+    recognised = _count_recognised(grown, dict(zip(classes, features, strict=True)))
     return Extension(
         model=new,
         photographs=dict(zip(classes, map(len, features), strict=True)),
@@ -143,6 +147,7 @@ def extend(
         unreadable=unreadable,
         taken=taken,
         given=given,
+        recognised=recognised,
     )
 
 
@@ -170,6 +175,21 @@ def _extract_old(predictor: Predictor, held_out: Split) -> Tensor:
     return torch.cat(parts)
 
 
+@torch.no_grad()
+def _count_recognised(head: Head, features: Mapping[str, Tensor]) -> dict[str, int]:
+    """Count the photographs that get their class, by their `features` (n, D); warn if none does."""
+    first, found = head.classes - len(features), {}
+    for place, (name, x) in enumerate(features.items(), start=first):
+        found[name] = int((head(x.to(head.weight)).argmax(1) == place).sum())
+        if not found[name]:
+            logger.warning(
+                "the new model takes the photographs of '%s' for other classes, all of them: "
+                "refine it, add photographs, or extend a run with more held-out images",
+                name,
+            )
+    return found
+
+
 def _count_taken(
     before: Predictor, after: Predictor, held_out: Split
 ) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
@@ -189,7 +209,15 @@ def _count_taken(
     return given, {name: dict((+counts).most_common()) for name, counts in taken.items()}
 
 
-def _check_names(new: Iterable[str], known: Sequence[str]) -> None:
+def _check_classes(new: Mapping[str, Iterable[Picture]], known: Sequence[str]) -> None:
+    if not isinstance(new, Mapping):
+        raise UserError("give the photographs of each new class by its name: {name: photographs}")
+    for name, photographs in new.items():
+        if isinstance(photographs, (str, Path)):
+            raise UserError(
+                f"class '{name}' has one path, {photographs}: give a list of photographs, such as "
+                f"sorted(Path('{photographs}').iterdir())"
+            )
     names = list(new)
     if not names:
         raise UserError("which classes? Give the name and the photographs of each new one")
@@ -211,8 +239,10 @@ def _extract(
     for name, photographs in classes.items():
         found, unreadable[name] = predictor.extract(photographs)
         if not len(found):
-            reason = next(iter(unreadable[name].values()), "there is none")
-            raise UserError(f"class '{name}' has no readable photograph: {reason}")
+            place, reason = next(iter(unreadable[name].items()), (0, "there is none"))
+            listed = photographs if isinstance(photographs, Sequence) else []
+            files = [f"{p}: " for p in listed[place : place + 1] if isinstance(p, (str, Path))]
+            raise UserError(f"class '{name}' has no readable photograph: {''.join(files)}{reason}")
         if len(found) == 1:
             logger.warning(
                 "class '%s' has one photograph: five or more make its row far more reliable", name

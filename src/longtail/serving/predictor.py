@@ -33,6 +33,7 @@ from longtail.serving.answers import (
     require_measured,
     require_one_label,
     require_trust,
+    warn_of_added_classes,
     warn_of_full_sets,
 )
 from longtail.serving.answers import Prediction as Prediction
@@ -230,6 +231,7 @@ class Predictor:
         if sets is not None:
             check_level(sets)
             warn_of_full_sets(require_trust(trust, "an answer set"), sets)
+            warn_of_added_classes(self.about)
         answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)
         if adapt:
             known = require_trust(trust, "adapting to a batch")

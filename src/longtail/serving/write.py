@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from longtail.core.errors import UserError, unknown_error
+from longtail.core.errors import UserError, list_some, unknown_error
 from longtail.core.files import write_bytes
 from longtail.core.names import make_file_name
 from longtail.core.seals import BLANK, KEY, seal
@@ -110,14 +110,25 @@ def card_path(path: Path) -> Path:
 def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
     """Write `model` to a folder in the layout of model hubs, which `from_pretrained` reads."""
     folder = Path(folder)
-    if (folder / "config.yaml").exists():
-        raise UserError(f"{folder} is the folder of a run: choose another folder")
+    _check_folder(folder)
     content, graph = _safetensors(model)
     _check(model, model, graph, "safetensors")
     write_bytes(folder / WEIGHTS, content)
     write_bytes(folder / CONFIG, (_describe(model, indent=2) + "\n").encode())
     write_bytes(folder / CARD, render_card(model.about, folder.name).encode())
     return folder
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder of a run, or one that holds other files and no model."""
+    if (folder / "config.yaml").exists():
+        raise UserError(f"{folder} is the folder of a run: choose another folder")
+    if not folder.is_dir() or (folder / WEIGHTS).exists():  # a model's weights are written first
+        return
+    if names := sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")):
+        raise UserError(
+            f"{folder} holds other files ({list_some(names)}) and no model: choose a new folder"
+        )
 
 
 def _describe(model: ServedModel, indent: int | None = None) -> str:
