@@ -205,13 +205,14 @@ def test_a_truncated_photograph_cannot_be_read_at_any_size() -> None:
 
 ALONE = """
 import sys
+from longtail.core import threads
 from longtail.data.decoding import images
 
 def pool(workers):
     print("torchvision.transforms.v2" in sys.modules)
     raise InterruptedError
 
-images.ThreadPoolExecutor = pool
+threads.ThreadPoolExecutor = pool
 for size in (None, 8):
     try:
         next(images.decode_in_threads([b""], size))
