@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.attack_tries import Attack, Attempt
+from benchmarks.attack_tries import Attack, Attempt, run_undisturbed
 from benchmarks.attack_works import WORKS, Work
 from longtail.core.errors import UserError
 
@@ -84,11 +84,7 @@ def _begin_alone(templates: Path, work: Work, folder: Path) -> Callable[[Random]
     """Kill processes of their own, each after a part of the time that an undisturbed one takes."""
     os.environ["LONGTAIL_CACHE"] = str(folder / "cache")
     place = folder / "place"
-    place.mkdir()
-    began = time.perf_counter()
-    status, words = _run_alone(templates, work, place)
-    assert status == 0, words
-    seconds, expected = time.perf_counter() - began, work.look(place)
+    seconds, expected = run_undisturbed(place, partial(_run_alone, templates, work), work.look)
 
     def make(random: Random) -> Attempt:
         shutil.rmtree(place)

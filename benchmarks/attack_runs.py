@@ -40,10 +40,10 @@ from longtail.runs.folder import Run
 from longtail.serving.adapt import adapt
 from longtail.serving.evaluate import evaluate
 from longtail.serving.extend import extend
-from longtail.serving.model import ServedModel, read_run
+from longtail.serving.model import ServedModel
 from longtail.serving.network import TorchNetwork
 from longtail.serving.predictor import Predictor, load_model
-from longtail.serving.read import WEIGHTS
+from longtail.serving.read import WEIGHTS, read_run
 from longtail.serving.verification import verify_all
 from longtail.serving.write import export
 

@@ -256,6 +256,20 @@ def classify(attempt: Attempt) -> tuple[Outcome, str]:
     return "silent", _describe_difference(attempt.expected, answer)
 
 
+def run_undisturbed(
+    place: Path, run: Callable[[Path], tuple[int, Any]], look: Callable[[Path], Any]
+) -> tuple[float, Any]:
+    """Make the folder `place` and `run` there; return its seconds, and what `look` sees then.
+
+    `run` returns an exit status, and what it said.
+    """
+    place.mkdir()
+    began = time.perf_counter()
+    status, words = run(place)
+    assert status == 0, words
+    return time.perf_counter() - began, look(place)
+
+
 def _describe_difference(expected: Any, answer: Any) -> str:
     """Name what differs of two answers."""
     if isinstance(expected, dict) and isinstance(answer, dict):

@@ -16,7 +16,7 @@ from longtail.runs.folder import Run
 from longtail.runs.lines import format_lines, parse_lines
 from longtail.runs.plan import plan
 from longtail.runs.record import read_examples, read_slider
-from longtail.serving.model import read_run
+from longtail.serving.read import read_run
 from longtail.serving.verification import verify_all
 
 RECORDS = [{"epoch": 0, "loss": 1.5, "val": None}, {"epoch": 1, "loss": 0.25, "val": {"few": 3.0}}]

@@ -22,7 +22,8 @@ from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.serving import read as loading
 from longtail.serving import write as exports
-from longtail.serving.model import ServedModel, read_run
+from longtail.serving.model import ServedModel
+from longtail.serving.read import read_run
 from longtail.serving.write import WRITERS
 
 NAMES = methods.list_names()

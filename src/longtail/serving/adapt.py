@@ -133,10 +133,11 @@ def _estimate(
     """Estimate the class mix of `images`; count them, and explain which are unreadable."""
     scores, distances, place = [], [], 0
     unreadable: dict[int, str] = {}
-    for reasons, logits, distance in predictor.examine_batches(images):
+    for reasons, examined in predictor.examine_batches(images):
         unreadable |= {place + i: reason for i, reason in enumerate(reasons) if reason}
         place += len(reasons)
-        if len(logits):
+        if examined is not None:
+            logits, distance = examined
             scores.append(trust.calibration.apply_uniform(logits.double()))
             distances.append(distance)
     count = place - len(unreadable)

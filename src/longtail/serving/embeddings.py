@@ -38,8 +38,8 @@ from longtail.nn.published import describe_inputs, require_backbone
 from longtail.nn.weights import identify, load_into
 from longtail.runs.folder import Run
 from longtail.runs.reopen import own_data, relaunch
-from longtail.serving.model import read_run
 from longtail.serving.parts import PART, Parts, share_parts
+from longtail.serving.read import read_run
 from longtail.training.features import choose_batch_size, extract_batches, read_batches
 from longtail.training.inputs import build_preprocess
 from longtail.training.launch import launch

@@ -154,11 +154,11 @@ def extend(
 def find_held_out(model: Run | Path | str) -> tuple[Split | None, str]:
     """Read the held-out part of a run's own data, or return the reason why there is none."""
     missing = "only a run on data with a validation part has images for it"
-    run = model if isinstance(model, Run) else None
-    if run is None and not (Path(model) / "config.yaml").exists():  # type: ignore[arg-type]
+    folder = model.folder if isinstance(model, Run) else Path(model)
+    if not (folder / "config.yaml").exists():
         return None, missing
     try:
-        held_out = own_data(run or Run.open(model)).val
+        held_out = own_data(Run.open(folder)).val
     except UserError as error:
         return None, str(error)
     return held_out, "" if held_out is not None else missing

@@ -8,17 +8,14 @@ import copy
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from longtail.core.environment import versions
 from longtail.core.errors import UserError
-from longtail.core.plain import check_fields, parse_json, read_json
-from longtail.evaluation import tables
+from longtail.core.plain import parse_json
 from longtail.evaluation.ranking import DEFAULT
-from longtail.evaluation.stored import check_metrics, check_result
+from longtail.evaluation.stored import check_metrics
 from longtail.evaluation.trust import check_trust
 from longtail.methods.base import Model
 from longtail.nn.background import (
@@ -28,22 +25,13 @@ from longtail.nn.background import (
     several_labels_error,
 )
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
-from longtail.runs.folder import Run
-from longtail.runs.store import CLASS_MEANS
 from longtail.training.model import Blueprint, describe_head
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-TRAINING = (
-    *("method", "data", "ratio", "seed", "epochs", "recipe_id", "training_id", "weights_sha256"),
-    *("subset_sha256", "held_out"),
-)
-"""Fields of a run's result that describe the training of its model."""
-
-NEEDED = (*TRAINING, *tables.SPLITS, "alpha", "counts", "evaluated_on", "per_class", "sweep")
-"""Fields of a run's result that the description of its model holds."""
-EVALUATE_AGAIN = "Delete it, and longtail train --resume evaluates the run again"
+WAY_OUT = "Copy it again from where it was written, or export the run again"
+"""Advice about a damaged model file."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +91,7 @@ class ModelDescription:
     def from_json(text: str, source: str) -> "ModelDescription":
         """Read a description from JSON text; errors name the file `source`."""
         try:
-            tree = parse_json(text, source)
+            tree = _parse(text, source)
             if tree["format"] != FORMAT:
                 raise UserError(
                     f"{source} has format {tree['format']}, this version reads {FORMAT}: load it "
@@ -122,7 +110,7 @@ class ModelDescription:
                 training=dict(tree["training"]),
                 version=str(tree["version"]),
                 trust=check_trust(tree, source),
-                thresholds=_read_thresholds(tree),
+                thresholds=read_thresholds(tree),
                 background=str(tree.get("background", "")),
             )
         except UserError:
@@ -130,7 +118,7 @@ class ModelDescription:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise UserError(
                 f"{source} was not written by longtail export, or is damaged "
-                f"({type(error).__name__}: {error})"
+                f"({type(error).__name__}: {error}). {WAY_OUT}"
             ) from None
 
 
@@ -270,51 +258,11 @@ class ServedModel(nn.Module):
         return served
 
 
-def read_run(run: Run | Path | str) -> ServedModel:
-    """Read the model of a finished run; its alpha, if it has one, is adjustable."""
-    run = Run.open(run)
-    result, file = run.result, run.verify("model.json")
-    if not file.exists():
-        raise UserError(
-            f"{run.folder} was written by an older version and has no model.json: delete its "
-            "result.json, then longtail train --resume evaluates it again and writes both"
-        )
+def _parse(text: str, source: str) -> Any:
     try:
-        tree = read_json(file)
+        return parse_json(text, source)
     except UserError as error:
-        raise UserError(f"{error}. Train again with longtail train --overwrite") from None
-    blueprint = Blueprint.from_json(tree, str(file))
-    source = f"{run.folder}/result.json"
-    check_fields(result, dict.fromkeys(NEEDED, Any), source, EVALUATE_AGAIN)
-    check_result(result, source, EVALUATE_AGAIN)
-    weights = run.load_model()
-    if run.has("head.safetensors"):
-        backbone = {name: w for name, w in weights.items() if name.startswith("backbone.")}
-        head = run.load_model("head.safetensors")
-        weights = {**backbone, **{f"head.{name}": w for name, w in head.items()}}
-    if run.has(CLASS_MEANS):
-        weights = {**weights, **run.load_model(CLASS_MEANS)}
-    about = ModelDescription(
-        blueprint=blueprint,
-        classes=tuple(run.classes),
-        counts=tuple(result["counts"]),
-        alpha=result["alpha"],
-        dial=result["alpha"] is not None,
-        metrics={
-            "evaluated_on": result["evaluated_on"],
-            "alpha": result["alpha"],
-            **{name: result[name] for name in tables.SPLITS},
-            "class_mean": tables.class_mean(result["per_class"]),
-            **({"answers": _pick_splits(result["answers"])} if "answers" in result else {}),
-            "sweep": result["sweep"],
-        },
-        training={name: result[name] for name in TRAINING if name in result},
-        version=versions()["longtail"],
-        trust=check_trust(result, source),
-        thresholds=_read_thresholds(result),
-        background=result.get("background", ""),
-    )
-    return ServedModel.load(about, weights, f"{run.folder}/model.safetensors")
+        raise UserError(f"{error}. {WAY_OUT}") from None
 
 
 def _read_alpha(alpha: Any, source: str) -> float:
@@ -335,15 +283,12 @@ def fixed_alpha_error(about: ModelDescription) -> UserError:
     )
 
 
-def _read_thresholds(tree: Mapping[str, Any]) -> tuple[float, ...] | None:
+def read_thresholds(tree: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """Read the thresholds of a description or a result; None if each input has one label."""
     values = tree.get("thresholds")
     if values is not None and len(values) != len(tree["counts"]):
         raise ValueError(f"{len(values)} thresholds for {len(tree['counts'])} classes")
     return None if values is None else tuple(map(float, values))
-
-
-def _pick_splits(answers: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: answers[name] for name in (*tables.SPLITS, "class_mean")}
 
 
 def _metrics_at(alpha: float, metrics: Mapping[str, Any]) -> dict[str, Any]:

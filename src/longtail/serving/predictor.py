@@ -40,7 +40,7 @@ from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.inputs import Picture, read_inputs
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
 from longtail.serving.network import TorchNetwork
-from longtail.serving.read import OnnxNetwork, read_folder, read_onnx, read_safetensors
+from longtail.serving.read import OnnxNetwork, read_model, read_onnx
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ Batch = list[NDArray[Any] | str]
 """Inputs as arrays, or the reasons why they are unreadable."""
 Reasons = list[str | None]
 """Why each input of a batch is unreadable, or None."""
-Examined = tuple[Reasons, Tensor, Tensor | None]
-"""Those, and the logits (B, C) and distances (B,) of the B readable inputs of a batch."""
+Examined = tuple[Tensor, Tensor | None]
+"""Logits (B, C) and distances (B,) of B inputs."""
 
 
 class Predictor:
@@ -237,13 +237,15 @@ class Predictor:
             known = require_trust(trust, "adapting to a batch")
             require_measured(self.about)
             mix = RunningMix(ClassCounts(self.about.counts), known.mix)
-        ranked: Iterator[tuple[Reasons, list[Prediction]]]
         if mix is None:
-            ranked = self._map_batches(lambda one: _rank(one, answers), images)
+            ranked = self._map_batches(lambda x: answers.rank(*self.examine(x)), images)
         else:  # in order, as each batch moves the mix
-            ranked = (_rank(one, answers, mix) for one in self.examine_batches(images))
+            ranked = (
+                (reasons, examined and _follow(mix, answers, *examined))
+                for reasons, examined in self.examine_batches(images)
+            )
         for reasons, predictions in ranked:
-            rest = iter(predictions)
+            rest = iter(predictions or [])
             yield from (next(rest) if reason is None else reason for reason in reasons)
         if mix is not None and len(mix.seen) < LEAST_IMAGES:
             logger.warning(
@@ -259,32 +261,14 @@ class Predictor:
 
         Logits are (B, classes), in the order of the B readable images of the batch.
         """
-        for reasons, logits, _ in self.examine_batches(images):
-            yield reasons, logits
+        for reasons, examined in self.examine_batches(images):
+            yield reasons, examined[0] if examined else torch.empty(0, len(self.classes))
 
-    def examine_batches(self, images: Iterable[Picture | Blob]) -> Iterator[Examined]:
-        """Yield for each batch what is unreadable, and what `examine` returns of the rest."""
-        return self._map_batches(lambda examined: examined, images)
-
-    def _map_batches(
-        self, function: Callable[[Examined], T], images: Iterable[Picture | Blob]
-    ) -> Iterator[T]:
-        """Yield `function` of each examined batch.
-
-        With a GPU, threads do this with the next batches while the reader works on this one.
-        """
-
-        def examine(batch: Batch) -> T:
-            reasons = [row if isinstance(row, str) else None for row in batch]
-            readable = [row for row in batch if not isinstance(row, str)]
-            if not readable:
-                return function((reasons, torch.empty(0, len(self.classes)), None))
-            return function((reasons, *self.examine(np.stack(readable))))
-
-        batches = self.read_batches(images)
-        if self._on_gpu:
-            return map_in_threads(examine, batches, threads=AHEAD, ahead=AHEAD + 1)
-        return map(examine, batches)  # a reader would take the same cores
+    def examine_batches(
+        self, images: Iterable[Picture | Blob]
+    ) -> Iterator[tuple[Reasons, Examined | None]]:
+        """Yield for each batch what is unreadable, and `examine` of the rest, if any."""
+        return self._map_batches(self.examine, images)
 
     def extract(self, images: Iterable[Picture]) -> tuple[Tensor, dict[int, str]]:
         """Return the features (N, D) of readable images, and why the others are unreadable."""
@@ -292,14 +276,32 @@ class Predictor:
         if not isinstance(network, TorchNetwork):
             raise _no_weights_error()
         parts, place = [torch.empty(0, network.model.head.dim)], 0
-        reasons: dict[int, str] = {}
-        for batch in self.read_batches(images):
-            reasons |= {place + i: row for i, row in enumerate(batch) if isinstance(row, str)}
-            place += len(batch)
+        unreadable: dict[int, str] = {}
+        batches = self._map_batches(lambda x: network.extract(torch.from_numpy(x)), images)
+        for reasons, features in batches:
+            unreadable |= {place + i: reason for i, reason in enumerate(reasons) if reason}
+            place += len(reasons)
+            if features is not None:
+                parts.append(features)
+        return torch.cat(parts), unreadable
+
+    def _map_batches(
+        self, function: Callable[[NDArray[Any]], T], images: Iterable[Picture | Blob]
+    ) -> Iterator[tuple[Reasons, T | None]]:
+        """Yield for each batch what is unreadable, and `function` of the rest, if any.
+
+        With a GPU, threads do this with the next batches while the reader works on this one.
+        """
+
+        def work(batch: Batch) -> tuple[Reasons, T | None]:
+            reasons = [row if isinstance(row, str) else None for row in batch]
             readable = [row for row in batch if not isinstance(row, str)]
-            if readable:
-                parts.append(network.extract(torch.from_numpy(np.stack(readable))))
-        return torch.cat(parts), reasons
+            return reasons, function(np.stack(readable)) if readable else None
+
+        batches = self.read_batches(images)
+        if self._on_gpu:
+            return map_in_threads(work, batches, threads=AHEAD, ahead=AHEAD + 1)
+        return map(work, batches)  # a reader would take the same cores
 
     def read_batches(self, images: Iterable[Picture | Blob]) -> Iterator[Batch]:
         """Yield batches of inputs as arrays, or the reasons why they are unreadable, in order."""
@@ -322,37 +324,17 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
         raise UserError(f"{path} does not exist: pass a run folder or a file of longtail export")
     if path.suffix == ".onnx":
         return Predictor(*read_onnx(path))
-    if path.is_dir():
-        model = read_folder(path)
-    elif path.suffix == ".safetensors":
-        model = read_safetensors(path)
-    elif path.suffix == ".pt2":
-        raise UserError(
-            f"{path} was not opened: .pt2 files are for torch.export.load. Pass the run folder, or "
-            "a .safetensors file of longtail export"
-        )
-    else:
-        raise UserError(
-            f"{path} was not opened: pickles (.pt, .pth, .pkl, .ckpt) can run code when they are "
-            "loaded. Pass a run folder, a .safetensors or .onnx file of longtail export, or a "
-            "folder of save_pretrained"
-        )
+    model = read_model(path)
     return Predictor(model.about, TorchNetwork(model, device))
 
 
-def _rank(
-    examined: Examined, answers: Answers, mix: RunningMix | None = None
-) -> tuple[Reasons, list[Prediction]]:
-    """Return the answers to a batch, for the class mix of the images so far if `mix` follows it."""
-    reasons, logits, distance = examined
-    if not len(logits):
-        return reasons, []
-    target = None
-    if mix is not None:
-        assert answers.trust is not None
-        uniform = answers.trust.calibration.apply_uniform(logits.double())
-        target = mix.update(uniform.log_softmax(1))
-    return reasons, answers.rank(logits, distance, target)
+def _follow(
+    mix: RunningMix, answers: Answers, logits: Tensor, distance: Tensor | None
+) -> list[Prediction]:
+    """Return the answers to a batch for the class mix of the images so far."""
+    assert answers.trust is not None
+    uniform = answers.trust.calibration.apply_uniform(logits.double())
+    return answers.rank(logits, distance, mix.update(uniform.log_softmax(1)))
 
 
 def _no_weights_error() -> UserError:

@@ -5,27 +5,62 @@ files, pickles above all, without opening them.
 """
 
 import json
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from longtail.core.environment import versions
 from longtail.core.errors import UserError
 from longtail.core.files import read_tensors
 from longtail.core.manifest import DamageError
-from longtail.core.plain import read_text
+from longtail.core.plain import check_fields, read_json, read_text
 from longtail.core.seals import check_seal, check_sealed_file
-from longtail.serving.model import ModelDescription, ServedModel, read_run
+from longtail.evaluation import tables
+from longtail.evaluation.stored import check_result
+from longtail.evaluation.trust import check_trust
+from longtail.runs.folder import Run
+from longtail.runs.store import CLASS_MEANS
+from longtail.serving.model import WAY_OUT, ModelDescription, ServedModel, read_thresholds
+from longtail.training.model import Blueprint
 
 DESCRIPTION = "longtail"
 """Key of the model's description in the metadata of every format."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 SEALED = "sealed"
 """Key of a description whose file holds its own hash."""
-WAY_OUT = "Copy it again from where it was written, or export the run again"
+TRAINING = (
+    *("method", "data", "ratio", "seed", "epochs", "recipe_id", "training_id", "weights_sha256"),
+    *("subset_sha256", "held_out"),
+)
+"""Fields of a run's result that describe the training of its model."""
+
+NEEDED = (*TRAINING, *tables.SPLITS, "alpha", "counts", "evaluated_on", "per_class", "sweep")
+"""Fields of a run's result that the description of its model holds."""
+EVALUATE_AGAIN = "Delete it, and longtail train --resume evaluates the run again"
+
+
+def read_model(path: Path) -> ServedModel:
+    """Read the model of a folder or a .safetensors file; do not open any other file."""
+    if path.is_dir():
+        return read_folder(path)
+    if path.suffix == ".safetensors":
+        return read_safetensors(path)
+    if path.suffix == ".pt2":
+        raise UserError(
+            f"{path} was not opened: .pt2 files are for torch.export.load. Pass the run folder, or "
+            "a .safetensors file of longtail export"
+        )
+    raise UserError(
+        f"{path} was not opened: pickles (.pt, .pth, .pkl, .ckpt) can run code when they are "
+        "loaded. Pass a run folder, a .safetensors or .onnx file of longtail export, or a "
+        "folder of save_pretrained"
+    )
 
 
 def read_folder(folder: Path) -> ServedModel:
@@ -39,6 +74,57 @@ def read_folder(folder: Path) -> ServedModel:
         )
     about = check_description(folder)
     return ServedModel.load(about, read_tensors(folder / WEIGHTS), str(folder))
+
+
+def read_run(run: Run | Path | str) -> ServedModel:
+    """Read the model of a finished run; its alpha, if it has one, is adjustable."""
+    run = Run.open(run)
+    result, file = run.result, run.verify("model.json")
+    if not file.exists():
+        raise UserError(
+            f"{run.folder} was written by an older version and has no model.json: delete its "
+            "result.json, then longtail train --resume evaluates it again and writes both"
+        )
+    try:
+        tree = read_json(file)
+    except UserError as error:
+        raise UserError(f"{error}. Train again with longtail train --overwrite") from None
+    blueprint = Blueprint.from_json(tree, str(file))
+    source = f"{run.folder}/result.json"
+    check_fields(result, dict.fromkeys(NEEDED, Any), source, EVALUATE_AGAIN)
+    check_result(result, source, EVALUATE_AGAIN)
+    weights = run.load_model()
+    if run.has("head.safetensors"):
+        backbone = {name: w for name, w in weights.items() if name.startswith("backbone.")}
+        head = run.load_model("head.safetensors")
+        weights = {**backbone, **{f"head.{name}": w for name, w in head.items()}}
+    if run.has(CLASS_MEANS):
+        weights = {**weights, **run.load_model(CLASS_MEANS)}
+    about = ModelDescription(
+        blueprint=blueprint,
+        classes=tuple(run.classes),
+        counts=tuple(result["counts"]),
+        alpha=result["alpha"],
+        dial=result["alpha"] is not None,
+        metrics={
+            "evaluated_on": result["evaluated_on"],
+            "alpha": result["alpha"],
+            **{name: result[name] for name in tables.SPLITS},
+            "class_mean": tables.class_mean(result["per_class"]),
+            **({"answers": _pick_splits(result["answers"])} if "answers" in result else {}),
+            "sweep": result["sweep"],
+        },
+        training={name: result[name] for name in TRAINING if name in result},
+        version=versions()["longtail"],
+        trust=check_trust(result, source),
+        thresholds=read_thresholds(result),
+        background=result.get("background", ""),
+    )
+    return ServedModel.load(about, weights, f"{run.folder}/model.safetensors")
+
+
+def _pick_splits(answers: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: answers[name] for name in (*tables.SPLITS, "class_mean")}
 
 
 def check_description(folder: Path) -> ModelDescription:

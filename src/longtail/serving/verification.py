@@ -19,10 +19,10 @@ from longtail.runs.folder import FILES
 from longtail.runs.lines import parse_lines
 from longtail.runs.repairs import explain_repair
 from longtail.runs.store import CONFIG, METRICS
+from longtail.serving.model import WAY_OUT
 from longtail.serving.read import CONFIG as MODEL_CONFIG
 from longtail.serving.read import (
     DESCRIPTION,
-    WAY_OUT,
     WEIGHTS,
     check_description,
     check_safetensors,
