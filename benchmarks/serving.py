@@ -10,7 +10,7 @@ of decoding, if it is below that of the network.
 import itertools
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,15 @@ from longtail.core.environment import environment, versions
 from longtail.core.errors import unknown_error
 from longtail.core.files import write_tensors
 from longtail.data.decoding.host import count_cores
+from longtail.data.decoding.workers import CHUNK, read_chunks
 from longtail.data.formats.imagenet_lt import IMAGENET_MEAN, IMAGENET_STD
 from longtail.evaluation import tables
 from longtail.nn.linear_heads import LinearHead
 from longtail.nn.preprocess import to_channels_last
 from longtail.serving.embeddings import embed
-from longtail.serving.inputs import read_inputs
+from longtail.serving.inputs import open_files, read_batches
 from longtail.serving.model import ModelDescription, ServedModel
-from longtail.serving.predictor import BATCH, Predictor, load_model
+from longtail.serving.predictor import Predictor, load_model
 from longtail.serving.write import save_pretrained
 from longtail.training.features import choose_batch_size
 from longtail.training.launch import launch
@@ -127,7 +128,8 @@ def _prepare(
         embed(None, out.with_suffix(".npz"), data=data, weights=weights, backbone=backbone)
 
     def decode() -> None:
-        for _ in read_inputs(names, model.about.blueprint, on_gpu=device == "cuda"):
+        read = _decode_in_processes if device == "cuda" else _decode_in_threads
+        for _ in read(names, model):
             pass
 
     return {
@@ -139,6 +141,18 @@ def _prepare(
         "dataloader": timed(lambda: _run_dataloader(model, paths, fabric)),
         **ray_speed.prepare(saved, names),
     }
+
+
+def _decode_in_threads(names: Sequence[str], model: Predictor) -> Iterator[object]:
+    return read_batches(names, model.about.blueprint, size=model.batch_size)
+
+
+def _decode_in_processes(names: Sequence[str], model: Predictor) -> Iterator[object]:
+    """Decode the files as for a GPU, without copying them there."""
+    files, machine = open_files(names, model.about.blueprint)
+    places = [chunk.tolist() for chunk in files.rows.split(CHUNK)]
+    size = CHUNK * files.store.row_bytes()
+    return read_chunks(files.decode, places, workers=machine.workers or 0, chunk_bytes=size)
 
 
 def _save_model(folder: Path, backbone: str) -> Path:
@@ -164,8 +178,9 @@ def _save_model(folder: Path, backbone: str) -> Path:
 @torch.no_grad()
 def _run_bare(model: Predictor, images: int, fabric: Fabric) -> None:
     """Compute logits of images on the device, in the batches of predict."""
-    batch = torch.randint(256, (BATCH, 3, SIZE, SIZE), dtype=torch.uint8, device=fabric.device)
-    for first in range(0, images, BATCH):
+    size = model.batch_size
+    batch = torch.randint(256, (size, 3, SIZE, SIZE), dtype=torch.uint8, device=fabric.device)
+    for first in range(0, images, size):
         logits: Tensor = model.model(batch[: images - first])
     logits.cpu()
 
@@ -204,8 +219,8 @@ class PlainImages(Dataset[Tensor]):
 @torch.no_grad()
 def _run_dataloader(model: Predictor, paths: Sequence[Path], fabric: Fabric) -> None:
     """Classify the files as a plain script does."""
-    cuda = fabric.device.type == "cuda"
-    loader = DataLoader(PlainImages(paths), BATCH, num_workers=count_cores(), pin_memory=cuda)
+    cuda, size = fabric.device.type == "cuda", model.batch_size
+    loader = DataLoader(PlainImages(paths), size, num_workers=count_cores(), pin_memory=cuda)
     for batch in loader:
         model.model(batch.to(fabric.device, non_blocking=cuda)).argmax(1).cpu()
 

@@ -112,5 +112,16 @@ def test_mistakes(run, tmp_path):
 
 
 def test_features_beyond_float16_stay_float32():
-    assert embeddings._to_float16(torch.tensor([[1e6, 1.0]])).dtype == np.float32
-    assert embeddings._to_float16(torch.tensor([[1e3, 1.0]])).dtype == np.float16
+    assert embeddings.to_float16(torch.tensor([[1e6, 1.0]])).dtype == torch.float32
+    assert embeddings.to_float16(torch.tensor([[1e3, 1.0]])).dtype == torch.float16
+
+
+def test_one_part_beyond_float16_makes_all_float32(run, tmp_path, monkeypatch):
+    expected = np.load(lt.embed(run, tmp_path / "a.npz"))["x_train"]
+    kept = iter([torch.Tensor.half, torch.Tensor.float])
+    monkeypatch.setattr(embeddings, "PART", len(expected) // 2)
+    monkeypatch.setattr(embeddings, "choose_batch_size", lambda inputs, device: 4)
+    monkeypatch.setattr(embeddings, "to_float16", lambda x: next(kept, torch.Tensor.half)(x))
+    found = np.load(lt.embed(run, tmp_path / "b.npz"))
+    assert found["x_train"].dtype == np.float32 and found["x_test"].dtype == np.float16
+    np.testing.assert_allclose(found["x_train"], expected, rtol=1e-3, atol=1e-4)

@@ -10,14 +10,20 @@ T = TypeVar("T")
 
 
 def map_in_threads(
-    function: Callable[[S], T], items: Iterable[S], *, threads: int, ahead: int
+    function: Callable[[S], T],
+    items: Iterable[S],
+    *,
+    threads: int,
+    ahead: int,
+    start: Callable[[], None] | None = None,
 ) -> Iterator[T]:
     """Yield `function` of each item in their order.
 
-    The threads start with up to `ahead` items before the reader asks for the first result.
+    The threads start with up to `ahead` items before the reader asks for the first result. Each
+    calls `start` first.
     """
     pending: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads, initializer=start) as pool:
         try:
             for item in items:
                 pending.append(pool.submit(function, item))

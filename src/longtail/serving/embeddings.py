@@ -119,11 +119,14 @@ class Embedder:
             raise
         found = extract_batches(model, stream, self.preprocess, self.fabric)
         for number, batches in planned.items():
-            features = torch.cat(list(islice(found, len(batches))))
+            features = to_float16(torch.cat(list(islice(found, len(batches)))))
             parts.write(number, encode_tensors({"features": features}))
 
     def join(self, parts: Parts) -> Iterator[tuple[str, Tensor]]:
-        """Yield the name of each split and its features (N, D), read from all parts."""
+        """Yield the name of each split and its features (N, D), read from all parts.
+
+        They are float32 if those of any part are, else float16.
+        """
         stored = parts.read()
         for name, planned in self.plan_parts().items():
             features = torch.empty(0)
@@ -131,7 +134,8 @@ class Embedder:
                 first = batches[0][0] if len(batches[0]) else 0
                 rows = safetensors.torch.load(content)["features"]
                 if not len(features):
-                    features = torch.empty(len(self.splits[name]), rows.shape[1])
+                    features = torch.empty(len(self.splits[name]), rows.shape[1], dtype=rows.dtype)
+                features = features.to(torch.promote_types(features.dtype, rows.dtype))
                 features[first : first + len(rows)] = rows
             yield name, features
 
@@ -178,7 +182,7 @@ def _write(out: Path, made: Embedder, parts: Parts) -> None:
     """Join the parts to the .npz file."""
     arrays: dict[str, NDArray[Any]] = {}
     for name, features in made.join(parts):
-        arrays[f"x_{name}"] = _to_float16(features)
+        arrays[f"x_{name}"] = features.numpy()
         arrays[f"y_{name}"] = made.splits[name].labels.numpy()
     arrays["classes"] = np.array(made.images.classes, dtype=str)
     about = {
@@ -279,7 +283,7 @@ def read_origin(path: Path) -> dict[str, Any]:
         return json.loads(str(file["made_by"])) if "made_by" in file.files else {}
 
 
-def _to_float16(features: Tensor) -> NDArray[Any]:
+def to_float16(features: Tensor) -> Tensor:
     """Convert to float16, more precise than bf16; stay in float32 if that overflows."""
     half = features.half()
-    return (half if torch.isfinite(half).all() else features).numpy(force=True)
+    return half if torch.isfinite(half).all() else features

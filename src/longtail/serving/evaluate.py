@@ -31,7 +31,7 @@ from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.runs.reopen import evaluate_own, find_own_data
 from longtail.serving.evaluation import ModelEvaluation as ModelEvaluation
-from longtail.serving.predictor import BATCH, Predictor, load_model
+from longtail.serving.predictor import Predictor, load_model
 from longtail.serving.read import CONFIG
 
 logger = logging.getLogger(__name__)
@@ -237,11 +237,11 @@ def _compute_logits(predictor: Predictor, part: EvaluatedPart) -> tuple[Tensor, 
     """Compute the logits (N, classes) of the readable rows; also return why others are not."""
     unreadable: dict[int, str] = {}
     found: list[Tensor] = []
-    batches = predictor.stream_logits(part.inputs())
-    for number, batch in enumerate(log_progress("evaluated", batches, len(part), BATCH)):
-        reasons, logits = batch
+    batches, place = predictor.stream_logits(part.inputs()), 0
+    for reasons, logits in log_progress("evaluated", batches, len(part), predictor.batch_size):
         found.append(logits)
-        unreadable |= {number * BATCH + i: reason for i, reason in enumerate(reasons) if reason}
+        unreadable |= {place + i: reason for i, reason in enumerate(reasons) if reason}
+        place += len(reasons)
     if len(unreadable) == len(part):
         place, reason = next(iter(unreadable.items()))
         raise UserError(

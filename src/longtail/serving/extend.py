@@ -36,7 +36,7 @@ from longtail.serving.new_rows import (
     refine_head,
     scale_row,
 )
-from longtail.serving.predictor import BATCH, Predictor, load_model
+from longtail.serving.predictor import Predictor, load_model
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ def find_held_out(model: Run | Path | str) -> tuple[Split | None, str]:
 def _extract_old(predictor: Predictor, held_out: Split) -> Tensor:
     """Return the features (N, D) of held-out images."""
     parts = []
-    for rows in torch.arange(len(held_out)).split(BATCH):
+    for rows in torch.arange(len(held_out)).split(predictor.batch_size):
         found, unreadable = predictor.extract(held_out.take(rows).load_inputs())
         for place, reason in unreadable.items():
             raise UserError(f"held-out image {int(rows[place])} cannot be read: {reason}")
@@ -198,7 +198,7 @@ def _count_taken(
         name: Counter() for name in after.classes[len(before.classes) :]
     }
     given = dict.fromkeys(taken, 0)
-    for rows in torch.arange(len(held_out)).split(BATCH):
+    for rows in torch.arange(len(held_out)).split(before.batch_size):
         part = held_out.take(rows)
         inputs = part.load_inputs()
         was, now = (model.predict(inputs, top=1) for model in (before, after))

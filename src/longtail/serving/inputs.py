@@ -1,11 +1,13 @@
 """Read what users pass to a model: image files, arrays, PIL images or embeddings.
 
-Shapes: images (C, H, W) uint8, embeddings (D,).
+Shapes: B inputs per batch, images (C, H, W) uint8, embeddings (D,).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,33 +15,63 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from longtail.core.config import DataConfig
+from longtail.core.config import DataConfig, MachineConfig
 from longtail.core.errors import UserError
-from longtail.data.decoding.image_store import ImageStore
+from longtail.data.decoding.host import cores_per_process, count_processes
+from longtail.data.decoding.image_store import ImageStore, forgive_lost_worker
 from longtail.data.decoding.images import Blob, decode_in_threads
+from longtail.data.decoding.streamed import StreamedImages
+from longtail.training.batches import stream_batches
 from longtail.training.model import Blueprint
 
 Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor
 """A file, its bytes, a PIL image, uint8 pixels (H, W), (H, W, C) or (C, H, W), or an embedding."""
 
 
-def read_inputs(
-    images: Iterable[Picture | Blob], blueprint: Blueprint, *, on_gpu: bool = False
-) -> Iterator[NDArray[Any] | str]:
-    """Yield each input as an array for the model, or the reason why it is unreadable.
+class InputBatch(NamedTuple):
+    """Inputs of a model."""
 
-    Many files for a network `on_gpu` are decoded in processes: threads, which share one interpreter
-    lock, are too slow for it. A network on the CPU waits for neither, and needs the cores.
+    reasons: list[str | None]
+    """Why each is unreadable, or None."""
+    inputs: Tensor | None
+    """Those that are readable, (B, C, H, W) or (B, D), if any."""
+
+
+def read_batches(
+    images: Iterable[Picture | Blob],
+    blueprint: Blueprint,
+    *,
+    size: int,
+    gpu: torch.device | None = None,
+) -> Iterator[InputBatch]:
+    """Yield the inputs in batches of `size`, in their order.
+
+    Processes decode many files for a `gpu`, on which these batches lie then: threads, which share
+    one interpreter lock, are too slow for it. A network on the CPU waits for neither, and needs the
+    cores.
     """
+    if gpu is not None and _are_files(images, blueprint):
+        names, read = list(map(str, images)), 0
+        with forgive_lost_worker():
+            for batch in _stream_files(names, blueprint, size, gpu):
+                read += len(batch.reasons)
+                yield batch
+        images = names[read:]
+    rows = _read_rows(images, blueprint)
+    while some := list(islice(rows, size)):
+        readable = [row for row in some if not isinstance(row, str)]
+        reasons = [row if isinstance(row, str) else None for row in some]
+        inputs = torch.from_numpy(np.stack(readable)) if readable else None
+        yield InputBatch(reasons, inputs if inputs is None else _to_channels(inputs, blueprint))
+
+
+def _read_rows(
+    images: Iterable[Picture | Blob], blueprint: Blueprint
+) -> Iterator[NDArray[Any] | str]:
+    """Yield each embedding, or the colours (3, H, W) of each image, or why it is unreadable."""
     if blueprint.embeddings:
-        yield from (_to_vector(row, blueprint.shape[0]) for row in images)
-        return
-    decoded = _decode_files if on_gpu and _are_files(images, blueprint) else _decode
-    for pixels in decoded(images, blueprint):
-        if not isinstance(pixels, str) and blueprint.shape[0] == 1:
-            colour = Image.fromarray(pixels.transpose(1, 2, 0))
-            pixels = np.asarray(colour.convert("L"))[None]
-        yield pixels
+        return (_to_vector(row, blueprint.shape[0]) for row in images)
+    return _decode(images, blueprint)
 
 
 def _decode(
@@ -64,23 +96,63 @@ def _decode(
 
 def _are_files(images: Iterable[Picture | Blob], blueprint: Blueprint) -> bool:
     """Whether `images` are files to be decoded to a square."""
-    _, height, width = blueprint.shape
     named = isinstance(images, Sequence) and all(isinstance(i, (str, Path)) for i in images)
-    return named and height == width
+    return named and not blueprint.embeddings and blueprint.shape[1] == blueprint.shape[2]
 
 
-def _decode_files(
-    images: Iterable[Picture | Blob], blueprint: Blueprint
-) -> Iterator[NDArray[np.uint8] | str]:
-    """Yield the colours (3, H, W) of each file; processes decode many of them."""
-    names = list(map(str, images))
+@dataclass(frozen=True)
+class Files(StreamedImages):
+    """Image files that notes which of them are unreadable."""
+
+    reasons: dict[int, str] = field(default_factory=dict, compare=False)
+    """Places of unreadable files, and the reasons."""
+
+    def report_unreadable(self, unreadable: Mapping[int, str]) -> None:
+        """Note why files are unreadable; their images are black."""
+        self.reasons.update(unreadable)
+
+
+def open_files(names: Sequence[str], blueprint: Blueprint) -> tuple[Files, MachineConfig]:
+    """Return the files to be decoded to a square, and the workers of this process for it.
+
+    Other ranks decode their own files on the same cores, and share the memory for it.
+    """
+    side, machine = blueprint.shape[1], MachineConfig()
     store = ImageStore(
         blobs=lambda rows: (Path(names[row]) for row in rows.tolist()),
         describe=names.__getitem__,
-        config=DataConfig(image_size=blueprint.shape[1], interpolation=blueprint.interpolation),
+        config=DataConfig(image_size=side, interpolation=blueprint.interpolation),
         file_name=names.__getitem__,
     )
-    return store.decode_each(torch.arange(len(names)))
+    cores, ranks = cores_per_process(machine), count_processes(machine)
+    workers = store.count_workers(len(names), cores, ranks)
+    return Files(store, torch.arange(len(names)), side), MachineConfig(workers=workers)
+
+
+def _stream_files(
+    names: Sequence[str], blueprint: Blueprint, size: int, gpu: torch.device
+) -> Iterator[InputBatch]:
+    """Yield batches of files that processes decode, or none if threads should do it."""
+    files, machine = open_files(names, blueprint)
+    if not machine.workers:
+        return
+    batches = files.rows.split(size)
+    for rows, images in zip(batches, stream_batches(files, batches, machine, gpu), strict=True):
+        reasons = [files.reasons.get(row) for row in rows.tolist()]
+        if any(reasons):
+            readable = [place for place, reason in enumerate(reasons) if reason is None]
+            images = images[torch.tensor(readable, dtype=torch.long, device=gpu)]
+        yield InputBatch(reasons, _to_channels(images, blueprint) if len(images) else None)
+
+
+def _to_channels(inputs: Tensor, blueprint: Blueprint) -> Tensor:
+    """Convert colours (B, 3, H, W) to the grey values that a model of one channel takes."""
+    if blueprint.embeddings or blueprint.shape[0] != 1:
+        return inputs
+    red, green, blue = inputs.int().unbind(1)
+    # Pillow's integers for 0.299 red + 0.587 green + 0.114 blue
+    grey = (19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16
+    return grey.to(torch.uint8)[:, None]
 
 
 def _to_blob(picture: Picture | Blob) -> Blob:

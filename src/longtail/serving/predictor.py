@@ -6,7 +6,6 @@ Shapes: B inputs per batch, images (C, H, W) uint8, embeddings (D,).
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -37,20 +36,20 @@ from longtail.serving.answers import (
     warn_of_full_sets,
 )
 from longtail.serving.answers import Prediction as Prediction
-from longtail.serving.inputs import Picture, read_inputs
+from longtail.serving.inputs import InputBatch, Picture, read_batches
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
 from longtail.serving.network import TorchNetwork
 from longtail.serving.read import OnnxNetwork, read_model, read_onnx
+from longtail.training.features import choose_batch_size
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 BATCH = 64
+"""Inputs of a batch on the CPU."""
 AHEAD = 3
 """Batches that a GPU is given ahead of the reader."""
-Batch = list[NDArray[Any] | str]
-"""Inputs as arrays, or the reasons why they are unreadable."""
 Reasons = list[str | None]
 """Why each input of a batch is unreadable, or None."""
 Examined = tuple[Tensor, Tensor | None]
@@ -137,9 +136,10 @@ class Predictor:
             )
         if not len(inputs):
             return torch.empty(0, len(self.classes)), None
+        batches = inputs.split(self.batch_size)
         if isinstance(self._network, OnnxNetwork):
-            return torch.cat([self._network(x, self._alpha) for x in inputs.split(BATCH)]), None
-        parts = [self._network.examine(x, self._alpha) for x in inputs.split(BATCH)]
+            return torch.cat([self._network(x, self._alpha) for x in batches]), None
+        parts = [self._network.examine(x, self._alpha) for x in batches]
         logits, distances = zip(*parts, strict=True)
         known = [distance for distance in distances if distance is not None]
         return torch.cat(logits), torch.cat(known) if known else None
@@ -169,9 +169,18 @@ class Predictor:
         return self._network.model
 
     @property
-    def _on_gpu(self) -> bool:
+    def batch_size(self) -> int:
+        """Inputs that the network takes at a time."""
+        if self._gpu is None:
+            return BATCH
+        return choose_batch_size(torch.empty(0, *self.about.blueprint.shape), self._gpu)
+
+    @property
+    def _gpu(self) -> torch.device | None:
         network = self._network
-        return isinstance(network, TorchNetwork) and network.device.type == "cuda"
+        if isinstance(network, TorchNetwork) and network.device.type == "cuda":
+            return network.device
+        return None
 
     def predict(
         self,
@@ -277,7 +286,7 @@ class Predictor:
             raise _no_weights_error()
         parts, place = [torch.empty(0, network.model.head.dim)], 0
         unreadable: dict[int, str] = {}
-        batches = self._map_batches(lambda x: network.extract(torch.from_numpy(x)), images)
+        batches = self._map_batches(network.extract, images)
         for reasons, features in batches:
             unreadable |= {place + i: reason for i, reason in enumerate(reasons) if reason}
             place += len(reasons)
@@ -286,28 +295,27 @@ class Predictor:
         return torch.cat(parts), unreadable
 
     def _map_batches(
-        self, function: Callable[[NDArray[Any]], T], images: Iterable[Picture | Blob]
+        self, function: Callable[[Tensor], T], images: Iterable[Picture | Blob]
     ) -> Iterator[tuple[Reasons, T | None]]:
         """Yield for each batch what is unreadable, and `function` of the rest, if any.
 
         With a GPU, threads do this with the next batches while the reader works on this one.
         """
 
-        def work(batch: Batch) -> tuple[Reasons, T | None]:
-            reasons = [row if isinstance(row, str) else None for row in batch]
-            readable = [row for row in batch if not isinstance(row, str)]
-            return reasons, function(np.stack(readable)) if readable else None
+        def work(batch: InputBatch) -> tuple[Reasons, T | None]:
+            return batch.reasons, None if batch.inputs is None else function(batch.inputs)
 
         batches = self.read_batches(images)
-        if self._on_gpu:
-            return map_in_threads(work, batches, threads=AHEAD, ahead=AHEAD + 1)
-        return map(work, batches)  # a reader would take the same cores
+        if self._gpu is None:
+            return map(work, batches)  # a reader would take the same cores
+        return map_in_threads(
+            work, batches, threads=AHEAD, ahead=AHEAD + 1, start=leave_cores_to_others
+        )
 
-    def read_batches(self, images: Iterable[Picture | Blob]) -> Iterator[Batch]:
-        """Yield batches of inputs as arrays, or the reasons why they are unreadable, in order."""
-        rows = read_inputs(images, self.about.blueprint, on_gpu=self._on_gpu)
-        while batch := list(islice(rows, BATCH)):
-            yield batch
+    def read_batches(self, images: Iterable[Picture | Blob]) -> Iterator[InputBatch]:
+        """Yield the inputs in batches, in their order."""
+        blueprint = self.about.blueprint
+        return read_batches(images, blueprint, size=self.batch_size, gpu=self._gpu)
 
 
 def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
@@ -335,6 +343,11 @@ def _follow(
     assert answers.trust is not None
     uniform = answers.trust.calibration.apply_uniform(logits.double())
     return answers.rank(logits, distance, mix.update(uniform.log_softmax(1)))
+
+
+def leave_cores_to_others() -> None:
+    """Let torch use one core in this thread: the others decode images."""
+    torch.set_num_threads(1)
 
 
 def _no_weights_error() -> UserError:

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longtail.core.config import DataConfig, MachineConfig
+from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError, list_some
 from longtail.core.progress import log_progress
-from longtail.data.decoding.host import cores_per_process, count_cores, count_processes
+from longtail.data.decoding.host import count_cores
 from longtail.data.decoding.images import (
     MAX_DECODERS,
     Allocate,
@@ -51,7 +51,7 @@ class UnreadableError(UserError):
 
 
 @contextmanager
-def _forgive_lost_worker() -> Iterator[None]:
+def forgive_lost_worker() -> Iterator[None]:
     """Log the loss of a worker, whose images threads decode then; torch may raise it anywhere."""
     try:
         yield
@@ -128,8 +128,8 @@ class ImageStore:
     def decode_rows(self, rows: Tensor, allocate: Allocate = allocate_in_memory) -> "ImageBuffer":
         """Decode `rows` without reporting the unreadable ones."""
         buffer = ImageBuffer(rows, self.describe, allocate)
-        with _forgive_lost_worker():
-            processes = self._decode_in_processes(rows, count_cores())
+        with forgive_lost_worker():
+            processes = self._decode_in_processes(rows)
             for image in log_progress("decoded", processes, len(rows)):
                 buffer.add(image)
         rest = rows[buffer.count :]
@@ -137,49 +137,34 @@ class ImageStore:
             buffer.add(image)
         return buffer
 
-    def decode_each(self, rows: Tensor) -> Iterator[PixelsOrReason]:
-        """Yield the pixels (3, H, W) of each of `rows`, in their order, or why it is unreadable.
-
-        Other ranks decode their own rows on the same cores, and share the memory for it.
-        """
-        count, machine = 0, MachineConfig()
-        cores, ranks = cores_per_process(machine), count_processes(machine)
-        with _forgive_lost_worker():
-            for image in self._decode_in_processes(rows, cores, ranks):
-                count += 1
-                # a reader that keeps some images would keep whole chunks of shared memory
-                yield image if isinstance(image, str) else image.copy()
-        yield from self._decode_in_threads(rows[count:])
-
     def _decode_in_threads(self, rows: Tensor) -> Iterator[PixelsOrReason]:
         return decode_in_threads(self.blobs(rows), self.image_size, self.interpolation)
 
-    def _decode_in_processes(
-        self, rows: Tensor, cores: int, ranks: int = 1
-    ) -> Iterator[PixelsOrReason]:
-        """Yield the images of `rows` in their order, or none if threads should decode them.
-
-        As many `ranks` of this host do so at a time, each with as many `cores`.
-        """
-        few = len(rows) < MIN_FOR_PROCESSES
-        if self.image_size is None or self.file_name is None or few or not can_fork():
-            return
-        size = CHUNK * self.row_bytes()
-        workers = count_fitting_workers(min(MAX_DECODERS, cores), size * ranks)
-        if workers < 2:
+    def _decode_in_processes(self, rows: Tensor) -> Iterator[PixelsOrReason]:
+        """Yield the images of `rows` in their order, or none if threads should decode them."""
+        if not (workers := self.count_workers(len(rows), count_cores())):
             return
         chunks = [chunk.tolist() for chunk in rows.split(CHUNK)]
+        size = CHUNK * self.row_bytes()
         decoded = read_chunks(
-            self.decode_chunk,
-            chunks,
-            workers=workers,
-            chunk_bytes=size,
-            loaders=ranks,
-            start="fork",
+            self.decode_chunk, chunks, workers=workers, chunk_bytes=size, start="fork"
         )
         for chunk, (images, unreadable) in zip(chunks, decoded, strict=True):
             for row, image in zip(chunk, images.numpy(), strict=True):
                 yield unreadable.get(row, image)
+
+    def count_workers(self, images: int, cores: int, ranks: int = 1) -> int:
+        """Count the processes that decode so many images; 0 if threads should.
+
+        As many `ranks` of this host do so at a time, each with as many `cores`.
+        """
+        if self.image_size is None or self.file_name is None:
+            return 0
+        if images < MIN_FOR_PROCESSES or not can_fork():
+            return 0
+        size = CHUNK * self.row_bytes() * ranks
+        workers = count_fitting_workers(min(MAX_DECODERS, cores), size)
+        return workers if workers >= 2 else 0
 
     def decode_chunk(self, rows: list[int]) -> ImageChunk:
         """Decode `rows` of files to `image_size`, one after the other."""
