@@ -208,7 +208,7 @@ import sys
 from longtail.core import threads
 from longtail.data.decoding import images
 
-def pool(workers):
+def pool(workers, initializer):
     print("torchvision.transforms.v2" in sys.modules)
     raise InterruptedError
 

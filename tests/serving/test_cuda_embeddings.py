@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import longtail as lt
-from longtail.serving.predictor import BATCH
+from longtail.data.decoding import image_store
+from longtail.serving import inputs
+from longtail.serving.predictor import BATCH, Predictor
+from longtail.training.batches import stream_batches
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -37,6 +41,29 @@ def test_predictions_made_ahead_keep_their_order(tmp_path):
     assert torch.equal(model.logits(images[:9].cuda()), model.logits(images[:9]))
     there, here = (list(lt.load_model(run, device=d).stream(pictures)) for d in ("cuda", "cpu"))
     assert there[BATCH + 1] == here[BATCH + 1] == "it does not exist"
+    for one, other in zip(there, here, strict=True):
+        if not isinstance(one, str):
+            assert one.probability == pytest.approx(other.probability, abs=0.02)
+
+
+def test_files_that_processes_decode_keep_their_order(tmp_path, monkeypatch):
+    run = lt.fit("digits-lt", "deconfound-tde", out=tmp_path / "run", epochs=2, device="cuda")
+    files = [str(tmp_path / f"{number}.png") for number in range(40)]
+    for file, image in zip(files, lt.load("digits-lt").test.inputs, strict=False):
+        Image.fromarray(image[0].numpy()).save(file)
+    files[21] = str(tmp_path / "missing.png")
+    here = list(lt.load_model(run, device="cpu").stream(files))
+    monkeypatch.setattr(image_store, "MIN_FOR_PROCESSES", 10)
+    monkeypatch.setattr(Predictor, "batch_size", 16)
+    model, streamed = lt.load_model(run, device="cuda"), []
+
+    def watch(*args):
+        streamed.append(args)
+        return stream_batches(*args)
+
+    monkeypatch.setattr(inputs, "stream_batches", watch)
+    there = list(model.stream(files))
+    assert len(streamed) == 1 and there[21] == here[21] == "it does not exist"
     for one, other in zip(there, here, strict=True):
         if not isinstance(one, str):
             assert one.probability == pytest.approx(other.probability, abs=0.02)
