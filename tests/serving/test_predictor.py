@@ -324,6 +324,21 @@ class TestCommand:
             kind["probability"] for o in objects for kind in o["top"]
         ]
 
+    def test_folders_for_a_gpu_are_decoded_by_processes(
+        self, photos, run, monkeypatch, capsys, request
+    ):
+        cli.main(["predict", str(run.folder), str(photos / "test")])
+        expected, started = capsys.readouterr().out, []
+
+        def record(make, places, **options):
+            started.append(options["workers"])
+            return read_chunks(make, places, **options)
+
+        request.getfixturevalue("on_gpu")
+        monkeypatch.setattr(batches, "read_chunks", record)
+        cli.main(["predict", str(run.folder), str(photos / "test")])
+        assert capsys.readouterr().out == expected and started == [2]
+
     def test_a_list_on_standard_input(self, photos, run, capsys, monkeypatch):
         files = [str(photos / "test" / "sea" / name) for name in ("3.jpg", "0.png")]
         monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(files) + "\n\n"))

@@ -4,7 +4,7 @@ import glob
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, tee
 from pathlib import Path
@@ -120,9 +120,9 @@ class Predict:
 
         return launch(MachineConfig())
 
-    def _print(self, model: "Predictor", images: Iterator[str]) -> tuple[int, int]:
+    def _print(self, model: "Predictor", images: Iterable[str]) -> tuple[int, int]:
         """Print the classes of each image; return the numbers of images and of unreadable ones."""
-        names, inputs = tee(images)
+        names, inputs = tee(images) if isinstance(images, Iterator) else (images, images)
         lines = self._choose_lines(model)
         print(lines.header, end="")
         done, skipped = 0, 0
@@ -184,12 +184,16 @@ class Predict:
         return model
 
 
-def list_images(images: Iterable[str]) -> Iterator[str]:
-    """List the files that paths, folders, globs and standard input name, in order."""
+def list_images(images: Sequence[str]) -> Iterable[str]:
+    """List the files that paths, folders, globs and standard input name, in order.
+
+    Standard input is read as it comes; all else is a list, which processes decode for a GPU.
+    """
     parts = [_expand(name) for name in images]  # raises before the first image is read
     if not parts:
         raise UserError("which images? Give files, folders, globs, or - for a list")
-    return chain.from_iterable(parts)
+    listed = chain.from_iterable(parts)
+    return listed if STDIN in images else list(listed)
 
 
 def _expand(name: str) -> Iterable[str]:
