@@ -127,7 +127,8 @@ def test_parts_of_other_work_are_refused(folder, tmp_path, monkeypatch, capsys):
         kill_after(patch, 1)
         predict(folder, out, 5)
     assert predict(folder, out, 5, "--top", "1") == 2
-    assert "out.csv.parts holds parts of other work" in capsys.readouterr().err
+    found = capsys.readouterr().err
+    assert "out.csv.parts holds parts of other work (options differ)" in found
     part = out.with_name("out.csv.parts") / "000000.part"
     part.write_bytes(part.read_bytes()[:-1])
     assert predict(folder, out, 5) == 2

@@ -104,13 +104,14 @@ def _find_missing(folder: Path, about: Mapping[str, Any], count: int) -> list[in
     file = folder / ABOUT
     if file.exists():
         try:
-            differing = read_json(file) != about
+            stored = read_json(file)
         except UserError:
-            differing = True
-        if differing:
+            stored = None
+        stored = stored if isinstance(stored, dict) else {}
+        if differing := [key for key in about if stored.get(key) != about[key]]:
             raise UserError(
-                f"{folder} holds parts of other work: repeat the command that wrote them, delete "
-                "the folder, or choose another --out"
+                f"{folder} holds parts of other work ({', '.join(differing)} differ): repeat the "
+                "command that wrote them, delete the folder, or choose another --out"
             )
     else:
         write_bytes(file, json.dumps(about, indent=1).encode())
