@@ -149,10 +149,12 @@ def _decode_in_threads(names: Sequence[str], model: Predictor) -> Iterator[objec
 
 def _decode_in_processes(names: Sequence[str], model: Predictor) -> Iterator[object]:
     """Decode the files as for a GPU, without copying them there."""
-    files, machine = open_files(names, model.about.blueprint)
+    files, workers = open_files(names, model.about.blueprint)
+    if not workers:
+        return _decode_in_threads(names, model)
     places = [chunk.tolist() for chunk in files.rows.split(CHUNK)]
     size = CHUNK * files.store.row_bytes()
-    return read_chunks(files.decode, places, workers=machine.workers or 0, chunk_bytes=size)
+    return read_chunks(files.decode, places, workers=workers, chunk_bytes=size)
 
 
 def _save_model(folder: Path, backbone: str) -> Path:

@@ -53,3 +53,17 @@ def test_work_that_has_not_begun_is_dropped_when_the_reader_stops():
     threading.Timer(0.2, go_on.set).start()
     results.close()
     assert len(begun) <= 3
+
+
+def test_every_thread_starts_alike():
+    started, worked = set(), set()
+
+    def work(number: int) -> int:
+        worked.add(threading.get_ident())
+        return number
+
+    def start() -> None:
+        started.add(threading.get_ident())
+
+    assert list(map_in_threads(work, range(9), threads=3, ahead=3, start=start)) == list(range(9))
+    assert worked <= started

@@ -27,6 +27,7 @@ from longtail.data.decoding.workers import (
     count_fitting_workers,
     explain_lost_worker,
     read_chunks,
+    receive,
 )
 from longtail.data.load import load
 
@@ -195,6 +196,7 @@ def test_what_is_no_fault_of_a_worker_is_raised(photos, started, monkeypatch):
         ("received 0 items of ancdata", "too many files are open: allow more"),
         ("could not duplicate a shared memory file descriptor", "too many files"),
         ("DataLoader worker (pid(s) 7) exited unexpectedly", "a worker was killed"),
+        ("Pin memory thread exited unexpectedly", "a worker was killed"),
         (
             "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
             "dataloader's workers are out of shared memory.",
@@ -204,6 +206,16 @@ def test_what_is_no_fault_of_a_worker_is_raised(photos, started, monkeypatch):
 )
 def test_every_trouble_of_a_worker_is_named(text, message):
     assert explain_lost_worker(RuntimeError(text)).startswith(message)
+
+
+@pytest.mark.parametrize("error", [EOFError(), ConnectionResetError(104, "Connection reset")])
+def test_a_worker_whose_socket_closes_first_is_a_lost_one(error):
+    def lost():
+        raise error
+        yield
+
+    with pytest.raises(WorkerLost, match=f"a worker was killed.*{type(error).__name__[:3]}|reset"):
+        receive(lost())
 
 
 def test_other_troubles_with_memory_are_no_workers():

@@ -127,6 +127,14 @@ def test_a_stream_adapts_as_it_goes(model, caplog):
     assert f"takes {LEAST_IMAGES}: nothing was adapted" in caplog.text
 
 
+def test_a_mix_moves_alike_in_batches_of_any_size(model, monkeypatch):
+    rows = simulate([20] * len(NAMES), seed=9).features.float()
+    expected = model.predict(rows, adapt=True)
+    monkeypatch.setattr(lt.Predictor, "batch_size", len(rows))
+    for one, other in zip(model.predict(rows, adapt=True), expected, strict=True):
+        assert one.probability == pytest.approx(other.probability, rel=1e-5)
+
+
 def test_a_single_image_keeps_the_mix_that_the_model_was_adapted_to(model):
     adapted = lt.adapt(model, prior={name: 0.65 if name == NAMES[7] else 0.05 for name in NAMES})
     row = ROWS[0]

@@ -7,6 +7,7 @@ from PIL import Image
 
 import longtail as lt
 from longtail.data.decoding import image_store
+from longtail.data.decoding.workers import can_fork
 from longtail.serving import inputs
 from longtail.serving.predictor import BATCH, Predictor
 from longtail.training.batches import stream_batches
@@ -32,20 +33,29 @@ def test_features_made_there_serve_here(tmp_path):
     assert found.before.overall == pytest.approx(run.result["overall"], abs=2)
 
 
-def test_predictions_made_ahead_keep_their_order(tmp_path):
+def agree(one: lt.Prediction, other: lt.Prediction) -> bool:
+    """Whether two predictions agree up to the precision of the device."""
+    near = one.probability == pytest.approx(other.probability, abs=0.02)
+    return near and (one.name == other.name or other.probability - other.top[1][1] < 0.04)
+
+
+def test_predictions_made_ahead_keep_their_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(Predictor, "batch_size", BATCH)
     run = lt.fit("digits-lt", "deconfound-tde", out=tmp_path / "run", epochs=2, device="cuda")
     images = lt.load("digits-lt").test.inputs.repeat(3, 1, 1, 1)[: 5 * BATCH + 7]
     pictures = [image[0].numpy() for image in images]
     pictures[BATCH + 1] = "missing.png"
     model = lt.load_model(run, device="cuda")
+    assert model._gpu.index == torch.cuda.current_device()  # the same in every thread
     assert torch.equal(model.logits(images[:9].cuda()), model.logits(images[:9]))
     there, here = (list(lt.load_model(run, device=d).stream(pictures)) for d in ("cuda", "cpu"))
     assert there[BATCH + 1] == here[BATCH + 1] == "it does not exist"
     for one, other in zip(there, here, strict=True):
         if not isinstance(one, str):
-            assert one.probability == pytest.approx(other.probability, abs=0.02)
+            assert agree(one, other)
 
 
+@pytest.mark.skipif(not can_fork(), reason="processes that decode files start by forking")
 def test_files_that_processes_decode_keep_their_order(tmp_path, monkeypatch):
     run = lt.fit("digits-lt", "deconfound-tde", out=tmp_path / "run", epochs=2, device="cuda")
     files = [str(tmp_path / f"{number}.png") for number in range(40)]
@@ -66,4 +76,4 @@ def test_files_that_processes_decode_keep_their_order(tmp_path, monkeypatch):
     assert len(streamed) == 1 and there[21] == here[21] == "it does not exist"
     for one, other in zip(there, here, strict=True):
         if not isinstance(one, str):
-            assert one.probability == pytest.approx(other.probability, abs=0.02)
+            assert agree(one, other)

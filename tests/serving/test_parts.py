@@ -193,6 +193,37 @@ def test_embed_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*.parts"))
 
 
+def test_embed_refuses_parts_that_were_cut_elsewhere(folder, tmp_path, monkeypatch):
+    shrink_parts(monkeypatch)
+    out = tmp_path / "out.npz"
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        kill_after(patch, 2)
+        lt.embed(folder / "run", out)
+    monkeypatch.setattr(embeddings, "choose_batch_size", lambda *_: 5)  # as many parts, of 10
+    with pytest.raises(UserError, match="batches differ"):
+        lt.embed(folder / "run", out)
+
+
+def test_a_part_of_predictions_has_whole_batches(folder, tmp_path, monkeypatch):
+    seen, read = [], lt.Predictor.read_batches
+
+    def watch(self, images):
+        for batch in read(self, images):
+            seen.append(len(batch.reasons))
+            yield batch
+
+    monkeypatch.setattr(lt.Predictor, "read_batches", watch)
+    monkeypatch.setattr(lt.Predictor, "batch_size", 3)
+    write = parts.Parts.write
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        kill_after(patch, 2)
+        predict(folder, tmp_path / "out.csv", 8)
+    assert set(seen) == {3} and parts.Parts.write is write
+    seen.clear()
+    assert predict(folder, tmp_path / "out.csv", 8) == 1
+    assert seen == [3, 3, 2]  # two parts of 6 were there
+
+
 def test_weights_that_do_not_fit_leave_no_folder(folder, tmp_path):
     write_tensors(tmp_path / "wrong.safetensors", {"x": torch.zeros(3)})
     network = backbones.build("conv4", 3, (12, 12))

@@ -1,12 +1,15 @@
 """One line from an image to a name; on the command line, many images to a stream of them."""
 
 import csv
+import gc
 import io
 import json
 import re
 import sys
 from itertools import islice
+from multiprocessing import active_children
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from longtail.data.decoding.workers import WorkerLost, read_chunks
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 from longtail.serving import inputs
+from longtail.serving.network import prepare_thread
 from longtail.serving.predictor import BATCH
 from longtail.training import batches
 
@@ -84,6 +88,8 @@ def test_predictions_agree_with_the_run_result(photos, run, model):
 @pytest.fixture
 def on_gpu(monkeypatch):
     """Read files as for a GPU, in processes from ten files on."""
+    if not workers.can_fork():
+        pytest.skip("processes that decode files for a GPU start by forking")
     monkeypatch.setattr(lt.Predictor, "_gpu", torch.device("cpu"))
     monkeypatch.setattr(inputs, "cores_per_process", lambda machine: 2)
     for module in (image_store, batches):
@@ -125,10 +131,46 @@ def test_ranks_share_the_memory_for_decoded_images(photos, model, monkeypatch, o
     assert started == [(2, 1), (2, 2)]  # threads decode if there is room for one worker
 
 
-def test_a_reader_that_keeps_images_keeps_no_shared_memory(photos, model, on_gpu):
+def test_a_thread_for_a_gpu_leaves_the_cores_to_others():
+    before, seen = torch.get_num_threads(), []
+
+    def ask() -> None:
+        seen.append(torch.get_num_threads())
+
+    def work() -> None:
+        start()
+        ask()
+
+    torch.set_num_threads(2)
+    try:
+        start = prepare_thread(torch.device("cpu"))
+        for target in (work, ask):
+            thread = Thread(target=target)
+            thread.start()
+            thread.join()
+        assert seen == [1, 2] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_batch_of_unreadable_files_has_no_inputs(photos, model, monkeypatch, on_gpu):
     files = sorted((photos / "test").rglob("*.*"))
-    for batch in model.read_batches(files):
-        assert not batch.inputs.is_shared()
+    files[4:8] = [photos / f"missing{number}.png" for number in range(4)]
+    monkeypatch.setattr(lt.Predictor, "batch_size", 4)
+    found = list(model.read_batches(files))
+    assert found[1] == (["it does not exist"] * 4, None)
+    assert [len(batch.inputs) for batch in found if batch.inputs is not None] == [4, 4, 3]
+
+
+def test_a_stream_that_is_closed_early_leaves_no_process(photos, model, monkeypatch, on_gpu):
+    monkeypatch.setattr(lt.Predictor, "batch_size", 2)
+    others = set(active_children())  # of other tests
+    stream = model.stream(sorted((photos / "test").rglob("*.*")))
+    next(stream)
+    assert set(active_children()) - others
+    stream.close()
+    gc.collect()
+    assert not set(active_children()) - others
 
 
 def test_threads_decode_what_a_lost_worker_leaves(photos, model, monkeypatch, caplog, request):

@@ -40,9 +40,11 @@ def write_predictions(
     Returns:
         On rank 0 the unreadable images with the reasons; nothing on other ranks.
     """
-    cut = [images[i : i + PART] for i in range(0, len(images), PART)]
+    size = PART // model.batch_size * model.batch_size or PART  # whole batches
+    cut = [images[i : i + size] for i in range(0, len(images), size)]
     files = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
     about = {
+        "part": size,
         "images": hashlib.sha256("\0".join(images).encode(errors="surrogateescape")).hexdigest(),
         "model": [hash_file(file.absolute()) for file in files],
         "description": model.about.to_json(),
@@ -51,7 +53,8 @@ def write_predictions(
         "options": dict(options),
     }
     parts = share_parts(out, about, len(cut), fabric)
-    _classify(model, {number: cut[number] for number in parts.mine}, lines, options, parts)
+    mine = {number: cut[number] for number in parts.mine}
+    _classify(model, mine, size, lines, options, parts)
     fabric.barrier()
     skipped = _join(out, lines.header, parts) if fabric.global_rank == 0 else []
     fabric.barrier()
@@ -61,15 +64,16 @@ def write_predictions(
 def _classify(
     model: Predictor,
     mine: Mapping[int, Sequence[str]],
+    size: int,
     lines: Lines,
     options: Mapping[str, Any],
     parts: Parts,
 ) -> None:
-    """Write the parts of this rank, each as soon as it is complete."""
+    """Write the parts of this rank, of `size` images each, as soon as they are complete."""
     # one stream over all parts, so that the next images are decoded while a part is written
     every = list(chain.from_iterable(mine.values()))
     predictions = model.stream(every, **options)
-    for number, images in log_progress("classified", mine.items(), len(every), PART):
+    for number, images in log_progress("classified", mine.items(), len(every), size):
         text: list[str] = []
         skipped: list[tuple[str, str]] = []
         for image, prediction in zip(images, predictions, strict=False):

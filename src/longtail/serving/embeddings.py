@@ -93,6 +93,7 @@ class Embedder:
             "images": [self.images.subset_sha256, self.images.evaluated_sha256],
             "splits": {name: list(split.inputs.shape) for name, split in self.splits.items()},
             "parts": {name: len(planned) for name, planned in plan.items()},
+            "batches": {name: len(planned[0][0]) for name, planned in plan.items()},
             "origin": dict(self.origin),
         }
         parts = share_parts(out, about, sum(map(len, plan.values())), self.fabric)
@@ -125,7 +126,7 @@ class Embedder:
     def join(self, parts: Parts) -> Iterator[tuple[str, Tensor]]:
         """Yield the name of each split and its features (N, D), read from all parts.
 
-        They are float32 if those of any part are, else float16.
+        They are float32 if those of any part are, else float16; the other parts are rounded then.
         """
         stored = parts.read()
         for name, planned in self.plan_parts().items():

@@ -46,8 +46,8 @@ def read_batches(
 ) -> Iterator[InputBatch]:
     """Yield the inputs in batches of `size`, in their order.
 
-    Processes decode many files for a `gpu`, on which these batches lie then: threads, which share
-    one interpreter lock, are too slow for it. A network on the CPU waits for neither, and needs the
+    Processes decode many files for a `gpu` and put the batches on it: threads, which share one
+    interpreter lock, are too slow for it. A network on the CPU waits for neither, and needs the
     cores.
     """
     if gpu is not None and _are_files(images, blueprint):
@@ -102,7 +102,7 @@ def _are_files(images: Iterable[Picture | Blob], blueprint: Blueprint) -> bool:
 
 @dataclass(frozen=True)
 class ImageFiles(StreamedImages):
-    """Image files that notes which of them are unreadable."""
+    """Image files; notes which of them are unreadable."""
 
     reasons: dict[int, str] = field(default_factory=dict, compare=False)
     """Places of unreadable files, and the reasons."""
@@ -112,8 +112,8 @@ class ImageFiles(StreamedImages):
         self.reasons.update(unreadable)
 
 
-def open_files(names: Sequence[str], blueprint: Blueprint) -> tuple[ImageFiles, MachineConfig]:
-    """Return the files to be decoded to a square, and the workers of this process for it.
+def open_files(names: Sequence[str], blueprint: Blueprint) -> tuple[ImageFiles, int]:
+    """Return the files to be decoded to a square, and how many workers of this process do it.
 
     Other ranks decode their own files on the same cores, and share the memory for it.
     """
@@ -126,17 +126,17 @@ def open_files(names: Sequence[str], blueprint: Blueprint) -> tuple[ImageFiles, 
     )
     cores, ranks = cores_per_process(machine), count_processes(machine)
     workers = store.count_workers(len(names), cores, ranks)
-    return ImageFiles(store, torch.arange(len(names)), side), MachineConfig(workers=workers)
+    return ImageFiles(store, torch.arange(len(names)), side), workers
 
 
 def _stream_files(
     names: Sequence[str], blueprint: Blueprint, size: int, gpu: torch.device
 ) -> Iterator[InputBatch]:
     """Yield batches of files that processes decode, or none if threads should do it."""
-    files, machine = open_files(names, blueprint)
-    if not machine.workers:
+    files, workers = open_files(names, blueprint)
+    if not workers:
         return
-    batches = files.rows.split(size)
+    batches, machine = files.rows.split(size), MachineConfig(workers=workers)
     for rows, images in zip(batches, stream_batches(files, batches, machine, gpu), strict=True):
         reasons = [files.reasons.get(row) for row in rows.tolist()]
         if any(reasons):

@@ -3,12 +3,17 @@
 Shapes: B inputs, C classes, D features.
 """
 
+from collections.abc import Callable
+from threading import Thread
+
 import torch
 from torch import Tensor
 
 from longtail.core.errors import UserError, unknown_error
 from longtail.evaluation.novelty import measure_distance
 from longtail.serving.model import ServedModel
+
+CPU = torch.device("cpu")
 
 
 class TorchNetwork:
@@ -20,7 +25,8 @@ class TorchNetwork:
         if device == "cuda" and not torch.cuda.is_available():
             raise UserError("device cuda, but torch sees no CUDA device: use cpu")
         cuda = device != "cpu" and torch.cuda.is_available()
-        self.device = torch.device("cuda" if cuda else "cpu")
+        # with its number: another thread would take a bare "cuda" for the first device
+        self.device = torch.device("cuda", torch.cuda.current_device()) if cuda else CPU
         self.model = model.to(self.device)
         # a convolution is up to a half faster on weights laid out so
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -46,3 +52,25 @@ class TorchNetwork:
         if self.device.type == "cuda" and inputs.device.type == "cpu":
             inputs = inputs.pin_memory()
         return inputs.to(self.device, non_blocking=True)
+
+
+def prepare_thread(device: torch.device) -> Callable[[], None]:
+    """Return what a thread calls first that computes with `device` for this one.
+
+    It computes on the stream of this thread, and lets torch use one core: processes that decode
+    images need the others.
+    """
+    threads = torch.get_num_threads()
+    stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def start() -> None:
+        torch.get_num_threads()  # or the first operation would take over a number set later
+        torch.set_num_threads(1)
+        # threads that start later take over the number that was set last, in any thread
+        again = Thread(target=torch.set_num_threads, args=(threads,))
+        again.start()
+        again.join()
+        if stream is not None:
+            torch.cuda.set_stream(stream)
+
+    return start

@@ -38,7 +38,7 @@ from longtail.serving.answers import (
 from longtail.serving.answers import Prediction as Prediction
 from longtail.serving.inputs import InputBatch, Picture, read_batches
 from longtail.serving.model import ModelDescription, ServedModel, fixed_alpha_error
-from longtail.serving.network import TorchNetwork
+from longtail.serving.network import TorchNetwork, prepare_thread
 from longtail.serving.read import OnnxNetwork, read_model, read_onnx
 from longtail.training.features import choose_batch_size
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 BATCH = 64
 """Inputs of a batch on the CPU."""
 AHEAD = 3
-"""Batches that a GPU is given ahead of the reader."""
+"""Batches that a GPU is given ahead of the reader, each by a thread."""
 Reasons = list[str | None]
 """Why each input of a batch is unreadable, or None."""
 Examined = tuple[Tensor, Tensor | None]
@@ -308,9 +308,8 @@ class Predictor:
         batches = self.read_batches(images)
         if self._gpu is None:
             return map(work, batches)  # a reader would take the same cores
-        return map_in_threads(
-            work, batches, threads=AHEAD, ahead=AHEAD + 1, start=leave_cores_to_others
-        )
+        start = prepare_thread(self._gpu)
+        return map_in_threads(work, batches, threads=AHEAD, ahead=AHEAD + 1, start=start)
 
     def read_batches(self, images: Iterable[Picture | Blob]) -> Iterator[InputBatch]:
         """Yield the inputs in batches, in their order."""
@@ -339,15 +338,17 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
 def _follow(
     mix: RunningMix, answers: Answers, logits: Tensor, distance: Tensor | None
 ) -> list[Prediction]:
-    """Return the answers to a batch for the class mix of the images so far."""
+    """Return the answers to a batch for the class mix of the images so far.
+
+    It moves after every `BATCH` images, however many a batch holds.
+    """
     assert answers.trust is not None
-    uniform = answers.trust.calibration.apply_uniform(logits.double())
-    return answers.rank(logits, distance, mix.update(uniform.log_softmax(1)))
-
-
-def leave_cores_to_others() -> None:
-    """Let torch use one core in this thread: the others decode images."""
-    torch.set_num_threads(1)
+    predictions = []
+    for rows in torch.arange(len(logits)).split(BATCH):
+        uniform = answers.trust.calibration.apply_uniform(logits[rows].double())
+        near = None if distance is None else distance[rows]
+        predictions += answers.rank(logits[rows], near, mix.update(uniform.log_softmax(1)))
+    return predictions
 
 
 def _no_weights_error() -> UserError:

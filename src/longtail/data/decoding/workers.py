@@ -23,6 +23,8 @@ SHARED = "/dev/shm"
 FEWER = "pass a smaller --workers; 0 decodes without any"
 KILLED = "DataLoader worker (pid"
 """Beginning of torch's error for a killed worker."""
+UNPINNED = "Pin memory thread exited"
+"""Beginning of torch's error if that thread has met a killed worker."""
 
 
 class ChunkSource(Dataset[T], Generic[T]):
@@ -91,7 +93,7 @@ def receive(chunks: Iterator[T]) -> T:
     """Return the next chunk of the workers."""
     try:
         return next(chunks)
-    except RuntimeError as error:
+    except (RuntimeError, EOFError, ConnectionError) as error:
         if (reason := explain_lost_worker(error)) is None:
             raise
         raise WorkerLost(reason) from error
@@ -110,12 +112,14 @@ def explain_lost_worker(error: Exception) -> str | None:
     elif any(f"{words} shared memory" in text for words in ("allocate", "open", "out of")):
         reason = "a worker found no room in shared memory"
         cure = "give the container more, as in --shm-size 2g, or "
-    elif text.startswith(KILLED):
+    elif text.startswith((KILLED, UNPINNED)) or isinstance(error, (EOFError, ConnectionError)):
+        # a worker may close its socket before it counts as dead
         reason, cure = "a worker was killed, maybe because memory ran out", ""
     else:
         return None
     resume = "continue a training with --resume --out FOLDER, predict --out and embed as they were"
-    return f"{reason}: {cure}{FEWER}; {resume} ({text.strip().splitlines()[0]})"
+    first = next(iter(text.strip().splitlines()), type(error).__name__)
+    return f"{reason}: {cure}{FEWER}; {resume} ({first})"
 
 
 def explain_killed_worker(error: Exception) -> str | None:
