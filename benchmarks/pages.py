@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import (
+    audit_copies,
     compactness,
     cost,
     detection_speed,
@@ -30,6 +31,7 @@ def _write_integrations(results: Path) -> Path:
 
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
+    "audit": audit_copies.write_table,
     "compactness": compactness.write_table,
     "cost": cost.write_table,
     "detection-speed": detection_speed.write_table,
