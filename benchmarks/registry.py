@@ -130,6 +130,7 @@ def _images(command: "BenchCommand") -> None:
     )
     out = command.results / "images" / "images.json"
     print_lines(*rates.table(throughput.bench_images(setting, out, command.only)))
+    print(f"written to {rates.write_table(command.results)}")
 
 
 def _embeddings(command: "BenchCommand") -> None:
