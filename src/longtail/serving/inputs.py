@@ -101,7 +101,7 @@ def _are_files(images: Iterable[Picture | Blob], blueprint: Blueprint) -> bool:
 
 
 @dataclass(frozen=True)
-class Files(StreamedImages):
+class ImageFiles(StreamedImages):
     """Image files that notes which of them are unreadable."""
 
     reasons: dict[int, str] = field(default_factory=dict, compare=False)
@@ -112,7 +112,7 @@ class Files(StreamedImages):
         self.reasons.update(unreadable)
 
 
-def open_files(names: Sequence[str], blueprint: Blueprint) -> tuple[Files, MachineConfig]:
+def open_files(names: Sequence[str], blueprint: Blueprint) -> tuple[ImageFiles, MachineConfig]:
     """Return the files to be decoded to a square, and the workers of this process for it.
 
     Other ranks decode their own files on the same cores, and share the memory for it.
@@ -126,7 +126,7 @@ def open_files(names: Sequence[str], blueprint: Blueprint) -> tuple[Files, Machi
     )
     cores, ranks = cores_per_process(machine), count_processes(machine)
     workers = store.count_workers(len(names), cores, ranks)
-    return Files(store, torch.arange(len(names)), side), MachineConfig(workers=workers)
+    return ImageFiles(store, torch.arange(len(names)), side), MachineConfig(workers=workers)
 
 
 def _stream_files(
