@@ -12,11 +12,15 @@ from PIL import Image
 from benchmarks import audit_copies
 from benchmarks.audit_copies import CHANGES, Change
 from benchmarks.command import main as bench_command
+from benchmarks.result_files import read_all
 from helpers import smooth_photo
 from longtail.data.decoding.images import decode
 from longtail.data.inspection import Inspection, inspect
 from longtail.data.load import open_unread
+from longtail.evaluation import tables
 from longtail.reporting.audit import audit
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -126,3 +130,9 @@ def test_the_command_measures_missing_draws_and_writes_the_table(
     with pytest.raises(SystemExit):
         bench_command(["audit", "--only", "copy"])
     assert "--only copy: the parts are copies, speed" in capsys.readouterr().err
+
+
+def test_the_docs_have_the_table_of_the_committed_files() -> None:
+    found = read_all(ROOT / "results" / audit_copies.NAME)
+    page = (ROOT / "docs/audit.md").read_text(encoding="utf-8")
+    assert tables.markdown(*audit_copies.table(found)).strip() in page
