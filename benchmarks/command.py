@@ -23,13 +23,14 @@ class BenchCommand:
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help=NAMES)]
     seeds: int | None = None
-    """Number of seeds of every cell; by default the number in each recipe. For serving: rounds."""
+    """Number of seeds of every cell; by default the number in each recipe. For serving: rounds.
+    For audit: draws."""
     only: tuple[str, ...] = ()
     """Run only recipes whose path contains one of these words. For embeddings: words of
     FILE/CLASSIFIER. For detection-speed: words of shapes-lvis, shapes-lvis-1203,
     shapes-lvis-1203-masks, lvis-v1. For lvis-step: r101, x101. For images: ceiling, resident,
-    streaming, dataloader. For augmentations, attack, frontier and integrations: words of their
-    names."""
+    streaming, dataloader. For audit: copies, speed. For augmentations, attack, frontier and
+    integrations: words of their names."""
     root: Path | None = None
     """Folder of data sets, by default $LONGTAIL_DATA; of .npz files for embeddings and stream."""
     recipes: Path = Path("recipes")
@@ -77,6 +78,7 @@ class BenchCommand:
       python -m benchmarks images
       python -m benchmarks embeddings --root features --seeds 3
       python -m benchmarks cost --device cpu
+      python -m benchmarks audit --root ~/data --only copies
       python -m benchmarks attack --tries 2000 --only recipe
       python -m benchmarks frontier --root ~/data --variants search --held-out --shard 0/6
       python -m benchmarks trust --root ~/data --only cifar100 --shard 0/6

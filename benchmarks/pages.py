@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import (
+    audit_copies,
     compactness,
     cost,
     detection_speed,
@@ -13,6 +14,7 @@ from benchmarks import (
     frontier_page,
     integrations,
     lvis_step,
+    rates,
     scale,
     serving,
     stream,
@@ -30,11 +32,13 @@ def _write_integrations(results: Path) -> Path:
 
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
+    "audit": audit_copies.write_table,
     "compactness": compactness.write_table,
     "cost": cost.write_table,
     "detection-speed": detection_speed.write_table,
     "embeddings": embeddings.write_table,
     "frontier": frontier_page.write_frontier_page,
+    "images": rates.write_table,
     "integrations": _write_integrations,
     "lvis-step": lvis_step.write_table,
     "scale": scale.write_table,

@@ -8,9 +8,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.result_files import format_spread, write_json
+from benchmarks.result_files import format_spread, write_json, write_page
 from longtail.data.catalogue import LISTED
+from longtail.evaluation import tables
 
+NAME = "images"
 WITHOUT_WORKERS = ("ceiling", "resident")
 """Ways that have no workers."""
 WAYS = (*WITHOUT_WORKERS, "streaming", "dataloader")
@@ -72,14 +74,18 @@ def read_valid(about: Mapping[str, Any], workers: int, out: Path) -> dict[str, T
     content = json.loads(out.read_text(encoding="utf-8"))
     if any(content.get(name) != value for name, value in about.items()):
         return {}
-    names = [field.name for field in fields(Throughput)]
-    rows = [{name: way[name] for name in names} for way in content["throughputs"]]
-    ways = [Throughput(**{**way, "host_bytes": tuple(way["host_bytes"])}) for way in rows]
     return {
         way.mode: way
-        for way in ways
+        for way in _read_ways(content)
         if way.workers == (0 if way.mode in WITHOUT_WORKERS else workers)
     }
+
+
+def _read_ways(content: Mapping[str, Any]) -> list[Throughput]:
+    """Return the throughputs of a result file, without the figures that follow from them."""
+    names = [field.name for field in fields(Throughput)]
+    rows = [{name: way[name] for name in names} for way in content["throughputs"]]
+    return [Throughput(**{**way, "host_bytes": tuple(way["host_bytes"])}) for way in rows]
 
 
 def read_modes(out: Path) -> set[str]:
@@ -116,8 +122,19 @@ def save(found: Sequence[Throughput], about: Mapping[str, Any], out: Path) -> No
     write_json(out, content)
 
 
+def write_table(results: Path) -> Path:
+    """Write RESULTS/images.md from RESULTS/images/images.json."""
+    content = json.loads((results / NAME / f"{NAME}.json").read_text(encoding="utf-8"))
+    about = (
+        f"{content['backbone']} on {content['rows']:,} rows of {content['files']:,} generated "
+        f"JPEGs, batches of {content['batch_size']}; {content['device']}, {content['cores']} cores"
+        ". `host GiB` is the largest sample."
+    )
+    return write_page(results, NAME, [about, tables.markdown(*table(_read_ways(content)))])
+
+
 def table(found: Sequence[Throughput]) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows for a terminal."""
+    """Return header and rows."""
     ceiling = next((way.images_per_second for way in found if way.mode == "ceiling"), None)
     header = ["mode", "images/s", "of ceiling", "device GiB", "host GiB"]
     header += ["host, 2nd half / 1st", "prepared in s", "hours of 90 epochs"]

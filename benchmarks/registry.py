@@ -130,6 +130,7 @@ def _images(command: "BenchCommand") -> None:
     )
     out = command.results / "images" / "images.json"
     print_lines(*rates.table(throughput.bench_images(setting, out, command.only)))
+    print(f"written to {rates.write_table(command.results)}")
 
 
 def _embeddings(command: "BenchCommand") -> None:
@@ -201,11 +202,20 @@ def _scale(command: "BenchCommand") -> None:
 
 def _audit(command: "BenchCommand") -> None:
     _refuse_dry_run(command)
-    from benchmarks import audit_speed
+    from benchmarks import audit_copies, audit_speed
 
-    default = type(command).images  # that of ImageNet-LT takes 13 GB of disk
-    images = 20_000 if command.images == default else command.images
-    print(json.dumps(audit_speed.bench_audit(command.runs / "audit", images)))
+    parts = ("copies", "speed")
+    for word in command.only:
+        if word not in parts:
+            raise UserError(f"--only {word}: the parts are {', '.join(parts)}")
+    if not command.only or "copies" in command.only:
+        for path in audit_copies.bench_copies(command.root, command.seeds or 3, command.results):
+            print(path)
+        print(f"written to {audit_copies.write_table(command.results)}")
+    if not command.only or "speed" in command.only:
+        default = type(command).images  # that of ImageNet-LT takes 13 GB of disk
+        images = 20_000 if command.images == default else command.images
+        print(json.dumps(audit_speed.bench_audit(command.runs / "audit", images)))
 
 
 def _serving(command: "BenchCommand") -> None:
@@ -399,7 +409,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "cost": Benchmark(_cost),
     "trust": Benchmark(_trust, takes=("seeds", "only", "shard", "epochs")),
     "scale": Benchmark(_scale, takes=("rows",)),
-    "audit": Benchmark(_audit, takes=("images",)),
+    "audit": Benchmark(_audit, takes=("seeds", "only", "images")),
     "serving": Benchmark(_serving, takes=("seeds", "only", "images")),
     "frontier": Benchmark(
         _frontier, takes=("seeds", "only", "variants", "shard", "out", "held_out")

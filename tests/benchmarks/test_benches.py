@@ -13,7 +13,17 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks import compactness, cost, detection_speed, embeddings, scale, stream, trust_page
+from benchmarks import (
+    audit_copies,
+    compactness,
+    cost,
+    detection_speed,
+    embeddings,
+    rates,
+    scale,
+    stream,
+    trust_page,
+)
 from benchmarks.baselines import CLASSIFIERS, UNSEEDED, BalancedSoftmaxClassifier
 from benchmarks.command import main as bench_command
 from benchmarks.result_files import read_all
@@ -310,7 +320,18 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    "bench", [compactness, cost, detection_speed, embeddings, scale, stream, trust_page]
+    "bench",
+    [
+        audit_copies,
+        compactness,
+        cost,
+        detection_speed,
+        embeddings,
+        rates,
+        scale,
+        stream,
+        trust_page,
+    ],
 )
 def test_committed_pages_are_those_of_the_committed_files(bench, tmp_path):
     name = getattr(bench, "NAME", bench.__name__.rpartition(".")[2])

@@ -322,7 +322,7 @@ def test_what_the_docs_say_is_what_was_measured():
     for way in TDE:
         parts = speeds[1]["milliseconds"][f"inference, TDE {way}"]
         chosen = parts["choice of detections"]
-        assert {f"{chosen:.1f}", f"{parts['all'] - chosen:.1f}"} <= page
+        assert {f"{chosen:.1f}", f"{parts['all']:.1f}"} <= page
     ways = [speeds[-1]["milliseconds"][f"inference, TDE {way}"] for way in TDE]
     assert {f"{way['box classifiers']:.1f}" for way in ways} <= page
     assert {f"{ways[0]['all']:.0f}", f"{ways[0]['masks']:.0f}"} <= page

@@ -387,7 +387,14 @@ def test_memory_that_processes_share_is_seen():
 
 def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(throughput, "bench_images", lambda *args: (asked.append(args), [WAY])[1])
+    about = {"backbone": "b", "rows": 600, "files": 60, "batch_size": 4, "device": "d", "cores": 3}
+
+    def bench(*args):
+        asked.append(args)
+        rates.save([WAY], about, args[1])
+        return [WAY]
+
+    monkeypatch.setattr(throughput, "bench_images", bench)
     words = ["images", "--images", "600", "--results", str(tmp_path), "--workers", "3"]
     with pytest.raises(SystemExit):
         bench_command([*words, "--device", "cpu"])
@@ -400,6 +407,9 @@ def test_the_command_measures_the_papers_recipe(tmp_path, monkeypatch, capsys):
     assert setting.config.backbone == "resnext50_32x4d" and setting.config.method == "deconfound"
     line = capsys.readouterr().out.splitlines()[1]
     assert " ".join(line.split()) == "ceiling 2,500 100 % 2.0 1.0 - 0 1.2"
+    page = (tmp_path / "images.md").read_text()
+    assert "600 rows of 60 generated JPEGs" in page
+    assert "| ceiling | 2,500 | 100 % | 2.0 | 1.0 |" in page
 
 
 ROOT = Path(__file__).parents[2]

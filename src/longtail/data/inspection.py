@@ -160,7 +160,7 @@ def inspect(name: str, source: Source) -> Inspection:
             part if source.multi_label or known.all() else part.take(torch.nonzero(known).flatten())
         )
     source = replace(source, parts=parts, problems=tuple(problems.errors))
-    facts = {part: _inspect_part(rows) for part, rows in parts.items() if not rows.embeddings}
+    facts = {part: inspect_part(rows) for part, rows in parts.items() if not rows.embeddings}
     return Inspection(
         name=name,
         source=source,
@@ -168,7 +168,7 @@ def inspect(name: str, source: Source) -> Inspection:
             part: _count_readable(rows, facts.get(part), classes) for part, rows in parts.items()
         },
         facts=facts,
-        duplicates=tuple(_find_duplicates(parts, facts)),
+        duplicates=tuple(find_duplicates(parts, facts)),
         not_finite=tuple(_find_not_finite(parts)),
     )
 
@@ -191,7 +191,7 @@ def read_images(part: Part, places: Tensor) -> Iterator[Blob]:
             yield Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 
-def _inspect_part(part: Part) -> PartFacts:
+def inspect_part(part: Part) -> PartFacts:
     """Look at every image of a part."""
     facts = PartFacts.empty(len(part))
     images = read_images(part, torch.arange(len(part)))
@@ -207,7 +207,7 @@ def _inspect_part(part: Part) -> PartFacts:
     return facts
 
 
-def _find_duplicates(
+def find_duplicates(
     parts: Mapping[str, Part], facts: Mapping[str, PartFacts]
 ) -> Iterator[Duplicates]:
     """Yield groups of equal images, then of nearly equal ones; unreadable images are in none."""
