@@ -26,7 +26,10 @@ WAYS: dict[str, Mapping[str, Any]] = {
     "autoaugment, cutout, cutmix": {"augment": "autoaugment", "cutout": 0.5, "cutmix": 0.5},
     "ema": {"ema": 0.999},
     "three views": {"method": "deconfound-contrastive"},
-    "frontier": {"method": "deconfound-contrastive", "augment": "autoaugment", "cutmix": 0.5},
+    "frontier": {
+        **{"method": "deconfound-contrastive", "augment": "autoaugment", "cutmix": 0.5},
+        **{"cutmix_box": "clipped", "ema": 0.9995},
+    },
 }
 """Options of each way by its name."""
 ROUNDS = 3

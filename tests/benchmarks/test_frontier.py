@@ -178,7 +178,7 @@ def test_the_page_takes_whole_rows_and_choices_from_other_sets(tmp_path):
     several = {"tde": {"0.5": 2.2, "1": 2.1, "1.5": 2.4}, "self-prior": {"0.75": 2.0, "1": 2.1}}
     searched = line("ema", **one | several)
     searched["rules"]["tde"]["chosen"] = 1.0
-    frontier.append_line(tmp_path / "frontier/search.jsonl", searched)
+    frontier.append_line(tmp_path / "frontier/clipped.jsonl", searched)
     frontier.append_line(tmp_path / "frontier/final.jsonl", line("c100-100-dual-200", **one))
     frontier.append_line(tmp_path / "frontier/ablation.jsonl", line("linear-head", **one))
     page = frontier_page.write_frontier_page(tmp_path).read_text()
