@@ -176,7 +176,7 @@ def test_the_page_takes_whole_rows_and_choices_from_other_sets(tmp_path):
 
     one = {"tde": {"1": 2.0}, "self-prior": {"1": 2.0}, "logit-adjustment": {"1": 2.0}}
     several = {"tde": {"0.5": 2.2, "1": 2.1, "1.5": 2.4}, "self-prior": {"0.75": 2.0, "1": 2.1}}
-    searched = line("ema", **one | several)
+    searched = line(frontier_page.SEARCHED, **one | several)
     searched["rules"]["tde"]["chosen"] = 1.0
     frontier.append_line(tmp_path / "frontier/clipped.jsonl", searched)
     frontier.append_line(tmp_path / "frontier/final.jsonl", line("c100-100-dual-200", **one))
