@@ -68,6 +68,12 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
+def to_float16(features: Tensor) -> Tensor:
+    """Convert to float16, more precise than bf16; stay in float32 if that overflows."""
+    half = features.half()
+    return half if torch.isfinite(half).all() else features
+
+
 def gather(weight: Tensor) -> Tensor:
     """Return a weight that `fully_shard` spread over the ranks as one tensor; all ranks call it."""
     # importing DTensor to ask would take a second

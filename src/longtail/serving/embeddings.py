@@ -33,6 +33,7 @@ from longtail.data.base import Data, Split
 from longtail.methods.base import Model
 from longtail.nn import backbones
 from longtail.nn.linear_heads import LinearHead
+from longtail.nn.ops import to_float16
 from longtail.nn.preprocess import Preprocess
 from longtail.nn.published import describe_inputs, require_backbone
 from longtail.nn.weights import identify, load_into
@@ -282,9 +283,3 @@ def read_origin(path: Path) -> dict[str, Any]:
     """Read the origin that `embed` wrote into `path`; empty if another program wrote the file."""
     with np.load(path, allow_pickle=False) as file:
         return json.loads(str(file["made_by"])) if "made_by" in file.files else {}
-
-
-def to_float16(features: Tensor) -> Tensor:
-    """Convert to float16, more precise than bf16; stay in float32 if that overflows."""
-    half = features.half()
-    return half if torch.isfinite(half).all() else features
