@@ -32,7 +32,7 @@ from longtail.core.manifest import NAME as MANIFEST
 from longtail.core.seals import DIGITS, MARK, seal
 from longtail.data.base import ClassCounts
 from longtail.evaluation.trust import describe_trust
-from longtail.methods.base import Model
+from longtail.methods.base import HeldOut, Model
 from longtail.reporting.page import report
 from longtail.runs.compare import read
 from longtail.runs.fit import fit
@@ -86,10 +86,11 @@ def make_trusted(templates: Path) -> Predictor:
     with torch.no_grad():
         trust = describe_trust(
             *(head(features), features, labels, ClassCounts(served.about.counts)),
-            class_means=served.class_means,
+            class_means=served.stored.class_means,
         )
     about = replace(served.about, trust=trust)
-    model = ServedModel(Model(served.backbone, head), about, served.class_means)
+    stored = replace(served.stored, held_out=HeldOut(features, labels))
+    model = ServedModel(Model(served.backbone, head), about, stored)
     return Predictor(about, TorchNetwork(model, "cpu"))
 
 

@@ -109,7 +109,7 @@ class _Extended:
     """A model to which classes are added in several ways."""
 
     def __init__(self, run: Run, data: Data, test: Split):
-        self.predictor, self.test, self.held_out = load_model(run), test, data.val
+        self.predictor, self.test = load_model(run), test
         opened = reopen(run, data)
         self.features, self.labels = opened.features(data.train).cpu(), data.train.labels.cpu()
         self.tested = opened.features(test).cpu()
@@ -143,8 +143,7 @@ class _Extended:
         return [self.predictor.extract(images)[0] for images in photographs.values()]
 
     def _extend(self, photographs: dict[str, list[Tensor]], refine: bool) -> Classifier:
-        done = extend(self.predictor, photographs, refine=refine, held_out=self.held_out)
-        return self._use(done.model)
+        return self._use(extend(self.predictor, photographs, refine=refine).model)
 
     def _use(self, model: Predictor) -> Classifier:
         def classify() -> Tensor:
@@ -158,7 +157,7 @@ class _Extended:
         return classify
 
     def _nearest(self, rows: list[Tensor]) -> Classifier:
-        means = self.predictor.model.class_means
+        means = self.predictor.model.stored.class_means
         assert means is not None
         every = torch.cat([means.cpu(), torch.stack([x.mean(0) for x in rows])])
         return lambda: (F.normalize(self.tested, dim=1) @ F.normalize(every, dim=1).T).argmax(1)

@@ -10,8 +10,9 @@ from PIL import Image
 from helpers import join_parts
 from longtail.core.config import Config
 from longtail.data.base import Split
+from longtail.evaluation.stored_features import StoredFeatures
 from longtail.evaluation.trust import describe_trust
-from longtail.methods.base import Model, compute_centroids
+from longtail.methods.base import HeldOut, Model, compute_centroids
 from longtail.nn.backbones import Identity
 from longtail.nn.heads import Head, NormalisedHead
 from longtail.serving.model import ModelDescription, ServedModel
@@ -26,7 +27,12 @@ HELD_OUT = simulate([max(4, n // 5) for n in COUNTS.images], seed=1)
 
 
 def trusted_model(
-    head: Head, *, classes: int = 8, means: bool = True, trust: bool = True
+    head: Head,
+    *,
+    classes: int = 8,
+    means: bool = True,
+    trust: bool = True,
+    held_out: bool = False,
 ) -> ServedModel:
     """A trained head on Gaussian features, of the first `classes`, with its description."""
     images = [n if c < classes else 0 for c, n in enumerate(COUNTS.images)]
@@ -58,7 +64,8 @@ def trusted_model(
         version="test",
         trust=found if trust else None,
     )
-    return ServedModel(Model(Identity(16), head), about, centroids)
+    stored = StoredFeatures(centroids, HeldOut(held.half(), labels) if held_out else None)
+    return ServedModel(Model(Identity(16), head), about, stored)
 
 
 def predictor(served: ServedModel) -> Predictor:
@@ -68,7 +75,7 @@ def predictor(served: ServedModel) -> Predictor:
 def without_trust(served: ServedModel) -> Predictor:
     about = replace(served.about, trust=None)
     model = Model(served.backbone, served.head)
-    return predictor(ServedModel(model, about, served.class_means))
+    return predictor(ServedModel(model, about, served.stored))
 
 
 def noise(folder: Path, images: int, size: int = 16) -> list[str]:

@@ -116,7 +116,7 @@ def test_a_run_of_an_older_version_may_lack_class_means(whole, tmp_path):
     run = copy(whole, tmp_path / "run")
     for name in ("class_means.safetensors", NAME):
         (run.folder / name).unlink()
-    assert read_run(run).class_means is None
+    assert read_run(run).stored.class_means is None
 
 
 def test_two_damaged_checkpoints_are_named(whole, tmp_path):

@@ -61,6 +61,27 @@ def test_class_means_are_those_of_the_training_images(run, data):
         torch.testing.assert_close(means[c], sum(rows) / len(rows))
 
 
+@pytest.mark.parametrize("method", ["baseline", "deconfound-tde"])
+def test_features_of_held_out_images_travel_with_the_model(data, tmp_path, method):
+    run, new = fit(data, tmp_path / "run", method), data.test.inputs[:4]
+    file = lt.export(run, out=tmp_path / "m.safetensors")
+    lt.load_model(file).save_pretrained(tmp_path / "saved")
+    lt.adapt(tmp_path / "saved", uniform=True, out=tmp_path / "adapted")
+    lt.extend(tmp_path / "adapted", {"one": new}, out=tmp_path / "one")
+    last = lt.extend(tmp_path / "one", {"two": new + 1}, out=tmp_path / "two")
+    assert last.held_out == 36 and last.given is not None
+    for path in (run.folder, file, *(tmp_path / n for n in ("saved", "adapted", "one", "two"))):
+        held = lt.load_model(path).model.stored.held_out
+        assert torch.equal(held.features, data.val.inputs.half())
+        assert torch.equal(held.labels, data.val.labels)
+    first, other = lt.extend(run, {"one": new}), lt.extend(file, {"one": new})
+    torch.testing.assert_close(first.model.model.head.weight, other.model.model.head.weight)
+    torch.testing.assert_close(first.model.model.head.bias, other.model.model.head.bias)
+    read = lt.extend(run, {"one": new}, held_out=data.val).model.model.head
+    torch.testing.assert_close(first.model.model.head.weight, read.weight, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(first.model.model.head.bias, read.bias, atol=1e-2, rtol=1e-2)
+
+
 def test_predict_answers_with_the_most_probable_class_and_the_result_has_both_accuracies(run, data):
     model, labels = lt.load_model(run), data.test.labels
     rows = data.test.inputs
@@ -109,8 +130,10 @@ def test_a_tuning_run_or_the_evaluated_part_stand_in_for_a_validation_part(data,
     chosen = fit(replace(data, val=None), tmp_path / "chosen", "deconfound-tde", alpha="auto")
     assert chosen.result["trust"]["fitted_on"] == "tuning"
     assert chosen.result["trust"]["images"] == 31
+    assert lt.load_model(chosen).model.stored.held_out is None  # the network was trained on them
     same = fit(replace(data, test=None), tmp_path / "same")
     assert same.result["trust"]["fitted_on"] == "evaluated"
+    assert torch.equal(lt.load_model(same).model.stored.held_out.labels, data.val.labels)
 
 
 def test_without_held_out_images_the_result_has_the_softmax_alone(data, tmp_path):

@@ -94,7 +94,7 @@ def test_the_model_is_written_read_and_exported(served, tmp_path):
     done = lt.adapt(predictor(served), ROWS, out=tmp_path / "place")
     again = lt.load_model(tmp_path / "place")
     assert_close(again.logits(ROWS), done.model.logits(ROWS))
-    assert again.model.class_means is not None
+    assert again.model.stored.class_means is not None
     assert "class mix of" in (tmp_path / "place" / "README.md").read_text()
     for name in ("m.safetensors", "m.onnx"):
         file = lt.load_model(export(tmp_path / "place", out=tmp_path / name))

@@ -147,6 +147,60 @@ def test_a_damaged_certainty_is_refused_by_name(trained, tmp_path, trust, part, 
         load_model(change(trained, tmp_path / "damaged", trust=damaged))
 
 
+LABELS = torch.arange(5) % 3
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (torch.zeros(5, 128), None, "held_out_labels is missing"),
+        (None, LABELS, "held_out_features is missing"),
+        (torch.zeros(5, 64), LABELS, "held_out_features .5, 64., and a head of .3, 128."),
+        (torch.zeros(4, 128), LABELS, "held_out_features .4, 128."),
+        (torch.zeros(128), LABELS[0], "held_out_features .128,."),
+        (torch.zeros(5, 128), LABELS[:, None], "held_out_labels .5, 1."),
+        (torch.zeros(5, 128), LABELS.float(), "held_out_labels has values"),
+        (torch.zeros(5, 128).double(), LABELS, "held_out_features has values"),
+        (torch.zeros(5, 128).to(torch.float8_e5m2), LABELS, "held_out_features has values"),
+        (torch.full((5, 128), float("nan")), LABELS, "held_out_features has values"),
+        (torch.full((5, 128), float("inf")).half(), LABELS, "held_out_features has values"),
+        (torch.zeros(5, 128), LABELS + 1, "held_out_labels has values"),
+        (torch.zeros(5, 128), LABELS - 1, "held_out_labels has values"),
+    ],
+)
+def test_held_out_features_of_another_model_are_refused(
+    trained, tmp_path, features, labels, message
+):
+    sound = {"held_out_features": torch.ones(5, 128), "held_out_labels": LABELS}
+    held = load_model(store(trained, tmp_path / "sound", sound)).model.stored.held_out
+    assert torch.equal(held.labels, LABELS)
+    named = {"held_out_features": features, "held_out_labels": labels}
+    changed = {name: tensor for name, tensor in named.items() if tensor is not None}
+    with pytest.raises(UserError, match=f"saved holds weights of another model.*{message}"):
+        load_model(store(trained, tmp_path / "changed", changed))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"class_means": torch.zeros(3, 64)},
+        {"direction": torch.zeros(64)},
+        {"direction": torch.full((128,), float("nan"))},
+    ],
+)
+def test_other_stored_features_of_another_model_are_refused(trained, tmp_path, tensors):
+    with pytest.raises(UserError, match=f"saved holds weights of another.*{next(iter(tensors))}"):
+        load_model(store(trained, tmp_path, tensors))
+
+
+def store(trained, tmp_path, tensors):
+    """Copy the saved model with further tensors in its weights."""
+    folder = change(trained, tmp_path)
+    weights = folder / "model.safetensors"
+    write_tensors(weights, read_tensors(weights) | tensors)
+    return folder
+
+
 def test_counts_of_other_classes_are_refused(trained, tmp_path):
     with pytest.raises(UserError, match=r"config.json .* is damaged"):
         load_model(change(trained, tmp_path, counts=[1]))

@@ -142,8 +142,19 @@ def test_a_layer_saved_alone_and_its_own_model_file(made):
     again = lt.retrofit(folder / "tde" / "model.safetensors", data)
     assert set(again.state) == {
         *("head.weight", "head.mean_feature", "head.alpha", "class_means"),
+        *("held_out_features", "held_out_labels"),
     }
     assert again.head.alpha == found.head.alpha
+
+
+def test_the_features_of_the_validation_part_are_stored(made, tmp_path):
+    data, _, folder = made
+    lt.retrofit(folder / "head.pt", data, out=tmp_path / "with")
+    held = lt.load_model(tmp_path / "with").model.stored.held_out
+    assert torch.equal(held.features, data.val.inputs.half())
+    assert torch.equal(held.labels, data.val.labels)
+    lt.retrofit(folder / "head.pt", replace(data, val=None), out=tmp_path / "without")
+    assert lt.load_model(tmp_path / "without").model.stored.held_out is None
 
 
 def test_the_test_part_chooses_nothing(made):

@@ -42,22 +42,13 @@ class Extend:
         names = {name: list(list_images([place])) for name, place in map(_split, self.classes)}
         if len(names) < len(self.classes):
             raise UserError("a new class was given twice: name each once, with one place")
-        from longtail.serving.extend import extend, find_held_out
-        from longtail.serving.predictor import load_model
+        from longtail.serving.extend import extend
 
-        model = load_model(self.model)
-        held_out, missing = find_held_out(self.model)
-        done = extend(model, names, refine=self.refine, held_out=held_out, out=self.out)
+        done = extend(self.model, names, refine=self.refine, out=self.out)
         for name, reasons in done.unreadable.items():
             for place, reason in reasons.items():
                 show(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
-        _print_classes(done, 0 if held_out is None else len(held_out))
-        if missing:
-            show(
-                "no held-out images set length and bias of the new rows, and what the new classes "
-                f"take cannot be counted: {missing}",
-                file=sys.stderr,
-            )
+        _print_classes(done)
         show(f"written to {self.out}")
         if any(done.unreadable.values()):
             sys.exit(1)
@@ -70,7 +61,7 @@ def _split(text: str) -> tuple[str, str]:
     return name, place
 
 
-def _print_classes(done: "Extension", held_out: int) -> None:
+def _print_classes(done: "Extension") -> None:
     if not is_first_process():
         return
     for name, number in done.photographs.items():
@@ -83,6 +74,6 @@ def _print_classes(done: "Extension", held_out: int) -> None:
             given, lost = done.given[name], sum(taken.values())
             more = f"; {lost:,} had the right answer before{': ' if whom else ''}{whom}"
             show(
-                f"  takes {given:,} of {held_out:,} held-out images of other classes"
+                f"  takes {given:,} of {done.held_out:,} held-out images of other classes"
                 f"{more if given else ''}"
             )

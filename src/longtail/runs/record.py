@@ -27,6 +27,7 @@ from longtail.evaluation.predictions import (
 )
 from longtail.evaluation.slider import FORMAT, SliderCounts, count_for_slider
 from longtail.evaluation.slider import NAME as SLIDER
+from longtail.evaluation.stored_features import StoredFeatures
 from longtail.nn.background import find_background
 from longtail.nn.heads import NormalisedHead
 from longtail.runs.auto import decide
@@ -105,7 +106,8 @@ def evaluate_training(
             shipped = evaluation.shipped
             if method.rule is not None or not isinstance(shipped, type(trained)):
                 job.run.save_model(shipped.state_dict(), "head.safetensors")
-            job.run.save_model({"class_means": means.cpu()}, CLASS_MEANS)
+            stored = StoredFeatures.of(means, features.held_out)
+            job.run.save_model(stored.to_tensors(), CLASS_MEANS)
             blueprint = Blueprint.of(job.config, shipped, data)
             job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
             slider = None

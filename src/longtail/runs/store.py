@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 CONFIG, ENVIRONMENT, METRICS = "config.yaml", "env.json", "metrics.jsonl"
 CLASS_MEANS = "class_means.safetensors"
-"""File with the tensor `class_means` (C, D), the mean training feature of each class."""
+"""File with the tensors of `StoredFeatures`: class means, and features of held-out images."""
 
 
 class RunFiles:

@@ -18,15 +18,14 @@ from longtail.core.errors import UserError, list_some
 from longtail.data.base import Split
 from longtail.evaluation.calibration import Calibration
 from longtail.evaluation.trust import Trust
+from longtail.methods.base import HeldOut
 from longtail.nn.heads import Head
 from longtail.runs.folder import Run
-from longtail.runs.reopen import own_data
 from longtail.serving import write as exports
 from longtail.serving.answers import list_added, require_one_label
 from longtail.serving.inputs import Picture
 from longtail.serving.network import TorchNetwork
 from longtail.serving.new_rows import (
-    OldImages,
     find_direction,
     find_neighbours,
     fit_rows,
@@ -62,6 +61,8 @@ class Extension:
     """Held-out images that get each new class as their answer, right before or not."""
     recognised: Mapping[str, int]
     """Photographs of each new class that get it as their answer."""
+    held_out: int
+    """Number of held-out images of the old classes that were at hand."""
 
 
 def extend(
@@ -80,7 +81,7 @@ def extend(
             embeddings.
         refine: then fit the head to the photographs and to the stored class means.
         held_out: images of the old classes, which decide how readily a new class is the answer, and
-            show what it takes from them; by default those of a run, where its data is at hand.
+            show what it takes from them; by default those whose features the model stores.
         out: folder to write the new model to, which `load_model` and `export` read.
 
     Raises:
@@ -97,21 +98,23 @@ def extend(
             "new class has none: extend the run without --background"
         )
     direction = find_direction(served)
-    if refine and served.class_means is None:
+    if refine and served.stored.class_means is None:
         raise no_means_error("refining the head")
     features, unreadable = _extract(predictor, classes)
-    if held_out is None and not isinstance(model, Predictor):
-        held_out, missing = find_held_out(model)
-        if missing:
-            logger.info("no held-out images set length and bias of the new rows: %s", missing)
+    known = served.stored.held_out if held_out is None else _extract_old(predictor, held_out)
+    if known is None:
+        logger.warning(
+            "the model stores no held-out images, because it was trained without a validation part "
+            "or by an older version: length and bias of the new rows follow the old ones, which is "
+            "less reliable, and what they take from old classes cannot be counted"
+        )
     folded, trust = served.fold(predictor.alpha), predictor.trust
     calibration = trust.calibration if trust else Calibration.identity(len(predictor.classes))
     head = calibration.fold(folded.head)
-    prior, means = torch.tensor(calibration.prior), served.class_means
+    prior, means = torch.tensor(calibration.prior), served.stored.class_means
     rows = [make_row(head, x, direction) for x in features]
-    if held_out is not None and len(held_out) >= head.classes:
-        old = OldImages(_extract_old(predictor, held_out), held_out.labels)
-        grown = grow(head, *fit_rows(head, torch.stack(rows), prior, old), prior=prior)
+    if known is not None and len(known.labels) >= head.classes:
+        grown = grow(head, *fit_rows(head, torch.stack(rows), prior, known), prior=prior)
     else:
         scaled = [scale_row(head, row, means) for row in rows]
         grown = grow(head, torch.stack(scaled), prior=prior)
@@ -130,15 +133,14 @@ def extend(
             "added_classes": [*list_added(predictor.about), *classes],
         },
     )
-    extended = served.with_head(grown, about, means)
+    extended = folded.with_head(grown, about, replace(folded.stored, class_means=means))
     if out is not None:
         exports.save_pretrained(extended, out)
     near = [find_neighbours(head, row, 3).tolist() for row in rows]
-    new = Predictor(extended.about, TorchNetwork(extended))
-    given, taken = (None, None) if held_out is None else _count_taken(predictor, new, held_out)
+    given, taken = _count_taken(head, grown, known, about.classes) if known else (None, None)
     recognised = _count_recognised(grown, dict(zip(classes, features, strict=True)))
     return Extension(
-        model=new,
+        model=Predictor(extended.about, TorchNetwork(extended)),
         photographs=dict(zip(classes, map(len, features), strict=True)),
         neighbours={
             name: tuple(predictor.classes[c] for c in places)
@@ -148,31 +150,19 @@ def extend(
         taken=taken,
         given=given,
         recognised=recognised,
+        held_out=len(known.labels) if known else 0,
     )
 
 
-def find_held_out(model: Run | Path | str) -> tuple[Split | None, str]:
-    """Read the held-out part of a run's own data, or return the reason why there is none."""
-    missing = "only a run on data with a validation part has images for it"
-    folder = model.folder if isinstance(model, Run) else Path(model)
-    if not (folder / "config.yaml").exists():
-        return None, missing
-    try:
-        held_out = own_data(Run.open(folder)).val
-    except UserError as error:
-        return None, str(error)
-    return held_out, "" if held_out is not None else missing
-
-
-def _extract_old(predictor: Predictor, held_out: Split) -> Tensor:
-    """Return the features (N, D) of held-out images."""
+def _extract_old(predictor: Predictor, held_out: Split) -> HeldOut:
+    """Compute the features (N, D) of held-out images."""
     parts = []
     for rows in torch.arange(len(held_out)).split(predictor.batch_size):
         found, unreadable = predictor.extract(held_out.take(rows).load_inputs())
         for place, reason in unreadable.items():
             raise UserError(f"held-out image {int(rows[place])} cannot be read: {reason}")
         parts.append(found)
-    return torch.cat(parts)
+    return HeldOut(torch.cat(parts), held_out.labels.cpu())
 
 
 @torch.no_grad()
@@ -184,29 +174,27 @@ def _count_recognised(head: Head, features: Mapping[str, Tensor]) -> dict[str, i
         if not found[name]:
             logger.warning(
                 "the new model takes the photographs of '%s' for other classes, all of them: "
-                "refine it, add photographs, or extend a run with more held-out images",
+                "refine it, add photographs, or extend a model with more held-out images",
                 name,
             )
     return found
 
 
+@torch.no_grad()
 def _count_taken(
-    before: Predictor, after: Predictor, held_out: Split
+    before: Head, after: Head, old: HeldOut, classes: Sequence[str]
 ) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-    """Count the images that get each new class, and by old class those that were right before."""
-    taken: dict[str, Counter[str]] = {
-        name: Counter() for name in after.classes[len(before.classes) :]
-    }
-    given = dict.fromkeys(taken, 0)
-    for rows in torch.arange(len(held_out)).split(before.batch_size):
-        part = held_out.take(rows)
-        inputs = part.load_inputs()
-        was, now = (model.predict(inputs, top=1) for model in (before, after))
-        for old, new, label in zip(was, now, part.labels.tolist(), strict=True):
-            if new.name in taken:
-                given[new.name] += 1
-                taken[new.name][old.name] += old.name == before.classes[label]
-    return given, {name: dict((+counts).most_common()) for name, counts in taken.items()}
+    """Count the images that get each new class, and by old class those that were right before.
+
+    `classes` are the names of all, the new ones last.
+    """
+    was, now = (head(old.features.to(head.weight)).argmax(1).cpu() for head in (before, after))
+    given, taken = {}, {}
+    for place, name in enumerate(classes[before.classes :], start=before.classes):
+        given[name] = int((now == place).sum())
+        lost = Counter(old.labels[(now == place) & (was == old.labels)].tolist())
+        taken[name] = {classes[label]: number for label, number in lost.most_common()}
+    return given, taken
 
 
 def _check_classes(new: Mapping[str, Iterable[Picture]], known: Sequence[str]) -> None:

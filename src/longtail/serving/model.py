@@ -16,6 +16,7 @@ from longtail.core.errors import UserError
 from longtail.core.plain import parse_json
 from longtail.evaluation.ranking import DEFAULT
 from longtail.evaluation.stored import check_metrics
+from longtail.evaluation.stored_features import StoredFeatures
 from longtail.evaluation.trust import check_trust
 from longtail.methods.base import Model
 from longtail.nn.background import (
@@ -125,15 +126,13 @@ class ModelDescription:
 class ServedModel(nn.Module):
     """A backbone and a head that take raw inputs, with their description.
 
-    `class_means` (C, D) are the mean training features of each class, or None.
+    `stored` are features that its file holds beside the weights; they stay on the CPU.
     """
 
-    class_means: Tensor | None
-
-    def __init__(self, model: Model, about: ModelDescription, class_means: Tensor | None = None):
+    def __init__(self, model: Model, about: ModelDescription, stored: StoredFeatures | None = None):
         super().__init__()
         self.backbone, self.head, self.about = model.backbone, model.head, about
-        self.register_buffer("class_means", class_means)
+        self.stored = stored or StoredFeatures()
         self.exempt = find_background(about.background, about.classes)
         if self.exempt and not isinstance(self.head, NormalisedHead):
             raise no_background_error(about.background, str(about.training.get("method")))
@@ -175,8 +174,9 @@ class ServedModel(nn.Module):
         metrics.pop("sweep", None)  # alpha is fixed now
         about = replace(self._about_at(alpha), dial=False, metrics=metrics)
         if self.exempt:  # Eq. 9 needs both effects
-            return ServedModel(Model(self.backbone, self._copy_head()), about, self.class_means)
-        return self.with_head(self.head.folded(alpha), about)
+            return self._copy(about)
+        stored = replace(self.stored, direction=self.head.direction.flatten().cpu())
+        return self.with_head(self.head.folded(alpha), about, stored)
 
     def with_background(self, name: str) -> "ServedModel":
         """Return this model with another class, or none, that keeps its total effect."""
@@ -190,26 +190,26 @@ class ServedModel(nn.Module):
         if not self.about.dial:
             raise fixed_alpha_error(self.about)
         about = replace(self.about, background=name, trust=None, metrics={})
-        return ServedModel(Model(self.backbone, self._copy_head()), about, self.class_means)
+        return self._copy(about)
 
-    def _copy_head(self) -> Head:
-        return copy.deepcopy(self.head)  # whose alpha the copy sets
+    def _copy(self, about: ModelDescription) -> "ServedModel":
+        head = copy.deepcopy(self.head)  # whose alpha the copy sets
+        return ServedModel(Model(self.backbone, head), about, self.stored)
 
     def with_head(
-        self, head: Head, about: ModelDescription, class_means: Tensor | None = None
+        self, head: Head, about: ModelDescription, stored: StoredFeatures | None = None
     ) -> "ServedModel":
         """Return this model with another head, which `about` need not describe yet.
 
-        `class_means` are those of the new head, if its classes differ.
+        `stored` are the features to store with it, if they differ.
         """
         about = replace(about, blueprint=replace(about.blueprint, head=describe_head(head)))
-        means = self.class_means if class_means is None else class_means
-        return ServedModel(Model(self.backbone, head), about, means)
+        return ServedModel(Model(self.backbone, head), about, stored or self.stored)
 
     def with_alpha(self, alpha: float) -> "ServedModel":
         """Return this model with another default of its adjustable alpha."""
         about = replace(self._about_at(alpha), metrics=_metrics_at(alpha, self.about.metrics))
-        return ServedModel(Model(self.backbone, self._copy_head()), about, self.class_means)
+        return self._copy(about)
 
     def _about_at(self, alpha: float) -> ModelDescription:
         """Return the description at `alpha`; trust was measured at the model's own alpha only."""
@@ -237,19 +237,15 @@ class ServedModel(nn.Module):
             raise UserError(f"{source} names {names} classes, but its head has {outputs}")
         if about.dial and not isinstance(model.head, NormalisedHead):
             raise UserError(f"{source} has an adjustable alpha, but its head has no direction")
-        means = weights.get("class_means")
-        if means is not None and means.shape != (outputs, model.head.dim):
-            raise UserError(
-                f"{source} holds weights of another model than it describes: class means "
-                f"{tuple(means.shape)}, and a head of {(outputs, model.head.dim)}"
-            )
+        stored = StoredFeatures.read(weights, (outputs, model.head.dim), source)
         try:
-            served = ServedModel(model, about, means)
+            served = ServedModel(model, about, stored)
         except UserError as error:  # such as an unknown background
             raise UserError(f"{source}: {error}") from None
         # not every format keeps a head's extra state, which the description already set
         own = served.state_dict().items()
         extra = {name: value for name, value in own if name.endswith("_extra_state")}
+        weights = {name: w for name, w in weights.items() if name not in stored.to_tensors()}
         try:
             served.load_state_dict({**extra, **weights})
         except RuntimeError:

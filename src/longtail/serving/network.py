@@ -31,6 +31,8 @@ class TorchNetwork:
         # a convolution is up to a half faster on weights laid out so
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._folded = self.model.fold().to(self.device)
+        means = model.stored.class_means
+        self._means = None if means is None else means.to(self.device)
 
     @torch.no_grad()
     def examine(self, inputs: Tensor, alpha: float | None) -> tuple[Tensor, Tensor | None]:
@@ -38,7 +40,7 @@ class TorchNetwork:
         folded = self._folded  # another thread may replace it meanwhile
         if alpha != folded.about.alpha:
             folded = self._folded = self.model.fold(alpha).to(self.device)
-        features, means = folded.extract(self._place(inputs)), self.model.class_means
+        features, means = folded.extract(self._place(inputs)), self._means
         distance = None if means is None else measure_distance(features, means).cpu()
         return folded.classify(features).cpu(), distance
 

@@ -14,7 +14,6 @@ row (D,), d direction.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from torch.nn import functional as F
 
 from longtail.core.errors import UserError
 from longtail.evaluation.calibration import weigh_by_class
+from longtail.methods.base import HeldOut
 from longtail.nn.heads import AffineHead, Head, NormalisedHead
 from longtail.nn.linear_heads import FoldedHead
 from longtail.nn.ops import normalise
@@ -39,22 +39,16 @@ PULL = 30.0
 classes too little: with a small weight the photographs take images from them."""
 
 
-@dataclass(frozen=True)
-class OldImages:
-    """Held-out images of the old classes."""
-
-    features: Tensor  # (N, D)
-    labels: Tensor  # (N,)
-
-
 def find_direction(served: ServedModel) -> Tensor:
     """Return the direction (K, D/K) that all features share, unit or zero in each head."""
     if isinstance(served.head, NormalisedHead):
         return served.head.direction
-    if served.class_means is None:
+    stored, heads = served.stored, served.head.heads if isinstance(served.head, FoldedHead) else 1
+    if stored.direction is not None:
+        return stored.direction.reshape(heads, -1)
+    if stored.class_means is None:
         raise no_means_error("adding a class to a head without a direction")
-    heads = served.head.heads if isinstance(served.head, FoldedHead) else 1
-    return normalise(served.class_means.mean(0), heads, 0.0)
+    return normalise(stored.class_means.mean(0), heads, 0.0)
 
 
 def no_means_error(purpose: str) -> UserError:
@@ -104,7 +98,7 @@ def scale_row(head: Head, row: Tensor, means: Tensor | None) -> Tensor:
 
 
 @torch.no_grad()
-def fit_rows(head: Head, rows: Tensor, prior: Tensor, old: OldImages) -> tuple[Tensor, Tensor]:
+def fit_rows(head: Head, rows: Tensor, prior: Tensor, old: HeldOut) -> tuple[Tensor, Tensor]:
     """Return `rows` (n, D) with the lengths, and the biases (n,), that held-out images give them.
 
     `prior` (C,) is the class mix of the head; the biases are for a uniform mix.

@@ -27,8 +27,9 @@ from longtail.estimators.rows import HELD_OUT
 from longtail.evaluation.accuracy import Accuracy, accuracy, score, sweep
 from longtail.evaluation.alpha import choose_alpha, cosines, label_free_alpha
 from longtail.evaluation.label_shift import LEAST_IMAGES
+from longtail.evaluation.stored_features import StoredFeatures
 from longtail.evaluation.trust import describe_trust
-from longtail.methods.base import Model, compute_centroids
+from longtail.methods.base import HeldOut, Model, compute_centroids
 from longtail.nn import split as networks
 from longtail.nn.backbones import Identity
 from longtail.nn.checkpoints import StateDict, read_state
@@ -259,9 +260,10 @@ def _make_model(
     alpha, train, held = float(result.head.alpha), parts["train"], parts.get("val")
     means, trust = compute_centroids(train.input_tensor, train.labels, len(data.classes)), None
     # the network has seen the other images: on them it is too certain
-    if held is not None and len(held) >= LEAST_IMAGES:
-        x, labels = held.input_tensor, held.labels
-        trust = describe_trust(result.head(x), x, labels, data.counts, class_means=means)
+    known = None if held is None else HeldOut(held.input_tensor, held.labels)
+    if known is not None and len(known.labels) >= LEAST_IMAGES:
+        logits = result.head(known.features)
+        trust = describe_trust(logits, *known, data.counts, class_means=means)
     about = ModelDescription(
         blueprint=Blueprint.of(Config(backbone=name, train=NO_AUGMENTATION), result.head, data),
         classes=data.classes,
@@ -280,7 +282,8 @@ def _make_model(
         version=versions()["longtail"],
         trust=trust,
     )
-    return ServedModel(Model(backbone, result.head), about, means).cpu()
+    stored = StoredFeatures.of(means, known)
+    return ServedModel(Model(backbone, result.head), about, stored).cpu()
 
 
 def _evaluate(head: Head, split: Split, data: Data) -> Accuracy:

@@ -140,7 +140,8 @@ Graph = Callable[..., Tensor]
 
 
 def _safetensors(model: ServedModel) -> tuple[bytes, Graph]:
-    weights = {name: w.cpu().contiguous() for name, w in model.state_dict().items()}
+    tensors = {**model.state_dict(), **model.stored.to_tensors()}
+    weights = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     text = _describe(model)
     metadata = {"format": "pt", DESCRIPTION: text, KEY: BLANK}
     content = seal(_sort_metadata(safetensors.torch.save(weights, metadata)))
