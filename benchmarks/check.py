@@ -19,7 +19,7 @@ from longtail.core.errors import UserError
 from longtail.evaluation.tables import SPLITS
 
 KNOWN = "known-faults.yaml"
-MOST_KNOWN = 118
+MOST_KNOWN = 117
 """Known faults at most; lower it as they go, and never raise it."""
 FIGURE = re.compile(r"(?<![\w.:^])\d\d\.\d(?![\w.]*\d)")
 """An accuracy, or any other number from 10.0 to 99.9 with one decimal."""
