@@ -142,12 +142,12 @@ def test_a_run_needs_no_data_and_one_of_an_older_version_has_no_images(photo_run
     own = lt.extend(photo_run, new)
     assert own.held_out == given.held_out == 6 and own.taken is not None
     assert_close(own.model.model.head.weight, given.model.model.head.weight, atol=1e-3, rtol=1e-3)
-    assert "stores no held-out images" not in caplog.text
+    assert "stores no features of held-out images" not in caplog.text
     means = photo_run.load_model(CLASS_MEANS)["class_means"]
     photo_run.save_model({"class_means": means}, CLASS_MEANS)
     old = lt.extend(photo_run, new)
     assert (old.held_out, old.given, old.taken) == (0, None, None)
-    assert "the model stores no held-out images, because" in caplog.text
+    assert "the model stores no features of held-out images, because" in caplog.text
     model = lt.load_model(photo_run)
     head = model.model.fold().head  # too few images for a calibration
     row = make_row(head, model.extract(new["grey"])[0], find_direction(model.model))

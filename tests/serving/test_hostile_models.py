@@ -155,10 +155,15 @@ LABELS = torch.arange(5) % 3
     [
         (torch.zeros(5, 128), None, "held_out_labels is missing"),
         (None, LABELS, "held_out_features is missing"),
-        (torch.zeros(5, 64), LABELS, "held_out_features .5, 64., and a head of .3, 128."),
+        (
+            torch.zeros(5, 64),
+            LABELS,
+            "held_out_features .5, 64., but a head of .3, 128. and 5 labels",
+        ),
         (torch.zeros(4, 128), LABELS, "held_out_features .4, 128."),
         (torch.zeros(128), LABELS[0], "held_out_features .128,."),
         (torch.zeros(5, 128), LABELS[:, None], "held_out_labels .5, 1."),
+        (torch.zeros(0, 128), LABELS[:0], "held_out_labels .0,."),
         (torch.zeros(5, 128), LABELS.float(), "held_out_labels has values"),
         (torch.zeros(5, 128).double(), LABELS, "held_out_features has values"),
         (torch.zeros(5, 128).to(torch.float8_e5m2), LABELS, "held_out_features has values"),
@@ -176,7 +181,7 @@ def test_held_out_features_of_another_model_are_refused(
     assert torch.equal(held.labels, LABELS)
     named = {"held_out_features": features, "held_out_labels": labels}
     changed = {name: tensor for name, tensor in named.items() if tensor is not None}
-    with pytest.raises(UserError, match=f"saved holds weights of another model.*{message}"):
+    with pytest.raises(UserError, match=f"saved holds features of another model.*{message}"):
         load_model(store(trained, tmp_path / "changed", changed))
 
 
@@ -189,7 +194,7 @@ def test_held_out_features_of_another_model_are_refused(
     ],
 )
 def test_other_stored_features_of_another_model_are_refused(trained, tmp_path, tensors):
-    with pytest.raises(UserError, match=f"saved holds weights of another.*{next(iter(tensors))}"):
+    with pytest.raises(UserError, match=f"saved holds features of another.*{next(iter(tensors))}"):
         load_model(store(trained, tmp_path, tensors))
 
 

@@ -122,7 +122,7 @@ def test_a_torch_export_file_is_left_to_torch(tmp_path):
         (lambda about: about["blueprint"]["head"].update(kind="Popen"), "unknown kind of head"),
         (lambda about: about["blueprint"]["head"].update(kind="NormalisedHead"), "unknown kind"),
         (lambda about: about["blueprint"]["head"].update(strange=1), "cannot be built"),
-        (lambda about: about["blueprint"]["head"].update(dim=8), "weights of another model"),
+        (lambda about: about["blueprint"]["head"].update(dim=8), "features of another model"),
         (
             lambda about: about["blueprint"]["head"].update(classes=10**15),
             "does not say which model",

@@ -64,7 +64,10 @@ class StoredFeatures:
             UserError: if they do not fit the head; it names the file `source`.
         """
         if problem := _find_problem(tensors, shape):
-            raise UserError(f"{source} holds weights of another model than it describes: {problem}")
+            raise UserError(
+                f"{source} holds features of another model than it describes: {problem}. Train or "
+                "export it again"
+            )
         held = HeldOut(tensors[FEATURES], tensors[LABELS]) if FEATURES in tensors else None
         return StoredFeatures(tensors.get(MEANS), held, tensors.get(DIRECTION))
 
@@ -74,17 +77,19 @@ def _find_problem(tensors: Mapping[str, Tensor], shape: tuple[int, int]) -> str:
     classes, dim = shape
     if (FEATURES in tensors) != (LABELS in tensors):
         return f"{LABELS if FEATURES in tensors else FEATURES} is missing"
-    labels = tensors.get(LABELS, torch.empty(0, dtype=torch.int64))
-    images = labels.numel()
-    sizes = {MEANS: shape, DIRECTION: (dim,), FEATURES: (images, dim), LABELS: (images,)}
+    labels = tensors.get(LABELS, torch.zeros(1, dtype=torch.int64))
+    sizes = {MEANS: shape, DIRECTION: (dim,), FEATURES: (labels.numel(), dim)}
     for name, size in sizes.items():
         if name in tensors and tensors[name].shape != size:
-            return f"{name} {tuple(tensors[name].shape)}, and a head of {shape}"
+            also = f" and {labels.numel()} labels" if name == FEATURES else ""
+            return f"{name} {tuple(tensors[name].shape)}, but a head of {shape}{also}"
+    if labels.ndim != 1 or not labels.numel():
+        return f"{LABELS} {tuple(labels.shape)}"
     for name in (DIRECTION, FEATURES):
         if name in tensors and not _is_finite(tensors[name]):
             return f"{name} has values other than finite float16 or float32"
     if labels.dtype != torch.int64 or ((labels < 0) | (labels >= classes)).any():
-        return f"{LABELS} has values other than the places of {classes} classes"
+        return f"{LABELS} has values other than integers from 0 to {classes - 1}"
     return ""
 
 

@@ -170,7 +170,7 @@ def _describe_training(about: ModelDescription) -> str:
         text += f"\nAdapted to {escape_text(training['adapted_to'])}."
     if added:
         text += (
-            f"\nAdded without training, from {sum(about.counts) - sum(counts):,} photographs: "
+            f"\nAdded afterwards, from {sum(about.counts) - sum(counts):,} photographs in all: "
             f"{', '.join(map(quote_code, added))}. No held-out image shows these classes."
         )
     method = registry().get(str(training.get("method")))

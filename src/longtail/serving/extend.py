@@ -104,9 +104,11 @@ def extend(
     known = served.stored.held_out if held_out is None else _extract_old(predictor, held_out)
     if known is None:
         logger.warning(
-            "the model stores no held-out images, because it was trained without a validation part "
-            "or by an older version: length and bias of the new rows follow the old ones, which is "
-            "less reliable, and what they take from old classes cannot be counted"
+            "the model stores no features of held-out images, because it was trained without a "
+            "validation part or by an older version: length and bias of the new rows follow the "
+            "old ones, which is less reliable, and what they take from old classes cannot be "
+            "counted. Of a run with a validation part, delete result.json and repeat longtail "
+            "train --resume"
         )
     folded, trust = served.fold(predictor.alpha), predictor.trust
     calibration = trust.calibration if trust else Calibration.identity(len(predictor.classes))
@@ -211,8 +213,8 @@ def _check_classes(new: Mapping[str, Iterable[Picture]], known: Sequence[str]) -
         raise UserError("which classes? Give the name and the photographs of each new one")
     if taken := [name for name in names if name in known]:
         raise UserError(
-            f"the model has the class {list_some(taken)} already: choose another name, or train "
-            "it with more photographs"
+            f"the model has the class {list_some(taken)} already: choose another name. For more "
+            "photographs of it, train again, or extend the model from before it was added"
         )
     if "" in names:
         raise UserError("a new class needs a name")

@@ -110,7 +110,7 @@ def _find_missing(folder: Path, about: Mapping[str, Any], count: int) -> list[in
         stored = stored if isinstance(stored, dict) else {}
         if differing := [key for key in about if stored.get(key) != about[key]]:
             raise UserError(
-                f"{folder} holds parts of other work ({', '.join(differing)} differ): repeat the "
+                f"{folder} holds parts of other work (other {', '.join(differing)}): repeat the "
                 "command that wrote them, delete the folder, or choose another --out"
             )
     else:

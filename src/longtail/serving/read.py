@@ -120,7 +120,7 @@ def read_run(run: Run | Path | str) -> ServedModel:
         thresholds=read_thresholds(result),
         background=result.get("background", ""),
     )
-    return ServedModel.load(about, weights, f"{run.folder}/model.safetensors")
+    return ServedModel.load(about, weights, str(run.folder))
 
 
 def _pick_splits(answers: Mapping[str, Any]) -> dict[str, Any]:
