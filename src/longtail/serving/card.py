@@ -9,6 +9,7 @@ from longtail.core.plain import fits
 from longtail.evaluation import tables
 from longtail.evaluation.ranking import DEFAULT
 from longtail.methods import registry
+from longtail.serving.answers import list_added
 from longtail.serving.model import ModelDescription
 
 
@@ -144,9 +145,7 @@ def _name_measure(about: ModelDescription) -> str:
 
 
 def _describe_training(about: ModelDescription) -> str:
-    training = about.training
-    added = training.get("added_classes")
-    added = added if isinstance(added, list) else []
+    training, added = about.training, list_added(about)
     counts = about.counts[: len(about.counts) - len(added)] or about.counts  # without added ones
     how = escape_text(f"seed {training.get('seed')}, {training.get('epochs')} epochs")
     if "checkpoint" in training:
