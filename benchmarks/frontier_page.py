@@ -33,11 +33,24 @@ SEARCHED = "64-400-clipped"
 NETWORKS = {"resnet32": "ResNet-32", "resnet32-dual": "ResNet-32, last block doubled"}
 
 
+SETS = tuple(f"{name}-lt:{ratio}" for name in ("cifar100", "cifar10") for ratio in (100, 50, 10))
+UNKNOWN = (None, None, None)
+
+
+def list_figures(
+    cifar100: Sequence[float | None], cifar10: Sequence[float | None] = UNKNOWN
+) -> dict[str, float]:
+    """Name the figures at imbalance 100, 50 and 10 by their data set; None is unknown."""
+    pairs = zip(SETS, (*cifar100, *cifar10), strict=True)
+    return {data: figure for data, figure in pairs if figure is not None}
+
+
 class Published(NamedTuple):
-    """A published figure for CIFAR-100-LT at imbalance 100: one network, no further data."""
+    """Published figures of a method: one network, no further data."""
 
     method: str
-    accuracy: float
+    figures: Mapping[str, float]
+    """Accuracy in percent by data set."""
     network: str = NETWORKS["resnet32"]
     epochs: str = "?"
     counts: str = "yes"
@@ -46,22 +59,39 @@ class Published(NamedTuple):
 
 
 PUBLISHED = (
-    Published("De-confound-TDE", 44.1, NETWORKS["resnet32-dual"], "200", counts="no"),
-    Published("balanced softmax, AutoAugment, Cutout", 50.3),
-    Published("BALMS, AutoAugment, Cutout", 50.8),
-    Published("BCL", 51.9, epochs="200"),
-    Published("PaCo", 52.0, epochs="400"),
-    Published("GBG", 52.3, epochs="200"),
-    Published("FeatRecon", 52.5),
-    Published("ProCo", 52.8, epochs="200", epoch="last"),
-    Published("MKP", 53.2),
-    Published("ConCutMix", 53.2, epochs="200"),
-    Published("NCL, one network", 53.3, epochs="400"),
-    Published("PaCo + SCoRe-FL", 53.7),
-    Published("ProCo", 54.2, epochs="400", epoch="last"),
-    Published("BCL + OFBD", 54.2),
-    Published("MKP + OFBD", 54.4),
-    Published("ConCutMix", 55.1, epochs="400", epoch="best"),
+    Published(
+        "De-confound-TDE",
+        list_figures((44.1, 50.3, 59.6), (80.6, 83.6, 88.5)),
+        NETWORKS["resnet32-dual"],
+        "200",
+        counts="no",
+    ),
+    Published("MiSLAS", list_figures((47.0, 52.3, 63.2), (82.5, 85.7, 90.0)), epochs="200 + 10"),
+    Published(
+        "balanced softmax, AutoAugment, Cutout",
+        list_figures((50.3, None, 63.1), (83.1, None, 90.9)),
+    ),
+    Published("BALMS, AutoAugment, Cutout", list_figures((50.8, None, 63.0), (84.9, None, 91.3))),
+    Published("LTC-Net", list_figures((50.8, 54.8, 63.5), (84.4, 86.7, None)), counts="?"),
+    Published("BCL", list_figures((51.9, 56.6, 64.9), (84.3, 87.2, 91.1)), epochs="200"),
+    Published("PaCo", list_figures((52.0, 56.0, 64.2), (85.1, 87.1, 90.8)), epochs="400"),
+    Published("GBG", list_figures((52.3, 57.2, 64.3), (85.1, 87.6, 91.2)), epochs="200"),
+    Published("FeatRecon", list_figures((52.5, 57.0, 65.3))),
+    Published(
+        "ProCo",
+        list_figures((52.8, 57.1, 65.5), (85.9, 88.2, 91.9)),
+        epochs="200",
+        epoch="last",
+    ),
+    Published("MKP", list_figures((53.2, 57.6, 68.7), (86.3, 88.3, 92.5))),
+    Published("ConCutMix", list_figures((53.2, None, None)), epochs="200"),
+    Published("NCL, one network", list_figures((53.3, None, None)), epochs="400"),
+    Published("PaCo + SCoRe-FL", list_figures((53.7, 56.8, 65.1), (85.6, 87.5, 91.8))),
+    Published("ProCo", list_figures((54.2, None, None)), epochs="400", epoch="last"),
+    Published("BCL + OFBD", list_figures((54.2, 57.9, 64.9), (86.3, 88.1, 91.6))),
+    Published("GBG + OFBD", list_figures((54.2, 58.4, 65.0), (86.6, 88.3, 91.6))),
+    Published("MKP + OFBD", list_figures((54.4, 58.4, 68.1), (86.8, 88.4, 92.0))),
+    Published("ConCutMix", list_figures((55.1, None, None)), epochs="400", epoch="best"),
 )
 """From the papers' tables, repositories and logs; networks as each paper states them."""
 
@@ -76,7 +106,8 @@ def write_frontier_page(results: Path) -> Path:
     if ablation:
         ablation = {name: final[own] for name, own in WHOLE.items() if own in final} | ablation
     parts = [NOTE, describe_choice(results)]
-    parts += ["## Beside published figures: CIFAR-100-LT, imbalance 100", compare(results)]
+    for data in list_sets(results):
+        parts += [f"## Beside published figures: {data}", compare(results, data)]
     for title, groups in (
         ("The recipe on every set", final),
         ("The recipe with class counts", counted),
@@ -112,19 +143,29 @@ def group_by_variant(results: Path, name: str) -> dict[str, list[Line]]:
     return dict(sorted(groups.items()))
 
 
-def compare(results: Path) -> str:
-    """Return a table of published figures and ours, from low to high, ours in bold."""
+def list_ours(results: Path) -> list[list[Line]]:
+    """List our trainings that stand beside published figures, by variant."""
+    return [
+        group for name in ("final", "counted") for group in group_by_variant(results, name).values()
+    ]
+
+
+def list_sets(results: Path) -> list[str]:
+    """List the data sets of our trainings, in the order of the publications' tables."""
+    ours = {group[0]["data"] for group in list_ours(results)}
+    return [data for data in SETS if data in ours]
+
+
+def compare(results: Path, data: str) -> str:
+    """Return a table of published figures on `data` and ours, from low to high, ours in bold."""
     rows: list[tuple[float, list[str]]] = []
     for each in PUBLISHED:
-        about = [each.method, each.network, each.epochs, each.counts, each.epoch]
-        rows.append((each.accuracy, [*about, "", f"{each.accuracy:.1f}"]))
-    lines = [
-        *group_by_variant(results, "final").values(),
-        *group_by_variant(results, "counted").values(),
-    ]
-    for group in lines:
+        if data in each.figures:
+            about = [each.method, each.network, each.epochs, each.counts, each.epoch]
+            rows.append((each.figures[data], [*about, "", f"{each.figures[data]:.1f}"]))
+    for group in list_ours(results):
         first = group[0]
-        if first["data"] != "cifar100-lt:100":
+        if first["data"] != data:
             continue
         epochs, network = str(first["train"]["epochs"]), NETWORKS[first["backbone"]]
         for rule, counts in READS_COUNTS.items():

@@ -126,8 +126,9 @@ def test_the_sets_of_variants_are_sound(path):
 def test_the_page_states_what_the_lines_give():
     root = Path(__file__).parents[2]
     page = (root / "docs/frontier.md").read_text()
-    assert frontier_page.compare(root / "results").strip() in page
-    gains = []  # of flips, in the rows of that table
+    for data in frontier_page.list_sets(root / "results"):
+        assert frontier_page.compare(root / "results", data).strip() in page, data
+    gains = []  # of flips, in the rows of those tables
     for name in ("final", "counted"):
         for group in frontier_page.group_by_variant(root / "results", name).values():
             rules = ("as trained",) if name == "counted" else tuple(frontier_page.RULES)[1:]
@@ -156,12 +157,16 @@ def test_the_comparison_takes_means_over_seeds_and_sorts_them(tmp_path):
     for name, part in (("final", lines[:2]), ("counted", lines[2:])):
         for line in part:
             frontier.append_line(tmp_path / "frontier" / f"{name}.jsonl", line)
-    rows = frontier_page.compare(tmp_path).splitlines()
+    rows = frontier_page.compare(tmp_path, "cifar100-lt:100").splitlines()
     cells = " | ResNet-32 | 400 | "
     assert rows[-1] == f"| **deconfound, self-prior**{cells}no | last | 2 | **100.0 ± 1.4** |"
     assert f"| **deconfound, TDE**{cells}no | last | 2 | **54.0 ± 1.4** |" in rows
     assert f"| **balanced-contrastive**{cells}yes | last | 2 | **47.0 ± 1.4** |" in rows
     assert not any("balanced-contrastive, " in row for row in rows)
+    assert frontier_page.list_sets(tmp_path) == ["cifar100-lt:100"]
+    other = frontier_page.compare(tmp_path, "cifar10-lt:50")
+    assert "| BCL | ResNet-32 | 200 | yes | ? |  | 87.2 |" in other
+    assert "**" not in other and "BALMS" not in other  # no figure there
 
 
 def test_the_page_takes_whole_rows_and_choices_from_other_sets(tmp_path):
