@@ -198,16 +198,20 @@ def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):
     shares = [0.3] + [0.1] * 7
     lines = (f"{name},{share}" for name, share in zip(NAMES, shares, strict=True))
     (tmp_path / "p.csv").write_text("\n".join(lines))
+    (tmp_path / "adapted").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["adapt", "m", "--prior", "p.csv"])
+    assert "adapted exists: -o adapted replaces it" in capsys.readouterr().err
     cli.main(["adapt", "m", "--prior", "p.csv", "-o", "other"])
     out = capsys.readouterr().out
     assert re.search(r"class 0 +12\.50 +30\.00\n", out) and "interval" not in out
     (tmp_path / "list.json").write_text(json.dumps(shares))
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["adapt", "m", "--prior", "list.json"])
+        cli.main(["adapt", "m", "--prior", "list.json", "-o", "x"])
     assert "(its JSON is no mapping but a list)" in capsys.readouterr().err.replace("\n", " ")
     with pytest.raises(SystemExit, match="2"):
         cli.main(["adapt", "m", "-o", "x"])
     assert "adapt to what?" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["adapt", "m", "--prior", "absent.csv"])
+        cli.main(["adapt", "m", "--prior", "absent.csv", "-o", "x"])
     assert "cannot be read" in capsys.readouterr().err

@@ -336,8 +336,12 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
     assert len(re.findall(r"takes \d of 6 held-out images of other classes", out)) == 2
     assert "bad.png" in err
     assert lt.load_model("grown").classes == ("ant", "bee", "cat", "dog", "eel")
-    cli.main(["extend", "grown", "fox=new/dog", "-o", "larger"])
+    cli.main(["extend", "grown", "fox=new/dog"])
     assert re.search(r"takes \d of 6 held-out images", capsys.readouterr().out)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["extend", "grown", "owl=new/eel"])
+    assert "extended exists: -o extended replaces it" in capsys.readouterr().err
+    assert "fox" in lt.load_model("extended").classes
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from longtail.cli.arguments import Images, Out
+from longtail.cli.arguments import Images, OptionalOut, choose_folder
 from longtail.cli.output import print_lines, show
 from longtail.cli.predict import list_images
 from longtail.core.errors import UserError
@@ -30,8 +30,8 @@ class Adapt:
     images: Images = ()
     """Images of the place of use: files, folders, quoted globs, or - to read paths from standard
     input."""
-    out: Out = Path("adapted")
-    """Folder for the adapted model, which longtail predict and export read."""
+    out: OptionalOut = None
+    """Folder for the adapted model, which longtail predict and export read; adapted by default."""
     prior: Path | None = None
     """Known class mix instead of images: a .json mapping of class names to shares that sum to 1,
     or a .csv file of lines CLASS,SHARE."""
@@ -51,14 +51,15 @@ class Adapt:
                 "adapt to what? Give images, or --prior FILE, or --uniform: one of them"
             )
         names = list(list_images(self.images)) if self.images else None
+        out = choose_folder(self.out, "adapted")
         from longtail.serving.adapt import adapt
 
-        done = adapt(self.model, names, prior=self.prior, uniform=self.uniform, out=self.out)
+        done = adapt(self.model, names, prior=self.prior, uniform=self.uniform, out=out)
         for place, reason in done.unreadable.items():
             assert names is not None
             show(f"skipped {names[place]}: {reason}", file=sys.stderr)
         _print_mix(done)
-        show(f"written to {self.out}")
+        show(f"written to {out}")
         if done.unreadable:
             sys.exit(1)
 

@@ -21,6 +21,13 @@ Device = Annotated[
 ]
 
 
+def choose_folder(out: Path | None, default: str) -> Path:
+    """Return `out`, or the folder called `default`, which is not replaced unless it is named."""
+    if out is None and Path(default).exists():
+        raise UserError(f"{default} exists: -o {default} replaces it, another name keeps both")
+    return Path(default) if out is None else out
+
+
 def find_changed_options(files: DataConfig) -> dict[str, Any]:
     """Return the options that differ from their defaults, as keywords of `longtail.load`."""
     defaults = vars(DataConfig())

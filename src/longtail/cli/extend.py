@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from longtail.cli.arguments import Out
+from longtail.cli.arguments import OptionalOut, choose_folder
 from longtail.cli.output import is_first_process, show
 from longtail.cli.predict import list_images
 from longtail.core.errors import UserError
@@ -28,8 +28,8 @@ class Extend:
     file."""
     classes: Classes
     """Name of each new class, and the file, folder or glob of its photographs."""
-    out: Out = Path("extended")
-    """Folder for the new model, which longtail predict and export read."""
+    out: OptionalOut = None
+    """Folder for the new model, which longtail predict and export read; extended by default."""
     refine: bool = False
     """Then fit the head to the photographs and to the stored means of the old classes."""
 
@@ -42,14 +42,15 @@ class Extend:
         names = {name: list(list_images([place])) for name, place in map(_split, self.classes)}
         if len(names) < len(self.classes):
             raise UserError("a new class was given twice: name each once, with one place")
+        out = choose_folder(self.out, "extended")
         from longtail.serving.extend import extend
 
-        done = extend(self.model, names, refine=self.refine, out=self.out)
+        done = extend(self.model, names, refine=self.refine, out=out)
         for name, reasons in done.unreadable.items():
             for place, reason in reasons.items():
                 show(f"skipped {names[name][place]}: {reason}", file=sys.stderr)
         _print_classes(done)
-        show(f"written to {self.out}")
+        show(f"written to {out}")
         if any(done.unreadable.values()):
             sys.exit(1)
 
