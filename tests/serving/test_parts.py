@@ -93,14 +93,19 @@ def test_two_ranks_write_what_one_writes(folder, tmp_path, monkeypatch, capsys):
 
 def test_the_file_holds_what_would_be_printed(folder, tmp_path, capsys):
     words = [str(folder / "m.safetensors"), str(folder / "photos" / "test")]
-    for name, flags in (("a.csv", ["--csv"]), ("a.jsonl", ["--json"]), ("a.txt", [])):
+    for name, flags, also in (
+        ("a.csv", ["--csv"], []),
+        ("a.jsonl", ["--json"], []),
+        ("a.json", ["--json"], ["--json"]),
+        ("a.txt", [], []),
+    ):
         cli.main(["predict", *words, *flags])
         printed = capsys.readouterr().out
-        cli.main(["predict", *words, "-o", str(tmp_path / name)])
+        cli.main(["predict", *words, *also, "-o", str(tmp_path / name)])
         assert (tmp_path / name).read_text() == printed != capsys.readouterr().out
 
 
-def test_a_killed_command_goes_on_where_it_stopped(folder, tmp_path, monkeypatch, capsys):
+def test_a_killed_command_goes_on_where_it_stopped(folder, tmp_path, monkeypatch, capsys, caplog):
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     assert predict(folder, whole, 5) == 1
     with monkeypatch.context() as patch, pytest.raises(KilledError):
@@ -115,10 +120,12 @@ def test_a_killed_command_goes_on_where_it_stopped(folder, tmp_path, monkeypatch
         return stream(self, seen, **options)
 
     monkeypatch.setattr(lt.Predictor, "stream", watch)
+    capsys.readouterr()
     assert predict(folder, out, 5) == 1
     assert len(seen) == 20 - 10
+    assert "2 of 4 parts are in" in caplog.text
+    assert capsys.readouterr().err.count("5.png") == 1  # though an earlier run skipped it
     assert out.read_text() == whole.read_text() and not list(tmp_path.glob("*.parts"))
-    assert capsys.readouterr().err.count("5.png") == 2  # also where an earlier run skipped it
 
 
 def test_parts_of_other_work_are_refused(folder, tmp_path, monkeypatch, capsys):
@@ -162,9 +169,10 @@ def test_a_device_is_refused_before_the_work(folder, tmp_path, capsys):
         (["a.png", "--adapt", "batch", "-o", "x.csv"], 1, "run longtail adapt first"),
         (["a.png"], 2, "2 processes cannot print in order: pass --out FILE"),
         (["-", "-o", "x.csv"], 2, "only one process can read standard input"),
+        (["a.png", "-o", "x.json"], 1, "x.json must end in .csv, in .jsonl"),
     ],
 )
-def test_what_cannot_be_divided(words, ranks, reason, folder, monkeypatch, capsys):
+def test_what_cannot_be_written(words, ranks, reason, folder, monkeypatch, capsys):
     if ranks > 1:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
         monkeypatch.setenv("WORLD_SIZE", str(ranks))

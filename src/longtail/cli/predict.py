@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from longtail.serving.predictor import Predictor
 
 STDIN = "-"
+SUFFIXES = (".csv", ".jsonl", ".txt", "")
+"""Ends of the names of files of predictions; the last two hold what would be printed."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Predict:
     """Print one JSON object per image, each on its own line. It has no class but labels for a model
     of several labels an image."""
     out: OptionalOut = None
-    """Write to this file instead of printing; .csv and .jsonl set the format."""
+    """Write to this file instead of printing; .csv, .jsonl and .txt set the format."""
 
     examples = """
       longtail predict runs/demo/deconfound-tde/s0 photos/
@@ -79,6 +81,11 @@ class Predict:
         """Print the classes of each image, in order, or write them to a file."""
         if self.csv and self.json:
             raise UserError("--csv and --json: pass one of them")
+        if self.out and self.out.suffix not in SUFFIXES and not (self.csv or self.json):
+            raise UserError(
+                f"{self.out} must end in .csv, in .jsonl for one JSON object a line, or in .txt; "
+                "under another name pass --csv or --json"
+            )
         fabric = self._launch()
         images = list_images(self.images)
         model = self._load_model()  # on the device of this rank

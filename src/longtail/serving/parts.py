@@ -8,6 +8,7 @@ whole or not at all. The same command goes on with those that are missing, on an
 
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from longtail.core.plain import read_json
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
+
+log = logging.getLogger(__name__)
 
 PART = 2048
 """Images of a part, or about as many."""
@@ -92,6 +95,9 @@ def share_parts(out: Path, about: Mapping[str, Any], count: int, fabric: "Fabric
             missing = _find_missing(folder, about, count)
         except UserError as error:
             refusal = str(error)
+        else:
+            if made := count - len(missing):
+                log.info(f"{made:,} of {count:,} parts are in {folder}: going on with the others")
     # rank 0 alone looks: a later look would miss parts that another rank has written meanwhile
     missing, refusal = fabric.broadcast((missing, refusal))
     if refusal:
