@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 import longtail as lt
 from longtail.cli import parser as cli
+from longtail.cli.adapt import print_mix
 from longtail.core.errors import UserError
 from longtail.evaluation import label_shift
 from longtail.evaluation.label_shift import adjust
@@ -187,6 +188,17 @@ def test_damaged_trust_is_one_clear_error(served):
     broken = replace(served.about, trust={"calibration": {}})
     with pytest.raises(UserError, match="m.json is damaged"):
         ModelDescription.from_json(json.dumps(broken.to_json()), "m.json")
+
+
+def test_the_table_says_how_many_classes_moved(served, capsys):
+    done = lt.adapt(predictor(served), ROWS)
+    low, high = done.mix.low.tolist(), done.mix.high.tolist()
+    moved = sum(not low[c] <= before <= high[c] for c, before in enumerate(done.before.tolist()))
+    assert 0 < moved < 8
+    print_mix(done)
+    assert f"\n{moved} of 8 classes moved beyond the interval\n" in capsys.readouterr().out
+    print_mix(replace(done, before=done.mix.high))
+    assert "no class moved beyond its interval" in capsys.readouterr().out
 
 
 def test_the_command_prints_the_mix(served, tmp_path, monkeypatch, capsys):

@@ -58,13 +58,13 @@ class Adapt:
         for place, reason in done.unreadable.items():
             assert names is not None
             show(f"skipped {names[place]}: {reason}", file=sys.stderr)
-        _print_mix(done)
+        print_mix(done)
         show(f"written to {out}")
         if done.unreadable:
             sys.exit(1)
 
 
-def _print_mix(done: "Adaptation") -> None:
+def print_mix(done: "Adaptation") -> None:
     """Print the classes whose share changed most, in percent."""
     classes, low, high = done.model.classes, None, None
     if done.mix:
@@ -85,3 +85,10 @@ def _print_mix(done: "Adaptation") -> None:
     print_lines(["class", "before (%)", "now (%)", "90 % interval"][: len(lines[0])], lines)
     if more := len(classes) - len(lines):
         show(f"and {count_noun(more, 'class', 'classes')} that moved less or not at all")
+    if low is not None and high is not None:
+        moved = int(((done.before < low) | (done.before > high)).sum())
+        show(
+            f"{moved:,} of {count_noun(len(classes), 'class', 'classes')} moved beyond the interval"
+            if moved
+            else "no class moved beyond its interval: more images would say more"
+        )

@@ -44,4 +44,5 @@ class Export:
             alpha_input=self.alpha_input,
             background=self.background,
         )
-        show(f"written to {path}, agrees with the run's model; model card: {card_path(path)}")
+        card = card_path(path)
+        show(f"written to {path}, agrees with the model in {self.folder}; model card: {card}")
