@@ -6,10 +6,12 @@ import pytest
 import torch
 
 import longtail as lt
-from helpers import tiny_config, tiny_data
+from helpers import photos, tiny_config, tiny_data
+from longtail.cli import parser as cli
 from longtail.core.errors import UserError
 from longtail.data.base import Split
 from longtail.evaluation.accuracy import accuracy
+from longtail.evaluation.scoring import check_flips
 from longtail.runs.fit import fit_all
 from longtail.runs.reopen import reopen
 
@@ -32,9 +34,33 @@ def test_flips_stand_beside_the_plain_figures(name, tmp_path):
     assert run.result["flips"].keys() == {"overall", "many", "medium", "few", "class_mean"}
     assert alpha in (0.0, 1.0)
     assert lt.evaluate(run, data=data).to_json() == run.result
+    again = lt.evaluate(plain, data, flips=True)
+    assert again.to_json()["flips"] == run.result["flips"]
+    figures = f"overall {run.result['flips']['overall']:.1f},"
+    assert f"with mirror images: {figures}" in str(again)
+    assert "mirror images" not in str(lt.evaluate(plain, data=data))
 
 
-def test_embeddings_have_no_mirror_images(tmp_path):
+def test_the_commands_print_the_figures_with_mirror_images(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    photos(tmp_path / "photos")
+    words = "--method baseline --backbone conv4 --image-size 12 --epochs 1 --device cpu --flips"
+    cli.main(["train", "photos", "-o", "run", *words.split()])
+    told = capsys.readouterr().out.partition("baseline, seed 0, with mirror images: ")[2]
+    assert told.startswith("overall ") and "class mean" in told.splitlines()[0]
+    lt.export("run", out="m.safetensors")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["eval", "m.safetensors", "--data", "photos", "--flips"])
+    assert "--flips needs a run and its own data" in capsys.readouterr().err
+
+
+def test_what_has_no_mirror_images_is_refused(tmp_path):
+    data = tiny_data(images=False)
     config = replace(tiny_config(backbone="identity"), flips=True)
     with pytest.raises(UserError, match="--flips mirrors images, and tiny has none"):
-        fit_all(config, ["baseline"], [0], out=tmp_path, data=tiny_data(images=False))
+        fit_all(config, ["baseline"], [0], out=tmp_path, data=data)
+    plain = tiny_data()
+    labels = torch.eye(len(plain.classes))[plain.train.labels]
+    several = replace(plain, train=Split(plain.train.inputs, labels))
+    with pytest.raises(UserError, match="--flips takes images of one label each"):
+        check_flips(several)

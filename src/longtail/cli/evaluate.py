@@ -26,6 +26,9 @@ class Eval:
     part, else all of it. By default the run's own data; if that has moved, its new location."""
     background: str | None = None
     """Class that keeps its total effect (Eq. 9); the model's own by default."""
+    flips: bool = False
+    """Also evaluate with the mean logits of every image and its mirror image; for a run on its own
+    data."""
     root: Path | None = None
     """Folder that the paths of a table or list in --data are relative to, if not its own."""
     json: bool = False
@@ -42,7 +45,7 @@ class Eval:
         from longtail.serving.evaluate import evaluate
 
         alpha = self.alpha if self.alpha in (None, "auto") else parse_number("--alpha", self.alpha)
-        places = {"root": self.root, "background": self.background}
+        places = {"root": self.root, "background": self.background, "flips": self.flips}
         result = evaluate(self.model, self.data, alpha, **places)  # type: ignore[arg-type]
         if self.json:
             print(json.dumps(result.to_json() | round_floats(result.metrics.tables())))

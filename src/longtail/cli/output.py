@@ -38,6 +38,16 @@ def print_candidates(results: list[dict[str, Any]]) -> None:
         print_lines(tables.CANDIDATE_HEADER, tables.candidate_rows(best))
 
 
+def print_flips(results: list[dict[str, Any]]) -> None:
+    """Print the figures with mirror images of each run that has them."""
+    from longtail.evaluation import tables
+
+    for result in (r for r in results if "flips" in r):
+        figures = tables.describe_splits(result["flips"])
+        if is_first_process():
+            show(f"{result['method']}, seed {result['seed']}, with mirror images: {figures}")
+
+
 def show(text: str, **how: Any) -> None:
     """Print a text for people; names in it cannot steer their terminal."""
     print(make_text_printable(text), **how)

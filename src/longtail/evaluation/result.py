@@ -162,10 +162,17 @@ class ClassifierResult(Result[ClassifierDetails]):
     metrics: Metrics
 
     def __str__(self) -> str:
-        return summary.to_text(self.metrics, self.title, explain_choice(self.to_json()))
+        return summary.to_text(self.metrics, self.title, self._remarks)
 
     def _repr_html_(self) -> str:
-        return summary.to_html(self.metrics, self.title, explain_choice(self.to_json()))
+        return summary.to_html(self.metrics, self.title, self._remarks)
+
+    @property
+    def _remarks(self) -> str:
+        """How alpha or a rule was chosen, and the figures with mirror images."""
+        flips = self.chosen.get("flips")
+        mirrored = f"with mirror images: {tables.describe_splits(flips)}" if flips else ""
+        return "; ".join(filter(None, [explain_choice(self.to_json()), mirrored]))
 
 
 KEYS = (

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from longtail.core.errors import UserError
 from longtail.data.base import ClassCounts, Data, Split
 from longtail.evaluation.accuracy import Scores, accuracy, score
 from longtail.evaluation.alpha import cosines, label_free_alpha
@@ -97,6 +98,14 @@ def score_parts(
     if features.held_out:
         held_out = score(head, *features.held_out, background).scaled(scale)
     return Evaluation(head, features, scores, held_out, scale)
+
+
+def check_flips(data: Data) -> None:
+    """Refuse data that has no mirror images, or several labels an image."""
+    if data.embeddings:
+        raise UserError(f"--flips mirrors images, and {data.name} has none: leave it out")
+    if data.multi_label:
+        raise UserError(f"--flips takes images of one label each, as {data.name} is not")
 
 
 def score_flips(

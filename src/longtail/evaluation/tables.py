@@ -180,7 +180,8 @@ def spread(values: Sequence[float | None]) -> tuple[float, float | None] | None:
 
 def describe_splits(figures: Mapping[str, float | None]) -> str:
     """Describe accuracies in a line, as in 'overall 71.9, many 80.0, few 60.2'."""
-    return ", ".join(f"{name} {value:.1f}" for name, value in figures.items() if value is not None)
+    known = {name: value for name, value in figures.items() if value is not None}
+    return ", ".join(f"{name.replace('_', ' ')} {value:.1f}" for name, value in known.items())
 
 
 def format_figure(figure: tuple[float, float | None] | None, digits: int = 1) -> str:

@@ -17,6 +17,7 @@ from longtail.core.options import TO_ONE, with_values
 from longtail.data import load as data_sets
 from longtail.data.base import Data
 from longtail.data.decoding.host import count_ranks
+from longtail.evaluation.scoring import check_flips
 from longtail.methods.base import Method
 from longtail.nn.background import find_background, no_background_error, several_labels_error
 from longtail.nn.published import describe_inputs
@@ -104,8 +105,8 @@ class Job:
                 f"{self.config.method} compares views of images, and {data.name} has none: leave "
                 "this method out"
             )
-        if data.embeddings and self.config.flips:
-            raise UserError(f"--flips mirrors images, and {data.name} has none: leave it out")
+        if self.config.flips:
+            check_flips(data)
         if data.embeddings and choose_mix(self.config.train):
             raise UserError(
                 f"--mixup and --cutmix mix images, and {data.name} has none: leave both at 0"

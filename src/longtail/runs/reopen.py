@@ -24,6 +24,7 @@ from longtail.evaluation.result import ClassifierResult, make_result
 from longtail.evaluation.scoring import (
     Evaluation,
     Features,
+    check_flips,
     choose_label_free,
     extract_parts,
     score_flips,
@@ -223,6 +224,7 @@ def evaluate_own(
     *,
     data: OwnData = None,
     background: str | None = None,
+    flips: bool = False,
 ) -> ClassifierResult:
     """Evaluate a finished run on its own data at `alpha`; nothing is written.
 
@@ -232,6 +234,7 @@ def evaluate_own(
             by the label-free rule without any; None for the run's own.
         data: its data, if you made that yourself, or the place that it was moved to.
         background: class that keeps its total effect (Eq. 9); the run's own by default.
+        flips: also score the mean logits of every image and its mirror image.
     """
     opened = replace(reopen(run, data), background=background)
     stored = opened.job.run.result
@@ -251,7 +254,8 @@ def evaluate_own(
         kept.append("trust")
     chosen = {key: stored[key] for key in kept if key in stored}
     chosen |= {"background": exempt} if exempt else {}
-    if opened.job.config.flips:
+    if flips or opened.job.config.flips:
+        check_flips(opened.data)
         mirrored = opened.mirrored_features(opened.data.evaluated)
         chosen["flips"] = score_flips(opened.evaluation, mirrored, choice[0], opened.data.counts)
     made = opened.job.config, opened.data, opened.evaluation

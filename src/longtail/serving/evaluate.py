@@ -49,6 +49,7 @@ def evaluate(
     *,
     root: Path | str | None = None,
     background: str | None = None,
+    flips: bool = False,
 ) -> ClassifierResult | ModelEvaluation:
     """Evaluate a model on labelled data; nothing is written.
 
@@ -65,6 +66,8 @@ def evaluate(
             on held-out data that is not the evaluated part, or by the label-free rule without any.
         root: folder that the paths of a table or list are relative to, if it is not its own.
         background: class that keeps its total effect (Eq. 9); the model's own by default.
+        flips: also score the mean logits of every image and its mirror image; for a run on its own
+            data.
 
     Raises:
         UserError: if the data has no class of the model, or is none that the model takes.
@@ -75,9 +78,11 @@ def evaluate(
         alpha = check_alpha(alpha)
     run = _find_run(model)
     if run and data is None:
-        return evaluate_own(run, alpha, background=background)
+        return evaluate_own(run, alpha, background=background, flips=flips)
     if run and data is not None and (own := find_own_data(run, data)) is not None:
-        return evaluate_own(run, alpha, data=own, background=background)
+        return evaluate_own(run, alpha, data=own, background=background, flips=flips)
+    if flips:
+        raise UserError("--flips needs a run and its own data: leave it out")
     predictor = model if isinstance(model, Predictor) else load_model(run or model)
     if data is None:
         raise UserError(f"{model} does not hold the data it was trained on: pass data, or --data")
