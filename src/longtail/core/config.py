@@ -80,7 +80,8 @@ class TrainConfig:
     """Apply the weight decay also to biases and to parameters of fewer than two dimensions."""
     ema: float = 0.0
     """Decay of an exponential moving average of the weights, which replaces them at the end of
-    training, with batch statistics computed anew; 0 keeps the trained weights."""
+    training, with batch statistics computed anew; at step t it is (1 + t) / (10 + t) at most. 0
+    keeps the trained weights."""
     drop: float = 0.0
     """Fraction of the features that dropout sets to zero before the head while training."""
     freeze: bool = False

@@ -24,6 +24,7 @@ This page is generated from the code of the methods; `longtail methods --out FIL
 - **re-balancing, de-confound, direct effect**: how Table 1 of Tang et al. 2020 classifies the
   method: *do(D)*, *do(X)*, and CDE, NDE or TDE. A dash also stands for methods it does not list.
 """
+SELF_PRIOR = "factor of the log of the network's own mean softmax, subtracted at test time"
 MEANINGS = {
     "alpha": "how much of the indirect effect to remove at test time; 0 removes nothing",
     "attract": "weight of the centroid loss",
@@ -58,6 +59,9 @@ MEANINGS = {
     "softmax": "use softmax cross-entropy, which has no gamma, instead of the sigmoid focal loss",
     "share": "epochs of the second stage, as a fraction of --epochs",
     "strength": "factor of log n in the loss; 0 is cross-entropy",
+    "baseline-self-prior strength": SELF_PRIOR,
+    "deconfound-self-prior strength": SELF_PRIOR,
+    "deconfound-contrastive-self-prior strength": SELF_PRIOR,
     "tau": "scale of the logits",
     "decouple-tau-norm tau": "power of the norm that each class weight is divided by",
     "logit-adjusted-bce tau": "factor of the log prior odds that are added in training",
@@ -77,7 +81,7 @@ def describe_options(name: str) -> list[tuple[str, str, str]]:
         if "auto" in str(option.annotation):
             default += " or a number" if value == "auto" else " or auto"
         meaning = MEANINGS.get(f"{name} {option.name}") or MEANINGS.get(option.name, "")
-        rows.append((f"--{option.name}", default, meaning))
+        rows.append((f"--{option.name.replace('_', '-')}", default, meaning))
     return rows
 
 
