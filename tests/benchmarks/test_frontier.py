@@ -128,6 +128,7 @@ def test_the_page_states_what_the_lines_give():
     page = (root / "docs/frontier.md").read_text()
     for data in frontier_page.list_sets(root / "results"):
         assert frontier_page.compare(root / "results", data).strip() in page, data
+    assert frontier_page.ablate(root / "results").strip() in page
     gains = []  # of flips, in the rows of those tables
     for name in ("final", "counted"):
         for group in frontier_page.group_by_variant(root / "results", name).values():
@@ -189,5 +190,6 @@ def test_the_page_takes_whole_rows_and_choices_from_other_sets(tmp_path):
     page = frontier_page.write_frontier_page(tmp_path).read_text()
     assert "the likelihood is best at TDE 1, self-prior 0.75." in page
     ablation = page.partition("## One part left out at a time")[2]
-    assert "| whole |" in ablation and "| linear-head |" in ablation and "longer" not in ablation
+    assert "| whole |" in ablation and "| linear head, without contrast |" in ablation
+    assert "400 epochs" not in ablation
     assert "Tiny-ImageNet-LT" not in page and "## The recipe with class counts" not in page
