@@ -1,5 +1,6 @@
 """`flips` reports the mean logits of images and their mirror images beside the plain figures."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -41,14 +42,18 @@ def test_flips_stand_beside_the_plain_figures(name, tmp_path):
     assert "mirror images" not in str(lt.evaluate(plain, data=data))
 
 
-def test_the_commands_print_the_figures_with_mirror_images(tmp_path, monkeypatch, capsys):
+def test_the_commands_print_choices_and_figures_with_mirror_images(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    photos(tmp_path / "photos")
-    words = "--method baseline --backbone conv4 --image-size 12 --epochs 1 --device cpu --flips"
-    cli.main(["train", "photos", "-o", "run", *words.split()])
-    told = capsys.readouterr().out.partition("baseline, seed 0, with mirror images: ")[2]
-    assert told.startswith("overall ") and "class mean" in told.splitlines()[0]
-    lt.export("run", out="m.safetensors")
+    photos(tmp_path / "photos", val=(4, 4, 4))
+    words = "--strength auto --backbone conv4 --image-size 12 --epochs 1 --device cpu --flips"
+    cli.main(["train", "photos", "--method", "baseline,baseline-self-prior", *words.split()])
+    told = capsys.readouterr().out
+    figures = r"with mirror images: overall \d.*, class mean \d+\.\d\n"
+    assert re.search(rf"\nbaseline, seed 0: {figures}", told)
+    assert re.search(
+        rf"\nbaseline-self-prior, seed 0: strength \d.*, chosen on .*; {figures}", told
+    )
+    lt.export("runs/photos-baseline,baseline-self-prior/baseline/s0", out="m.safetensors")
     with pytest.raises(SystemExit, match="2"):
         cli.main(["eval", "m.safetensors", "--data", "photos", "--flips"])
     assert "--flips needs a run and its own data" in capsys.readouterr().err

@@ -38,14 +38,18 @@ def print_candidates(results: list[dict[str, Any]]) -> None:
         print_lines(tables.CANDIDATE_HEADER, tables.candidate_rows(best))
 
 
-def print_flips(results: list[dict[str, Any]]) -> None:
-    """Print the figures with mirror images of each run that has them."""
-    from longtail.evaluation import tables
+def print_remarks(results: list[dict[str, Any]]) -> None:
+    """Print how an alpha or a strength was chosen in each run, and figures with mirror images.
 
-    for result in (r for r in results if "flips" in r):
-        figures = tables.describe_splits(result["flips"])
-        if is_first_process():
-            show(f"{result['method']}, seed {result['seed']}, with mirror images: {figures}")
+    A rule that `auto` chose is in the table of its candidates.
+    """
+    from longtail.evaluation.result import explain
+
+    for result in results:
+        fixed = "rule" in result or result["alpha_rule"] in ("", "fixed", "given")
+        remarks = explain(result | {"alpha_rule": ""} if fixed else result)
+        if remarks and is_first_process():
+            show(f"{result['method']}, seed {result['seed']}: {remarks}")
 
 
 def show(text: str, **how: Any) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longtail.cli.arguments import OptionalOut
-from longtail.cli.output import is_first_process, print_candidates, print_flips, print_table, show
+from longtail.cli.output import is_first_process, print_candidates, print_remarks, print_table, show
 from longtail.core.config import Config
 from longtail.core.console import Console
 from longtail.core.errors import UserError
@@ -81,7 +81,7 @@ class Train:
         results = [run.result for run in runs]
         print_table(results)
         print_candidates(results)
-        print_flips(results)
+        print_remarks(results)
         if not is_first_process():
             return
         show(f"written to {out}")

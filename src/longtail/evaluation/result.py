@@ -162,17 +162,17 @@ class ClassifierResult(Result[ClassifierDetails]):
     metrics: Metrics
 
     def __str__(self) -> str:
-        return summary.to_text(self.metrics, self.title, self._remarks)
+        return summary.to_text(self.metrics, self.title, explain(self.to_json()))
 
     def _repr_html_(self) -> str:
-        return summary.to_html(self.metrics, self.title, self._remarks)
+        return summary.to_html(self.metrics, self.title, explain(self.to_json()))
 
-    @property
-    def _remarks(self) -> str:
-        """How alpha or a rule was chosen, and the figures with mirror images."""
-        flips = self.chosen.get("flips")
-        mirrored = f"with mirror images: {tables.describe_splits(flips)}" if flips else ""
-        return "; ".join(filter(None, [explain_choice(self.to_json()), mirrored]))
+
+def explain(result: Mapping[str, Any]) -> str:
+    """Explain how alpha or a rule was chosen; add the figures with mirror images, if any."""
+    flips = result.get("flips")
+    mirrored = f"with mirror images: {tables.describe_splits(flips)}" if flips else ""
+    return "; ".join(filter(None, [explain_choice(result), mirrored]))
 
 
 KEYS = (
