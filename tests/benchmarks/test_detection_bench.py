@@ -3,6 +3,7 @@
 import json
 import statistics
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -284,6 +285,22 @@ def test_the_committed_page_is_that_of_the_committed_files(monkeypatch):
     folders = {name: Path(name) for name in ("recipes", "results", "runs")}
     page = DetectionBench.open("shapes-lvis", **folders).page()
     assert Path("results/shapes-lvis.md").read_text() == page
+
+
+@pytest.mark.parametrize("name", ["shapes-lvis", "shapes-lvis-1k"])
+def test_each_way_of_scoring_deconfound_is_a_row_of_one_training(name, tmp_path):
+    bench = DetectionBench.open(name, recipes=ROOT / "recipes", results=tmp_path, runs=tmp_path)
+    rows = [recipe for recipe in bench.recipes if recipe.config.training == "deconfound"]
+    ways = [(recipe.config.tde, recipe.config.inference.average) for recipe in rows]
+    averages = ("probabilities", "logits")
+    assert ways == list(product(("off", "plain", "background-exempt"), averages))
+    assert len(bench.trainings([(recipe, 0) for recipe in rows])) == 1
+    for recipe in bench.recipes:
+        header = recipe.path.read_text().splitlines()[:3]
+        assert all(line.startswith("# ") for line in header)
+        assert header[1].endswith(f"recipes/{name}/{recipe.place}.yaml")
+        assert f"results/{name}/{recipe.place}-s*.json" in header[2]
+        assert all(f"{key} {value}" in header[0] for key, value in recipe.paper.items())
 
 
 def test_what_the_docs_say_is_what_was_measured():
