@@ -17,7 +17,6 @@ from benchmarks.recipes import (
     read_recipe,
     recipe_paths,
     result_path,
-    select_recipes,
 )
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.errors import UserError, unknown_error
@@ -216,7 +215,7 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         rows of one training are selected together, as are those that a selected one trains on the
         way. At least one training is selected, and no more if no result gives their price.
         """
-        part = pricing.select_shard(select_recipes(self.recipes, seeds, only), shard)
+        part = pricing.select_shard(self.select(seeds, only), shard)
         missing = {(recipe.path, seed) for recipe, seed in self.missing(seeds, only)}
         wanted = [(recipe, seed) for recipe, seed in part if (recipe.path, seed) in missing]
         if minutes is None:

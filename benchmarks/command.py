@@ -56,6 +56,9 @@ class BenchCommand:
     minutes: float | None = None
     """For recipes of classifiers: run only what is expected to take this long on one device, all
     shards together. The same command then goes on with the rest."""
+    again: bool = False
+    """For recipes: also make results again that no clean commit with the present src/longtail made,
+    with all rows of their training. Their runs lie in RUNS/VERSION, where no old ones are."""
     out: Path | None = None
     """For frontier and integrations: file that gets a line of JSON for each training, by default
     VARIANTS.jsonl in RESULTS/frontier, or RESULTS/integrations/integrations.jsonl. A training that
@@ -72,6 +75,7 @@ class BenchCommand:
       python -m benchmarks cifar-lt --root ~/data --dry-run
       python -m benchmarks cifar-lt --root ~/data --only cifar100-lt-100 --seeds 3
       python -m benchmarks cifar-lt --root ~/data --minutes 8 --shard 0/2
+      python -m benchmarks cifar-lt --root ~/data --again --minutes 8
       python -m benchmarks compactness --root ~/data --seeds 2
       python -m benchmarks tiny-imagenet-lt --root ~/data
       python -m benchmarks speed --root ~/data
@@ -97,6 +101,7 @@ class BenchCommand:
         recipe_bench = bench.ClassifierBench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
+        recipe_bench = recipe_bench.again() if self.again else recipe_bench
         wanted = recipe_bench.select_work(self.seeds, self.only, self.shard, self.minutes)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
@@ -105,13 +110,17 @@ class BenchCommand:
             return
         from longtail.core.console import Console
 
-        # the README shows committed figures only
-        readme = Path("README.md") if self.results == BenchCommand.results else None
+        recipe_bench.prepare_runs()
         try:
             with Console() as console:
                 recipe_bench.run(wanted, root=self.root, machine=self.machine, progress=console)
         finally:
             if is_first_process() and recipe_bench.started:
+                # the README shows committed figures only, and results that are made while it has
+                # changed have no clean commit
+                done = not recipe_bench.missing(self.seeds, self.only)
+                own = self.results == BenchCommand.results
+                readme = Path("README.md") if done and own else None
                 print(f"written to {paper_tables.write_table(recipe_bench, readme)}")
 
 
