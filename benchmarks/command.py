@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -13,6 +13,9 @@ from longtail.cli.output import is_first_process
 from longtail.cli.parser import parse_alone, user_errors
 from longtail.core.config import MachineConfig
 from longtail.core.errors import unknown_error
+
+if TYPE_CHECKING:
+    from benchmarks.bench import ClassifierBench
 
 NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(BENCHMARKS)}."
 
@@ -90,7 +93,7 @@ class BenchCommand:
 
     def run(self) -> None:
         """Run the benchmark and write its table."""
-        from benchmarks import bench, paper_tables
+        from benchmarks import bench
 
         check_options(self)
         if self.name in BENCHMARKS:
@@ -110,18 +113,30 @@ class BenchCommand:
             return
         from longtail.core.console import Console
 
-        recipe_bench.prepare_runs()
+        if wanted:
+            recipe_bench.prepare_runs()
         try:
             with Console() as console:
                 recipe_bench.run(wanted, root=self.root, machine=self.machine, progress=console)
         finally:
             if is_first_process() and recipe_bench.started:
-                # the README shows committed figures only, and results that are made while it has
-                # changed have no clean commit
-                done = not recipe_bench.missing(self.seeds, self.only)
-                own = self.results == BenchCommand.results
-                readme = Path("README.md") if done and own else None
-                print(f"written to {paper_tables.write_table(recipe_bench, readme)}")
+                self._write_pages(recipe_bench)
+
+    def _write_pages(self, recipe_bench: "ClassifierBench") -> None:
+        """Write the table; committed results also give that of the README and tuned recipes.
+
+        The README waits until nothing is missing: results that are made after it has changed have
+        no clean commit.
+        """
+        from benchmarks import paper_tables, tuning
+
+        own = self.results == BenchCommand.results
+        done = not recipe_bench.missing(self.seeds, self.only)
+        readme = Path("README.md") if own and done else None
+        print(f"written to {paper_tables.write_table(recipe_bench, readme)}")
+        if own and self.name == tuning.NAME:
+            for line in tuning.write_chosen(recipe_bench, self.recipes):
+                print(f"written to {line}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

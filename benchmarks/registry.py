@@ -337,7 +337,8 @@ def _detection(command: "BenchCommand") -> None:
     print(recipe_bench.describe_work(work, wanted))
     if command.dry_run:
         return
-    recipe_bench.prepare_runs()
+    if wanted:
+        recipe_bench.prepare_runs()
     try:
         with Console() as console:
             machine = DetectionMachineConfig.from_machine(command.machine)
