@@ -5,7 +5,7 @@ writes that file as soon as the run ends, so that it can be stopped and resumed 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from benchmarks.recipes import (
     read_recipe,
     recipe_paths,
     result_path,
-    select_recipes,
 )
 from longtail.core.config import Config, MachineConfig, TrainConfig
 from longtail.core.errors import UserError, unknown_error
@@ -197,16 +196,26 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
             if Run(self.runs / f"{recipe.place}-s{seed}").has_model
         ]
 
+    def trainings(
+        self, wanted: Sequence[tuple[ClassifierRecipe, int]]
+    ) -> dict[Hashable, list[tuple[ClassifierRecipe, int]]]:
+        """Map each training to the part of `wanted` that shares it, such as a head and its TDE."""
+        found: dict[Hashable, list[tuple[ClassifierRecipe, int]]] = {}
+        for recipe, seed in wanted:
+            name = pricing.name_training(recipe.config, seed)
+            found.setdefault(name, []).append((recipe, seed))
+        return found
+
     def select_work(
         self, seeds: int | None, only: Sequence[str], shard: str, minutes: float | None
     ) -> list[tuple[ClassifierRecipe, int]]:
         """Select the missing recipes and seeds of a shard, as many as `minutes` suffice for.
 
-        The processes of all shards share one device, and each gets its part of the minutes. What
-        shares a training with a selected recipe costs nothing and is selected, too. At least one
-        recipe is selected, and no more if no result gives their price.
+        The processes of all shards share one device, and each gets its part of the minutes. The
+        rows of one training are selected together, as are those that a selected one trains on the
+        way. At least one training is selected, and no more if no result gives their price.
         """
-        part = pricing.select_shard(select_recipes(self.recipes, seeds, only), shard)
+        part = pricing.select_shard(self.select(seeds, only), shard)
         missing = {(recipe.path, seed) for recipe, seed in self.missing(seeds, only)}
         wanted = [(recipe, seed) for recipe, seed in part if (recipe.path, seed) in missing]
         if minutes is None:
@@ -214,10 +223,13 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         most = 60 * minutes / pricing.parse_shard(shard)[1]
         facts = self._list_trained(wanted), self._find_known(wanted)
         chosen: list[tuple[ClassifierRecipe, int]] = []
-        for pair in wanted:
-            price = pricing.estimate_seconds([*chosen, pair], *facts)
-            if not chosen or (price is not None and price <= most):
-                chosen.append(pair)
+        paid: set[Hashable] = set()
+        for rows in self.trainings(wanted).values():
+            needed = {training for row in rows for training in pricing.list_trainings(*row)}
+            price = pricing.estimate_seconds([*chosen, *rows], *facts)
+            if not chosen or needed <= paid or (price is not None and price <= most):
+                chosen += rows
+                paid |= needed
         return chosen
 
 

@@ -6,7 +6,6 @@ that is gone must leave the list, so that the list only shrinks.
 
 import json
 import re
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import yaml
 
 from benchmarks.pages import make_page
+from benchmarks.result_files import ask_git, read_version
 from longtail.core.errors import UserError
 from longtail.evaluation.tables import SPLITS
 
@@ -75,14 +75,14 @@ def read_known(path: Path) -> Faults:
 def find_commits_missing(results: Path) -> Faults:
     """Find result files without a commit, with uncommitted changes, or with an unknown commit."""
     faults = {}
-    whole = _ask_git(results, "rev-parse", "--is-shallow-repository") == "false"
+    whole = ask_git(results, "rev-parse", "--is-shallow-repository") == "false"
     for path in _list_files(results):
         for commit in _read_commits(path):
             if commit is None:
                 faults[_name(path, results)] = "names no commit"
             elif commit.endswith("-dirty"):
                 faults[_name(path, results)] = f"was made with uncommitted changes, {commit}"
-            elif whole and _read_version(commit, results) is None:
+            elif whole and read_version(commit, results) is None:
                 faults[_name(path, results)] = f"names {commit}, which is not in the repository"
     return faults
 
@@ -93,7 +93,7 @@ def find_mixed_versions(results: Path) -> Faults:
     for page in sorted(results.glob("*.md")):
         files = _list_files(page.with_suffix(""))
         commits = {commit for path in files for commit in _read_commits(path)}
-        versions = {commit and (_read_version(commit, results) or commit) for commit in commits}
+        versions = {commit and (read_version(commit, results) or commit) for commit in commits}
         if len(versions) > 1:
             names = ", ".join(sorted(map(str, commits)))
             faults[_name(page, results)] = f"mixes results of several versions: {names}"
@@ -171,19 +171,6 @@ def _read_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
 def _read_commits(path: Path) -> set[str | None]:
     """Return the commits of the results in a file."""
     return {line.get("git") for line in _read_lines(path)}
-
-
-@cache
-def _read_version(commit: str, results: Path) -> str | None:
-    """Return the hash of the package at `commit`; None if git does not know it."""
-    return _ask_git(results, "rev-parse", f"{commit.removesuffix('-dirty')}:src/longtail")
-
-
-def _ask_git(folder: Path, *words: str) -> str | None:
-    """Return what git says in `folder`; None if it fails."""
-    command = ["git", "-C", str(folder.resolve()), *words]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    return asked.stdout.strip() if asked.returncode == 0 else None
 
 
 @cache

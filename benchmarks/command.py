@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -13,6 +13,9 @@ from longtail.cli.output import is_first_process
 from longtail.cli.parser import parse_alone, user_errors
 from longtail.core.config import MachineConfig
 from longtail.core.errors import unknown_error
+
+if TYPE_CHECKING:
+    from benchmarks.bench import ClassifierBench
 
 NAMES = f"A folder of recipes, such as cifar-lt or momentum; or one of {', '.join(BENCHMARKS)}."
 
@@ -56,6 +59,9 @@ class BenchCommand:
     minutes: float | None = None
     """For recipes of classifiers: run only what is expected to take this long on one device, all
     shards together. The same command then goes on with the rest."""
+    again: bool = False
+    """For recipes: also make results again that no clean commit with the present src/longtail made,
+    with all rows of their training. Their runs lie in RUNS/VERSION, where no old ones are."""
     out: Path | None = None
     """For frontier and integrations: file that gets a line of JSON for each training, by default
     VARIANTS.jsonl in RESULTS/frontier, or RESULTS/integrations/integrations.jsonl. A training that
@@ -72,6 +78,7 @@ class BenchCommand:
       python -m benchmarks cifar-lt --root ~/data --dry-run
       python -m benchmarks cifar-lt --root ~/data --only cifar100-lt-100 --seeds 3
       python -m benchmarks cifar-lt --root ~/data --minutes 8 --shard 0/2
+      python -m benchmarks cifar-lt --root ~/data --again --minutes 8
       python -m benchmarks compactness --root ~/data --seeds 2
       python -m benchmarks tiny-imagenet-lt --root ~/data
       python -m benchmarks speed --root ~/data
@@ -86,7 +93,7 @@ class BenchCommand:
 
     def run(self) -> None:
         """Run the benchmark and write its table."""
-        from benchmarks import bench, paper_tables
+        from benchmarks import bench
 
         check_options(self)
         if self.name in BENCHMARKS:
@@ -97,6 +104,7 @@ class BenchCommand:
         recipe_bench = bench.ClassifierBench.open(
             self.name, recipes=self.recipes, results=self.results, runs=self.runs
         )
+        recipe_bench = recipe_bench.again() if self.again else recipe_bench
         wanted = recipe_bench.select_work(self.seeds, self.only, self.shard, self.minutes)
         for recipe, seed in wanted:
             print(f"{recipe.cell}  {recipe.name}  seed {seed}")
@@ -105,14 +113,30 @@ class BenchCommand:
             return
         from longtail.core.console import Console
 
-        # the README shows committed figures only
-        readme = Path("README.md") if self.results == BenchCommand.results else None
+        if wanted:
+            recipe_bench.prepare_runs()
         try:
             with Console() as console:
                 recipe_bench.run(wanted, root=self.root, machine=self.machine, progress=console)
         finally:
             if is_first_process() and recipe_bench.started:
-                print(f"written to {paper_tables.write_table(recipe_bench, readme)}")
+                self._write_pages(recipe_bench)
+
+    def _write_pages(self, recipe_bench: "ClassifierBench") -> None:
+        """Write the table; committed results also give that of the README and tuned recipes.
+
+        The README waits until nothing is missing: results that are made after it has changed have
+        no clean commit.
+        """
+        from benchmarks import paper_tables, tuning
+
+        own = self.results == BenchCommand.results
+        done = not recipe_bench.missing(self.seeds, self.only)
+        readme = Path("README.md") if own and done else None
+        print(f"written to {paper_tables.write_table(recipe_bench, readme)}")
+        if own and self.name == tuning.NAME:
+            for line in tuning.write_chosen(recipe_bench, self.recipes):
+                print(f"written to {line}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -44,8 +44,7 @@ def list_trainings(recipe: Priced, seed: int) -> Trainings:
     method = methods.build(config.method, config.options)
     stages = schedule_stages(method.stages, config.train.epochs)
     epochs = [(s.stop - s.start) * len(s.stage.samplers) for s in stages]
-    options = frozenset(o for o in config.options.items() if o[0] not in method.post_hoc)
-    own = (_name_place(config, seed), method.training or config.method, options)
+    own = name_training(config, seed)
     found: Trainings = {}
     if method.first:
         first = frozenset(method.first_options.items())
@@ -54,6 +53,13 @@ def list_trainings(recipe: Priced, seed: int) -> Trainings:
     if method.choice and not data_sets.has_validation(config.data, config.files):
         found[own, method.choice.option] = sum(found.values()) * (1 - TUNING_FRACTION)
     return found
+
+
+def name_training(config: Config, seed: int) -> Hashable:
+    """Return what the rows of one training have in common, such as a head and its TDE."""
+    method = methods.build(config.method, config.options)
+    options = frozenset(o for o in config.options.items() if o[0] not in method.post_hoc)
+    return _name_place(config, seed), method.training or config.method, options
 
 
 def _name_place(config: Config, seed: int) -> Hashable:

@@ -1,14 +1,17 @@
 """Recipe files, the choice of recipes and seeds to run, and the results that exist already."""
 
 import json
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import yaml
 
+from benchmarks.result_files import PACKAGE, is_made_by, read_version
+from longtail.core.environment import commit
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.core.options import Settings, convert
@@ -98,6 +101,8 @@ class RecipeBench(ABC, Generic[R]):
     runs: Path
     about: str = ""
     """Introduction of its page."""
+    version: str | None = None
+    """Hash of the package that must have made a result; None if any version may have."""
 
     @abstractmethod
     def find_changes(self, recipe: R, found: Mapping[str, Any]) -> list[str]:
@@ -108,19 +113,65 @@ class RecipeBench(ABC, Generic[R]):
         """Estimate the seconds of `wanted` from the existing results; None without any."""
 
     @abstractmethod
+    def trainings(self, wanted: Sequence[tuple[R, int]]) -> Mapping[Any, list[tuple[R, int]]]:
+        """Map each training to the part of `wanted` that shares it."""
+
+    @abstractmethod
     def body(self) -> str:
         """Return the tables of RESULTS/NAME.md, made from the result files only."""
 
+    def again(self) -> Self:
+        """Return the benchmark that counts results of other code as missing.
+
+        Its runs lie in RUNS/VERSION/NAME, apart from those of other code.
+        """
+        version = read_version("HEAD")
+        if version is None:
+            raise UserError(f"--again asks git for the present code, and {PACKAGE} has no commit")
+        runs = self.runs.parent / version[:12] / self.runs.name
+        return replace(self, version=version, runs=runs)
+
+    def prepare_runs(self) -> None:
+        """Before running again, refuse uncommitted changes, and delete runs that were made so."""
+        if self.version is None:
+            return
+        if (commit() or "-dirty").endswith("-dirty"):
+            raise UserError(
+                "--again makes results of a clean commit, and files have changed outside results: "
+                "commit or restore them (git status lists them)"
+            )
+        found = self.runs.rglob("result.json")
+        for path in [path for path in found if not is_made_by(path, self.version)]:
+            shutil.rmtree(path.parent, ignore_errors=True)
+
+    def select(self, seeds: int | None, only: Sequence[str]) -> list[tuple[R, int]]:
+        """Select recipes by the words of `only`, with their seeds; whole trainings to run again."""
+        chosen = select_recipes(self.recipes, seeds, only)
+        if self.version is None:
+            return chosen
+        return self._share(chosen, select_recipes(self.recipes, seeds, ()))
+
     def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[R, int]]:
-        """List recipes and seeds without a result file, in the order of the recipes."""
-        selected = select_recipes(self.recipes, seeds, only)
+        """List recipes and seeds without a result file, in the order of the recipes.
+
+        To run again, list all rows of a training that lacks one of them or has one of other code.
+        """
+        selected = self.select(seeds, only)
         for recipe in self.recipes:
             self.read_results(recipe)  # raises before anything runs
-        return [
-            (recipe, seed)
-            for recipe, seed in selected
-            if not result_path(self.results, recipe, seed).exists()
-        ]
+        missing = [row for row in selected if not self._has_result(*row)]
+        return missing if self.version is None else self._share(missing, selected)
+
+    def _share(
+        self, rows: Sequence[tuple[R, int]], every: Sequence[tuple[R, int]]
+    ) -> list[tuple[R, int]]:
+        """Return the part of `every` that shares a training with one of `rows`."""
+        own = self.trainings(rows)
+        return [row for name, each in self.trainings(every).items() if name in own for row in each]
+
+    def _has_result(self, recipe: R, seed: int) -> bool:
+        path = result_path(self.results, recipe, seed)
+        return path.exists() and (self.version is None or is_made_by(path, self.version))
 
     def describe_work(self, work: str, wanted: Sequence[tuple[R, int]]) -> str:
         """Return `work`, a description of `wanted`, with its expected time if that is known."""

@@ -27,14 +27,14 @@ class Benchmark:
 
 OPTIONS = (
     *("seeds", "only", "tries", "images", "rows", "variants", "shard", "minutes", "out"),
-    *("held_out", "epochs"),
+    *("held_out", "epochs", "again"),
 )
 """Options of `python -m benchmarks` that only some benchmarks read."""
 RECIPE_OPTIONS = ("seeds", "only")
 """The `OPTIONS` that all folders of recipes read."""
-CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "shard", "minutes")
+CLASSIFIER_OPTIONS = (*RECIPE_OPTIONS, "shard", "minutes", "again")
 """The `OPTIONS` that a folder of recipes of classifiers reads."""
-DETECTION_OPTIONS = (*RECIPE_OPTIONS, "shard")
+DETECTION_OPTIONS = (*RECIPE_OPTIONS, "shard", "again")
 """The `OPTIONS` that a folder of recipes of detectors reads."""
 
 
@@ -327,6 +327,7 @@ def _detection(command: "BenchCommand") -> None:
     recipe_bench = DetectionBench.open(
         command.name, recipes=command.recipes, results=command.results, runs=command.runs
     )
+    recipe_bench = recipe_bench.again() if command.again else recipe_bench
     wanted = recipe_bench.missing(command.seeds, command.only)
     wanted = recipe_bench.take_shard(wanted, command.seeds, command.shard)
     for recipe, seed in wanted:
@@ -336,6 +337,8 @@ def _detection(command: "BenchCommand") -> None:
     print(recipe_bench.describe_work(work, wanted))
     if command.dry_run:
         return
+    if wanted:
+        recipe_bench.prepare_runs()
     try:
         with Console() as console:
             machine = DetectionMachineConfig.from_machine(command.machine)

@@ -43,7 +43,7 @@ def evidence(tmp_path, monkeypatch):
 def run(folder) -> int:
     check._read_figures.cache_clear()
     check._read_lines.cache_clear()
-    check._read_version.cache_clear()
+    check.read_version.cache_clear()
     return check.check_evidence(folder, folder / "recipes", folder / "results")
 
 

@@ -1,11 +1,17 @@
 """The CIFAR tables are whole, and rivals have the recipes of their own papers."""
 
 import json
+import shutil
 from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
+
+from benchmarks import tuning
+from benchmarks.bench import ClassifierBench, ClassifierRecipe
+from benchmarks.command import main
+from benchmarks.result_files import write_json
 
 ROOT = Path(__file__).parents[2]
 SETS = [f"cifar{classes}-lt:{ratio}" for classes in (10, 100) for ratio in (100, 50, 10)]
@@ -81,6 +87,46 @@ def test_the_best_of_all_that_were_tried_is_chosen(tmp_path):
 
 CHOSEN = "class-balanced"
 """Name of the recipe with the beta that was chosen."""
+
+
+def test_the_tuning_writes_the_recipe_of_each_cell_that_is_complete(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    recipes = tmp_path / "recipes"
+    for bench in ("cifar-lt", "cifar-lt-published", tuning.NAME):
+        shutil.copytree(ROOT / "recipes" / bench, recipes / bench)
+    for path in (recipes / "cifar-lt-published").rglob(f"{CHOSEN}.yaml"):
+        path.unlink()
+    cells = {SETS[0]: (30.0, 50.0, 40.0, 50.0), SETS[3]: (20.0, 20.0, 10.0), SETS[4]: (1, 2, 3, 4)}
+    monkeypatch.setattr(ClassifierBench, "find_changes", lambda *_: [])
+    some = ROOT / "results/cifar-lt/cifar10-lt-100/resnet32-dual/class-balanced-s0.json"
+    result = json.loads(some.read_text())
+    for data, means in cells.items():
+        folder = tmp_path / "results" / tuning.NAME / data.replace(":", "-") / "resnet32"
+        for beta, mean in zip(BETAS, means, strict=False):
+            content = {**result, "class_mean": mean}
+            write_json(folder / f"class-balanced+beta-{beta}-s0.json", content)
+    main([tuning.NAME, "--only", "cifar10-lt-100/"])  # which lacks nothing
+    said = capsys.readouterr().out
+    written = {
+        path.relative_to(recipes / "cifar-lt-published").parts[0]: path
+        for path in (recipes / "cifar-lt-published").rglob(f"{CHOSEN}.yaml")
+    }
+    assert set(written) == {"cifar10-lt-100", "cifar100-lt-50"}
+    papers = {(r["data"], r["method"]): r["paper"] for r in read("cifar-lt") if "paper" in r}
+    for data, beta in ((SETS[0], 0.99), (SETS[4], 0.9999)):
+        path = written[data.replace(":", "-")]
+        recipe = yaml.safe_load(path.read_text())
+        assert recipe == {
+            **{"data": data, "method": "class-balanced", "backbone": "resnet32", "seeds": 3},
+            **{"options": {"beta": beta}, "train": published_training("class-balanced")},
+            "paper": papers[data, "class-balanced"],
+        }
+        place = path.relative_to(tmp_path)
+        header = path.read_text().splitlines()[:3]
+        assert f"imbalance {data.partition(':')[2]}; paper: {recipe['paper']}" in header[0]
+        assert str(place) in header[1] and "results/cifar-lt-published/" in header[2]
+        assert ClassifierRecipe.read(path).config.options == {"beta": beta}
+        assert f"written to {place}: beta {beta}, with a class mean of " in said
 
 
 def test_subsets_are_those_of_the_same_recipes():

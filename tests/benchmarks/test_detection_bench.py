@@ -3,11 +3,12 @@
 import json
 import statistics
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from benchmarks import detection_details
+from benchmarks import detection_details, result_files
 from benchmarks.command import main as bench_command
 from benchmarks.detection import DetectionBench, DetectionRecipe
 from benchmarks.detection_speed import AGAIN, TDE
@@ -115,6 +116,26 @@ def test_a_shard_is_the_same_whatever_is_done(bench):
     assert sum(map(len, shards)) == len(wanted) == 6
     with pytest.raises(UserError, match="--shard 3/3: takes PART/PARTS"):
         bench.take_shard(wanted, 3, "3/3")
+
+
+def test_rows_of_one_training_are_made_again_together(bench, places, tmp_path, monkeypatch, capsys):
+    trees = {"HEAD:src/longtail": "present", "new:src/longtail": "present"}
+    monkeypatch.setattr(result_files, "ask_git", lambda folder, *words: trees.get(words[-1]))
+    result_files.read_version.cache_clear()
+    again = replace(bench, results=tmp_path / bench.name).again()
+    assert again.runs == places["runs"] / "present" / bench.name
+    for path in bench.results.glob("*.json"):
+        write_json(again.results / path.name, {**json.loads(path.read_text()), "git": "new"})
+    assert again.missing(None) == []
+    path = result_path(again.results, again.recipes[1], 0)
+    write_json(path, {**json.loads(path.read_text()), "git": "old"})
+    assert again.missing(None, ["deconfound.yaml"]) == again.missing(1)
+    assert [recipe for recipe, _ in again.missing(1)] == list(again.recipes)
+    changed = {**places, "results": tmp_path}
+    words = [str(word) for pair in changed.items() for word in (f"--{pair[0]}", pair[1])]
+    bench_command(["shapes-lvis", "--dry-run", "--again", *words])
+    assert "3 results to make, from 1 trainings" in capsys.readouterr().out
+    result_files.read_version.cache_clear()
 
 
 def test_a_training_without_results_is_priced_by_its_speed(tmp_path):
@@ -284,6 +305,22 @@ def test_the_committed_page_is_that_of_the_committed_files(monkeypatch):
     folders = {name: Path(name) for name in ("recipes", "results", "runs")}
     page = DetectionBench.open("shapes-lvis", **folders).page()
     assert Path("results/shapes-lvis.md").read_text() == page
+
+
+@pytest.mark.parametrize("name", ["shapes-lvis", "shapes-lvis-1k"])
+def test_each_way_of_scoring_deconfound_is_a_row_of_one_training(name, tmp_path):
+    bench = DetectionBench.open(name, recipes=ROOT / "recipes", results=tmp_path, runs=tmp_path)
+    rows = [recipe for recipe in bench.recipes if recipe.config.training == "deconfound"]
+    ways = [(recipe.config.tde, recipe.config.inference.average) for recipe in rows]
+    averages = ("probabilities", "logits")
+    assert ways == list(product(("off", "plain", "background-exempt"), averages))
+    assert len(bench.trainings([(recipe, 0) for recipe in rows])) == 1
+    for recipe in bench.recipes:
+        header = recipe.path.read_text().splitlines()[:3]
+        assert all(line.startswith("# ") for line in header)
+        assert header[1].endswith(f"recipes/{name}/{recipe.place}.yaml")
+        assert f"results/{name}/{recipe.place}-s*.json" in header[2]
+        assert all(f"{key} {value}" in header[0] for key, value in recipe.paper.items())
 
 
 def test_what_the_docs_say_is_what_was_measured():

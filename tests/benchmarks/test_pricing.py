@@ -82,13 +82,13 @@ def test_a_shard_stays_the_same_when_results_arrive(bench, monkeypatch):
     assert bench.select_work(None, (), "0/2", None) == []
 
 
-def test_minutes_limit_a_command_and_at_least_one_recipe_is_run(bench):
+def test_minutes_limit_a_command_and_at_least_one_training_is_run(bench):
     whole = bench.select_work(None, ("baseline.yaml", "decouple-crt"), "0/1", None)
     assert len(whole) == 4 and bench.expected_seconds(whole) == pytest.approx(66)
     some = bench.select_work(None, ("baseline.yaml", "decouple-crt"), "0/1", 1.0)
     assert [(recipe.name, seed) for recipe, seed in some] == [("decouple-crt", 0), ("baseline", 0)]
     assert bench.expected_seconds(some) <= 60
-    assert len(bench.select_work(None, (), "0/1", 0.1)) == 1
+    assert bench.select_work(None, (), "0/1", 0.1) == some  # a baseline is trained on the way
     shared = bench.select_work(None, ("baseline.yaml",), "0/1", 0.6)
     assert len(shared) == 1 and len(bench.select_work(None, ("baseline.yaml",), "0/2", 1.2)) == 1
 
@@ -101,10 +101,15 @@ def test_rows_of_one_training_are_selected_together(bench):
     ]
 
 
-def test_minutes_select_one_recipe_while_no_result_gives_a_price(bench, tmp_path):
+def test_minutes_select_one_training_while_no_result_gives_a_price(bench, tmp_path):
     (tmp_path / "results/other/a-s0.json").unlink()
     assert bench.expected_seconds(bench.missing(None)) is None
-    assert len(bench.select_work(None, (), "0/1", 60.0)) == 1
+    for only, names in (
+        ((), ["decouple-crt", "baseline"]),  # its first stage is the whole baseline
+        (("subset-1",), ["deconfound+subset-1", "deconfound-tde+subset-1"]),
+    ):
+        some = bench.select_work(None, only, "0/1", 60.0)
+        assert [(recipe.name, seed) for recipe, seed in some] == [(name, 0) for name in names]
 
 
 def test_the_command_takes_both(bench, tmp_path, capsys, monkeypatch):

@@ -1,0 +1,138 @@
+"""`--again` makes results of other code again, whole trainings, and never from their runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import result_files
+from benchmarks.bench import ClassifierBench
+from benchmarks.command import main
+from longtail.core.config import MachineConfig
+
+RECIPE = "data: digits-lt:20\nmethod: {}\nseeds: 1\ntrain:\n  epochs: 1\n"
+TREES = {"HEAD": "tree-of-the-present", "new": "tree-of-the-present", "old": "another-tree"}
+"""Hash of the package at each commit that git knows."""
+PAIR = ["deconfound", "deconfound-tde"]
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch) -> dict[str, Path]:
+    """A head with its TDE and a baseline, in a repository at the commit `new`."""
+
+    def ask_git(folder, *words):
+        return TREES.get(words[-1].removesuffix(":src/longtail"))
+
+    monkeypatch.setattr(result_files, "ask_git", ask_git)
+    result_files.read_version.cache_clear()
+    set_commit(monkeypatch, "new")
+    folder = tmp_path / "recipes/toy"
+    folder.mkdir(parents=True)
+    for method in (*PAIR, "baseline"):
+        (folder / f"{method}.yaml").write_text(RECIPE.format(method))
+    monkeypatch.chdir(tmp_path)
+    yield {name: Path(name) for name in ("recipes", "results", "runs")}
+    result_files.read_version.cache_clear()
+
+
+def set_commit(monkeypatch, name: str | None) -> None:
+    for place in ("longtail.evaluation.result", "benchmarks.recipes"):
+        monkeypatch.setattr(f"{place}.commit", lambda: name)
+
+
+def run(bench: ClassifierBench) -> None:
+    bench.prepare_runs()
+    bench.run(bench.missing(None), root=None, machine=MachineConfig(device="cpu"))
+
+
+def file(name: str) -> Path:
+    return Path(f"results/toy/digits-lt-20/conv4/{name}-s0.json")
+
+
+def read(name: str) -> dict:
+    return json.loads(file(name).read_text())
+
+
+def change(name: str, **facts) -> None:
+    file(name).write_text(json.dumps({**read(name), **facts}))
+
+
+def names(bench: ClassifierBench, *only: str) -> list[str]:
+    assert bench.missing(None, only) == bench.select_work(None, only, "0/1", None)
+    return sorted(recipe.name for recipe, _ in bench.missing(None, only))
+
+
+def test_a_result_of_other_code_is_missing_with_all_rows_of_its_training(places):
+    bench = ClassifierBench.open("toy", **places)
+    run(bench)
+    assert names(bench) == names(bench.again()) == []
+    for commit in (None, "old", "new-dirty", "of another repository"):
+        change("deconfound-tde", git=commit)
+        assert names(bench) == [] and names(bench.again()) == PAIR
+        assert names(bench.again(), "deconfound.yaml") == PAIR
+        assert names(bench.again(), "baseline") == []
+    file("deconfound-tde").unlink()
+    assert names(bench) == ["deconfound-tde"] and names(bench.again()) == PAIR
+
+
+def test_what_is_made_again_does_not_start_from_runs_of_other_code(places, monkeypatch):
+    bench = ClassifierBench.open("toy", **places)
+    set_commit(monkeypatch, "old")
+    run(bench)
+    before = {name: read(name)["training_id"] for name in (*PAIR, "baseline")}
+    set_commit(monkeypatch, "new")
+    again = bench.again()
+    run(again)
+    after = {name: read(name)["training_id"] for name in before}
+    assert not set(before.values()) & set(after.values())
+    assert after["deconfound"] == after["deconfound-tde"] and names(again) == []
+    assert again.runs == Path("runs/tree-of-the-/toy") and bench.runs.exists()
+    file("deconfound-tde").unlink()
+    run(again)  # from the run that the present code made
+    assert {name: read(name)["training_id"] for name in before} == after
+
+
+def test_a_run_that_ended_with_uncommitted_changes_is_trained_again(places, monkeypatch):
+    again = ClassifierBench.open("toy", **places).again()
+    set_commit(monkeypatch, "new-dirty")  # as if a file was edited while it ran
+    again.run(again.missing(None), root=None, machine=MachineConfig(device="cpu"))
+    dirty = read("baseline")
+    assert dirty["git"] == "new-dirty" and len(names(again)) == 3
+    set_commit(monkeypatch, "new")
+    run(again)
+    assert names(again) == [] and read("baseline")["training_id"] != dirty["training_id"]
+
+
+@pytest.mark.parametrize("commit", [None, "new-dirty"])
+def test_changed_code_is_refused_before_it_runs(commit, places, monkeypatch, capsys):
+    set_commit(monkeypatch, commit)
+    words = ["toy", "--again", "--device", "cpu"]
+    main([*words, "--dry-run"])
+    assert "3 runs to do" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(words)
+    assert "--again makes results of a clean commit" in capsys.readouterr().err
+    assert not places["runs"].exists()
+
+
+def test_code_that_git_does_not_know_is_refused(places, monkeypatch, capsys):
+    monkeypatch.setattr(result_files, "ask_git", lambda folder, *words: None)
+    with pytest.raises(SystemExit):
+        main(["toy", "--again", "--dry-run"])
+    assert "--again asks git for the present code" in capsys.readouterr().err
+
+
+def test_a_benchmark_without_recipes_has_no_such_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["speed", "--again"])
+    assert "speed has no --again" in capsys.readouterr().err
+
+
+def test_the_readme_waits_until_nothing_is_missing(places, capsys):
+    """Results that are made while a committed page has changed have no clean commit."""
+    readme = Path("README.md")
+    readme.write_text("<!-- toy -->\nold\n<!-- /toy -->\n")
+    for part, text in ((0, True), (1, False)):
+        main(["toy", "--again", "--device", "cpu", "--shard", f"{part}/2"])
+        assert ("old" in readme.read_text()) is text
+        assert Path("results/toy.md").exists()
