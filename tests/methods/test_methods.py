@@ -151,6 +151,15 @@ class TestStages:
         kept = torch.equal(two_stage["head.weight"], one_stage["head.weight"])
         assert kept == (name == "decouple-lws")
 
+    def test_crt_starts_a_new_classifier_with_a_bias_of_zero(self):
+        method = methods.build("decouple-crt")
+        torch.manual_seed(0)
+        model = Model(backbones.build("identity", 4), method.head(4, 3))
+        before = model.head.weight.detach().clone()
+        model.head.bias.data.fill_(0.5)
+        method.stages[1].prepare(model, torch.rand(6, 4), torch.arange(6) % 3, COUNTS)
+        assert not (model.head.weight == before).any() and not model.head.bias.any()
+
     def test_lws_is_equation_10(self):
         head = ScaledHead(4, 3).double()
         head.scale.data = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
