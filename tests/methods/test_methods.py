@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -320,6 +321,11 @@ class TestTable:
             assert options == list(methods.options_of(name))
         assert "[Tang et al. 2020](https://arxiv.org/abs/2009.12991)" in page
         assert page.count("Departs from its authors: The modulated attention") == 2
+
+    def test_the_page_in_the_docs_is_up_to_date(self):
+        page = Path(__file__).parents[2] / "docs/methods.md"
+        again = "run: longtail methods --out docs/methods.md"
+        assert page.read_text(encoding="utf-8") == listing.markdown(), again
 
     def test_every_meaning_is_that_of_an_option(self):
         options = {f"{n} {option}" for n in methods.registry() for option in methods.options_of(n)}
