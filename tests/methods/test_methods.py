@@ -318,7 +318,7 @@ class TestTable:
             section = lines[place + 1 :]
             section = section[: next((i for i, s in enumerate(section) if s[:3] == "## "), None)]
             options = [line.split()[1].strip("`-") for line in section if line.startswith("- ")]
-            assert options == list(methods.options_of(name))
+            assert options == [o.replace("_", "-") for o in methods.options_of(name)]
         assert "[Tang et al. 2020](https://arxiv.org/abs/2009.12991)" in page
         assert page.count("Departs from its authors: The modulated attention") == 2
 
