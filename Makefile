@@ -11,10 +11,10 @@ demo: .venv/installed
 test: .venv/installed check chromium
 	$(BIN)/python -m pytest --ignore tests/integrations
 
-# The scripts of docs/integrations, run with the real libraries.
+# The scripts of docs/integrations, run with the real libraries, and our AP against LVIS's own API.
 integrations: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[huggingface,ray,ultralytics]'
-	$(BIN)/python -m pytest tests/integrations
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[huggingface,ray,ultralytics]' --group integrations
+	$(BIN)/python -m pytest tests/integrations tests/detection/test_lvis_api.py
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """Hooks of the docs build, which bring pages from outside this folder onto the site.
 
 The README becomes the home page, and results/ and recipes/ join the site, so that links work there
-as they do in the repository. The page of methods is generated from their code.
+as they do in the repository.
 """
 
 import re
@@ -11,19 +11,16 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from longtail.methods import table
-
 ROOT = Path(__file__).parents[1]
 BESIDE = ("README.md", "LICENSE", "CONTRIBUTING.md", "CHANGELOG.md")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the page of methods and what pages link to outside docs/; the README is the home page."""
+    """Add what pages link to outside docs/; the README is the home page."""
     results = [path for path in (ROOT / "results").rglob("*.*") if path.is_file()]
     for path in [*(ROOT / name for name in BESIDE), *results, *(ROOT / "recipes").rglob("*.yaml")]:
         uri = path.relative_to(ROOT).as_posix().replace("README.md", "index.md")
         files.append(File.generated(config, uri, abs_src_path=str(path)))
-    files.append(File.generated(config, "methods.md", content=table.markdown()))
     return files
 
 

@@ -24,19 +24,20 @@ def write_toy(results):
 def evidence(tmp_path, monkeypatch):
     """A repository whose evidence is sound: one table, a page that quotes it, no list of faults."""
     results, docs = tmp_path / "results", tmp_path / "docs"
-    for folder in (results / "toy", docs, tmp_path / "recipes"):
+    for folder in (results / "toy", docs / "more", tmp_path / "recipes/paper"):
         folder.mkdir(parents=True)
     for seed, overall in enumerate((40.04, 40.23)):
         path = results / f"toy/a-s{seed}.json"
         path.write_text(json.dumps({"git": "abcdef0", "overall": overall, "per_class": [99.9]}))
     monkeypatch.setattr(pages, "WRITERS", {"toy": write_toy})
     write_toy(results)
-    (tmp_path / "recipes/toy.yaml").write_text(RECIPE)
+    (tmp_path / "recipes/paper/toy.yaml").write_text(RECIPE)
     (tmp_path / "README.md").write_text(
-        "40.1, and 40.2 with one seed ([table](results/toy.md)); the paper has 51.5.\n"
-        "```\nprints 77.7\n```\n"
+        "40.1 ± 0.1, or 40.1 ([table](results/toy.md)); the paper has 51.5 (recipes/paper).\n"
+        "`--share 0.7`\n```\nprints 77.7\n```\n"
     )
     (docs / "other.md").write_text("It names no results and no figures, but version 12.3.4.\n")
+    (docs / "more/seed.md").write_text("40.2 with one seed (results/toy/a-s1.json).\n")
     return tmp_path
 
 
@@ -75,17 +76,54 @@ def test_lines_of_json_have_commits_too(evidence):
         run(evidence)
 
 
-@pytest.mark.parametrize("figure", ["40.3", "99.9", "77.7"])  # of a class, of an example
-def test_a_figure_that_no_file_gives_is_refused(figure, evidence):
-    with (evidence / "README.md").open("a") as readme:
-        readme.write(f"Ours is {figure}.\n")
-    with pytest.raises(UserError, match=rf"README.md {figure}: is a figure that none"):
+@pytest.mark.parametrize(
+    "figure",
+    [
+        *("40.3", "4.1", "140.1"),
+        *("99.9", "77.7", "0.7"),  # of a class, of an example, of an option
+        *("40.1 ± 0.2", "0.1", "40.2"),  # wrong deviation, deviation alone, file not named
+    ],
+)
+@pytest.mark.parametrize("page", ["README.md", "docs/more/page.md", "recipes/toy2/about.md"])
+def test_a_figure_that_no_file_gives_is_refused(figure, page, evidence):
+    (evidence / page).parent.mkdir(exist_ok=True)
+    with (evidence / page).open("a") as file:
+        file.write(f"Ours is {figure} (results/toy.md).\n")
+    with pytest.raises(UserError, match=rf"{page} {figure}: is a figure that none"):
         run(evidence)
 
 
 def test_a_figure_on_a_page_that_names_no_results_is_refused(evidence):
     (evidence / "docs/other.md").write_text("Ours is 40.1.\n")
     with pytest.raises(UserError, match=r"docs/other.md 40.1: is a figure that none"):
+        run(evidence)
+
+
+def test_the_papers_figures_are_those_of_recipes_that_the_page_names(evidence):
+    (evidence / "docs/other.md").write_text("The paper has 51.5, ours 40.1 (results/toy.md).\n")
+    with pytest.raises(UserError, match=r"docs/other.md 51.5: is a figure that none"):
+        run(evidence)
+    (evidence / "recipes/paper").rename(evidence / "recipes/toy2")
+    (evidence / "README.md").write_text("")
+    (evidence / "docs/other.md").write_text("The paper has 51.5 (results/toy2/a.json).\n")
+    (evidence / "recipes/toy2/about.md").write_text("The paper has 51.5.\n")
+    assert run(evidence) == 0
+
+
+def test_the_prose_of_an_overview_gives_no_figures(evidence, monkeypatch):
+    (evidence / "results/toy.md").write_text("About 66.6.\n\n| a | 40.1 ± 0.1 |\n")
+    monkeypatch.setattr(check, "find_stale_pages", lambda *_: {})
+    (evidence / "docs/other.md").write_text("Ours is 66.6 (results/toy.md).\n")
+    with pytest.raises(UserError, match=r"docs/other.md 66.6: is a figure that none"):
+        run(evidence)
+
+
+def test_the_list_of_figures_without_a_source_only_shrinks(evidence, monkeypatch):
+    monkeypatch.setattr(check, "WITHOUT_SOURCE", {"docs/other.md": "1.5, 2.5"})
+    (evidence / "docs/other.md").write_text("Torch 1.5 and 2.5.\n")
+    assert run(evidence) == 0
+    (evidence / "docs/other.md").write_text("Torch 1.5.\n")
+    with pytest.raises(UserError, match=r"docs/other.md 2.5: needs no place in WITHOUT_SOURCE"):
         run(evidence)
 
 

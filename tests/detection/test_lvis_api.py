@@ -9,7 +9,7 @@ from perturbed import perturbed
 from longtail.detection.average_precision import lvis_json, measure
 from longtail.detection.data.dataset import read
 
-REASON = "it needs the official API: pip install lvis pycocotools opencv-python"
+REASON = "it needs the official API, which `make integrations` installs"
 NAMES = {
     **{"AP": "AP", "AP50": "AP50", "AP75": "AP75", "APs": "AP_s", "APm": "AP_m", "APl": "AP_l"},
     **{"APr": "AP_r", "APc": "AP_c", "APf": "AP_f", "AR@300": "AR"},

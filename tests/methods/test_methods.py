@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -150,6 +151,15 @@ class TestStages:
         assert frozen == (name != "oltr")
         kept = torch.equal(two_stage["head.weight"], one_stage["head.weight"])
         assert kept == (name == "decouple-lws")
+
+    def test_crt_starts_a_new_classifier_with_a_bias_of_zero(self):
+        method = methods.build("decouple-crt")
+        torch.manual_seed(0)
+        model = Model(backbones.build("identity", 4), method.head(4, 3))
+        before = model.head.weight.detach().clone()
+        model.head.bias.data.fill_(0.5)
+        method.stages[1].prepare(model, torch.rand(6, 4), torch.arange(6) % 3, COUNTS)
+        assert not (model.head.weight == before).any() and not model.head.bias.any()
 
     def test_lws_is_equation_10(self):
         head = ScaledHead(4, 3).double()
@@ -308,9 +318,14 @@ class TestTable:
             section = lines[place + 1 :]
             section = section[: next((i for i, s in enumerate(section) if s[:3] == "## "), None)]
             options = [line.split()[1].strip("`-") for line in section if line.startswith("- ")]
-            assert options == list(methods.options_of(name))
+            assert options == [o.replace("_", "-") for o in methods.options_of(name)]
         assert "[Tang et al. 2020](https://arxiv.org/abs/2009.12991)" in page
         assert page.count("Departs from its authors: The modulated attention") == 2
+
+    def test_the_page_in_the_docs_is_up_to_date(self):
+        page = Path(__file__).parents[2] / "docs/methods.md"
+        again = "run: longtail methods --out docs/methods.md"
+        assert page.read_text(encoding="utf-8") == listing.markdown(), again
 
     def test_every_meaning_is_that_of_an_option(self):
         options = {f"{n} {option}" for n in methods.registry() for option in methods.options_of(n)}

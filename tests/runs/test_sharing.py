@@ -55,7 +55,7 @@ def test_a_second_stage_follows_the_baselines_training(name, tmp_path):
 
 def test_another_seed_or_other_options_are_another_training(tmp_path):
     config, data, watch = tiny_config(epochs=2), tiny_data(), Counting()
-    baseline = plan(config, ["baseline"], [0], tmp_path / "baseline")
+    baseline = plan(config.with_options(bias=True), ["baseline"], [0], tmp_path / "baseline")
     run_jobs(baseline, data=data)
     for other in (config.with_options(seed=1), config.with_options(lr=0.01)):
         watch.epochs = 0
@@ -97,10 +97,10 @@ def test_jobs_of_one_training_are_evaluated_on_the_part_each_asks_for(tmp_path):
 
 def test_a_run_is_known_by_what_it_was_trained_with_not_by_its_recipe_now(tmp_path):
     config, data, watch = tiny_config(epochs=2), tiny_data(), Counting()
-    (old,) = plan(config, ["baseline"], [0], tmp_path / "baseline")
+    (old,) = plan(config.with_options(bias=True), ["baseline"], [0], tmp_path / "baseline")
     run_jobs([old], data=data)
     now = config.with_options(lr=0.01)
-    (same_folder,) = plan(now, ["baseline"], [0], tmp_path / "baseline")
+    (same_folder,) = plan(now.with_options(bias=True), ["baseline"], [0], tmp_path / "baseline")
     jobs = plan(now, ["decouple-crt"], [0], tmp_path / "crt")
     run_jobs(jobs, data=data, progress=watch, others=[same_folder])
     assert watch.epochs == 3
@@ -108,7 +108,7 @@ def test_a_run_is_known_by_what_it_was_trained_with_not_by_its_recipe_now(tmp_pa
 
 def test_a_second_stage_pays_for_the_first_too(tmp_path):
     config, data = tiny_config(epochs=10), tiny_data()
-    (baseline,) = plan(config, ["baseline"], [0], tmp_path / "baseline")
+    (baseline,) = plan(config.with_options(bias=True), ["baseline"], [0], tmp_path / "baseline")
     (crt,) = plan(config, ["decouple-crt"], [0], tmp_path / "crt")
     run_jobs([baseline], data=data)
     run_jobs([crt], data=data, others=[baseline])

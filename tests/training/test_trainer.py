@@ -17,8 +17,9 @@ from longtail.core.errors import UserError
 from longtail.methods.base import Model
 from longtail.nn.backbones import Identity
 from longtail.nn.heads import LinearHead
-from longtail.runs.fit import fit_all
+from longtail.runs.fit import fit_all, run_jobs
 from longtail.runs.folder import Run
+from longtail.runs.plan import plan
 from longtail.runs.train import _build_replicas
 from longtail.training.average import recompute_statistics
 from longtail.training.batches import place
@@ -230,7 +231,9 @@ def test_a_layer_that_is_called_twice_or_never_gets_sound_statistics():
 def test_every_stage_with_a_schedule_of_its_own_ends_at_its_average(tmp_path):
     """So the first stage of cRT is the whole training of the baseline, with an average too."""
     options = {"ema": 0.9, "epochs": 2}
-    baseline, crt = fit(tmp_path, "baseline", "decouple-crt", **options)
+    first = plan(tiny_config(bias=True, **options), ["baseline"], [0], tmp_path / "first")
+    second = plan(tiny_config(**options), ["decouple-crt"], [0], tmp_path / "second")
+    baseline, crt = run_jobs([*first, *second], data=tiny_data())
     (alone,) = fit(tmp_path / "alone", "decouple-crt", **options)
     assert same_tensors(crt, alone)
     first, second = (run.load_model() for run in (baseline, crt))

@@ -63,7 +63,9 @@ def swap_box_predictor(
     Args:
         model: built for the classes of `tail` and the background.
         tail: training images of each class, without the background.
-        loss: cross-entropy, or eql, which protects rare classes from the others (Tan et al. 2020).
+        loss: cross-entropy, or eql, which protects rare classes from the others. This is a softmax
+            form of EQL and departs from its authors, who have a sigmoid for each class (Tan et al.
+            2020): torchvision computes a softmax in training and in eval mode.
         rare: eql protects classes of at most this many training images.
         options: of `DeconfoundHead`.
     """

@@ -1,7 +1,7 @@
 """Decoupled training (Kang et al. 2020): the features of `baseline`, then another classifier.
 
 With the same seed, the first stage gives exactly the weights of `baseline`, with `--bias` for
-`decouple-lws`.
+`decouple-crt` and `decouple-lws`.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ from longtail.methods.base import (
     head_only,
     require,
 )
-from longtail.nn.linear_heads import AffineHead, FoldedHead, Head, TrainedBiasHead
+from longtail.nn.linear_heads import AffineHead, BiasedHead, FoldedHead, Head, TrainedBiasHead
 from longtail.nn.ops import product
 
 TAUS = tuple(i / 10 for i in range(21))
@@ -34,17 +34,24 @@ TAUS = tuple(i / 10 for i in range(21))
 COSINE_TAU = 16.0
 """Scale of the cosines of `decouple-ncm`: that of the paper's cosine classifiers."""
 KANG = Paper("Kang et al.", 2020, "1910.09217")
+NO_BIAS = "The network is trained without the bias that the classifier of the authors' code has."
 TWO_STAGE = CausalReading(rebalances=True, effect="NDE")
 
 
 def decouple_joint() -> Method:
     """The first stage alone: `baseline` under the name of that paper (Kang et al. 2020)."""
-    return Method(training="baseline", paper=KANG)
+    return Method(training="baseline", departures=(NO_BIAS,), paper=KANG)
 
 
 def decouple_ncm() -> Method:
     """Nearest class mean by cosine, on the baseline's features (Kang et al. 2020)."""
-    return Method(rule=use_class_means, training="baseline", paper=KANG, reading=TWO_STAGE)
+    return Method(
+        rule=use_class_means,
+        training="baseline",
+        departures=(NO_BIAS,),
+        paper=KANG,
+        reading=TWO_STAGE,
+    )
 
 
 def decouple_crt(*, share: float = 0.1) -> Method:
@@ -52,9 +59,10 @@ def decouple_crt(*, share: float = 0.1) -> Method:
     require(above=0, share=share)
     second = Stage(samplers=("class",), trains=head_only, prepare=_reset_head, share=share)
     return Method(
-        stages=(Stage(), second),
+        BiasedHead,
+        (Stage(), second),
         first="baseline",
-        departures=("The classifier has no bias, that of the authors' code has one.",),
+        first_options={"bias": True},
         paper=KANG,
         reading=TWO_STAGE,
     )
@@ -68,6 +76,7 @@ def decouple_tau_norm(*, tau: Auto = "auto") -> Method:
         choice=Choice("tau", TAUS) if tau == "auto" else None,
         training="baseline",
         post_hoc=("tau",),
+        departures=(NO_BIAS,),
         paper=KANG,
         reading=TWO_STAGE,
     )
@@ -108,7 +117,9 @@ def _scale_only(model: Model) -> list[nn.Parameter]:
 
 
 def _reset_head(model: Model, features: Tensor, labels: Tensor, counts: ClassCounts) -> None:
+    assert isinstance(model.head, BiasedHead)
     model.head.reset_parameters()
+    nn.init.zeros_(model.head.bias)
 
 
 @torch.no_grad()

@@ -37,6 +37,12 @@ SHARED_RATE = (
     "of their own."
 )
 
+SECOND_STAGE = (
+    "The second stage has the learning rate, the schedule and the length of the first; the "
+    "authors' code trains the features at a tenth of the classifier's rate, on ImageNet-LT for "
+    "twice as many epochs as the first stage, and draws four images of a class at a time."
+)
+
 
 def oltr(
     *,
@@ -53,7 +59,7 @@ def oltr(
     second = Stage(
         samplers=("class",), prepare=_fill_memory, step=step, share=share, takes_soft=False
     )
-    return _build_method(second, tau, reach, (NO_ATTENTION, SHARED_RATE))
+    return _build_method(second, tau, reach, (NO_ATTENTION, SHARED_RATE, SECOND_STAGE))
 
 
 def decouple_oltr(*, tau: float = 16.0, reach: float = 10.0, share: float = 1.0) -> Method:

@@ -11,7 +11,7 @@ HEADER = (
 INTRODUCTION = """# Methods
 
 Train with `longtail train DATA --method NAME`, with several methods as `NAME,NAME`, or with `all`.
-This page is generated from the code of the methods; `longtail methods --out FILE` writes it too.
+This page is generated from the code of the methods: `longtail methods --out docs/methods.md`.
 
 - **paper**: the one that introduced the method. `auto`, the methods with `self-prior`, and all
   that begin with `deconfound-`, except `deconfound-tde`, are our own; theirs is the paper that they
