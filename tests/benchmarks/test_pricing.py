@@ -122,7 +122,9 @@ def test_rows_of_one_training_are_selected_together(bench):
 
 def test_minutes_select_one_recipe_while_no_result_gives_a_price(bench, tmp_path):
     (tmp_path / "results/other/a-s0.json").unlink()
-    assert bench.expected_seconds(bench.missing(None)) is None
+    missing = bench.missing(None)
+    assert bench.expected_seconds(missing) is None
+    assert bench.describe_work("work", missing) == "work, no price: nothing like it was measured"
     assert len(bench.select_work(None, (), "0/1", 60.0)) == 1
 
 
@@ -221,7 +223,9 @@ def test_every_cifar_table_has_a_price(monkeypatch):
         assert not wanted or (seconds is not None and 0 < seconds < 60 * 60)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "recipes").iterdir()))
+@pytest.mark.parametrize(
+    "name", ["compactness", *sorted(path.name for path in (ROOT / "recipes").iterdir())]
+)
 def test_every_folder_of_recipes_has_a_price_or_says_why_not(name, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     try:
