@@ -7,9 +7,11 @@ that baseline, so both must have the same compactness.
 """
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
@@ -77,13 +79,36 @@ def bench_compactness(
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
+def describe_work(bench: ClassifierBench, wanted: Sequence[tuple[ClassifierRecipe, int]]) -> str:
+    """Return how many files of `wanted` are missing, and the seconds to make them."""
+    folder = bench.results.with_name("compactness")
+    missing = [pair for pair in wanted if not result_path(folder, *pair).exists()]
+    if not missing:
+        return f"nothing to do: all results are in {folder}"
+    took = [each["seconds"] for each in read_all(folder) if "seconds" in each]
+    prices = {
+        "the trainings": bench.expected_seconds(missing),
+        "the maps": len(missing) * fmean(took) if took else None,
+    }
+    told = [
+        f"no price for {what}: nothing like it was measured"
+        if price is None
+        else f"about {price:.0f} s for {what}"
+        for what, price in prices.items()
+    ]
+    return ", ".join([f"{len(missing)} results to make", *told])
+
+
 def measure(run: Run) -> dict[str, Any]:
     """Measure the compactness of the maps of a finished run, with its provenance."""
+    began = time.perf_counter()
     opened = reopen(run)
+    measured = asdict(gradcam.measure(opened))
     result = run.result
     return {
         **{name: result[name] for name in SAME},
-        **asdict(gradcam.measure(opened)),
+        **measured,
+        "seconds": time.perf_counter() - began,
         "evaluated_on": opened.data.evaluated_on,
         **environment(cuda=opened.fabric.device.type == "cuda"),
     }

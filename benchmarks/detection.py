@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import lvis_step
 from benchmarks.detection_details import make_tables, measure_details, price_training
 from benchmarks.pricing import parse_shard
 from benchmarks.recipes import (
@@ -21,6 +22,7 @@ from benchmarks.recipes import (
     result_path,
     select_recipes,
 )
+from benchmarks.result_files import read_all
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.core.options import convert, differences
@@ -37,6 +39,9 @@ from longtail.detection.train import fit
 from longtail.evaluation import tables
 from longtail.evaluation.result import round_floats
 from longtail.training.loop import Progress
+
+LVIS_IMAGES = {"lvis-v0.5": 57_263, "lvis-v1": lvis_step.IMAGES}
+"""Training images of LVIS, with those that have no annotation."""
 
 
 @dataclass(frozen=True)
@@ -133,17 +138,36 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
 
         Without any, from the speed of training, if that was measured.
         """
+        took = self._add_wall_seconds(wanted)
+        if took is not None:
+            return took
+        first = [rows[0][0].config for rows in self.trainings(wanted).values()]
+        folder = self.results.parent
+        prices = [price_training(config, folder) or price_lvis(config, folder) for config in first]
+        return sum(filter(None, prices)) if all(prices) else None
+
+    def _add_wall_seconds(self, wanted: Sequence[tuple[DetectionRecipe, int]]) -> float | None:
+        """Add up what trainings of the same folders took; None if a folder has none."""
         took: dict[Path, dict[str, float]] = {}
         for recipe in self.recipes:
             known = {r["recipe_id"]: r["seconds"] for r in self.read_results(recipe)}
             took.setdefault(recipe.place.parent, {}).update(known)
         folders = [rows[0][0].place.parent for rows in self.trainings(wanted).values()]
         each = [took[place].values() for place in folders]
-        if all(each):
-            return sum(map(statistics.fmean, each))
-        first = [rows[0][0].config for rows in self.trainings(wanted).values()]
-        prices = [price_training(config, self.results.parent) for config in first]
-        return sum(filter(None, prices)) if all(prices) else None
+        return sum(map(statistics.fmean, each)) if all(each) else None
+
+    def describe_work(self, work: str, wanted: Sequence[tuple[DetectionRecipe, int]]) -> str:
+        """Return `work`, a description of `wanted`, with its expected time and what that is."""
+        if wanted and self.expected_seconds(wanted) is None:
+            folder = self.results.parent
+            return (
+                f"{work}, no price: neither {folder / 'detection-speed'} nor "
+                f"{folder / lvis_step.NAME} has a step of such a network"
+            )
+        told = super().describe_work(work, wanted)
+        if wanted and self._add_wall_seconds(wanted) is not None:
+            told += ": the sum of the times of trainings, also of those that shared a device"
+        return told
 
     def _write_results(
         self, rows: Sequence[tuple[DetectionRecipe, int]], finished: OpenDetector
@@ -172,6 +196,22 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
         rows = [(r.place.name, self.read_results(r)) for r in self.recipes]
         cells = (_cells(r, found) for r, (_, found) in zip(self.recipes, rows, strict=True))
         return "\n".join([tables.markdown(header, cells), *make_tables(rows)])
+
+
+def price_lvis(config: DetectionConfig, results: Path) -> float | None:
+    """Estimate the seconds of a training on LVIS on one device, without its evaluation.
+
+    The estimate takes the steps in RESULTS/lvis-step of the same backbone and image size, with
+    reading; None without any.
+    """
+    rates = [
+        step["fed_seconds"] / step["batch"]
+        for step in read_all(results / lvis_step.NAME)
+        if (step["backbone"], step["image_size"]) == (config.backbone, config.model.image_size)
+    ]
+    if config.data not in LVIS_IMAGES or not rates:
+        return None
+    return float(config.train.epochs * LVIS_IMAGES[config.data] * max(rates))
 
 
 def _check(config: DetectionConfig) -> DetectionConfig:

@@ -7,22 +7,27 @@ the sum of their prices.
 import json
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from benchmarks.result_files import read_all
 from longtail import methods
 from longtail.core.config import Config
 from longtail.core.errors import UserError
 from longtail.data import load as data_sets
+from longtail.data.catalogue import LISTED
+from longtail.data.cut import compute_tail_counts
 from longtail.evaluation import tables
-from longtail.evaluation.result import own_seconds
+from longtail.evaluation.result import short_name
 from longtail.runs.auto import TUNING_FRACTION
 from longtail.training.schedule import schedule_stages
 
 Result = Mapping[str, Any]
 Trainings = dict[Hashable, float]
 """Epochs of trainings by what tells them apart."""
+SIDES = {"cifar10-lt": 32, "cifar100-lt": 32, "digits-lt": 8, "letters-lt": 16}
+"""Pixels per side of sets whose results do not say it; any other set is only like itself."""
 
 
 class Priced(Protocol):
@@ -70,35 +75,93 @@ def _name_place(config: Config, seed: int) -> Hashable:
 def estimate_seconds(
     wanted: Sequence[tuple[R, int]], done: Iterable[tuple[R, int]], results: Sequence[Result]
 ) -> float | None:
-    """Estimate the seconds of `wanted` from the seconds per image of `results`; None without any.
+    """Estimate the seconds of `wanted`; None if nothing like a part of it is in `results`.
 
     Trainings of `done` need not be repeated.
     """
-    known = [result for result in results if result["images"] is not None]
-    if not known:
-        return None
-    images = {tables.data_name(r): sum(r["counts"]) for r in known}
-    typical = sum(images.values()) / len(images)
-    rates: dict[str, list[float]] = {}
-    for result in known:
-        rates.setdefault(result["backbone"], []).append(own_seconds(result) / result["images"])
-    usual = [rate for each in rates.values() for rate in each]
     trained = {training for recipe, seed in done for training in list_trainings(recipe, seed)}
+    prices: dict[Hashable, float | None] = {}
     seconds: dict[Hashable, float] = {}
     for recipe, seed in wanted:
-        config = recipe.config
-        rate = statistics.fmean(rates.get(config.backbone, usual))
+        place = _name_place(recipe.config, 0)
+        if place not in prices:
+            prices[place] = price_epoch(recipe.config, results)
+        price = prices[place]
+        if price is None:
+            return None
         for training, epochs in list_trainings(recipe, seed).items():
             if training not in trained:
-                seconds[training] = images.get(config.data, typical) * epochs * rate
+                seconds[training] = epochs * price
     return sum(seconds.values())
 
 
+def price_epoch(config: Config, results: Sequence[Result]) -> float | None:
+    """Estimate the seconds of an epoch; None if nothing like it is in `results`."""
+    images, rate = count_images(config.data, results), find_rate(config, results)
+    return None if images is None or rate is None else images * rate
+
+
+def count_images(data: str, results: Sequence[Result]) -> float | None:
+    """Count the training images of `data` by its published list, or by a result; None without.
+
+    A result on the same set at another imbalance has the same n_max, which gives every n_i.
+    """
+    name, _, ratio = short_name(data).partition(":")
+    if name in LISTED:
+        return LISTED[name].lists["train"][1]
+    for result in results:
+        if tables.data_name(result) == short_name(data):
+            several = result.get("task") == "multi-label"  # an image is in several counts
+            return float(result["images"] / result["epochs"] if several else sum(result["counts"]))
+    for result in results:
+        if result["data"] == name and min(float(ratio or 1), result["ratio"] or 1) > 1:
+            counts = result["counts"]
+            return sum(compute_tail_counts(max(counts), len(counts), float(ratio)))
+    return None
+
+
+def find_rate(config: Config, results: Iterable[Result]) -> float | None:
+    """Find the seconds per image of trainings on images of the same size; None without any.
+
+    Of these it takes the mean over the same network if it was measured, and over the same batch if
+    that was.
+    """
+    name = short_name(config.data).partition(":")[0]
+    kind = _name_kind(name, config.files.image_size, asdict(config.train))
+    alike = [
+        r for r in results if _name_kind(r["data"], r["files"]["image_size"], r["train"]) == kind
+    ]
+    alike = [r for r in alike if r["backbone"] == config.backbone] or alike
+    alike = [r for r in alike if r["train"]["batch_size"] == config.train.batch_size] or alike
+    return statistics.fmean(1 / r["images_per_second"] for r in alike) if alike else None
+
+
+def _name_kind(data: str, image_size: int | None, train: Mapping[str, Any]) -> Hashable:
+    """Name what makes images alike for a training: their pixels, and whether features are kept."""
+    side = train.get("crop_size") or image_size or SIDES.get(data, data)
+    return side, train.get("freeze", False)
+
+
 def read_gpu_results(results: Path) -> list[Result]:
-    """Read every result of a classifier that was trained on a GPU."""
-    found = (json.loads(path.read_text()) for path in sorted(results.rglob("*-s[0-9]*.json")))
-    known = (r for r in found if r.get("images") and {"ratio", "images_per_second"} <= r.keys())
+    """Read every result of a classifier that was trained on a GPU, and the rate of photographs."""
+    found = [json.loads(path.read_text()) for path in sorted(results.rglob("*-s[0-9]*.json"))]
+    known = [r for r in found if {"ratio", "images_per_second"} <= r.keys()]
+    known += [rate for measured in read_all(results / "images") for rate in _list_rates(measured)]
     return [result for result in known if "CPU" not in result["device"]]
+
+
+def _list_rates(measured: Mapping[str, Any]) -> list[Result]:
+    """List the rate of resident photographs in `measured`, of RESULTS/images, as a result."""
+    return [
+        {
+            **{"data": "imagenet-lt", "ratio": None, "images_per_second": way["images_per_second"]},
+            **{name: measured[name] for name in ("backbone", "device")},
+            "files": {"image_size": measured["image_size"]},
+            "train": {name: measured[name] for name in ("batch_size", "crop_size")},
+        }
+        for way in measured["throughputs"]
+        if way["mode"] == "resident"
+    ]
 
 
 def parse_shard(shard: str) -> tuple[int, int]:

@@ -177,7 +177,7 @@ class RecipeBench(ABC, Generic[R]):
         """Return `work`, a description of `wanted`, with its expected time if that is known."""
         seconds = self.expected_seconds(wanted)
         about = (
-            ""
+            ", no price: nothing like it was measured"
             if seconds is None
             else f", about {seconds:.0f} s on the machine of the existing results"
         )

@@ -97,6 +97,7 @@ def _compactness(command: "BenchCommand") -> None:
     cells = compactness.cells(recipe_bench, command.only or compactness.ONLY, command.seeds or 1)
     for recipe, seed in cells:
         print(f"{recipe.cell}  {recipe.name}  seed {seed}")
+    print(compactness.describe_work(recipe_bench, cells))
     if command.dry_run:
         return
     with Console() as console:

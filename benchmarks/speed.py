@@ -151,7 +151,7 @@ def table(found: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             *(s.mode, s.precision, s.backbone, str(s.replicas), f"{s.images_per_second:,.0f}"),
-            *(f"{100 * s.images_per_second / s.roofline:.1f} %", f"{s.capture_seconds:.1f}"),
+            *(f"{100 * s.images_per_second / s.roofline:.0f} %", f"{s.capture_seconds:.1f}"),
         ]
         for s in found
     ]

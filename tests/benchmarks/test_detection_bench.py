@@ -93,7 +93,8 @@ def test_a_bench_trains_once_for_all_that_share_it(bench, places, capsys):
     bench_command(["shapes-lvis", "--dry-run", "--seeds", "2", *words])
     took = kept["deconfound-s0"]["seconds"]  # alike in all three, which share their training
     expected = f"3 results to make, from 1 trainings, about {took:.0f} s"
-    assert expected in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert expected in told and "the sum of the times of trainings, also of those that" in told
     bench_command(["shapes-lvis", "--dry-run", *words])
     assert f"nothing to do: all results are in {places['results']}" in capsys.readouterr().out
 
@@ -145,6 +146,22 @@ def test_a_training_without_results_is_priced_by_its_speed(tmp_path):
     write_json(tmp_path / "detection-speed" / "x.json", speed)
     assert detection_details.price_training(config, tmp_path) == 12 * 12_000 / 400
     assert detection_details.price_training(DetectionConfig.preset("x"), tmp_path) is None
+
+
+def test_lvis_is_priced_by_its_steps(tmp_path):
+    folders = {"recipes": ROOT / "recipes", "results": tmp_path, "runs": tmp_path / "runs"}
+    bench = DetectionBench.open("lvis", **folders)
+    wanted = [(r, 0) for r in bench.recipes if r.place.parent.name in ("v0.5", "v1")]
+    assert ", no price: neither" in bench.describe_work("work", wanted)
+    step = {"backbone": "resnet101.tv_in1k", "image_size": 800, "batch": 8, "fed_seconds": 2.0}
+    write_json(tmp_path / "lvis-step" / "r101.json", step)
+    images = sum(
+        {"v0.5": 57_263, "v1": 100_170}[folder.parent.name] for folder in bench.trainings(wanted)
+    )
+    price = 20 * images * 2.0 / 8
+    assert bench.expected_seconds(wanted) == pytest.approx(price)
+    assert bench.describe_work("work", wanted).startswith(f"work, about {price:.0f} s")
+    assert bench.expected_seconds([(r, 0) for r in bench.recipes]) is None  # X101 has no step
 
 
 def test_a_bench_that_could_not_begin_writes_no_table(tmp_path, capsys, monkeypatch):

@@ -1,16 +1,26 @@
 """Tables are priced before they run, and split into shards and short commands."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import paper_tables
+from benchmarks import compactness, paper_tables
 from benchmarks.bench import ClassifierBench
 from benchmarks.command import main
-from benchmarks.pricing import list_trainings, select_shard
-from benchmarks.recipes import select_recipes
+from benchmarks.pricing import (
+    count_images,
+    find_rate,
+    list_trainings,
+    price_epoch,
+    read_gpu_results,
+    select_shard,
+)
+from benchmarks.recipes import result_path, select_recipes
+from benchmarks.result_files import write_json
+from longtail.core.config import Config, DataConfig
 
 HEADER = "data: digits-lt:20\nbackbone: conv4\nseeds: 2\n"
 ROWS = {
@@ -26,6 +36,15 @@ ROWS = {
 RESULT = {
     **{"images": 1000, "images_per_second": 100.0, "seconds": 10.0, "replicas": 1, "ratio": 20.0},
     **{"data": "digits-lt", "backbone": "conv4", "counts": [50, 50], "device": "NVIDIA H200"},
+    **{"files": {"image_size": None}, "train": {"batch_size": 128}, "epochs": 10},
+}
+PHOTOGRAPHS = {
+    **{"device": "NVIDIA H200", "backbone": "resnext50_32x4d", "batch_size": 512},
+    **{"image_size": 256, "crop_size": 224},
+    "throughputs": [
+        {"mode": "ceiling", "images_per_second": 4000.0},
+        {"mode": "resident", "images_per_second": 2000.0},
+    ],
 }
 
 
@@ -106,9 +125,11 @@ def test_rows_of_one_training_are_selected_together(bench):
 
 def test_minutes_select_one_training_while_no_result_gives_a_price(bench, tmp_path):
     (tmp_path / "results/other/a-s0.json").unlink()
-    assert bench.expected_seconds(bench.missing(None)) is None
+    missing = bench.missing(None)
+    assert bench.expected_seconds(missing) is None
+    assert bench.describe_work("work", missing) == "work, no price: nothing like it was measured"
     for only, names in (
-        ((), ["decouple-crt", "baseline"]),  # its first stage is the whole baseline
+        ((), ["decouple-crt", "baseline+bias"]),  # its first stage is that whole training
         (("subset-1",), ["deconfound+subset-1", "deconfound-tde+subset-1"]),
     ):
         some = bench.select_work(None, only, "0/1", 60.0)
@@ -142,12 +163,86 @@ def test_the_page_shows_the_spread_over_subsets_beside_that_over_seeds(bench, mo
     assert "deconfound-tde | 0 | - | 0 | - |" in table
 
 
+def test_images_are_counted_by_lists_and_results():
+    assert count_images("imagenet-lt", []) == 115_846
+    assert count_images("digits-lt:20", [RESULT]) == 100
+    assert count_images("digits-lt:5", [RESULT]) == 50 + 10  # the largest class is always whole
+    assert count_images("digits-lt:1", [RESULT]) is None  # as many as the smallest class has
+    assert count_images("letters-lt", [RESULT]) is None
+    several = {**RESULT, "data": "images", "ratio": None, "task": "multi-label"}
+    assert count_images("coco-small/images", [several]) == 1000 / 10
+
+
+def test_a_rate_is_that_of_images_of_the_same_size():
+    def result(rate, data="cifar10-lt", backbone="resnet32", image_size=None, **train):
+        files, train = {"image_size": image_size}, {"batch_size": 256, **train}
+        found = {"data": data, "backbone": backbone, "files": files, "train": train}
+        return {**RESULT, **found, "images_per_second": rate}
+
+    config = Config.preset("cifar100-lt:50").with_options(backbone="resnet32", batch_size=128)
+    unlike = [
+        result(1.0, "tiny-imagenet-lt"),
+        result(2.0, image_size=224),
+        result(3.0, freeze=True),
+    ]
+    assert find_rate(config, unlike) is None
+    known = [*unlike, result(50.0, backbone="conv4", batch_size=128)]
+    assert find_rate(config, known) == 1 / 50  # no other network was measured
+    known += [result(20.0), result(10.0, "cifar100-lt")]
+    assert find_rate(config, known) == pytest.approx((1 / 20 + 1 / 10) / 2)
+    assert find_rate(config, [*known, result(40.0, batch_size=128)]) == 1 / 40
+    photos = Config("photos", backbone="conv4", files=DataConfig(image_size=256))
+    assert find_rate(photos.with_options(crop_size=224), known) == 1 / 2
+
+
+def test_photographs_are_priced_by_their_own_rate(tmp_path):
+    config = Config.preset("imagenet-lt")
+    write_json(tmp_path / "other/a-s0.json", RESULT)
+    assert price_epoch(config, read_gpu_results(tmp_path)) is None
+    write_json(tmp_path / "images/images.json", PHOTOGRAPHS)
+    assert price_epoch(config, read_gpu_results(tmp_path)) == 115_846 / 2000
+    write_json(tmp_path / "images/images.json", {**PHOTOGRAPHS, "device": "CPU x86_64, 2 cores"})
+    assert price_epoch(config, read_gpu_results(tmp_path)) is None
+
+
+def test_maps_are_priced_by_the_seconds_in_their_files(bench):
+    wanted = [(r, seed) for r in bench.recipes if r.name == "baseline" for seed in range(3)]
+    told = compactness.describe_work(bench, wanted)
+    assert told.startswith("3 results to make, about 90 s for the trainings, no price for the maps")
+    folder = bench.results.with_name("compactness")
+    write_json(result_path(folder, *wanted[0]), {"seconds": 4.0})
+    told = compactness.describe_work(bench, wanted)
+    assert told == "2 results to make, about 60 s for the trainings, about 8 s for the maps"
+    for pair in wanted:
+        write_json(result_path(folder, *pair), {})
+    assert "nothing to do" in compactness.describe_work(bench, wanted)
+
+
+ROOT = Path(__file__).parents[2]
+
+
 def test_every_cifar_table_has_a_price(monkeypatch):
-    root = Path(__file__).parents[2]
-    monkeypatch.chdir(root)
+    monkeypatch.chdir(ROOT)
     folders = {"recipes": Path("recipes"), "results": Path("results"), "runs": Path("none")}
     for name in ("cifar-lt-published", "cifar-lt-published-tuning", "cifar-lt-subsets"):
         opened = ClassifierBench.open(name, **folders)
         wanted = opened.missing(None)
         seconds = opened.expected_seconds(wanted)
         assert not wanted or (seconds is not None and 0 < seconds < 60 * 60)
+
+
+@pytest.mark.parametrize(
+    "name", ["compactness", *sorted(path.name for path in (ROOT / "recipes").iterdir())]
+)
+def test_every_folder_of_recipes_has_a_price_or_says_why_not(name, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    try:
+        main([name, "--dry-run", "--runs", "none", *(["--seeds", "9"] * (name != "lvis-test"))])
+    except SystemExit:
+        assert "lvis-test is evaluated by the LVIS server" in capsys.readouterr().err
+        return
+    last = capsys.readouterr().out.splitlines()[-1]
+    price = re.search(r"to (?:do|make).*, about (\d+) s", last)
+    assert price or ", no price: " in last
+    if name == "imagenet-lt":
+        assert price and 10 < int(price[1]) / 9 / 3600 < 25  # hours of a seed of 20 trainings

@@ -1,12 +1,17 @@
 """The cut to an imbalance ratio, on labels alone."""
 
 import math
+from collections import Counter
+from itertools import combinations, product
+from pathlib import Path
 
 import pytest
 import torch
 
+from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data.cut import compute_tail_counts, cut
+from longtail.data.formats import packed
 from longtail.data.sources import MemoryStore, Part, Source
 
 
@@ -59,15 +64,55 @@ def test_drawn_rows_of_any_other_store() -> None:
     assert first.tolist() == sorted(first.tolist())
 
 
-def test_other_seeds_keep_other_rows_disjoint_while_there_are_enough() -> None:
-    source = stored(8, 8, 8)  # cut to 8, 4 and 2
-    draws = [cut(source, 4, seed).train.rows for seed in range(5)]
-    labels = source.train.labels
-    kept = [[set(rows[labels[rows] == c].tolist()) for rows in draws] for c in range(3)]
-    assert all(one == kept[0][0] for one in kept[0])  # all rows of the largest class
-    assert [len(one) for one in kept[1]] == [4] * 5 and not kept[1][0] & kept[1][1]
-    assert kept[1][0] == kept[1][2]  # there are two draws of this class
-    assert len(set.union(*kept[2][:4])) == 8 and kept[2][4] == kept[2][0]
+def test_seeds_draw_the_rows_in_turn_and_then_shuffle_them_anew() -> None:
+    source = stored(9, 9, 9)  # cut to 9, 4 and 2 rows: 1, 2 and 4 draws of a shuffle
+    draws = [cut(source, 4, seed).train.rows.tolist() for seed in range(9)]
+    labels = source.train.labels.tolist()
+    for label, (n, shuffle) in enumerate(((9, 1), (4, 2), (2, 4))):
+        rows = [row for row, own in enumerate(labels) if own == label]
+        kept = [[row for row in draw if labels[row] == label] for draw in draws]
+        for seed in range(shuffle):
+            assert kept[seed] == rows[seed * n : (seed + 1) * n]
+        for first in range(0, 9 - shuffle + 1, shuffle):
+            joined = [row for draw in kept[first : first + shuffle] for row in draw]
+            assert len(joined) == len(set(joined)) == shuffle * n  # of one shuffle: disjoint
+            assert set(joined) <= set(rows)
+    assert draws == [cut(source, 4, seed).train.rows.tolist() for seed in range(9)]
+    assert len(set(map(tuple, draws))) == 9
+
+
+def test_draws_of_two_shuffles_overlap_by_chance() -> None:
+    source = stored(100, 100)  # class b is cut to 50 rows, 2 draws of a shuffle
+    kept = [cut(source, 2, seed).train for seed in range(0, 80, 2)]
+    small = [{row for row in part.rows.tolist() if row % 2} for part in kept]
+    shares = [len(one & other) / 50 for one, other in combinations(small, 2)]
+    assert 0.49 < sum(shares) / len(shares) < 0.51 and min(shares) > 0.25 and max(shares) < 0.75
+
+
+def test_the_table_of_the_overlap_of_subsets_is_that_of_the_real_images(shared: Path) -> None:
+    about = Path(__file__).parents[2] / "recipes/cifar-lt-subsets/about.md"
+    text = about.read_text()
+    for name, ratio in product(("cifar100-lt", "cifar10-lt"), (100, 50)):
+        source = packed.open_source(name, config=DataConfig(root=shared))
+        labels = source.train.labels.tolist()
+        subsets = [cut(source, ratio, seed).train.rows.tolist() for seed in range(6)]
+        counts = Counter(labels[row] for row in subsets[0])
+        groups = [
+            list(counts),
+            [label for label, n in counts.items() if n < 20],
+            [max(counts)],
+        ]
+        cells = [measure_overlap(subsets, labels, set(group)) for group in groups]
+        assert f"| {name}:{ratio} | {' | '.join(cells)} |" in text
+
+
+def measure_overlap(subsets: list[list[int]], labels: list[int], classes: set[int]) -> str:
+    """The percentage of images of `classes` that two subsets share: "mean, most"."""
+    own = [{row for row in rows if labels[row] in classes} for rows in subsets]
+    if not own[0]:
+        return "-"
+    shares = [100 * len(one & other) / len(one) for one, other in combinations(own, 2)]
+    return f"{sum(shares) / len(shares):.1f}, {max(shares):.1f}"
 
 
 def test_other_seeds_draw_other_rows_of_any_other_store() -> None:
@@ -112,6 +157,7 @@ def test_ratio_1_is_balanced_at_the_size_of_the_smallest_class() -> None:
     places = [torch.nonzero(source.train.labels == c).flatten()[:3] for c in range(3)]
     assert kept.train.rows.tolist() == torch.cat(places).sort().values.tolist()
     assert cut(stored(6, 6), 1).counts().tolist() == [6, 6]
+    assert cut(stored(5, 0, 4), 1).counts().tolist() == [0, 0, 0]
 
 
 def test_no_ratio_fits() -> None:

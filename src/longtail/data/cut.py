@@ -27,8 +27,9 @@ def cut(source: Source, ratio: float, seed: int = 0) -> Source:
     """Cut the training part of `source` to `ratio` and leave the other parts.
 
     The kept rows depend on `seed`, never on that of a training. In a store in a fixed shuffle, seed
-    s keeps the rows of a class from s * n_i on, and goes on with the first after the last: draws of
-    a class are disjoint as long as its rows suffice. Rows of any other store are drawn at random.
+    0 keeps the first n_i rows of a class, seed 1 the next n_i, and so on while n_i rows are left;
+    then the rows are shuffled anew, and it begins again. Draws of one shuffle are disjoint, and
+    draws of two overlap by chance. Rows of any other store are drawn at random for each seed.
     """
     if source.multi_label:
         raise UserError(
@@ -66,12 +67,20 @@ def cut(source: Source, ratio: float, seed: int = 0) -> Source:
     for label, n in enumerate(wanted.tolist()):
         places = torch.nonzero(source.train.labels == label).flatten()
         if source.shuffled:
-            places = places.roll(-seed * n)
+            kept.append(_draw(places, n, seed, label))
         else:
-            places = places[torch.from_numpy(random.permutation(len(places)))]
-        kept.append(places[:n])
+            kept.append(places[torch.from_numpy(random.permutation(len(places)))][:n])
     train = source.train.take(torch.cat(kept).sort().values)
     return replace(source, parts={**source.parts, "train": train})
+
+
+def _draw(places: Tensor, n: int, seed: int, label: int) -> Tensor:
+    """Return draw number `seed` of `n` rows of class `label`, which has the rows `places` (N,)."""
+    shuffle, draw = divmod(seed, max(len(places), 1) // max(n, 1))  # a class may be empty
+    if shuffle:  # the rows are in their first shuffle already
+        order = np.random.RandomState((shuffle, label)).permutation(len(places))
+        places = places[torch.from_numpy(order)]
+    return places[draw * n : (draw + 1) * n]
 
 
 def _find_smallest_ratio(stored: Tensor) -> int | None:
