@@ -19,6 +19,7 @@ from longtail.core.console import Console
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
 from longtail.methods.base import Method, Stage, head_only
+from longtail.nn.heads import LinearHead
 from longtail.runs.fit import fit_all
 from longtail.runs.folder import Run
 
@@ -67,6 +68,15 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "--resume", "--out", str(tmp_path / "several")])
     assert f"with --out {tmp_path}/several/cosine/s5" in capsys.readouterr().err
+
+
+def test_a_training_of_a_version_with_other_parameters_is_refused(tmp_path, monkeypatch):
+    data, config = tiny_data(), tiny_config(epochs=3, save_seconds=0)
+    with monkeypatch.context() as patch, pytest.raises(Kill):
+        patch.setattr("longtail.methods.decouple.BiasedHead", LinearHead)  # as it was once
+        fit_all(config, ["decouple-crt"], [0], out=tmp_path, data=data, progress=KillAfter(2))
+    with pytest.raises(UserError, match="network had other parameters: begin it anew"):
+        fit_all(config, ["decouple-crt"], [0], out=tmp_path, data=data, resume=True)
 
 
 def test_a_child_that_hangs_is_ended(monkeypatch):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from longtail.core.config import Config
+from longtail.core.errors import UserError
 from longtail.core.identity import draw_training_id
 from longtail.core.seeding import stream
 from longtail.data.base import Data, Split
@@ -165,7 +166,13 @@ class Trainer:
         self.wrapped = self.fabric.setup_module(self.trained)
         if self._saved and keep:
             rates = [group["lr"] for group in self.optimizer.param_groups]
-            self.optimizer.load_state_dict(self._saved["optimizer"])
+            try:
+                self.optimizer.load_state_dict(self._saved["optimizer"])
+            except ValueError:
+                raise UserError(
+                    "this training was begun by a version whose network had other parameters: "
+                    "begin it anew with --overwrite"
+                ) from None
             for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
                 group["lr"] = lr  # stays the device tensor that epochs fill
             if self.average:
