@@ -67,5 +67,5 @@ def test_what_has_no_mirror_images_is_refused(tmp_path):
     plain = tiny_data()
     labels = torch.eye(len(plain.classes))[plain.train.labels]
     several = replace(plain, train=Split(plain.train.inputs, labels))
-    with pytest.raises(UserError, match="--flips takes images of one label each"):
+    with pytest.raises(UserError, match="--flips needs images of one label each"):
         check_flips(several)

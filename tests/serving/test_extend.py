@@ -351,7 +351,7 @@ def test_the_command_adds_classes_of_photographs(photo_run, tmp_path, capsys):
         (["=x"], "give a new class as NAME=PHOTOS"),
         (["dog=photos/val/ant", "dog=photos/val/bee"], "given twice"),
         (["ant=photos/val/ant"], "has the class ant already"),
-        (["dog=photos/val", "eel=photos/val/ant"], "is given for dog and for eel: leave it to one"),
+        (["dog=photos/val", "eel=photos/val/ant"], "is given for dog and for eel: give it to one"),
         (["dog=photos/val/ant", "--refine"], "refining the head needs"),
     ],
 )

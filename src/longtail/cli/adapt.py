@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from longtail.serving.adapt import Adaptation
 
 
+SHOWN = 5e-5
+"""Least change of a share that the table shows."""
+
+
 @dataclass(frozen=True)
 class Adapt:
     """Fit a model to the class mix of unlabelled images, without training.
@@ -73,7 +77,7 @@ def print_mix(done: "Adaptation") -> None:
             f"class mix of {count_noun(done.images, 'image')}: about the training mix to the power "
             f"{done.mix.strength:.2f} (1 is the training mix, 0 uniform)"
         )
-    if (done.prior - done.before).abs().max() < 5e-5:  # which the table would not show
+    if (done.prior - done.before).abs().max() < SHOWN:
         show("no class moved: the model was for this mix already")
         return
     lines = []
@@ -86,9 +90,6 @@ def print_mix(done: "Adaptation") -> None:
     if more := len(classes) - len(lines):
         show(f"and {count_noun(more, 'class', 'classes')} that moved less or not at all")
     if low is not None and high is not None:
-        moved = int(((done.before < low) | (done.before > high)).sum())
-        show(
-            f"{moved:,} of {count_noun(len(classes), 'class', 'classes')} moved beyond the interval"
-            if moved
-            else "no class moved beyond its interval: more images would say more"
-        )
+        beyond = (done.before < low - SHOWN) | (done.before > high + SHOWN)
+        if not beyond.any():
+            show("no class left its interval: more images would narrow it")

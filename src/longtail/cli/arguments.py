@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from longtail.cli.output import is_first_process
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 
@@ -22,8 +23,8 @@ Device = Annotated[
 
 
 def choose_folder(out: Path | None, default: str) -> Path:
-    """Return `out`, or the folder called `default`, which is not replaced unless it is named."""
-    if out is None and Path(default).exists():
+    """Return `out`, or else the folder called `default`, which must not exist yet."""
+    if out is None and is_first_process() and Path(default).exists():
         raise UserError(f"{default} exists: -o {default} replaces it, another name keeps both")
     return Path(default) if out is None else out
 

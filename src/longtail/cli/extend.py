@@ -1,8 +1,6 @@
 """`longtail extend`: add classes to a model from a few photographs."""
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,7 +42,6 @@ class Extend:
         names = {name: list(list_images([place])) for name, place in map(_split, self.classes)}
         if len(names) < len(self.classes):
             raise UserError("a new class was given twice: name each once, with one place")
-        _check_shared(names)
         out = choose_folder(self.out, "extended")
         from longtail.serving.extend import extend
 
@@ -63,16 +60,6 @@ def _split(text: str) -> tuple[str, str]:
     if not (name and sign and place):
         raise UserError(f"'{text}': give a new class as NAME=PHOTOS, such as okapi=photos/okapi/")
     return name, place
-
-
-def _check_shared(names: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a photograph that is given for two classes."""
-    owners: dict[str, str] = {}
-    for name, files in names.items():
-        for file in files:
-            owner = owners.setdefault(os.path.realpath(file), name)
-            if owner != name:
-                raise UserError(f"{file} is given for {owner} and for {name}: leave it to one")
 
 
 def _print_classes(done: "Extension") -> None:

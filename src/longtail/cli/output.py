@@ -43,13 +43,14 @@ def print_remarks(results: list[dict[str, Any]]) -> None:
 
     A rule that `auto` chose is in the table of its candidates.
     """
-    from longtail.evaluation.result import explain
+    from longtail.evaluation.alpha import explain_choice
+    from longtail.evaluation.result import describe_flips
 
     for result in results:
-        fixed = "rule" in result or result["alpha_rule"] in ("", "fixed", "given")
-        remarks = explain(result | {"alpha_rule": ""} if fixed else result)
-        if remarks and is_first_process():
-            show(f"{result['method']}, seed {result['seed']}: {remarks}")
+        fixed = "rule" in result or result["alpha_rule"] in ("fixed", "given")
+        remarks = filter(None, ["" if fixed else explain_choice(result), describe_flips(result)])
+        if (text := "; ".join(remarks)) and is_first_process():
+            show(f"{result['method']}, seed {result['seed']}: {text}")
 
 
 def show(text: str, **how: Any) -> None:

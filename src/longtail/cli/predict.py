@@ -81,11 +81,7 @@ class Predict:
         """Print the classes of each image, in order, or write them to a file."""
         if self.csv and self.json:
             raise UserError("--csv and --json: pass one of them")
-        if self.out and self.out.suffix not in SUFFIXES and not (self.csv or self.json):
-            raise UserError(
-                f"{self.out} must end in .csv, in .jsonl for one JSON object a line, or in .txt; "
-                "under another name pass --csv or --json"
-            )
+        self._check_out()
         fabric = self._launch()
         images = list_images(self.images)
         model = self._load_model()  # on the device of this rank
@@ -105,6 +101,22 @@ class Predict:
         alone = fabric is None or fabric.world_size == 1
         if skipped and alone:  # torchrun would report the code of a rank as a failure
             sys.exit(1)
+
+    def _check_out(self) -> None:
+        """Refuse a name that does not say the format, or says another than the flag."""
+        suffix = self._suffix
+        if suffix not in SUFFIXES and not (self.csv or self.json):
+            raise UserError(
+                f"{self.out} must end in .csv, in .jsonl for one JSON object a line, or in .txt; "
+                "under another name pass --csv or --json"
+            )
+        if (self.json and suffix == ".csv") or (self.csv and suffix == ".jsonl"):
+            flag = "--json" if self.json else "--csv"
+            raise UserError(f"{self.out} says another format than {flag}: leave one of them out")
+
+    @property
+    def _suffix(self) -> str:
+        return self.out.suffix.lower() if self.out else ""
 
     def _launch(self) -> "Fabric | None":
         """Join the other processes of torchrun or SLURM; None if one process is to print."""
@@ -168,12 +180,11 @@ class Predict:
         }
 
     def _choose_lines(self, model: "Predictor") -> Lines:
-        suffix = self.out.suffix if self.out and not (self.csv or self.json) else ""
-        if self.csv or suffix == ".csv":
+        if self.csv or self._suffix == ".csv":
             more = ",in_set" * (self.sets is not None) + ",unknown" * (model.trust is not None)
             more += ",given" * (model.thresholds is not None)
             return Lines(format_csv, f"image,rank,class,probability{more}\n")
-        return Lines(format_json if self.json or suffix == ".jsonl" else format_text)
+        return Lines(format_json if self.json or self._suffix == ".jsonl" else format_text)
 
     def _load_model(self) -> "Predictor":
         from longtail.serving.predictor import load_model

@@ -162,17 +162,22 @@ class ClassifierResult(Result[ClassifierDetails]):
     metrics: Metrics
 
     def __str__(self) -> str:
-        return summary.to_text(self.metrics, self.title, explain(self.to_json()))
+        return summary.to_text(self.metrics, self.title, self._remarks)
 
     def _repr_html_(self) -> str:
-        return summary.to_html(self.metrics, self.title, explain(self.to_json()))
+        return summary.to_html(self.metrics, self.title, self._remarks)
+
+    @property
+    def _remarks(self) -> str:
+        """How alpha or a rule was chosen, and the figures with mirror images."""
+        result = self.to_json()
+        return "; ".join(filter(None, [explain_choice(result), describe_flips(result)]))
 
 
-def explain(result: Mapping[str, Any]) -> str:
-    """Explain how alpha or a rule was chosen; add the figures with mirror images, if any."""
+def describe_flips(result: Mapping[str, Any]) -> str:
+    """Describe the figures with mirror images; empty without any."""
     flips = result.get("flips")
-    mirrored = f"with mirror images: {tables.describe_splits(flips)}" if flips else ""
-    return "; ".join(filter(None, [explain_choice(result), mirrored]))
+    return f"with mirror images: {tables.describe_splits(flips)}" if flips else ""
 
 
 KEYS = (

@@ -6,6 +6,7 @@
 """
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -91,6 +92,7 @@ def extend(
     predictor = model if isinstance(model, Predictor) else load_model(model)
     require_one_label(predictor.about, "extend")
     _check_classes(classes, predictor.classes)
+    _check_shared(classes)
     served = predictor.model
     if served.exempt:
         raise UserError(
@@ -218,6 +220,18 @@ def _check_classes(new: Mapping[str, Iterable[Picture]], known: Sequence[str]) -
         )
     if "" in names:
         raise UserError("a new class needs a name")
+
+
+def _check_shared(classes: Mapping[str, Iterable[Picture]]) -> None:
+    """Refuse a file that is given for two classes."""
+    owners: dict[str, str] = {}
+    for name, photographs in classes.items():
+        for file in photographs if isinstance(photographs, Sequence) else ():
+            if not isinstance(file, (str, Path)):
+                continue
+            owner = owners.setdefault(os.path.realpath(file), name)
+            if owner != name:
+                raise UserError(f"{file} is given for {owner} and for {name}: give it to one only")
 
 
 def _extract(
