@@ -60,8 +60,8 @@ class BenchCommand:
     """For recipes of classifiers: run only what is expected to take this long on one device, all
     shards together. The same command then goes on with the rest."""
     again: bool = False
-    """For recipes: also make results again that no clean commit with the present src/longtail made,
-    with all rows of their training. Their runs lie in RUNS/VERSION, where no old ones are."""
+    """For recipes: also make results again whose commit is dirty, unknown or has another
+    src/longtail. Whole trainings are made again; their runs lie in RUNS/VERSION."""
     out: Path | None = None
     """For frontier and integrations: file that gets a line of JSON for each training, by default
     VARIANTS.jsonl in RESULTS/frontier, or RESULTS/integrations/integrations.jsonl. A training that
@@ -131,8 +131,7 @@ class BenchCommand:
         from benchmarks import paper_tables, tuning
 
         own = self.results == BenchCommand.results
-        done = not recipe_bench.missing(self.seeds, self.only)
-        readme = Path("README.md") if own and done else None
+        readme = Path("README.md") if own and not recipe_bench.missing(None) else None
         print(f"written to {paper_tables.write_table(recipe_bench, readme)}")
         if own and self.name == tuning.NAME:
             for line in tuning.write_chosen(recipe_bench, self.recipes):

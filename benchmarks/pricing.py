@@ -111,8 +111,10 @@ def count_images(data: str, results: Sequence[Result]) -> float | None:
         return LISTED[name].lists["train"][1]
     for result in results:
         if tables.data_name(result) == short_name(data):
-            several = result.get("task") == "multi-label"  # an image is in several counts
-            return float(result["images"] / result["epochs"] if several else sum(result["counts"]))
+            if result.get("task") != "multi-label":
+                return float(sum(result["counts"]))
+            if result["images"]:  # an image is in several counts
+                return float(result["images"] / result["epochs"])
     for result in results:
         if result["data"] == name and min(float(ratio or 1), result["ratio"] or 1) > 1:
             counts = result["counts"]

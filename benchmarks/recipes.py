@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import yaml
 
-from benchmarks.result_files import PACKAGE, is_made_by, read_version
+from benchmarks.result_files import PACKAGE, ask_git, is_made_by, read_version
 from longtail.core.environment import commit
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
@@ -126,6 +126,11 @@ class RecipeBench(ABC, Generic[R]):
         Its runs lie in RUNS/VERSION/NAME, apart from those of other code.
         """
         version = read_version("HEAD")
+        if ask_git(PACKAGE, "rev-parse", "--is-shallow-repository") == "true":
+            raise UserError(
+                "--again asks git which code made a result, and this clone is shallow: git fetch "
+                "--unshallow"
+            )
         if version is None:
             raise UserError(f"--again asks git for the present code, and {PACKAGE} has no commit")
         runs = self.runs.parent / version[:12] / self.runs.name
@@ -140,6 +145,9 @@ class RecipeBench(ABC, Generic[R]):
                 "--again makes results of a clean commit, and files have changed outside results: "
                 "commit or restore them (git status lists them)"
             )
+        words = ("ls-files", "--others", "--exclude-standard", "--full-name")
+        if new := ask_git(PACKAGE, *words, f":/recipes/{self.name}"):
+            raise UserError(f"--again makes results of committed recipes, and these are new: {new}")
         found = self.runs.rglob("result.json")
         for path in [path for path in found if not is_made_by(path, self.version)]:
             shutil.rmtree(path.parent, ignore_errors=True)
@@ -154,7 +162,8 @@ class RecipeBench(ABC, Generic[R]):
     def missing(self, seeds: int | None, only: Sequence[str] = ()) -> list[tuple[R, int]]:
         """List recipes and seeds without a result file, in the order of the recipes.
 
-        To run again, list all rows of a training that lacks one of them or has one of other code.
+        To run again, list all rows of a training that lacks one of them or has one of other code,
+        training by training.
         """
         selected = self.select(seeds, only)
         for recipe in self.recipes:

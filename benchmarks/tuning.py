@@ -33,7 +33,9 @@ def write_chosen(bench: ClassifierBench, recipes: Path) -> Iterator[str]:
         tried.pop(recipe.cell, None)
     for cell, each in tried.items():
         files = [result_path(bench.results, recipe, 0) for recipe in each]
-        means = [bench.read(*pair)["class_mean"] for pair in zip(files, each, strict=True)]
+        found = [bench.read(*pair) for pair in zip(files, each, strict=True)]
+        assert all(result["evaluated_on"] == "val" for result in found)
+        means = [result["class_mean"] for result in found]
         chosen = each[means.index(max(means))]  # the first, so the smallest beta
         path = recipes / "cifar-lt-published" / cell / "class-balanced.yaml"
         with replace_atomically(path) as temporary:

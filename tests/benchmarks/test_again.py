@@ -122,6 +122,24 @@ def test_code_that_git_does_not_know_is_refused(places, monkeypatch, capsys):
     assert "--again asks git for the present code" in capsys.readouterr().err
 
 
+def test_a_shallow_clone_and_new_recipes_are_refused(places, monkeypatch, capsys):
+    known = dict(TREES)
+
+    def ask_git(folder, *words):
+        return known.get(words[-1].removesuffix(":src/longtail"))
+
+    monkeypatch.setattr(result_files, "ask_git", ask_git)
+    monkeypatch.setattr("benchmarks.recipes.ask_git", ask_git)
+    known[":/recipes/toy"] = "recipes/toy/baseline.yaml"
+    with pytest.raises(SystemExit):
+        main(["toy", "--again", "--device", "cpu"])
+    assert "these are new: recipes/toy/baseline.yaml" in capsys.readouterr().err.replace("\n", " ")
+    known["--is-shallow-repository"] = "true"
+    with pytest.raises(SystemExit):
+        main(["toy", "--again", "--dry-run"])
+    assert "this clone is shallow" in capsys.readouterr().err
+
+
 def test_a_benchmark_without_recipes_has_no_such_option(capsys):
     with pytest.raises(SystemExit):
         main(["speed", "--again"])
@@ -132,7 +150,11 @@ def test_the_readme_waits_until_nothing_is_missing(places, capsys):
     """Results that are made while a committed page has changed have no clean commit."""
     readme = Path("README.md")
     readme.write_text("<!-- toy -->\nold\n<!-- /toy -->\n")
-    for part, text in ((0, True), (1, False)):
-        main(["toy", "--again", "--device", "cpu", "--shard", f"{part}/2"])
-        assert ("old" in readme.read_text()) is text
+    for words, waits in (
+        (["--only", "baseline"], True),
+        (["--shard", "0/2"], True),
+        (["--shard", "1/2"], False),
+    ):
+        main(["toy", "--again", "--device", "cpu", *words])
+        assert ("old" in readme.read_text()) is waits
         assert Path("results/toy.md").exists()

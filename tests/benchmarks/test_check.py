@@ -70,6 +70,15 @@ def test_a_result_without_a_clean_commit_of_its_own_table_is_refused(git, fault,
         run(evidence)
 
 
+def test_a_shallow_clone_does_not_know_what_is_in_a_commit(evidence, monkeypatch):
+    change(evidence / "results/toy/a-s1.json", git="1234567")
+    monkeypatch.setattr(check, "ask_git", lambda *_: "true")
+    assert run(evidence) == 0
+    monkeypatch.setattr(check, "read_version", lambda commit, folder: f"tree of {commit}")
+    with pytest.raises(UserError, match="mixes results of several versions"):
+        check.check_evidence(evidence, evidence / "recipes", evidence / "results")
+
+
 def test_lines_of_json_have_commits_too(evidence):
     (evidence / "results/lines.jsonl").write_text('{"git": "abcdef0"}\n{"git": null}\n')
     with pytest.raises(UserError, match="lines.jsonl: names no commit"):
@@ -89,19 +98,19 @@ def test_a_figure_that_no_file_gives_is_refused(figure, page, evidence):
     (evidence / page).parent.mkdir(exist_ok=True)
     with (evidence / page).open("a") as file:
         file.write(f"Ours is {figure} (results/toy.md).\n")
-    with pytest.raises(UserError, match=rf"{page} {figure}: is a figure that none"):
+    with pytest.raises(UserError, match=rf"{page} {figure}: is in no result"):
         run(evidence)
 
 
 def test_a_figure_on_a_page_that_names_no_results_is_refused(evidence):
     (evidence / "docs/other.md").write_text("Ours is 40.1.\n")
-    with pytest.raises(UserError, match=r"docs/other.md 40.1: is a figure that none"):
+    with pytest.raises(UserError, match=r"docs/other.md 40.1: is in no result"):
         run(evidence)
 
 
 def test_the_papers_figures_are_those_of_recipes_that_the_page_names(evidence):
     (evidence / "docs/other.md").write_text("The paper has 51.5, ours 40.1 (results/toy.md).\n")
-    with pytest.raises(UserError, match=r"docs/other.md 51.5: is a figure that none"):
+    with pytest.raises(UserError, match=r"docs/other.md 51.5: is in no result"):
         run(evidence)
     (evidence / "recipes/paper").rename(evidence / "recipes/toy2")
     (evidence / "README.md").write_text("")
@@ -114,7 +123,7 @@ def test_the_prose_of_an_overview_gives_no_figures(evidence, monkeypatch):
     (evidence / "results/toy.md").write_text("About 66.6.\n\n| a | 40.1 ± 0.1 |\n")
     monkeypatch.setattr(check, "find_stale_pages", lambda *_: {})
     (evidence / "docs/other.md").write_text("Ours is 66.6 (results/toy.md).\n")
-    with pytest.raises(UserError, match=r"docs/other.md 66.6: is a figure that none"):
+    with pytest.raises(UserError, match=r"docs/other.md 66.6: is in no result"):
         run(evidence)
 
 
@@ -123,7 +132,7 @@ def test_the_list_of_figures_without_a_source_only_shrinks(evidence, monkeypatch
     (evidence / "docs/other.md").write_text("Torch 1.5 and 2.5.\n")
     assert run(evidence) == 0
     (evidence / "docs/other.md").write_text("Torch 1.5.\n")
-    with pytest.raises(UserError, match=r"docs/other.md 2.5: needs no place in WITHOUT_SOURCE"):
+    with pytest.raises(UserError, match=r"docs/other.md 2.5: is not on the page"):
         run(evidence)
 
 

@@ -103,7 +103,7 @@ def test_the_tuning_writes_the_recipe_of_each_cell_that_is_complete(tmp_path, mo
     for data, means in cells.items():
         folder = tmp_path / "results" / tuning.NAME / data.replace(":", "-") / "resnet32"
         for beta, mean in zip(BETAS, means, strict=False):
-            content = {**result, "class_mean": mean}
+            content = {**result, "class_mean": mean, "evaluated_on": "val"}
             write_json(folder / f"class-balanced+beta-{beta}-s0.json", content)
     main([tuning.NAME, "--only", "cifar10-lt-100/"])  # which lacks nothing
     said = capsys.readouterr().out

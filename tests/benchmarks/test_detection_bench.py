@@ -119,10 +119,18 @@ def test_a_shard_is_the_same_whatever_is_done(bench):
         bench.take_shard(wanted, 3, "3/3")
 
 
-def test_rows_of_one_training_are_made_again_together(bench, places, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def present_code(monkeypatch):
+    """Git knows the commit `new`, with the present code."""
     trees = {"HEAD:src/longtail": "present", "new:src/longtail": "present"}
     monkeypatch.setattr(result_files, "ask_git", lambda folder, *words: trees.get(words[-1]))
     result_files.read_version.cache_clear()
+    yield
+    result_files.read_version.cache_clear()
+
+
+@pytest.mark.usefixtures("present_code")
+def test_rows_of_one_training_are_made_again_together(bench, places, tmp_path, capsys):
     again = replace(bench, results=tmp_path / bench.name).again()
     assert again.runs == places["runs"] / "present" / bench.name
     for path in bench.results.glob("*.json"):
@@ -136,7 +144,6 @@ def test_rows_of_one_training_are_made_again_together(bench, places, tmp_path, m
     words = [str(word) for pair in changed.items() for word in (f"--{pair[0]}", pair[1])]
     bench_command(["shapes-lvis", "--dry-run", "--again", *words])
     assert "3 results to make, from 1 trainings" in capsys.readouterr().out
-    result_files.read_version.cache_clear()
 
 
 def test_a_training_without_results_is_priced_by_its_speed(tmp_path):

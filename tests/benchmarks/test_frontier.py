@@ -128,6 +128,7 @@ def test_the_page_states_what_the_lines_give():
     page = (root / "docs/frontier.md").read_text()
     for data in frontier_page.list_sets(root / "results"):
         assert frontier_page.compare(root / "results", data).strip() in page, data
+    assert frontier_page.list_larger().strip() in page
     assert frontier_page.ablate(root / "results").strip() in page
     gains = []  # of flips, in the rows of those tables
     for name in ("final", "counted"):
