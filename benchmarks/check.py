@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from benchmarks.pages import make_page
-from benchmarks.result_files import ask_git, read_version
+from benchmarks.result_files import ask_git, is_shallow, read_version
 from longtail.core.errors import UserError
 
 KNOWN = "known-faults.yaml"
@@ -90,11 +90,6 @@ def read_known(path: Path) -> Faults:
     return known
 
 
-def is_shallow(results: Path) -> bool:
-    """Return whether the clone lacks most commits, so that faults that need them are not seen."""
-    return ask_git(results, "rev-parse", "--is-shallow-repository") == "true"
-
-
 def find_commits_missing(results: Path) -> Faults:
     """Find result files without a commit, with uncommitted changes, or with an unknown commit."""
     faults = {}
@@ -118,7 +113,7 @@ def find_mixed_versions(results: Path) -> Faults:
         files = _list_files(page.with_suffix(""))
         commits = {commit for path in files for commit in _read_commits(path)}
         versions = {commit and (read_version(commit, results) or commit) for commit in commits}
-        if shallow:  # which does not know what is in most commits
+        if shallow:  # git does not know what is in most commits
             versions = {found for c in commits if c and (found := read_version(c, results))}
         if len(versions) > 1:
             names = ", ".join(sorted(map(str, commits)))
@@ -156,7 +151,7 @@ def find_stale_pages(recipes: Path, results: Path) -> Faults:
 
 
 def find_figures_without_file(root: Path, recipes: Path, results: Path) -> Faults:
-    """Find figures in README, docs and about.md that nothing gives that the page names.
+    """Find figures in README, docs and about.md that are in no source that the page names.
 
     Recipes give their settings and the figures of the paper. `WITHOUT_SOURCE` lists exceptions.
     """

@@ -204,15 +204,11 @@ def compare(results: Path, data: str) -> str:
 def list_larger() -> str:
     """Return a table of the published figures of ensembles and larger networks."""
     rows = [
-        [each.method, each.network, *(format_figure(each.figures.get(data)) for data in SETS)]
+        [each.method, each.network]
+        + [f"{each.figures[data]:.1f}" if data in each.figures else "" for data in SETS]
         for each in LARGER
     ]
     return tables.markdown(["method", "network", *SETS], rows)
-
-
-def format_figure(figure: float | None) -> str:
-    """Format a published figure; empty if it is unknown."""
-    return "" if figure is None else f"{figure:.1f}"
 
 
 def ablate(results: Path) -> str:

@@ -75,7 +75,7 @@ def _name_place(config: Config, seed: int) -> Hashable:
 def estimate_seconds(
     wanted: Sequence[tuple[R, int]], done: Iterable[tuple[R, int]], results: Sequence[Result]
 ) -> float | None:
-    """Estimate the seconds of `wanted`; None if nothing like a part of it is in `results`.
+    """Estimate the seconds of `wanted`; None if a part has nothing comparable in `results`.
 
     Trainings of `done` need not be repeated.
     """
@@ -96,7 +96,7 @@ def estimate_seconds(
 
 
 def price_epoch(config: Config, results: Sequence[Result]) -> float | None:
-    """Estimate the seconds of an epoch; None if nothing like it is in `results`."""
+    """Estimate the seconds of an epoch; None if `results` has nothing comparable."""
     images, rate = count_images(config.data, results), find_rate(config, results)
     return None if images is None or rate is None else images * rate
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import yaml
 
-from benchmarks.result_files import PACKAGE, ask_git, is_made_by, read_version
+from benchmarks.result_files import PACKAGE, ask_git, is_made_by, is_shallow, read_version
 from longtail.core.environment import commit
 from longtail.core.errors import UserError
 from longtail.core.files import replace_atomically
@@ -126,7 +126,7 @@ class RecipeBench(ABC, Generic[R]):
         Its runs lie in RUNS/VERSION/NAME, apart from those of other code.
         """
         version = read_version("HEAD")
-        if ask_git(PACKAGE, "rev-parse", "--is-shallow-repository") == "true":
+        if is_shallow():
             raise UserError(
                 "--again asks git which code made a result, and this clone is shallow: git fetch "
                 "--unshallow"
@@ -137,7 +137,7 @@ class RecipeBench(ABC, Generic[R]):
         return replace(self, version=version, runs=runs)
 
     def prepare_runs(self) -> None:
-        """Before running again, refuse uncommitted changes, and delete runs that were made so."""
+        """Before running again, refuse uncommitted changes; delete finished runs of other code."""
         if self.version is None:
             return
         if (commit() or "-dirty").endswith("-dirty"):

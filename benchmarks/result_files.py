@@ -56,6 +56,11 @@ def ask_git(folder: Path, *words: str) -> str | None:
     return asked.stdout.strip() if asked.returncode == 0 else None
 
 
+def is_shallow(folder: Path = PACKAGE) -> bool:
+    """Return whether the clone lacks most commits, so that git cannot tell what is in them."""
+    return ask_git(folder, "rev-parse", "--is-shallow-repository") == "true"
+
+
 def is_made_by(path: Path, version: str) -> bool:
     """Return whether a clean commit with this hash of the package made the result in `path`."""
     commit = json.loads(path.read_text(encoding="utf-8")).get("git")

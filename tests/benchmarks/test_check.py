@@ -72,7 +72,7 @@ def test_a_result_without_a_clean_commit_of_its_own_table_is_refused(git, fault,
 
 def test_a_shallow_clone_does_not_know_what_is_in_a_commit(evidence, monkeypatch):
     change(evidence / "results/toy/a-s1.json", git="1234567")
-    monkeypatch.setattr(check, "ask_git", lambda *_: "true")
+    monkeypatch.setattr(check, "is_shallow", lambda *_: True)
     assert run(evidence) == 0
     monkeypatch.setattr(check, "read_version", lambda commit, folder: f"tree of {commit}")
     with pytest.raises(UserError, match="mixes results of several versions"):

@@ -105,7 +105,9 @@ def check_flips(data: Data) -> None:
     if data.embeddings:
         raise UserError(f"--flips mirrors images, and {data.name} has none: leave it out")
     if data.multi_label:
-        raise UserError(f"--flips needs images of one label each, and {data.name} has several")
+        raise UserError(
+            f"--flips needs images of one label each, and {data.name} has several: leave it out"
+        )
 
 
 def score_flips(
