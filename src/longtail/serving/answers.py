@@ -14,7 +14,7 @@ from torch import Tensor
 
 from longtail.core.errors import UserError, list_some
 from longtail.evaluation.conformal import find_sets
-from longtail.evaluation.label_shift import LEAST_IMAGES, adjust
+from longtail.evaluation.label_shift import LEAST_IMAGES, RunningMix, adjust
 from longtail.evaluation.novelty import measure_energy
 from longtail.evaluation.trust import Trust
 from longtail.serving.model import ModelDescription
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 FALSE_ALARMS = 0.05
 """Share of images of known classes that are marked as unknown, by default."""
+FOLLOWED = 64
+"""Images after which the class mix of a stream moves."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,21 @@ class Answers:
             thresholds = torch.tensor(self.trust.choose_thresholds(self.level))
             sets = find_sets(uniform.softmax(1), thresholds, p.argmax(1))
         return self._name(p, sets, unknown.tolist())
+
+    def follow(
+        self, mix: RunningMix, logits: Tensor, distance: Tensor | None = None
+    ) -> list[Prediction]:
+        """Return what `rank` returns, for the class mix of the images so far.
+
+        It moves after every `FOLLOWED` images, however many a batch holds.
+        """
+        assert self.trust is not None
+        predictions = []
+        for rows in torch.arange(len(logits)).split(FOLLOWED):
+            uniform = self.trust.calibration.apply_uniform(logits[rows].double())
+            near = None if distance is None else distance[rows]
+            predictions += self.rank(logits[rows], near, mix.update(uniform.log_softmax(1)))
+        return predictions
 
     def _name_labels(self, p: Tensor, thresholds: tuple[float, ...]) -> list[Prediction]:
         """Return predictions of all labels whose probability (B, C) reaches their threshold."""

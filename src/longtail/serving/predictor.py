@@ -250,7 +250,7 @@ class Predictor:
             ranked = self._map_batches(lambda x: answers.rank(*self.examine(x)), images)
         else:  # in order, as each batch moves the mix
             ranked = (
-                (reasons, examined and _follow(mix, answers, *examined))
+                (reasons, examined and answers.follow(mix, *examined))
                 for reasons, examined in self.examine_batches(images)
             )
         for reasons, predictions in ranked:
@@ -333,22 +333,6 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
         return Predictor(*read_onnx(path))
     model = read_model(path)
     return Predictor(model.about, TorchNetwork(model, device))
-
-
-def _follow(
-    mix: RunningMix, answers: Answers, logits: Tensor, distance: Tensor | None
-) -> list[Prediction]:
-    """Return the answers to a batch for the class mix of the images so far.
-
-    It moves after every `BATCH` images, however many a batch holds.
-    """
-    assert answers.trust is not None
-    predictions = []
-    for rows in torch.arange(len(logits)).split(BATCH):
-        uniform = answers.trust.calibration.apply_uniform(logits[rows].double())
-        near = None if distance is None else distance[rows]
-        predictions += answers.rank(logits[rows], near, mix.update(uniform.log_softmax(1)))
-    return predictions
 
 
 def _no_weights_error() -> UserError:
