@@ -6,14 +6,12 @@ ended. Several processes can share a device: each takes its share of the trainin
 have a line already, and resumes what was interrupted.
 """
 
-import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 import yaml
 from torch import Tensor
 
@@ -30,15 +28,12 @@ from longtail.evaluation.result import round_floats
 from longtail.methods.base import RuleInputs
 from longtail.methods.deconfound import ALPHAS
 from longtail.methods.logit_adjustment import subtract_prior
-from longtail.methods.los import train_over_smoothed
 from longtail.methods.self_prior import STRENGTHS, subtract_self_prior
 from longtail.nn.heads import Head, NormalisedHead
-from longtail.nn.preprocess import to_channels_last
 from longtail.runs.fit import run_jobs
 from longtail.runs.folder import Run
 from longtail.runs.plan import Job, resolve
 from longtail.runs.reopen import OpenRun, reopen
-from longtail.training.average import recompute_statistics
 from longtail.training.loop import Progress
 from longtail.training.recipes import read_recipe
 
@@ -46,10 +41,6 @@ T = TypeVar("T")
 FOLDER = Path(__file__).parent / "variants"
 HELD_OUT = 0.2
 """Part of each training class that is evaluated on, instead of the test part, by `--held-out`."""
-SMOOTHING, RATES = 0.98, (5e-4, 2e-3, 0.01, 0.05)
-"""Label smoothing of the second stage of `los`, and the learning rates that are tried."""
-CLEAN = "clean "
-"""Begins the name of a rule after `use_clean_statistics`."""
 KEYS = ("variant", "seed", "data", "evaluated_on", "options")
 """What tells one line of results from another."""
 
@@ -186,48 +177,14 @@ def make_line(unit: Unit, opened: OpenRun) -> dict[str, Any]:
         **facts,
         **{key: result[key] for key in costs},
         "train": result["train"],
-        "rules": score_rules(opened) | _score_clean(opened),
+        "rules": score_rules(opened),
     }
     rounded: dict[str, Any] = round_floats(line)
     return rounded
 
 
-def _score_clean(opened: OpenRun) -> dict[str, dict[str, Any]]:
-    if not isinstance(opened.data.train.inputs, Tensor):  # streamed: a pass would take minutes
-        return {}
-    rules = score_rules(use_clean_statistics(opened), rates=())
-    return {f"{CLEAN}{name}": figures for name, figures in rules.items()}
-
-
-def use_clean_statistics(opened: OpenRun) -> OpenRun:
-    """Return a copy of the run whose statistics are those of images without augmentation.
-
-    In training, batch statistics and the mean feature are those of augmented, mixed images, and of
-    the further views if there are any; the images that are evaluated are not augmented.
-    """
-    opened = replace(opened, model=copy.deepcopy(opened.model).train())
-    model, images = opened.model, opened.data.train.input_tensor
-    if isinstance(model.head, NormalisedHead):
-        model.head.mean_feature.zero_()
-
-    def pass_forward() -> Iterator[None]:
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-        for rows in order.split(opened.job.config.train.batch_size):
-            batch = opened.preprocess(images[rows].to(opened.fabric.device))
-            with opened.fabric.autocast():
-                model(to_channels_last(batch))
-            yield
-
-    recompute_statistics(model, pass_forward())
-    model.eval()
-    return opened
-
-
-def score_rules(opened: OpenRun, rates: Sequence[float] = RATES) -> dict[str, dict[str, Any]]:
-    """Return the accuracies of each post-hoc rule, of the head as trained, and with flips.
-
-    `rates` are the learning rates of `los`, which is left out without any.
-    """
+def score_rules(opened: OpenRun) -> dict[str, dict[str, Any]]:
+    """Return the accuracies of each post-hoc rule, of the head as trained, and with flips."""
     data, features = opened.data, opened.evaluation.features
     labels = data.train.labels.to(features.train.device)
     head = opened.model.head
@@ -251,10 +208,6 @@ def score_rules(opened: OpenRun, rates: Sequence[float] = RATES) -> dict[str, di
     rules["logit-adjustment"] = {
         f"{tau:g}": rate(subtract_prior(inputs, tau=tau)) for tau in strengths
     }
-    if rates:
-        rules["los"] = {
-            f"{lr:g}": rate(train_over_smoothed(inputs, smoothing=SMOOTHING, lr=lr)) for lr in rates
-        }
     return rules
 
 
@@ -265,10 +218,7 @@ def _figures(logits: Tensor, data: Data) -> dict[str, float | None]:
     return {**figures.splits(), "class_mean": figures.class_mean, "nll": nll}
 
 
-SHOWN = (
-    *(("as-trained", "0"), ("tde", "1"), ("self-prior", "1"), ("logit-adjustment", "1")),
-    *((f"{CLEAN}tde", "1"), (f"{CLEAN}self-prior", "1"), ("los", "0.01")),
-)
+SHOWN = (("as-trained", "0"), ("tde", "1"), ("self-prior", "1"), ("logit-adjustment", "1"))
 """Rules, at strengths that were fixed beforehand, in the table."""
 
 

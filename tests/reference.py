@@ -294,29 +294,6 @@ def self_prior(rows):
     return means
 
 
-def over_smoothed(rows, labels, weight, orders, batch, smoothing, lr, momentum):
-    """Sun et al. 2025: the weight after SGD with label smoothing, one order of rows an epoch."""
-    classes, size = len(weight), len(weight[0])
-    weight = [list(w) for w in weight]
-    velocity = [[0.0] * size for _ in weight]
-    for epoch, order in enumerate(orders):
-        rate = lr * (1 + math.cos(math.pi * epoch / len(orders))) / 2
-        for start in range(0, len(order), batch):
-            taken = order[start : start + batch]
-            gradient = [[0.0] * size for _ in weight]
-            for n in taken:
-                p = softmax([dot(w, rows[n]) for w in weight])
-                for c in range(classes):
-                    target = smoothing / classes + (1 - smoothing) * (labels[n] == c)
-                    for j in range(size):
-                        gradient[c][j] += (p[c] - target) * rows[n][j] / len(taken)
-            for c in range(classes):
-                for j in range(size):
-                    velocity[c][j] = momentum * velocity[c][j] + gradient[c][j]
-                    weight[c][j] -= rate * velocity[c][j]
-    return weight
-
-
 def adjusted(z, counts, tau):
     """Menon et al. 2021: z_i - tau log pi_i."""
     return [z[i] - tau * math.log(counts[i] / sum(counts)) for i in range(len(z))]

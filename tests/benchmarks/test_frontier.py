@@ -4,14 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks import frontier, frontier_page
 from benchmarks.command import main as bench_command
 from longtail.core.errors import UserError
-from longtail.methods import los
 from longtail.runs.folder import Run
-from longtail.runs.reopen import reopen
 
 VARIANTS = """
 data: digits-lt:20
@@ -39,7 +36,6 @@ def bench(tmp_path, variants, *words):
 def test_shards_train_every_variant_once_and_skip_what_is_done(
     variants, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(los, "EPOCHS", 1)
     units = frontier.read_units(variants, seeds=None, held_out=False, only=())
     shards = [frontier.select_missing(units, f"{part}/4", []) for part in range(4)]
     assert sorted(unit.key for shard in shards for unit in shard) == sorted(u.key for u in units)
@@ -53,8 +49,7 @@ def test_shards_train_every_variant_once_and_skip_what_is_done(
         assert rules["as-trained"]["0"]["flips"].keys() >= {"overall", "few", "class_mean"}
         assert ("tde" in rules) == (line["variant"] != "linear")
         assert len(rules["self-prior"]) == len(rules["logit-adjustment"]) == 8
-        assert len(rules["los"]) == 4 and ("clean tde" in rules) == ("tde" in rules)
-        assert all(rules.values()) and "clean los" not in rules
+        assert all(rules.values())
         assert line["seconds"] > 0 and line["images_per_second"] > 0
     run = Run(tmp_path / "runs/frontier/test/digits-lt-20/head-s0")
     overall = lines[0]["rules"]["as-trained"]["0"]["overall"]
@@ -72,36 +67,12 @@ def test_shards_train_every_variant_once_and_skip_what_is_done(
     assert frontier.read_lines([out]) == [*lines, lines[0]]
 
 
-def check_clean_statistics(run: Run) -> None:
-    """Compare the first statistics and the mean feature with loops over the clean batches."""
-    opened = reopen(run)
-    clean = frontier.use_clean_statistics(opened)
-    assert not clean.model.training
-    backbone, head = clean.model.backbone, clean.model.head
-    conv = backbone.layers[0]
-    images = opened.data.train.input_tensor
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    means, feature = [], torch.zeros(head.dim)
-    with torch.no_grad():
-        for rows in order.split(64):
-            inputs = opened.preprocess(images[rows])
-            means.append(conv(inputs).mean((0, 2, 3)))
-            feature = 0.9 * feature + backbone.train()(inputs).mean(0)
-    backbone.eval()
-    torch.testing.assert_close(head.mean_feature, feature)
-    assert not torch.equal(opened.model.head.mean_feature, head.mean_feature)
-    expected = torch.stack(means).mean(0)
-    clean = frontier.use_clean_statistics(opened)  # the loop above has moved the others
-    torch.testing.assert_close(clean.model.backbone.layers[1].running_mean, expected)
-
-
 def test_held_out_leaves_the_test_part_unread(variants, tmp_path, capsys):
     bench(tmp_path, variants, "--seeds", "1", "--only", "head", "--held-out")
     (line,) = frontier.read_lines([tmp_path / "results/frontier/few.jsonl"])
     assert line["evaluated_on"] == "val" and line["rules"]["tde"]["chosen"] >= 0
     run = Run(tmp_path / "runs/frontier/val/digits-lt-20/head-s0")
     assert run.config.files.val_fraction == 0.2 and run.result["evaluated_on"] == "val"
-    check_clean_statistics(run)
     shown = capsys.readouterr().out
     assert f"{line['rules']['tde']['1']['class_mean']:.1f}" in shown
 
