@@ -188,8 +188,8 @@ def test_results_that_benches_write_are_no_change_of_the_code(tmp_path, monkeypa
         subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
 
     monkeypatch.setattr(provenance, "_git", provenance._git.__wrapped__)  # asked every time
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "src" / "provenance.py"))
     source, result = tmp_path / "src" / "a.py", tmp_path / "results" / "a.json"
+    monkeypatch.setattr(provenance, "__file__", str(source))
     for path in (source, result):
         path.parent.mkdir()
         path.write_text("1")
@@ -202,6 +202,10 @@ def test_results_that_benches_write_are_no_change_of_the_code(tmp_path, monkeypa
     assert clean and not clean.endswith("-dirty") and provenance.commit() == clean
     source.write_text("2")
     assert provenance.commit() == f"{clean}-dirty"
+    installed = tmp_path / "installed.py"  # inside a repository that does not track it
+    installed.write_text("1")
+    monkeypatch.setattr(provenance, "__file__", str(installed))
+    assert provenance.commit() is None
 
 
 def test_what_is_done_outside_the_clock_is_timed_apart(setting, tmp_path, monkeypatch):

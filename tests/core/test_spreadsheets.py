@@ -8,7 +8,10 @@ import pytest
 from longtail.core.spreadsheets import escape_cell, restore_cell
 from longtail.evaluation.result import csv_text
 
-NAMES = ["=1+1", "+a", "-a", "@sum(A1)", "\tx", "\rx", "'=1", "''-", "plain", "'s", "", "a=b", "-1"]
+NAMES = [
+    *("=1+1", "+a", "-a", "@sum(A1)", "\tx", "\rx", "a\r\nb"),
+    *("'=1", "''-", "plain", "'s", "", "a=b", "-1"),
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -16,7 +19,7 @@ def test_no_text_starts_like_a_formula_and_all_come_back(name):
     cell = escape_cell(name)
     assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
     assert restore_cell(cell) == name
-    assert (cell == name) == (name in ("plain", "'s", "", "a=b"))
+    assert (cell == name) == (name in ("plain", "a\r\nb", "'s", "", "a=b"))
 
 
 def test_numbers_stay_numbers():

@@ -116,3 +116,15 @@ def test_commands_print_the_class_mean(tmp_path, capsys):
     cli.main(["sweep", str(folder), "--alphas", "0,0.5"])
     header, _, at_half = capsys.readouterr().out.splitlines()
     assert header.split()[-2:] == ["class", "mean"] and at_half.split()[-1] == mean
+
+
+def test_trainings_with_other_options_are_no_seeds_of_one_row():
+    shared = {"heads": None, "tau": None, "gamma": None}  # what a folded or linear head has
+    results = [
+        result(seed=0, options={"gamma": 0.5}, **shared),
+        result(seed=1, options={"gamma": 5.0}, **shared),
+        result(seed=2, options={"gamma": 0.5}, **shared),
+    ]
+    groups = tables.group_seeds(results)
+    assert [len(group.results) for group in groups] == [2, 1]
+    assert [group.label for group in groups] == ["m, gamma 0.5", "m, gamma 5.0"]

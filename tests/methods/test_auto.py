@@ -68,10 +68,10 @@ def test_a_rival_that_won_is_the_method_of_that_name(rule):
     ("rule", "message"),
     [
         ("self-prio:1", "unknown --rule 'self-prio:1'. Did you mean 'self-prior:1'"),
-        ("tde:much", "--rule tde:much needs a number, as in --rule tde:1"),
-        ("tde:-1", "alpha -1 must be a number from 0 up"),
-        ("self-prior:nan", "--strength nan must be at least 0"),
-        ("logit-adjustment:-2", "--strength -2 must be at least 0"),
+        ("tde:much", "--rule tde:much needs a number from 0 up, as in --rule tde:1"),
+        ("tde:-1", "--rule tde:-1 needs a number from 0 up"),
+        ("self-prior:nan", "--rule self-prior:nan needs a number from 0 up"),
+        ("logit-adjustment:inf", "--rule logit-adjustment:inf needs a number from 0 up"),
     ],
 )
 def test_an_unknown_rule_is_an_error(rule, message):

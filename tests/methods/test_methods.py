@@ -381,8 +381,9 @@ class TestTable:
         ("focal", {"gamma": -2.0}, "gamma -2 must be at least 0"),
         ("deconfound-tde", {"heads": 0}, "heads 0 must be at least 1"),
         ("logit-adjustment", {"tau": -1.0}, "tau -1 must be at least 0"),
-        ("decouple-tau-norm", {"tau": "much"}, "--tau takes float or auto, not 'much'"),
-        ("focal", {"gamma": "auto"}, "--gamma takes float, not 'auto'"),
+        ("asymmetric", {"gamma_neg": -1.0}, "--gamma-neg -1 must be at least 0"),
+        ("decouple-tau-norm", {"tau": "much"}, "--tau takes a number or auto, not 'much'"),
+        ("focal", {"gamma": "auto"}, "--gamma takes a number, not 'auto'"),
     ],
 )
 def test_bad_options_raise(name, options, message):

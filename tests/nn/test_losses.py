@@ -141,6 +141,18 @@ def test_class_balanced_nears_inverse_counts_as_beta_nears_1():
     assert_close(weights, inverse * len(COUNTS) / inverse.sum(), rtol=1e-6, atol=0.0)
 
 
+def test_a_class_without_images_changes_no_weight_and_no_margin_of_others():
+    counts = torch.tensor(COUNTS, dtype=torch.float64)
+    more = torch.cat([counts, counts.new_zeros(1)])
+    weights, wider = (losses.effective_weights(each, 0.999) for each in (counts, more))
+    close(wider[:-1], weights)
+    assert wider[-1] == weights.max()
+    absent = torch.full((len(Z), 1), -1e9, dtype=torch.float64)  # its logit adds nothing
+    z = torch.cat([logits(), absent], dim=1)
+    for loss, options in ((losses.ldam, {}), (losses.class_balanced, {"softmax": True})):
+        close(value(loss, z, counts=[*COUNTS, 0], **options), value(loss, **options))
+
+
 def test_ldam_without_margin_is_scaled_cross_entropy():
     cosines = logits() / 10
     close(value(losses.ldam, 30 * cosines, margin=0.0), F.cross_entropy(30 * cosines, TARGET))

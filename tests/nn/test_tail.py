@@ -1,6 +1,7 @@
 """`lt.Tail`: losses, weights, heads and splits for a loop that is not ours."""
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -48,6 +49,12 @@ def test_a_loss_is_a_plain_module(name):
         found = module(logits().to(dtype), TARGET)
         assert found.dtype == torch.float32
         assert_close(found, expected.detach(), rtol=0.03, atol=0.03)
+
+
+def test_half_precision_keeps_large_counts():
+    module, z = lt.Tail([100_000, 10]).loss("balanced-softmax"), torch.zeros(1, 2)
+    expected = math.log(100_010 / 10)
+    assert module.half()(z, torch.tensor([1])).item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_loss_compiles_as_one_graph():

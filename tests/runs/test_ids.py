@@ -13,6 +13,7 @@ from longtail.core.identity import read_ids
 from longtail.core.manifest import record
 from longtail.runs.compare import read
 from longtail.runs.fit import fit_all
+from longtail.runs.plan import Job, resolve
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +54,16 @@ def test_a_result_of_an_older_version_has_a_recipe_and_no_training(runs, tmp_pat
     assert again.cost.recipe_id == new["recipe_id"] and again.cost.training_id is None
     assert read(path).result["recipe_id"] == new["recipe_id"]
     assert read_ids(new) == new
+
+
+def test_what_changes_batch_statistics_changes_the_recipe(tmp_path):
+    data = tiny_data()
+
+    def identify(**options):
+        config = tiny_config(**options)
+        return Job(*resolve(config), lt.Run(tmp_path)).recipe_id(data)
+
+    plain = identify()
+    assert identify(replicas=3, workers=1) == plain
+    others = [identify(accumulate=2), identify(accumulate=4), identify(sync_batchnorm=True)]
+    assert len({plain, *others}) == 4

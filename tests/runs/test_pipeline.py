@@ -297,7 +297,7 @@ class TestBadInput:
             fit(tmp_path, "cosine", head=2)
         with pytest.raises(UserError, match="unknown option 'epoch'.*'epochs'"):
             fit(tmp_path, "cosine", epoch=2)
-        with pytest.raises(UserError, match="--heads takes int, not 'two'"):
+        with pytest.raises(UserError, match="--heads takes a whole number, not 'two'"):
             fit(tmp_path, heads="two")
 
     @pytest.mark.parametrize("seed", [0.5, "1", True, None])

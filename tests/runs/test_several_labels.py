@@ -321,5 +321,5 @@ def test_the_command_line_names_the_figure_of_its_report(tmp_path, capsys):
 
 
 def test_alpha_is_a_number():
-    with pytest.raises(UserError, match="--alpha takes float, not 'auto'"):
+    with pytest.raises(UserError, match="--alpha takes a number, not 'auto'"):
         methods.build("deconfound-bce-tde", {"alpha": "auto"})

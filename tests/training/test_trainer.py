@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from helpers import float64, on_two_ranks, tiny_config, tiny_data
@@ -25,6 +26,7 @@ from longtail.training.average import recompute_statistics
 from longtail.training.batches import place
 from longtail.training.features import place_features
 from longtail.training.launch import launch
+from longtail.training.model import set_training_mode
 from longtail.training.probe import check_fits
 from longtail.training.trainer import Trainer
 
@@ -228,6 +230,19 @@ def test_a_layer_that_is_called_twice_or_never_gets_sound_statistics():
     torch.testing.assert_close(twice.running_mean, expected / 2)
 
 
+def test_the_last_rate_is_that_of_the_last_step_with_an_average_too():
+    rates = []
+    for ema in (0.0, 0.9):
+        options = {"schedule": "one-cycle", "warmup": 0, "epochs": 1, "ema": ema}
+        trainer = start(tiny_config(method="deconfound", **options))
+        trainer.begin_epoch(0)
+        for size in trainer.step_sizes:
+            trainer.step(size)
+        trainer.end_epoch(0)
+        rates.append(trainer.state.lr.item())
+    assert rates[0] == rates[1]
+
+
 def test_every_stage_with_a_schedule_of_its_own_ends_at_its_average(tmp_path):
     """So the first stage of cRT is the whole training of the baseline, with an average too."""
     options = {"ema": 0.9, "epochs": 2}
@@ -274,6 +289,18 @@ def test_a_frozen_network_keeps_its_weights_and_statistics(tmp_path):
 
 def can_freeze(name: str) -> bool:
     return name != "bbn" and not methods.build(name).views
+
+
+def test_a_wholly_frozen_module_draws_nothing():
+    layers = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2))
+    model = nn.Sequential(layers, nn.Dropout(0.5), nn.Linear(2, 2))
+    layers.requires_grad_(False)
+    set_training_mode(model)
+    assert not any(module.training for module in layers.modules())
+    assert model[1].training and model[2].training
+    layers[2].weight.requires_grad_(True)
+    set_training_mode(model)
+    assert [module.training for module in layers] == [False, True, True]
 
 
 @pytest.mark.parametrize("name", [*filter(can_freeze, methods.list_names())])

@@ -142,7 +142,11 @@ PHOTOGRAPHS = TrainConfig(mean_decay="rate", schedule="cosine", warmup=0, augmen
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """Devices and processes. None of this changes what is computed, up to rounding."""
+    """Devices and processes.
+
+    None of this changes what is computed, up to rounding, but for batch statistics and losses that
+    compare images of a batch: they see the images of one process, and of one part of its step.
+    """
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """`auto` uses CUDA if available; `mps` is the GPU of a Mac, in float32."""
@@ -159,7 +163,7 @@ class MachineConfig:
     """Compile the backbone with torch.compile: half a minute once, then faster steps."""
     accumulate: int = 1
     """Split each device's batch into this many parts and accumulate their gradients: less memory,
-    the same step. Batch statistics, and losses that compare images of a batch, see one part."""
+    the same step, but for batch statistics and losses that compare images of a batch."""
     sync_batchnorm: bool = False
     """Share batch statistics between CUDA devices instead of computing them per device."""
     workers: int | None = None

@@ -31,7 +31,12 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the source tree's commit, or None; -dirty if files outside results/ have changed."""
+    """Return the source tree's commit, or None; -dirty if files outside results/ have changed.
+
+    A package that is installed inside another repository has none: its files are not tracked there.
+    """
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
     name = _git("describe", "--always")
     outside_results = (":/", ":(top,exclude)results")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *outside_results)

@@ -1,8 +1,8 @@
 """CSV files for people: no text in them runs as a formula in a spreadsheet."""
 
 import csv
-import io
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """Characters that make a spreadsheet read a cell as a formula."""
@@ -10,11 +10,11 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 def format_rows(rows: Iterable[Iterable[object]]) -> str:
     """Format rows as lines of CSV; None is an empty cell."""
-    text = io.StringIO()
+    lines: list[str] = []
     # with this line end the writer also quotes a cell with a lone carriage return
-    writer = csv.writer(text, lineterminator="\r\n")
+    writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
     writer.writerows([escape_cell(cell) for cell in row] for row in rows)
-    return text.getvalue().replace("\r\n", "\n")
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
 
 
 def escape_cell(cell: object) -> object:

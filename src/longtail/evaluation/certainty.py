@@ -18,12 +18,9 @@ from torch import Tensor
 from longtail.data.base import ClassCounts
 from longtail.evaluation.accuracy import Accuracy, accuracy
 from longtail.evaluation.conformal import Coverage, find_sets, measure_coverage, trace_abstention
-from longtail.evaluation.novelty import measure_energy
+from longtail.evaluation.novelty import FALSE_ALARMS, measure_energy
 from longtail.evaluation.reliability import Reliability, measure_reliability
 from longtail.evaluation.trust import CURVE_LEVEL, Trust
-
-FALSE_ALARMS = 0.05
-"""Share of images of known classes that may be marked as unknown."""
 
 
 @dataclass(frozen=True)

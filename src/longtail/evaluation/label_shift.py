@@ -15,7 +15,8 @@ centre, beyond chance and beyond what it gains on held-out images, where there i
 
     lambda = N / (N + PSEUDO_IMAGES C) * max(0, 1 - gain_held_out / (gain - (C - 1) / (2 N)))
 
-Symbols: pi source mix (C,), q target mix (C,), N images, C classes, G groups, R resamples.
+Symbols: pi source mix (C,), q target mix (C,), N images, C classes, G groups, R resamples,
+of which the first is the images themselves.
 """
 
 import math
@@ -220,9 +221,7 @@ def estimate_target(log_probabilities: Tensor, counts: ClassCounts, reference: M
         torch.manual_seed(0)
         draws = torch.multinomial(torch.ones(RESAMPLES, n), n, replacement=True)  # (R - 1, N)
     drawn = torch.stack([torch.bincount(draw, minlength=n) for draw in draws])
-    shares = (
-        torch.cat([torch.ones(1, n), drawn]).double() / n
-    )  # (R, N), the images themselves first
+    shares = torch.cat([torch.ones(1, n), drawn]).double() / n  # (R, N)
     q, strength, weight = _estimate(p, counts, reference, shares)
     member, confusion = group_classes(counts), reference.matrix
     predicted = shares @ (p @ member)  # (R, G)

@@ -19,7 +19,9 @@ from longtail.core.errors import UserError, list_some
 from longtail.evaluation.calibration import weigh_by_class
 from longtail.evaluation.conformal import find_quantiles
 
-FALSE_ALARMS = (0.01, 0.05, 0.1)
+FALSE_ALARMS = 0.05
+"""Share of images of known classes that may be marked as unknown, by default."""
+ALARM_RATES = (0.01, 0.05, 0.1)
 """Shares of known images above a threshold, for which a model stores its thresholds."""
 
 LEAST_DEVIATION = 1e-4
@@ -89,9 +91,9 @@ class NoveltyReference:
             scores["both"] = _standardise(energy, units["energy"]) + _standardise(
                 distance, units["distance"]
             )
-        levels = [1 - rate for rate in FALSE_ALARMS]
+        levels = [1 - rate for rate in ALARM_RATES]
         thresholds = {
-            name: dict(zip(FALSE_ALARMS, find_quantiles(s, weights, levels).tolist(), strict=True))
+            name: dict(zip(ALARM_RATES, find_quantiles(s, weights, levels).tolist(), strict=True))
             for name, s in scores.items()
         }
         return NoveltyReference(units["energy"], units.get("distance"), thresholds)
@@ -131,7 +133,7 @@ class NoveltyReference:
             middle, spread = map(float, tree["distance"])
             distance = middle, spread
         thresholds = {
-            name: {rate: float(by_rate.get(str(rate), "inf")) for rate in FALSE_ALARMS}
+            name: {rate: float(by_rate.get(str(rate), "inf")) for rate in ALARM_RATES}
             for name, by_rate in tree["thresholds"].items()
         }
         return NoveltyReference((mean, deviation), distance, thresholds)

@@ -26,11 +26,12 @@ from longtail.nn.heads import Head, NormalisedHead
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """The settings of a training."""
+    """The settings of a training, and of the head that it ships."""
 
     heads: int | None
     tau: float | None
     gamma: float | None
+    """None if the shipped head has no such setting, as after a rule that folds it in."""
     momentum: float
     lr: float
     epochs: int

@@ -84,8 +84,9 @@ def group_seeds(results: Iterable[Mapping[str, Any]]) -> list[SeedGroup]:
 
 def _row_settings(result: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
     """All settings of a result except its seed and values chosen for that seed."""
-    chosen = HEAD_SETTINGS if "rule" in result else ()  # those of the head that this seed shipped
-    fields = {name: result[name] for name in ROW_FIELDS if name in result and name not in chosen}
+    # not those of the head that this seed shipped, nor what that head does not have
+    left_out = {name for name in HEAD_SETTINGS if "rule" in result or result.get(name) is None}
+    fields = {name: result[name] for name in ROW_FIELDS if name in result.keys() - left_out}
     if result.get("alpha_rule") == "fixed":
         fields["alpha"] = result["alpha"]
     elif result.get("alpha_rule") and result["alpha"] is None:
@@ -94,7 +95,7 @@ def _row_settings(result: Mapping[str, Any], options: Iterable[str]) -> dict[str
     settings = {name: value for part in parts for name, value in result.get(part, {}).items()}
     settings.pop("evaluate_on", None)  # same as evaluated_on
     # a result's own field takes precedence over an option
-    own = result.keys() - set(chosen)
+    own = result.keys() - left_out
     settings |= {n: result["options"].get(n, "default") for n in options if n not in own}
     return settings | fields
 

@@ -93,9 +93,10 @@ def _parse(method: str, known: Mapping[str, inspect.Parameter], key: str, value:
         parsed = None
     whole = kind is not int or (parsed is not None and float(value) == parsed)
     if parsed is None or not whole or not math.isfinite(parsed):
+        number = "a whole number" if kind is int else "a number"
+        flag = key.replace("_", "-")
         raise UserError(
-            f"{method}: --{key} takes {kind.__name__}{auto}, not '{value}' "
-            f"(default {option.default})"
+            f"{method}: --{flag} takes {number}{auto}, not '{value}' (default {option.default})"
         )
     return parsed
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from longtail.core.errors import UserError, unknown_error
-from longtail.methods.base import Choice, Method, Rule, require
+from longtail.methods.base import Choice, Method, Rule
 from longtail.methods.deconfound import ALPHAS, deconfound
 from longtail.methods.decouple import use_class_means
 from longtail.methods.logit_adjustment import balanced_softmax, deconfound_balanced, subtract_prior
@@ -60,11 +60,10 @@ def auto(
         known = "tde, self-prior or logit-adjustment with a strength, nearest-mean, as-trained"
         raise unknown_error("--rule", rule, [*CANDIDATES, *RIVALS], f"{known}; as in --rule tde:1")
     try:
-        strength = float(text)
-    except ValueError:
-        raise UserError(f"--rule {rule} needs a number, as in --rule {name}:1") from None
+        strength = check_alpha(float(text))
+    except ValueError:  # also what `check_alpha` raises
+        raise UserError(f"--rule {rule} needs a number from 0 up, as in --rule {name}:1") from None
     if name == "tde":
-        return replace(shared, alpha=check_alpha(strength))
-    require(least=0, strength=strength)
+        return replace(shared, alpha=strength)
     counts = name == "logit-adjustment"
     return replace(shared, rule=RULES[name](strength), weighs_counts=counts)

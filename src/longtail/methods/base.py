@@ -38,7 +38,7 @@ def require(
     rule = " and ".join(f"{word} {x:g}" for word, x in limits.items() if math.isfinite(x))
     for name, value in options.items():
         if value != "auto" and not (least <= value <= most and above < value < below):
-            raise UserError(f"--{name} {value:g} must be {rule}")
+            raise UserError(f"--{name.replace('_', '-')} {value:g} must be {rule}")
 
 
 class Batch(NamedTuple):

@@ -43,7 +43,7 @@ def deconfound_contrastive(
     contrast: float = 0.6,
     temperature: float = 0.1,
 ) -> Method:
-    """De-confounded training, and contrast that is balanced by counts within a batch alone."""
+    """De-confounded training, and contrast balanced only by the class counts within a batch."""
     trained = deconfound(heads=heads, tau=tau, gamma=gamma)
     return _add_contrast(trained, classify, contrast, temperature)
 

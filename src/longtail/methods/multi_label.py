@@ -15,7 +15,14 @@ from longtail.nn.linear_heads import BiasedHead
 
 RIDNIK = Paper("Ridnik et al.", 2021, "2009.14119")
 WU = Paper("Wu et al.", 2020, "2007.09654")
-DEPARTURES = ("The focal factor, with which that paper's best figure is made, is left out.",)
+RIDNIK_DEPARTURES = (
+    "The factors that weigh easy labels less have a gradient; the authors' code trains without it.",
+)
+WU_DEPARTURES = (
+    "The focal factor, with which that paper's best figure is made, is left out.",
+    "The logits are shifted by kappa times the log prior odds, as in the paper; the authors' code "
+    "divides this by the scale of absent labels.",
+)
 STAGES = (Stage(binary_losses.binary_cross_entropy),)
 
 
@@ -38,7 +45,7 @@ def asymmetric(*, gamma_pos: float = 0.0, gamma_neg: float = 4.0, margin: float 
     loss = partial(
         binary_losses.asymmetric, gamma_pos=gamma_pos, gamma_neg=gamma_neg, margin=margin
     )
-    return _train_with(loss, RIDNIK)
+    return replace(_train_with(loss, RIDNIK), departures=RIDNIK_DEPARTURES)
 
 
 def distribution_balanced(
@@ -62,7 +69,7 @@ def distribution_balanced(
     )
     # the weights undo what even draws of labels that occur together repeat
     stage = Stage(loss, samplers=("class",))
-    return replace(_train_with(loss, WU), stages=(stage,), departures=DEPARTURES)
+    return replace(_train_with(loss, WU), stages=(stage,), departures=WU_DEPARTURES)
 
 
 def deconfound_bce(*, heads: int = 2, tau: float = 16.0, gamma: float = 1 / 32) -> Method:

@@ -46,7 +46,7 @@ def _add_rule(name: str, trained: Method, strength: Auto) -> Method:
 @torch.no_grad()
 def subtract_self_prior(inputs: RuleInputs, *, strength: float) -> Head:
     """Return the head with -strength * log(mean softmax over the training images) as its bias."""
-    head = inputs.head.eval()
+    head = inputs.head
     total = head.total if isinstance(head, NormalisedHead) else head
     prior = total(inputs.features).softmax(1).mean(0)  # (C,)
     return head.with_bias(-strength * prior.clamp(min=torch.finfo(prior.dtype).tiny).log())

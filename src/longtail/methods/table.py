@@ -22,7 +22,8 @@ This page is generated from the code of the methods: `longtail methods --out doc
 - **changes**: what differs from the baseline. Methods that change only inference share the
   baseline's training.
 - **re-balancing, de-confound, direct effect**: how Table 1 of Tang et al. 2020 classifies the
-  method: *do(D)*, *do(X)*, and CDE, NDE or TDE. A dash also stands for methods it does not list.
+  method: *do(D)*, *do(X)*, and CDE, NDE or TDE. A method that it does not list has what the method
+  has that it builds on, or a dash.
 """
 SELF_PRIOR = "factor of the log of the network's own mean softmax, subtracted at test time"
 MEANINGS = {
@@ -50,7 +51,7 @@ MEANINGS = {
     "asymmetric margin": "probability below which an absent label counts nothing",
     "oltr margin": "mean squared distance to the other centroids below which they repel",
     "repel": "weight of the repelling part of the centroid loss",
-    "reach": "length of an embedding at distance 1 from the nearest centroid",
+    "reach": "factor of an embedding at distance 1 from the nearest centroid",
     "scale": "scale of the logits",
     "distribution-balanced scale": "scale of the logits of absent labels",
     "slope": "how fast the weight of a label grows with its ratio r",

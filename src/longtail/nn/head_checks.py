@@ -1,5 +1,6 @@
 """Checks of the numbers that a head takes."""
 
+import math
 from numbers import Real
 from typing import Any
 
@@ -23,15 +24,17 @@ def check_heads(dim: int, heads: int) -> None:
 
 
 def check_scale(tau: float) -> None:
-    """Raise a `UserError` unless `tau` is above 0."""
-    if not tau > 0:
-        raise UserError(f"tau {tau} must be above 0: it scales the logits (the paper uses 16)")
+    """Raise a `UserError` unless `tau` is finite and above 0."""
+    if not 0 < tau < math.inf:
+        raise UserError(
+            f"tau {tau} must be finite and above 0: it scales the logits (the paper uses 16)"
+        )
 
 
 def check_gamma(gamma: float) -> None:
-    """Raise a `UserError` unless `gamma` is at least 0."""
-    if not gamma >= 0:
-        raise UserError(f"gamma {gamma} must not be negative: 0 adds nothing to the norms")
+    """Raise a `UserError` unless `gamma` is finite and at least 0."""
+    if not 0 <= gamma < math.inf:
+        raise UserError(f"gamma {gamma} must be finite and at least 0, which adds nothing to norms")
 
 
 def check_momentum(momentum: float) -> None:

@@ -142,8 +142,6 @@ class FoldedHead(Head):
     """
 
     repr_fields = ("dim", "classes", "heads", "squash")
-    tau: float | None = None
-    """Strength of the rule that made the head, if the rule has one."""
     bias: Tensor | None
 
     def __init__(self, dim: int, classes: int, heads: int = 1, squash: float = 0.0) -> None:

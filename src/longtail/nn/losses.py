@@ -91,10 +91,12 @@ def ldam(
 
     Logits are `scale` times a cosine; `margin` is that of the rarest class, in units of the cosine.
     Classes are weighted by their effective number with `beta`; 0 gives all the same weight. The
-    weights of a batch are divided by their sum, as in that paper's Algorithm 1.
+    weights of a batch, or of a process's share of it, are divided by their sum, as in that paper's
+    Algorithm 1.
     """
-    counts = state.counts.clamp(min=1)
-    margins = margin * (counts / counts.min()) ** -0.25  # (C,)
+    rarest = _rarest(state.counts)
+    counts = state.counts.clamp(min=rarest)
+    margins = margin * (counts / rarest) ** -0.25  # (C,)
     truth = _to_soft(target, outputs.logits)  # (B, C)
     log_p = F.log_softmax(outputs.logits - scale * margins * truth, dim=1)
     weights = effective_weights(counts, beta) * truth
@@ -126,10 +128,19 @@ def balanced_softmax(
 
 
 def effective_weights(counts: Tensor, beta: float) -> Tensor:
-    """Return class weights (1 - beta) / (1 - beta^n), scaled to sum to C (Cui et al. 2019)."""
+    """Return class weights (1 - beta) / (1 - beta^n), scaled to a mean of 1 (Cui et al. 2019).
+
+    The mean is over classes with images; one without has the weight of the rarest of them.
+    """
     log_beta = math.log(beta) if beta else -math.inf
-    weights = (1 - beta) / -torch.expm1(counts.clamp(min=1) * log_beta)
-    return weights * (len(weights) / weights.sum())
+    weights = (1 - beta) / -torch.expm1(counts.clamp(min=_rarest(counts)) * log_beta)
+    seen = counts > 0
+    return weights * (seen.sum() / (seen * weights).sum())
+
+
+def _rarest(counts: Tensor) -> Tensor:
+    """Return the least count above 0, without waiting for the device."""
+    return torch.where(counts > 0, counts, torch.inf).min()
 
 
 def equalise(logits: Tensor, weights: Tensor) -> Tensor:

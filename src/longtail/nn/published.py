@@ -192,7 +192,7 @@ def _explain_failure(url: str, cache: Path) -> Iterator[None]:
 
 
 def _is_reachable(url: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the host of `url` answers; assumed behind a proxy."""
+    """Whether the host of `url` answers; True behind a proxy, without asking."""
     if any(
         environment.get(name) for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
     ):

@@ -186,7 +186,8 @@ class TailLoss(nn.Module):
             _check_option(name, key, value)
         self.name, self.options, self.classes = name, options, counts
         self._loss = partial(LOSSES[name], **options)
-        self.register_buffer("counts", counts.tensor(), persistent=False)
+        # integers, since half precision would make large counts infinite
+        self.register_buffer("counts", counts.tensor().long(), persistent=False)
         self.register_buffer("_unused", torch.zeros(()), persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -200,7 +201,7 @@ class TailLoss(nn.Module):
             )
         # these losses read only the logits, the counts and torch's own generator
         rest = dict.fromkeys(("progress", "lr", "mu"), self._unused)
-        state = State(**rest, counts=self.counts, generator=None)  # type: ignore[arg-type]
+        state = State(**rest, counts=self.counts.float(), generator=None)  # type: ignore[arg-type]
         outputs = Outputs(features=self._unused, logits=at_least_float32(logits))
         try:
             return self._loss(outputs, target, state)

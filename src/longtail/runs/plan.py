@@ -62,8 +62,13 @@ class Job:
         post_hoc = ("flips", "background")
         for place in ("machine", "files", "data", "adaptive", "recipe_name", *post_hoc):
             del tree[place]
-        if (ranks := count_ranks(self.config.machine)) > 1:  # each has batch statistics of its own
-            tree["ranks"] = ranks
+        machine = self.config.machine  # these decide which images share batch statistics
+        shared = {
+            "ranks": count_ranks(machine),
+            "accumulate": machine.accumulate,
+            "sync_batchnorm": 1 + machine.sync_batchnorm,
+        }
+        tree |= {name: value for name, value in shared.items() if value > 1}
         text = json.dumps([tree, data.identity], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

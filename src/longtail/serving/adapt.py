@@ -28,12 +28,11 @@ from longtail.evaluation.label_shift import (
     estimate_target,
     group_classes,
 )
-from longtail.evaluation.novelty import measure_energy
+from longtail.evaluation.novelty import FALSE_ALARMS, measure_energy
 from longtail.evaluation.trust import Trust
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.answers import (
-    FALSE_ALARMS,
     require_measured,
     require_one_label,
     require_trust,

@@ -15,14 +15,12 @@ from torch import Tensor
 from longtail.core.errors import UserError, list_some
 from longtail.evaluation.conformal import find_sets
 from longtail.evaluation.label_shift import LEAST_IMAGES, RunningMix, adjust
-from longtail.evaluation.novelty import measure_energy
+from longtail.evaluation.novelty import FALSE_ALARMS, measure_energy
 from longtail.evaluation.trust import Trust
 from longtail.serving.model import ModelDescription
 
 logger = logging.getLogger(__name__)
 
-FALSE_ALARMS = 0.05
-"""Share of images of known classes that are marked as unknown, by default."""
 FOLLOWED = 64
 """Images after which the class mix of a stream moves."""
 

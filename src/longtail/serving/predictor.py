@@ -21,12 +21,12 @@ from longtail.data.base import ClassCounts
 from longtail.data.decoding.images import Blob
 from longtail.evaluation.conformal import check_level
 from longtail.evaluation.label_shift import LEAST_IMAGES, RunningMix
+from longtail.evaluation.novelty import FALSE_ALARMS
 from longtail.evaluation.trust import Trust
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.answers import (
-    FALSE_ALARMS,
     Answers,
     read_trust,
     require_measured,

@@ -40,7 +40,7 @@ def extract(
     rows, each once.
     """
     inputs = split.inputs
-    rows = torch.arange(fabric.global_rank, len(inputs), fabric.world_size)
+    rows = torch.arange(len(inputs))[fabric.global_rank :: fabric.world_size]
     batches = rows.split(choose_batch_size(inputs, fabric.device))
     features = torch.zeros(len(inputs), model.backbone.dim, device=fabric.device)
     stream = read_batches(inputs, batches, machine, fabric.device)

@@ -94,9 +94,9 @@ def explain_out_of_memory(
         raise UserError(
             f"a step of {inputs} inputs of {shape} through {config.backbone}{beside} is too large "
             f"for {fabric.device}{memory}. {fewer}--accumulate {2 * parts} takes about half the "
-            "memory and trains the same model; --stream keeps images off the device; a smaller "
-            f"--batch-size (now {config.train.batch_size}) trains another model. Continue with "
-            "--resume"
+            "memory, with the batch statistics of fewer images; --stream keeps images off the "
+            f"device; a smaller --batch-size (now {config.train.batch_size}) trains another model. "
+            "Continue with --resume"
         ) from error
 
 

@@ -118,11 +118,17 @@ def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> Non
 
 
 def set_training_mode(model: nn.Module) -> None:
-    """Set training mode, but keep the batch statistics of frozen layers."""
+    """Set training mode, but keep the batch statistics of frozen layers.
+
+    A wholly frozen module is in evaluation mode with all in it, also layers that only draw at
+    random, such as stochastic depth.
+    """
     model.train()
     for module in model.modules():
-        own = list(module.parameters(recurse=False))
-        if own and not any(p.requires_grad for p in own):
+        own, all_of_it = list(module.parameters(recurse=False)), list(module.parameters())
+        if all_of_it and not any(p.requires_grad for p in all_of_it):
+            module.eval()
+        elif own and not any(p.requires_grad for p in own):
             module.training = False  # not its children, which may be training
 
 

@@ -217,6 +217,7 @@ class Trainer:
     def _pass_forward(self) -> Iterator[None]:
         """Send the batches of an epoch through the model, one at each step of the iterator."""
         for size in self.step_sizes:
+            self._set_rates()
             part = size // self.parts
             with self.model.head.accumulate_statistics():
                 for first in range(0, size, part):
