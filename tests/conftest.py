@@ -1,5 +1,6 @@
 """Settings of every test process: nothing depends on the user's environment or on test order."""
 
+import copy
 import functools
 import gc
 import os
@@ -12,6 +13,7 @@ import torch
 from browser import browser
 from helpers import float64, photos
 from longtail.core import environment as provenance
+from longtail.core import options
 
 torch.set_num_threads(1)
 if torch.cuda.is_available():
@@ -45,6 +47,41 @@ def no_wait_for_the_disk():
     """What tests write need not survive a power cut, and a run brings eighty files to disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_traces_of_seeds():
+    """Seed only devices that exist: for any other, torch formats a stack trace at every seed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for device in (torch.cuda, torch.xpu, torch.mtia):
+            if not device.is_available():
+                patch.setattr(device, "manual_seed_all", lambda seed: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_plugins():
+    """Lightning asks every installed package for callbacks, at every run."""
+    from lightning.fabric.utilities import registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "entry_points", lambda group: [])
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def each_yaml_once():
+    """Parse a text once, since every step of a run reads its config.yaml again."""
+    trees, parse = {}, options.parse_yaml
+
+    def parse_once(text, source):
+        if text not in trees:
+            trees[text] = parse(text, source)
+        return copy.deepcopy(trees[text])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(options, "parse_yaml", parse_once)
         yield
 
 
