@@ -5,6 +5,7 @@ import functools
 import gc
 import os
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,16 +73,24 @@ def no_plugins():
 
 @pytest.fixture(scope="session", autouse=True)
 def each_yaml_once():
-    """Parse a text once, since every step of a run reads its config.yaml again."""
-    trees, parse = {}, options.parse_yaml
+    """Parse a text once and write a tree once: every step of a run does both with its options."""
+    parse, dump = options.parse_yaml, options.yaml.safe_dump
+    trees, texts = {}, {}
 
     def parse_once(text, source):
         if text not in trees:
             trees[text] = parse(text, source)
         return copy.deepcopy(trees[text])
 
+    def dump_once(tree, sort_keys):
+        key = repr((tree, sort_keys))
+        if key not in texts:
+            texts[key] = dump(tree, sort_keys=sort_keys)
+        return texts[key]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(options, "parse_yaml", parse_once)
+        patch.setattr(options, "yaml", SimpleNamespace(safe_dump=dump_once))
         yield
 
 
