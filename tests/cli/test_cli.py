@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import longtail as lt
@@ -364,11 +365,20 @@ def test_alphas():
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the real CIFAR images of ../shared/data")
 def test_cifar100_lt_trains_through_the_parquet_loader(tmp_path, capsys):
-    """One epoch on the CPU, with a small network and small images to keep the test short."""
-    out = tmp_path / "cifar"
+    """One epoch on the CPU, with a small network and small images to keep the test short.
+
+    It is evaluated on the first thousand test images.
+    """
+    place, out = tmp_path / "cifar100-lt", tmp_path / "cifar"
+    place.mkdir()
+    (place / "train.parquet").symlink_to(SHARED / "cifar100-lt" / "train.parquet")
+    pq.write_table(
+        pq.read_table(SHARED / "cifar100-lt" / "test.parquet").slice(0, 1000),
+        place / "test.parquet",
+    )
     longtail(
         capsys,
-        *("train", "cifar100-lt:100", "--root", str(SHARED), "--epochs", "1", "--device", "cpu"),
+        *("train", "cifar100-lt:100", "--root", str(tmp_path), "--epochs", "1", "--device", "cpu"),
         *("--backbone", "conv4", "--batch-size", "2048", "--image-size", "8", "--out", str(out)),
     )
     result = json.loads((out / "result.json").read_text())
