@@ -5,6 +5,7 @@ import functools
 import gc
 import os
 import random
+from importlib import metadata
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +20,9 @@ from longtail.core import options
 torch.set_num_threads(1)
 if torch.cuda.is_available():
     torch.cuda.init()  # before a test hides the device from the processes that it starts
+
+# Lightning, which imports it later, asks every installed package for callbacks at every run
+metadata.entry_points = functools.cache(metadata.entry_points)
 
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
@@ -58,16 +62,6 @@ def no_traces_of_seeds():
         for device in (torch.cuda, torch.xpu, torch.mtia):
             if not device.is_available():
                 patch.setattr(device, "manual_seed_all", lambda seed: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_plugins():
-    """Lightning asks every installed package for callbacks, at every run."""
-    from lightning.fabric.utilities import registry
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "entry_points", lambda group: [])
         yield
 
 
