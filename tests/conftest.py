@@ -1,9 +1,12 @@
 """Settings of every test process: nothing depends on the user's environment or on test order."""
 
+import copy
 import functools
 import gc
 import os
 import random
+from importlib import metadata
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +15,14 @@ import torch
 from browser import browser
 from helpers import float64, photos
 from longtail.core import environment as provenance
+from longtail.core import options
 
 torch.set_num_threads(1)
 if torch.cuda.is_available():
     torch.cuda.init()  # before a test hides the device from the processes that it starts
+
+# Lightning, which imports it later, asks every installed package for callbacks at every run
+metadata.entry_points = functools.cache(metadata.entry_points)
 
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TERMINAL = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
@@ -45,6 +52,39 @@ def no_wait_for_the_disk():
     """What tests write need not survive a power cut, and a run brings eighty files to disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_traces_of_seeds():
+    """Seed only devices that exist: for any other, torch formats a stack trace at every seed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for device in (torch.cuda, torch.xpu, torch.mtia):
+            if not device.is_available():
+                patch.setattr(device, "manual_seed_all", lambda seed: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def each_yaml_once():
+    """Parse a text once and write a tree once: every step of a run does both with its options."""
+    parse, dump = options.parse_yaml, options.yaml.safe_dump
+    trees, texts = {}, {}
+
+    def parse_once(text, source):
+        if text not in trees:
+            trees[text] = parse(text, source)
+        return copy.deepcopy(trees[text])
+
+    def dump_once(tree, sort_keys):
+        key = repr((tree, sort_keys))
+        if key not in texts:
+            texts[key] = dump(tree, sort_keys=sort_keys)
+        return texts[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(options, "parse_yaml", parse_once)
+        patch.setattr(options, "yaml", SimpleNamespace(safe_dump=dump_once))
         yield
 
 

@@ -54,18 +54,18 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return write_folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the small data set."""
     return tmp_path_factory.mktemp("detection") / "set"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def data(place: Path) -> Splits:
     return small_data(place)
 
 
 @pytest.fixture(scope="module")
-def run(place: Path, data: Splits) -> DetectionRun:
-    """A run of two steps of De-confound-TDE."""
-    return fit(small_config(place), out=place.parent / "run", data=data)
+def run(tmp_path_factory: pytest.TempPathFactory, place: Path, data: Splits) -> DetectionRun:
+    """A run of two steps of De-confound-TDE; tests add files to its folder."""
+    return fit(small_config(place), out=tmp_path_factory.mktemp("detector") / "run", data=data)

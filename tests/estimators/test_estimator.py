@@ -43,7 +43,7 @@ def quick(kind=DeconfoundTDEClassifier, **options):
 
 
 @pytest.mark.filterwarnings("ignore:mean cos")  # the checks standardise their features
-@parametrize_with_checks([kind() for kind in KINDS])
+@parametrize_with_checks([kind(epochs=15) for kind in KINDS])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
 

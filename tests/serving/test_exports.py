@@ -16,6 +16,7 @@ import longtail as lt
 from helpers import files_in, tiny_config, tiny_data
 from longtail import methods
 from longtail.core.errors import UserError
+from longtail.evaluation import metrics
 from longtail.nn.heads import NormalisedHead
 from longtail.runs import reopen as finished
 from longtail.runs.fit import fit_all
@@ -56,6 +57,12 @@ def evaluated(run: Run, alpha: float | None = None) -> tuple[Tensor, Tensor]:
 
 def same(got: Tensor, expected: Tensor) -> None:
     assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_one_report_shows_every_method(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "DRAWS", 20)
+    page = lt.report(list(runs.values()), tmp_path / "report.html").read_text()
+    assert all(name in page for name in NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
