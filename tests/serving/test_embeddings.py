@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import longtail as lt
-from helpers import tiny_config, tiny_data
+from helpers import photos, tiny_config, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
 from longtail.runs.fit import fit_all
@@ -84,6 +84,18 @@ def test_other_images_of_the_same_kind(run, tmp_path, capsys):
     stored = np.load(tmp_path / "f.npz")
     assert stored["x_train"].shape == (9, 128) and "x_test" not in stored.files
     assert json.loads(str(stored["made_by"]))["images"] == "other.npz"
+
+
+def test_other_image_files_are_prepared_as_for_training(tmp_path):
+    photos(tmp_path / "photos")  # 16x16
+    options = {"image_size": 12, "interpolation": "bicubic", "backbone": "conv4", "epochs": 1}
+    place = str(tmp_path / "photos")
+    run = lt.fit(place, "baseline", out=tmp_path / "run", batch_size=7, device="cpu", **options)
+    own = np.load(lt.embed(run, tmp_path / "own.npz"))["x_test"]
+    assert (np.load(lt.embed(run, tmp_path / "a.npz", data=place))["x_test"] == own).all()
+    for other in ({"image_size": 16}, {"interpolation": "bilinear"}):
+        found = np.load(lt.embed(run, tmp_path / "b.npz", data=place, **other))["x_test"]
+        assert (found != own).any()
 
 
 def test_other_images_do_not_ask_for_the_runs_own(tmp_path):

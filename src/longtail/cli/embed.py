@@ -23,7 +23,8 @@ class Embed:
     out: Out = Path("features.npz")
     """File to write."""
     data: str = ""
-    """Images to embed; by default those that the run was trained on."""
+    """Images to embed; by default those that the run was trained on. Files are resized as for
+    training unless --image-size or --interpolation says otherwise."""
     weights: str | None = None
     """Weights to use in place of a run: a file, or `pretrained` for the network's published ones,
     which --pretrained means too."""

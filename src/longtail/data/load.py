@@ -36,7 +36,7 @@ from longtail.data.formats import (
     table,
 )
 from longtail.data.prepare import prepare
-from longtail.data.sources import Source
+from longtail.data.sources import MemoryStore, Source
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,18 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
     """
     config = _set_options(data, config, options)
     source, base, ratio = _open(data, config)
+    return prepare(source, name=base, ratio=ratio, config=config)
+
+
+def load_for_network(data: Any, wanted: DataConfig, options: dict[str, Any]) -> Data:
+    """Load a data set as `load` does, by default as a network wants its images.
+
+    Images that are not files keep their size.
+    """
+    config = _set_options(data, wanted, options)
+    source, base, ratio = _open(data, config)
+    if "image_size" not in options and isinstance(source.train.store, MemoryStore):
+        config = replace(config, image_size=None)
     return prepare(source, name=base, ratio=ratio, config=config)
 
 

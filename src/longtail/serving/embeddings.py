@@ -25,7 +25,7 @@ from lightning.fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longtail.core.config import Config, MachineConfig, TrainConfig
+from longtail.core.config import Config, DataConfig, MachineConfig, TrainConfig
 from longtail.core.errors import UserError
 from longtail.core.files import encode_tensors, replace_atomically
 from longtail.data import load as data_sets
@@ -44,7 +44,7 @@ from longtail.serving.read import read_run
 from longtail.training.features import choose_batch_size, extract_batches, read_batches
 from longtail.training.inputs import build_preprocess
 from longtail.training.launch import launch
-from longtail.training.model import use_inputs_of_weights
+from longtail.training.model import Blueprint, use_inputs_of_weights
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +157,8 @@ def embed(
         run: a finished run; without, `weights` and `data` are needed.
         out: the file. It holds x_train, y_train, x_val, y_val, x_test and y_test for the parts
             that exist, the class names, and the origin of the features.
-        data: images to embed, prepared as for training; by default those of the run.
+        data: images to embed, by default those of the run. Image files are prepared as for
+            training unless `options` say otherwise; arrays keep their size.
         weights: a file, or `pretrained` for the published weights of `backbone`, in place of a run.
         backbone: the network of `weights`; by default the name of the file tells.
         options: fields of `DataConfig` for `data`; without `data`, only `root`, the folder of the
@@ -204,7 +205,7 @@ def _open_run(
     if backbone:
         raise UserError(f"--backbone {backbone}: a run has its own network. Leave it out")
     served = read_run(run)
-    images = _load_images(run, data, options)
+    images = _load_images(run, data, served.about.blueprint, options)
     own, other = served.about.blueprint.shape, tuple(images.train.inputs.shape[1:])
     if len(own) != len(other) or own[0] != other[0]:
         raise UserError(
@@ -242,10 +243,11 @@ def _open_weights(
         data_sets.check_loaded(data, options)
         images = data
     else:
-        wanted: dict[str, Any] = {"interpolation": inputs.interpolation} if inputs else {}
-        if inputs and data_sets.is_path(str(data)):
-            wanted["image_size"] = inputs.size
-        images = data_sets.load(data, **(wanted | options))
+        wanted = DataConfig(
+            image_size=inputs.size if inputs and data_sets.is_path(str(data)) else None,
+            interpolation=inputs.interpolation if inputs else None,
+        )
+        images = data_sets.load_for_network(data, wanted, options)
     config = Config(backbone=name, weights=weights, train=TrainConfig(augment="none"))
     images = use_inputs_of_weights(config, images)
     if images.embeddings:
@@ -264,13 +266,18 @@ def _open_weights(
     return Embedder(build, preprocess.to(fabric.device), images, fabric, machine, origin)
 
 
-def _load_images(run: Run, data: Path | str | Data | None, options: dict[str, Any]) -> Data:
-    """Load `data`, or else the run's own data."""
+def _load_images(
+    run: Run, data: Path | str | Data | None, blueprint: Blueprint, options: dict[str, Any]
+) -> Data:
+    """Load `data` for the network of `blueprint`, or else the run's own data."""
     if isinstance(data, Data):
         data_sets.check_loaded(data, options)
         return data
     if data is not None:
-        return data_sets.load(data, **options)
+        square = not blueprint.embeddings and blueprint.shape[1] == blueprint.shape[2]
+        size = blueprint.shape[1] if square else None
+        wanted = DataConfig(image_size=size, interpolation=blueprint.interpolation)
+        return data_sets.load_for_network(data, wanted, options)
     if ignored := [name for name in options if name != "root"]:
         raise UserError(
             f"--{ignored[0].replace('_', '-')} applies to --data only: the run's own images are "
