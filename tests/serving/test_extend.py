@@ -135,6 +135,16 @@ def test_every_change_of_a_model_keeps_its_stored_features():
         assert model.stored.held_out is served.stored.held_out
 
 
+def test_every_change_of_a_model_stays_on_its_device(models, monkeypatch):
+    model = predictor(models["deconfound"])  # on the CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    adapted = lt.adapt(model, uniform=True).model
+    extended = lt.extend(model, photographs(6)).model
+    for changed in (model, adapted, extended, model.with_background(NAMES[2])):
+        assert changed.model.head.weight.device.type == "cpu"
+
+
 def test_a_run_needs_no_data_and_one_of_an_older_version_has_no_images(photo_run, caplog):
     new = {"grey": [np.full((20, 20, 3), 128, dtype=np.uint8)] * 2}
     given = lt.extend(photo_run, new, held_out=own_data(photo_run).val)

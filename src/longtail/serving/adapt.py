@@ -39,7 +39,6 @@ from longtail.serving.answers import (
 )
 from longtail.serving.inputs import Picture
 from longtail.serving.model import ServedModel
-from longtail.serving.network import TorchNetwork
 from longtail.serving.predictor import Predictor, load_model
 
 logger = logging.getLogger(__name__)
@@ -117,7 +116,7 @@ def adapt(
     if out is not None:
         exports.save_pretrained(adapted, out)
     return Adaptation(
-        model=Predictor(adapted.about, TorchNetwork(adapted)),
+        model=predictor.with_model(adapted),
         before=torch.tensor(trust.calibration.prior, dtype=torch.double),
         prior=target,
         mix=mix,

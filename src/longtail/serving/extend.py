@@ -25,7 +25,6 @@ from longtail.runs.folder import Run
 from longtail.serving import write as exports
 from longtail.serving.answers import list_added, require_one_label
 from longtail.serving.inputs import Picture
-from longtail.serving.network import TorchNetwork
 from longtail.serving.new_rows import (
     find_direction,
     find_neighbours,
@@ -144,7 +143,7 @@ def extend(
     given, taken = _count_taken(head, grown, known, about.classes) if known else (None, None)
     recognised = _count_recognised(grown, dict(zip(classes, features, strict=True)))
     return Extension(
-        model=Predictor(extended.about, TorchNetwork(extended)),
+        model=predictor.with_model(extended),
         photographs=dict(zip(classes, map(len, features), strict=True)),
         neighbours={
             name: tuple(predictor.classes[c] for c in places)

@@ -111,10 +111,14 @@ class Predictor:
         """Return this model with a class that keeps its total effect (Eq. 9); empty for none."""
         if name == self.about.background:
             return self
-        model = self.model.with_background(name)
-        other = Predictor(model.about, TorchNetwork(model))
+        other = self.with_model(self.model.with_background(name))
         other._alpha = self._alpha
         return other
+
+    def with_model(self, model: ServedModel) -> "Predictor":
+        """Return a predictor of `model` on the device of this one, whose layers it may share."""
+        assert isinstance(self._network, TorchNetwork)  # others have no weights to change
+        return Predictor(model.about, TorchNetwork(model, self._network.device.type))
 
     def logits(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         """Return logits (N, classes) of uint8 images (N, C, H, W), or of embeddings (N, D)."""
