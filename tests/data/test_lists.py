@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from makers import Painter
 
@@ -160,6 +161,19 @@ def test_a_corrupt_image_is_named_with_its_line(train: Path, tmp_path: Path) -> 
 def test_list_and_name_are_one_too_many(train: Path) -> None:
     with pytest.raises(UserError, match=r"both 'digits-lt' and --list"):
         load("digits-lt", list=train)
+
+
+@pytest.mark.parametrize("option", ["labels", "list", "val_list", "test_list"])
+def test_data_in_memory_and_a_place_are_one_too_many(option: str) -> None:
+    with pytest.raises(UserError, match=f"both data and --{option.replace('_', '-')} elsewhere"):
+        load((np.zeros((4, 2), np.float32), [0, 1, 0, 1]), **{option: "elsewhere"})
+
+
+@pytest.mark.parametrize("option", ["root", "list", "val_list", "test_list"])
+def test_labels_and_another_place_are_one_too_many(option: str, tmp_path: Path) -> None:
+    said = f"both --labels labels.csv and --{option.replace('_', '-')} elsewhere were given"
+    with pytest.raises(UserError, match=said):
+        load(tmp_path, labels="labels.csv", **{option: "elsewhere"})
 
 
 def test_other_lists_need_the_training_list(train: Path) -> None:

@@ -93,6 +93,8 @@ class TestOtherData:
     def test_the_part_is_the_test_part_else_the_validation_part_else_all(self, tmp_path, run):
         everything = write(tmp_path / "other" / "train", ant=1, bee=1).parent
         assert lt.evaluate(run, everything).evaluated_on == "all"
+        with pytest.raises(UserError, match="all of its images are evaluated: leave out the ratio"):
+            lt.evaluate(run, f"{everything}:2")
         write(everything / "valid", cat=2)
         assert lt.evaluate(run, everything).metrics.seen == (0, 0, 2)
         assert lt.evaluate(run, everything).evaluated_on == "val"

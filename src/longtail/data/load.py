@@ -162,6 +162,11 @@ def open_evaluated(data: Any, config: DataConfig) -> EvaluatedPart:
     for warning in source.warnings:
         log.warning("%s", warning)
     opened = EvaluatedPart.of_source(source, name)
+    if is_named(data) and opened.evaluated_on == "all" and _split_ratio(os.fspath(data))[1]:
+        raise UserError(
+            f"{os.fspath(data)} has no test or validation part, so all of its images are "
+            "evaluated: leave out the ratio, which cuts a training part"
+        )
     if not found:
         return opened
     named = replace(opened, name=name_data(data), evaluated_on=found[0])
@@ -204,9 +209,8 @@ def name_data(data: Any) -> str:
 
 def _open(data: Any, config: DataConfig) -> tuple[Source, str, float | None]:
     """Open `data`: the unread source, its name without the ratio, and the ratio."""
+    _check_places(data, config)
     if not is_named(data):
-        if config.list is not None:
-            raise UserError(f"both data and --list {config.list} were given: pass one of them")
         return objects.open_source(data, config=config), objects.name_object(data), None
     base, ratio = _split_ratio(os.fspath(data))
     if config.labels is not None:
@@ -232,6 +236,21 @@ def _open(data: Any, config: DataConfig) -> tuple[Source, str, float | None]:
     else:
         source = _open_path(base, config)
     return source, base, ratio
+
+
+def _check_places(data: Any, config: DataConfig) -> None:
+    """Refuse places beside data in memory, and beside `labels`, which lie in the folder `data`."""
+    lists = ("list", "val_list", "test_list")
+    if not is_named(data):
+        first, others = "data", ("labels", *lists)
+    elif config.labels is not None:
+        first, others = f"--labels {config.labels}", ("root", *lists)
+    else:
+        return
+    for name in others:
+        if place := getattr(config, name):
+            flag = f"--{name.replace('_', '-')} {place}"
+            raise UserError(f"both {first} and {flag} were given: pass one of them")
 
 
 def _open_labels(folder: str, labels: Path, config: DataConfig) -> Source:
