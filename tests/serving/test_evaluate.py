@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -206,6 +207,42 @@ class TestOtherData:
         with pytest.raises(UserError, match="was evaluated on other images"):
             lt.evaluate(one)
         assert lt.evaluate(one, changed).metrics.seen == (1, 2, 2)
+
+
+def test_root_is_where_the_runs_own_data_was_moved_to(place, run, tmp_path):
+    moved = shutil.copytree(place / "photos", tmp_path / "moved")
+    assert lt.evaluate(run, root=moved).to_json()["overall"] == run.result["overall"]
+    (moved / "train" / "ant" / "0.png").unlink()
+    with pytest.raises(UserError, match="trained on other images"):
+        lt.evaluate(run, root=moved)
+
+
+def write_table(folder):
+    """Photographs in `folder`, and a table of them beside it."""
+    photos(folder)
+    names = [path.relative_to(folder) for path in sorted(folder.rglob("*.png"))]
+    lines = [f"{name},{name.parts[1]},{name.parts[0]}" for name in names]
+    table = folder.parent / "rows.csv"
+    table.write_text("\n".join(["path,label,split", *lines]))
+    return table
+
+
+def test_a_table_in_memory_is_the_own_data_of_a_run_with_labels(tmp_path):
+    table = write_table(tmp_path / "photos")
+    run = lt.fit(tmp_path / "photos", "baseline", labels=table, out=tmp_path / "run", **WORDS)
+    found = lt.evaluate(run, pd.read_csv(table), root=tmp_path / "photos")
+    assert found.to_json()["overall"] == run.result["overall"]
+    assert not isinstance(found, ModelEvaluation)
+
+
+def test_root_is_where_the_images_of_the_runs_own_table_were_moved_to(tmp_path):
+    table = write_table(tmp_path / "old")
+    run = lt.fit(table, "baseline", root=tmp_path / "old", out=tmp_path / "run", **WORDS)
+    (tmp_path / "old").rename(tmp_path / "new")
+    for data in (None, table):
+        found = lt.evaluate(run, data, root=tmp_path / "new")
+        assert not isinstance(found, ModelEvaluation)
+        assert found.to_json()["overall"] == run.result["overall"]
 
 
 class TestModels:

@@ -30,7 +30,8 @@ class Eval:
     """Also evaluate with the mean logits of every image and its mirror image; for a run on its own
     data."""
     root: Path | None = None
-    """Folder that the paths of a table or list in --data are relative to, if not its own."""
+    """Folder that the paths of a table or list are relative to, if not its own. Without --data, the
+    folder that the run's own data was moved to."""
     json: bool = False
     """Print everything as JSON, with a row for each class and the confusion matrix."""
 

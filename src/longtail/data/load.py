@@ -286,6 +286,12 @@ def is_path(name: str) -> bool:
     return bool(name) and name.partition(":")[0] not in list_names()
 
 
+def names_images(data: str) -> bool:
+    """Whether `data` is a table or an annotation file, which names images under a root."""
+    suffix = Path(_split_ratio(data)[0]).suffix.lower()
+    return suffix in (*table.SUFFIXES, coco_labels.SUFFIX)
+
+
 def _split_ratio(name: str) -> tuple[str, float | None]:
     """Split `name:ratio` in two, unless a path with that colon exists."""
     base, colon, number = name.rpartition(":")

@@ -1,5 +1,6 @@
 """Reopen a finished run: evaluate it again, at any alpha, without training."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from longtail.core.config import MachineConfig
+from longtail.core.config import Config, MachineConfig
 from longtail.core.errors import SeveralErrors, UserError
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
@@ -155,17 +156,24 @@ def relaunch(run: Run) -> Fabric:
     return launch(MachineConfig(precision=run.config.machine.precision))
 
 
-def own_data(run: Run, data: OwnData = None) -> Data:
-    """Load the data of `run`, or check `data`: the images must be those it was made with."""
+def own_data(run: Run, data: OwnData = None, root: Path | str | None = None) -> Data:
+    """Load the data of `run`, or check `data`: the images must be those it was made with.
+
+    Args:
+        run: the run.
+        data: its data, if you made that yourself, or the place that it was moved to.
+        root: the folder that the images of a table or list were moved to, or else the data.
+    """
     result = run.result
     if not isinstance(data, Data):
-        named = data is None or data_sets.is_named(data)
-        config = run.with_data(data if named else None)
+        config, named = _locate(run, data, root), data is None or data_sets.is_named(data)
         name = str(config.data or config.files.list)
         try:
             loaded = data_sets.load(config.data if named else data, config.files)
         except UserError as error:
-            own = data is None or isinstance(error, UnreadableError | SeveralErrors)
+            own = (data is None and root is None) or isinstance(
+                error, UnreadableError | SeveralErrors
+            )
             raise (run.missing_data(error) if own else error) from None
         data = replace(loaded, name=result["data"])
     else:
@@ -190,20 +198,33 @@ def own_data(run: Run, data: OwnData = None) -> Data:
     return data
 
 
-def find_own_data(run: Run, data: Any) -> Data | None:
+def _locate(run: Run, data: Any, root: Path | str | None) -> Config:
+    """Return the configuration of `run` with the places of its data, as `own_data` takes them."""
+    if data is not None and not data_sets.is_named(data):  # in memory: its place is no matter
+        files = run.config.files
+        files = replace(files, labels=None, list=None, val_list=None, test_list=None)
+        return replace(run.config, files=replace(files, root=Path(root) if root else files.root))
+    config = run.with_data(data if data is None else os.fspath(data))
+    if root is None:
+        return config
+    if data_sets.names_images(config.data):
+        return config.with_options(root=root)
+    return run.with_data(root) if data is None else config
+
+
+def find_own_data(run: Run, data: Any, root: Path | str | None = None) -> Data | None:
     """Load `data` if it is what `run` was trained and evaluated on; None if it is other data."""
-    if not isinstance(data, Data) and not _may_be_own(run, data):
+    if not isinstance(data, Data) and not _may_be_own(run, data, root):
         return None
     try:
-        return own_data(run, data)
+        return own_data(run, data, root)
     except OtherDataError:
         return None
 
 
-def _may_be_own(run: Run, data: Any) -> bool:
+def _may_be_own(run: Run, data: Any, root: Path | str | None) -> bool:
     """Whether `data` has the run's classes and training images by number, before it is read."""
-    named = data_sets.is_named(data)
-    config = run.with_data(data if named else None)
+    config, named = _locate(run, data, root), data_sets.is_named(data)
     if named and config.data.partition(":")[0] in BUILT_IN and data_sets.is_path(str(data)):
         return False
     try:

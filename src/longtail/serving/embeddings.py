@@ -283,7 +283,7 @@ def _load_images(
             f"--{ignored[0].replace('_', '-')} applies to --data only: the run's own images are "
             "always prepared as in training"
         )
-    return own_data(run, options.get("root"))
+    return own_data(run, root=options.get("root"))
 
 
 def read_origin(path: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from longtail.evaluation.result import ClassifierResult, short_name
 from longtail.methods.base import Auto
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
-from longtail.runs.reopen import evaluate_own, find_own_data
+from longtail.runs.reopen import evaluate_own, find_own_data, own_data
 from longtail.serving.evaluation import ModelEvaluation as ModelEvaluation
 from longtail.serving.predictor import Predictor, load_model
 from longtail.serving.read import CONFIG
@@ -65,6 +65,7 @@ def evaluate(
         alpha: a number, or None for the model's own. For a run on its own data also `auto`: chosen
             on held-out data that is not the evaluated part, or by the label-free rule without any.
         root: folder that the paths of a table or list are relative to, if it is not its own.
+            Without `data`, the place that the run's own data was moved to.
         background: class that keeps its total effect (Eq. 9); the model's own by default.
         flips: also score the mean logits of every image and its mirror image; for a run on its own
             data.
@@ -78,8 +79,9 @@ def evaluate(
         alpha = check_alpha(alpha)
     run = _find_run(model)
     if run and data is None:
-        return evaluate_own(run, alpha, background=background, flips=flips)
-    if run and data is not None and (own := find_own_data(run, data)) is not None:
+        moved = None if root is None else own_data(run, root=root)
+        return evaluate_own(run, alpha, data=moved, background=background, flips=flips)
+    if run and data is not None and (own := find_own_data(run, data, root)) is not None:
         return evaluate_own(run, alpha, data=own, background=background, flips=flips)
     if flips:
         raise UserError("--flips needs a run and its own data: leave it out")
