@@ -262,6 +262,17 @@ def test_all_methods_end_with_one_table_and_one_report(tmp_path, capsys, monkeyp
         (("sweep", "nowhere", "--alphas", "0:1,2"), "or numbers as 0,1,1.5, not '0:1,2'"),
         (("sweep", "nowhere", "--alphas", "0,1:2"), "or numbers as 0,1,1.5, not '0,1:2'"),
         (("methods", "decouple"), "unknown method 'decouple'"),
+        (("methods", "deconfound", "-o", "m.md"), "--out writes a page of all methods: leave it"),
+        (("figures", "-o", "figs"), "add --all to draw them"),
+        (("figures", "--data", "nowhere"), "add --all to draw them"),
+        (
+            ("detect", "predict", "nowhere", "--lvis-json", "r.json", "-o", "figs"),
+            "--out is for drawings, and --lvis-json draws nothing",
+        ),
+        (
+            ("detect", "predict", "nowhere", "--lvis-json", "r.json", "--least-score", "0.5"),
+            "--least-score is for drawings",
+        ),
         (("demo", "--sees", "3"), "Did you mean '--seeds'?"),
         (("train", "digits-lt", "--help-al"), "Did you mean '--help-all'?"),
         (("predict", "m", "a.png", "--csv", "p.csv"), "--csv takes no file: pass -o p.csv"),

@@ -70,6 +70,8 @@ def test_linear_is_timms_own_layer_and_other_heads_are_refused():
     assert create_model("test_resnet").get_classifier().classes == 1000  # as timm's train.py does
     with pytest.raises(lt.UserError, match="unknown head 'deconfond'. Did you mean 'deconfound'?"):
         create_model("test_resnet", 4, head="deconfond")
+    with pytest.raises(lt.UserError, match="head_options are for the head deconfound"):
+        create_model("test_resnet", 4, head="linear", head_options={"tau": 8.0})
     with pytest.raises(lt.UserError, match="has no linear layer with 0 outputs"):
         create_model("test_resnet", 0)
 

@@ -99,7 +99,7 @@ def test_bad_options_are_refused(model, options, message):
 
 
 def test_a_model_without_held_out_images_offers_no_sets(served):
-    for options in ({"sets": 0.9}, {"adapt": True}):
+    for options in ({"sets": 0.9}, {"adapt": True}, {"false_alarms": 0.1}):
         with pytest.raises(UserError, match="stores no calibration"):
             without_trust(served).predict(ROWS[:1], **options)
 

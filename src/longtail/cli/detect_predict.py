@@ -82,6 +82,13 @@ class DetectPredict:
                 f"--count {self.count} limits the validation images to draw: IMAGES and "
                 "--lvis-json use all images. Leave it out"
             )
+        drawing = {
+            "--out": self.out != DetectPredict.out,
+            "--least-score": self.least_score != DetectPredict.least_score,
+        }
+        if self.lvis_json and any(drawing.values()):
+            flag = next(flag for flag, given in drawing.items() if given)
+            raise UserError(f"{flag} is for drawings, and --lvis-json draws nothing: pass one")
         if self.count < 1:
             raise UserError(f"--count {self.count}: must be at least 1")
         machine = MachineConfig(device=self.device)

@@ -74,7 +74,7 @@ class Figures:
         from longtail.runs.compare import find_runs
 
         if not self.all:
-            if self.sources:
+            if self.sources or self.data or self.out != Figures.out:
                 raise UserError("longtail figures only lists the figures: add --all to draw them")
             about = [[n, (f.__doc__ or "").splitlines()[0]] for n, f in figures.FIGURES.items()]
             return print_lines(["figure", "what"], about)

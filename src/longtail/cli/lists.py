@@ -8,6 +8,7 @@ import tyro
 
 from longtail.cli.arguments import OptionalOut
 from longtail.cli.output import print_lines, show
+from longtail.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Methods:
         from longtail import methods
         from longtail.methods import table as listing
 
+        if self.name and self.out:
+            raise UserError(f"--out writes a page of all methods: leave it out, or {self.name}")
         if self.name:
             show(methods.describe(self.name))
             if options := listing.describe_options(self.name):

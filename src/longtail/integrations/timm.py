@@ -37,6 +37,10 @@ def create_model(
     """
     if head not in HEADS:
         raise unknown_error("head", head, HEADS, f"they are {', '.join(HEADS)}")
+    if head == "linear" and head_options:
+        raise UserError(
+            "head_options are for the head deconfound: leave them out, or head='linear'"
+        )
     path = options.get("checkpoint_path")
     swapped = head == "deconfound" and path and _has_head(path)
     if swapped:  # timm would load it before the swap

@@ -204,7 +204,8 @@ class Predictor:
             top: number of classes to return for each.
             sets: probability with which each answer set holds the true class, such as 0.9.
             abstain: most classes in the answer set of an image that gets an answer.
-            false_alarms: share of images of known classes that may be marked as unknown.
+            false_alarms: share of images of known classes that may be marked as unknown, by a
+                model that stores a calibration.
             adapt: estimate the class mix from the images so far, without labels.
 
         Raises:
@@ -245,6 +246,9 @@ class Predictor:
             check_level(sets)
             warn_of_full_sets(require_trust(trust, "an answer set"), sets)
             warn_of_added_classes(self.about)
+        if false_alarms != FALSE_ALARMS:
+            require_one_label(self.about, "marking unknown images")
+            require_trust(trust, "marking unknown images")
         answers = Answers(self.classes, trust, top, sets, abstain, false_alarms, self.thresholds)
         if adapt:
             known = require_trust(trust, "adapting to a batch")
