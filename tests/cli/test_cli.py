@@ -296,6 +296,13 @@ def test_mistakes_are_one_paragraph(words, said, capsys, tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.pt"))
 
 
+@pytest.mark.parametrize("flag", [("-o", "a.csv"), ("--out", "a.csv"), ("--out=a.csv",)])
+def test_an_interrupt_says_that_a_file_of_predictions_goes_on(flag, capsys):
+    with pytest.raises(SystemExit), cli.user_errors(["predict", "m", "photos", *flag]):
+        raise KeyboardInterrupt
+    assert "interrupted; the same command goes on with the rest" in capsys.readouterr().err
+
+
 def test_a_recipe_sets_the_defaults_and_options_win(tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("data: digits-lt\nmethod: cosine\ntrain:\n  epochs: 7\n  lr: 0.3\n")

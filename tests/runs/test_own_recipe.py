@@ -154,6 +154,10 @@ class TestGivenOptions:
         )
         self.check(job.config)
 
+    def test_names_of_data_and_values_are_no_options(self):
+        config = cli.parse(["train", "area", "--weights", "epochs", "--lr=1"]).__self__.config
+        assert {"area", "epochs"} <= set(config.adaptive) and "lr" not in config.adaptive
+
     def test_even_if_they_are_the_defaults(self):
         """A given value stays even where it equals the default that would be replaced."""
         lr = Config().train.lr

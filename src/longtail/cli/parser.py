@@ -125,7 +125,8 @@ def user_errors(words: Sequence[str] = ()) -> Iterator[None]:
 
 def _explain_resuming(words: Sequence[str]) -> str:
     """Say how the work of `words` continues; empty for a command that starts anew."""
-    if words[:1] == ["embed"] or (words[:1] == ["predict"] and {"-o", "--out"} & {*words}):
+    writes = {"-o", "--out"} & {word.partition("=")[0] for word in words}
+    if words[:1] == ["embed"] or (words[:1] == ["predict"] and writes):
         return "the same command goes on with the rest"
     if words[:1] != ["train"] and words[:2] != ["detect", "train"]:
         return ""
@@ -230,8 +231,8 @@ def parse_configured(name: str, kind: Any, words: list[str]) -> Any:
         _check_method_options(method_options, command.config.method)
     config = command.config.with_options(**method_options)
     if kind is Train:
-        flags = {word.partition("=")[0].removeprefix("--").removeprefix("no-") for word in ours}
-        given = {flag.replace("-", "_") for flag in flags}
+        flags = {word.partition("=")[0] for word in ours if word.startswith("--")}
+        given = {flag[2:].removeprefix("no-").replace("-", "_") for flag in flags}
         kept = tuple(name for name in config.adaptive if name not in given)
         config = replace(config, adaptive=kept)
     return replace(command, config=config)
