@@ -133,6 +133,21 @@ def test_the_command_prints_the_damage_and_a_summary(run, exports, tmp_path, cap
     assert "of older versions without a recorded hash" in capsys.readouterr().out
 
 
+def test_a_path_that_cannot_be_verified_hides_no_damage(exports, tmp_path, capsys):
+    good, bad = exports / "model.safetensors", tmp_path / "bad.safetensors"
+    bad.write_bytes(b"x")
+    nowhere = [str(tmp_path / name) for name in ("nowhere", "elsewhere")]
+    with pytest.raises(SystemExit, match="1"):
+        cli.main(["verify", nowhere[0], str(bad), nowhere[1]])
+    out, err = capsys.readouterr()
+    assert "bad.safetensors" in out and "0 files verified, 1 damaged or missing" in out
+    assert all(f"{name} does not exist" in err.replace("\n", " ") for name in nowhere)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["verify", nowhere[0], str(good)])
+    out, err = capsys.readouterr()
+    assert "1 file verified, 0 damaged" in out and "does not exist" in err
+
+
 def test_a_folder_of_exports_is_verified(exports, tmp_path):
     shutil.copytree(exports, tmp_path, dirs_exist_ok=True)
     (tmp_path / "manifest.json").write_text('{"name": "a web page"}', encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from longtail.cli.output import show
-from longtail.core.errors import UserError
+from longtail.core.errors import Problems, UserError
 from longtail.core.names import count_noun
 
 
@@ -18,7 +18,7 @@ class Verify:
 
     Compares every file with the hash that was recorded when it was written. Prints a paragraph for
     each damaged or missing file, with the way to repair it, and a summary. The exit code is 0 if
-    all is well, 1 if there is damage, and 2 if there is nothing to verify.
+    all is well, 1 if there is damage, and else 2 if a path has nothing to verify.
     """
 
     paths: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]
@@ -35,7 +35,12 @@ class Verify:
 
         if not self.paths:
             raise UserError("verify what? Name runs, exports or the cache: longtail verify RUN...")
-        found = [verify_all(path) for path in self.paths]
+        found, problems = [], Problems()
+        for path in self.paths:
+            with problems.collect():
+                found.append(verify_all(path))
+        if not found:
+            problems.raise_all()
         for paragraph in (text for each in found for text in each.damage):
             show(paragraph)
         damaged = sum(len(each.damage) for each in found)
@@ -45,4 +50,9 @@ class Verify:
         if bare:
             summary += f"; {count_noun(bare, 'file')} of older versions without a recorded hash"
         show(summary)
-        sys.exit(1 if damaged else 0)
+        if damaged:
+            for error in problems.errors:
+                show(f"longtail: {error}", file=sys.stderr)
+            sys.exit(1)
+        problems.raise_all()
+        sys.exit(0)
