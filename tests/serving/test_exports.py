@@ -140,8 +140,13 @@ class TestOnnx:
         found = [each.pop("reliability")["softmax"]["nll"] for each in (one, two)]
         assert found[0] == pytest.approx(found[1], rel=1e-4)
         assert two == one | {"model": "m.onnx"} and one["evaluated_on"] == "all"
-        with pytest.raises(UserError, match="no weights to save"):
-            model.save_pretrained(tmp_path / "saved")
+        for purpose, use in {
+            "saving a model": lambda: model.save_pretrained(tmp_path / "saved"),
+            "another background": lambda: model.with_background("a"),
+            "adding classes": lambda: lt.extend(path, {"new": inputs[:2]}),
+        }.items():
+            with pytest.raises(UserError, match=f"{purpose} needs the weights of the model"):
+                use()
 
     def test_what_does_not_fit_one_file_is_refused(self, vectors, tmp_path, monkeypatch):
         monkeypatch.setattr(exports, "LARGEST_ONNX", 10)

@@ -25,7 +25,8 @@ SHOWN = 5e-5
 class Adapt:
     """Fit a model to the class mix of unlabelled images, without training.
 
-    The model must store a calibration, as runs on data with held-out images do.
+    The model must store a calibration, as runs on data with held-out images do. Unreadable images
+    are left out and named on standard error; the exit code is then 1.
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]

@@ -22,8 +22,9 @@ class Eval:
     """A number, or auto: the run's own choice, else one made on its held-out data, else one made
     without labels. By default the model's own alpha."""
     data: str | None = None
-    """Labelled data of the same classes, by name: its test part is evaluated, else its validation
-    part, else all of it. By default the run's own data; if that has moved, its new location."""
+    """Labelled data whose class names match the model's: its test part is evaluated, else its
+    validation part, else all of it. By default the run's own data; if that has moved, its new
+    location."""
     background: str | None = None
     """Class that keeps its total effect (Eq. 9); the model's own by default."""
     flips: bool = False

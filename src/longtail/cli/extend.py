@@ -21,7 +21,10 @@ Classes = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar
 
 @dataclass(frozen=True)
 class Extend:
-    """Add classes to a model from a few photographs of each, without training."""
+    """Add classes to a model from a few photographs of each, without training.
+
+    Unreadable photographs are left out and named on standard error; the exit code is then 1.
+    """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN_OR_MODEL")]
     """A run folder, a folder written by longtail retrofit or save_pretrained, or a .safetensors

@@ -100,7 +100,7 @@ def adapt(
     predictor = model if isinstance(model, Predictor) else load_model(model)
     require_one_label(predictor.about, "adapting to a class mix")
     trust = require_trust(predictor.trust, "adapting to a class mix")
-    served = predictor.model.fold(predictor.alpha)
+    served = predictor.require_model("adapting to a class mix").fold(predictor.alpha)
     mix, count = None, 0
     unreadable: dict[int, str] = {}
     if images is not None:

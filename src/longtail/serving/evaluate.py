@@ -53,9 +53,10 @@ def evaluate(
 ) -> ClassifierResult | ModelEvaluation:
     """Evaluate a model on labelled data; nothing is written.
 
-    A run on its own data gives a `Result`. Any other data of the same classes, by name, gives a
-    `ModelEvaluation`: of its test part, else of its validation part, else of all of it. A subset of
-    the classes is enough; images of unknown classes and unreadable images are named and left out.
+    A run on its own data gives a `Result`. Any other data whose class names match the model's gives
+    a `ModelEvaluation`: of its test part, else of its validation part, else of all of it. A subset
+    of the classes is enough; images of unknown classes and unreadable images are named and left
+    out.
 
     Args:
         model: a run or its folder, a file of `export`, a folder of `retrofit` or

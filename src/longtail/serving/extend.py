@@ -92,7 +92,7 @@ def extend(
     require_one_label(predictor.about, "extend")
     _check_classes(classes, predictor.classes)
     _check_shared(classes)
-    served = predictor.model
+    served = predictor.require_model("adding classes")
     if served.exempt:
         raise UserError(
             f"the class '{served.about.background}' keeps its total effect as background, and a "

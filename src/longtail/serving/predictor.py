@@ -82,9 +82,7 @@ class Predictor:
             folder: the folder to write.
             alpha_input: keep alpha adjustable, with its current value as default; else fold it in.
         """
-        if not isinstance(self._network, TorchNetwork):
-            raise _no_weights_error()
-        model = self._network.model
+        model = self.require_model("saving a model")
         if not alpha_input:
             return exports.save_pretrained(model.fold(self.alpha), folder)
         if not self.about.dial or self.alpha is None:
@@ -111,14 +109,15 @@ class Predictor:
         """Return this model with a class that keeps its total effect (Eq. 9); empty for none."""
         if name == self.about.background:
             return self
-        other = self.with_model(self.model.with_background(name))
+        model = self.require_model("another background")
+        other = self.with_model(model.with_background(name))
         other._alpha = self._alpha
         return other
 
     def with_model(self, model: ServedModel) -> "Predictor":
         """Return a predictor of `model` on the device of this one, whose layers it may share."""
-        assert isinstance(self._network, TorchNetwork)  # others have no weights to change
-        return Predictor(model.about, TorchNetwork(model, self._network.device.type))
+        device = self._require_network("a change of the model").device
+        return Predictor(model.about, TorchNetwork(model, device.type))
 
     def logits(self, inputs: Tensor | NDArray[Any]) -> Tensor:
         """Return logits (N, classes) of uint8 images (N, C, H, W), or of embeddings (N, D)."""
@@ -168,9 +167,19 @@ class Predictor:
     @property
     def model(self) -> ServedModel:
         """The network and the head, at the alpha they were trained for."""
+        return self.require_model("reading the network")
+
+    def require_model(self, purpose: str) -> ServedModel:
+        """Return `model`, or raise the error for a `purpose` that needs it."""
+        return self._require_network(purpose).model
+
+    def _require_network(self, purpose: str) -> TorchNetwork:
         if not isinstance(self._network, TorchNetwork):
-            raise _no_weights_error()
-        return self._network.model
+            raise UserError(
+                f"{purpose} needs the weights of the model, and an ONNX file has only a graph: "
+                "use the run instead, or a .safetensors file of it"
+            )
+        return self._network
 
     @property
     def batch_size(self) -> int:
@@ -289,9 +298,7 @@ class Predictor:
 
     def extract(self, images: Iterable[Picture]) -> tuple[Tensor, dict[int, str]]:
         """Return the features (N, D) of readable images, and why the others are unreadable."""
-        network = self._network
-        if not isinstance(network, TorchNetwork):
-            raise _no_weights_error()
+        network = self._require_network("extracting features")
         parts, place = [torch.empty(0, network.model.head.dim)], 0
         unreadable: dict[int, str] = {}
         batches = self._map_batches(network.extract, images)
@@ -341,7 +348,3 @@ def load_model(path: Run | Path | str, *, device: str = "auto") -> Predictor:
         return Predictor(*read_onnx(path))
     model = read_model(path)
     return Predictor(model.about, TorchNetwork(model, device))
-
-
-def _no_weights_error() -> UserError:
-    return UserError("an ONNX file has a graph but no weights to save: load the run instead")
