@@ -17,6 +17,7 @@ def one_hot(*classes: int) -> torch.Tensor:
 
 def test_splits_follow_the_counts_of_the_training_set():
     assert COUNTS.splits == {"many": (0,), "medium": (1, 2), "few": (3,)}
+    assert COUNTS.split_of == ("many", "medium", "medium", "few")
 
 
 def test_a_split_is_the_mean_of_its_classes_and_overall_of_the_images():

@@ -36,10 +36,18 @@ class ClassCounts:
     @property
     def splits(self) -> dict[str, tuple[int, ...]]:
         """Classes of each split: many > 100, medium 20 to 100, few < 20 training images."""
-        few = tuple(c for c, n in enumerate(self.images) if n < FEW_BELOW)
-        many = tuple(c for c, n in enumerate(self.images) if n > MANY_ABOVE)
-        medium = tuple(c for c, n in enumerate(self.images) if FEW_BELOW <= n <= MANY_ABOVE)
-        return {"many": many, "medium": medium, "few": few}
+        found = self.split_of
+        return {
+            name: tuple(c for c, split in enumerate(found) if split == name)
+            for name in ("many", "medium", "few")
+        }
+
+    @property
+    def split_of(self) -> tuple[str, ...]:
+        """Split of each class."""
+        return tuple(
+            "few" if n < FEW_BELOW else "many" if n > MANY_ABOVE else "medium" for n in self.images
+        )
 
     @property
     def imbalance(self) -> float:

@@ -249,7 +249,11 @@ def number_columns(columns: int) -> tuple[str, ...]:
 
 def describe_sets(labels: Tensor) -> str:
     """Describe multi-hot labels (N, C), as in "3,000 images with 1 to 7 labels each"."""
-    sizes = labels.sum(1)
-    low, high = int(sizes.min()), int(sizes.max())
-    several = f"{low} to {high} labels" if low < high else count_noun(low, "label")
+    several = describe_sizes(labels.sum(1))
     return f"{count_noun(len(labels), 'image')} with {several} each: multi-label"
+
+
+def describe_sizes(sizes: Tensor) -> str:
+    """Describe the numbers (N,) of labels of images, as in "1 to 7 labels"."""
+    low, high = int(sizes.min()), int(sizes.max())
+    return f"{low} to {high} labels" if low < high else count_noun(low, "label")

@@ -132,8 +132,7 @@ class Metrics:
         """List the figures of each class: a row of per_class.csv."""
         columns = (self.classes, self.counts, self.accuracy.per_class, self.seen, self.per_class)
         names = ("class", "train_images", "accuracy", "test_images")
-        splits = ClassCounts(self.counts).splits
-        split_of = {number: name for name, group in splits.items() for number in group}
+        split_of = ClassCounts(self.counts).split_of
         return [
             {**dict(zip(names, row, strict=True)), **scored._asdict(), "split": split_of[number]}
             for number, (*row, scored) in enumerate(zip(*columns, strict=True))

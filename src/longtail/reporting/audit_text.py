@@ -10,6 +10,7 @@ from longtail.core.names import count_noun, make_printable, shorten
 from longtail.data.base import ClassCounts
 from longtail.data.findings import Finding, Item
 from longtail.data.inspection import Inspection
+from longtail.data.label_sets import describe_sizes
 from longtail.data.overview import SPLITS
 from longtail.evaluation.growth import ClassOutlook
 from longtail.reporting.outlook import RunOutlook
@@ -52,12 +53,8 @@ def describe_labels(inspection: Inspection) -> str:
     if not inspection.source.multi_label:
         return ""
     sizes = torch.cat([part.labels.sum(1) for part in inspection.source.parts.values()])
-    low, high, without = int(sizes.min()), int(sizes.max()), int((sizes == 0).sum())
-    several = f"{low} to {high} labels" if low < high else count_noun(low, "label")
-    return (
-        f"multi-label: {several} an image, "
-        f"{count_noun(without, 'image has', 'images have')} no label"
-    )
+    without = count_noun(int((sizes == 0).sum()), "image has", "images have")
+    return f"multi-label: {describe_sizes(sizes)} an image, {without} no label"
 
 
 def describe_imbalance(counts: Sequence[int]) -> str:

@@ -72,7 +72,6 @@ def _draw_pictures(run: EvaluatedRun) -> dict[str, Any]:
     if "answers" not in result:
         return {"reliability": picture, "calibrated": False}
     answers, counts = result["answers"], ClassCounts(tuple(result["counts"]))
-    split_of = {c: name for name, classes in counts.splits.items() for c in classes}
     level, thresholds = answers["sets"]["level"], result["trust"]["novelty"]["thresholds"]
     return {
         "reliability": picture,
@@ -81,7 +80,7 @@ def _draw_pictures(run: EvaluatedRun) -> dict[str, Any]:
         "coverage": draw_coverage(
             answers["sets"]["per_class"],
             counts.images,
-            [split_of[c] for c in range(len(counts))],
+            counts.split_of,
             level,
         ),
         "level": f"{100 * level:g}",

@@ -23,20 +23,16 @@ def collect_content(
 ) -> dict[str, Any]:
     """Collect the values; `measure` is the figure that the curve over alpha shows at first."""
     first = runs[0]
-    counts = first.result["counts"]
-    split_of = {
-        c: number
-        for number, classes in enumerate(ClassCounts(tuple(counts)).splits.values())
-        for c in classes
-    }
+    counts = ClassCounts(tuple(first.result["counts"]))
+    numbers = {split: number for number, split in enumerate(counts.splits)}
     styles = style.styles(group[0].result["method"] for group in groups)
     return {
         "data": tables.data_name(first.result),
         "measure": measure,
         "names": first.names,
-        "counts": counts,
+        "counts": counts.images,
         "seen": first.slider.seen,
-        "splits": [split_of[c] for c in range(len(counts))],
+        "splits": [numbers[split] for split in counts.split_of],
         "perUnit": round(1 / POSITIONS[1]),
         "groups": [
             {"label": group[0].label, "colour": colour, "dash": dash, **_collect_mistakes(group)}

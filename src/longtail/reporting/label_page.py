@@ -97,8 +97,7 @@ def _tabulate_classes(
     names: Sequence[str], groups: Sequence[tables.SeedGroup], counts: Sequence[int]
 ) -> list[list[str]]:
     """Make a row for each label, the most frequent first: its average precision by each method."""
-    splits = ClassCounts(tuple(counts)).splits
-    split_of = {c: name for name, members in splits.items() for c in members}
+    split_of = ClassCounts(tuple(counts)).split_of
     rows = []
     for c in sorted(range(len(names)), key=lambda c: -counts[c]):
         figures = [_average(group.results, c) for group in groups]

@@ -83,7 +83,7 @@ def tabulate_classes(runs: Sequence[EvaluatedRun]) -> dict[str, Any]:
     """Make the table of classes, from the most to the fewest training images."""
     second, first = choose_pair(runs)
     counts, seen = second.result["counts"], second.slider.seen
-    split_of = {c: n for n, classes in ClassCounts(tuple(counts)).splits.items() for c in classes}
+    split_of = ClassCounts(tuple(counts)).split_of
     at_zero = second.slider.hits[0] if len(second.slider.hits) > 1 else None
     other_hits = first.slider.own_hits if first else at_zero
     rows = []
