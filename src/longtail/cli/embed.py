@@ -29,7 +29,7 @@ class Embed:
     """Weights to use in place of a run: a file, or `pretrained` for the network's published ones,
     which --pretrained means too."""
     backbone: str | None = None
-    """Network of the weights; by default the name of the file tells."""
+    """Network of the weights; by default taken from the file name."""
     files: DataConfig = field(default_factory=DataConfig)
 
     examples = """

@@ -172,7 +172,7 @@ def digest(data: Splits) -> str:
 
 
 def identify_start(config: DetectionConfig, stored: str | None) -> str | None:
-    """Return what tells the weights of the backbone apart, as `stored` if the file is gone.
+    """Return what identifies the weights of the backbone: `stored` if the file is gone.
 
     Raises:
         UserError: if they are other ones than those that the run started from.
@@ -193,7 +193,7 @@ def identify_start(config: DetectionConfig, stored: str | None) -> str | None:
 def recipe_id(config: DetectionConfig, data: DetectionSet, weights: str | None) -> str:
     """Return an id that runs share if they differ only in scoring and evaluation.
 
-    `weights` is what tells the backbone's weights apart, wherever their file lies.
+    `weights` identifies the weights of the backbone, wherever their file lies.
     """
     tree = asdict(config) | {"method": config.training, "model": _describe_model(config)}
     if config.model.weights:

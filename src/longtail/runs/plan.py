@@ -74,7 +74,7 @@ class Job:
 
     @property
     def weights_id(self) -> str | None:
-        """What tells the weights apart that it starts from; a run that has begun remembers it."""
+        """Identifies the weights that it starts from; a run that has begun remembers it."""
         weights = self.config.weights
         if weights is None:
             return None

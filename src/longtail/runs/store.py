@@ -101,7 +101,7 @@ class RunFiles:
 
     @property
     def weights_id(self) -> str | None:
-        """What tells the weights apart that the run started from; None before its start."""
+        """Identifies the weights that the run started from; None before its start."""
         return cast(str | None, self.environment.get("weights"))
 
     @property

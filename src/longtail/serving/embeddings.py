@@ -60,7 +60,7 @@ class Embedder:
     fabric: Fabric
     machine: MachineConfig
     origin: Mapping[str, Any]
-    """Where the features come from; its hashes tell the network."""
+    """Where the features come from; its hashes identify the network."""
 
     @cached_property
     def model(self) -> Model:
@@ -160,7 +160,7 @@ def embed(
         data: images to embed, by default those of the run. Image files are prepared as for
             training unless `options` say otherwise; arrays keep their size.
         weights: a file, or `pretrained` for the published weights of `backbone`, in place of a run.
-        backbone: the network of `weights`; by default the name of the file tells.
+        backbone: the network of `weights`; by default taken from the file name.
         options: fields of `DataConfig` for `data`; without `data`, only `root`, the folder of the
             run's own data.
     """

@@ -184,7 +184,7 @@ class ServedModel(nn.Module):
             return self
         if self.about.thresholds is not None:
             raise several_labels_error()
-        find_background(name, self.about.classes)  # a misspelt name is told first
+        find_background(name, self.about.classes)  # report a misspelt name first
         if self.about.alpha is None:
             raise no_background_error(name, str(self.about.training.get("method", "this model")))
         if not self.about.dial:
