@@ -98,7 +98,7 @@ def test_a_name_that_is_too_long(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name = "n" * 300
     with pytest.raises(SystemExit, match="2"):
-        cli.main([command, name, *(["a.png"] if command == "predict" else [])])
+        cli.main([command, name, *([__file__] if command == "predict" else [])])
     assert "File name too long" in capsys.readouterr().err
 
 

@@ -108,7 +108,9 @@ def test_a_known_mix_from_a_file(served, tmp_path):
     (tmp_path / "p.json").write_text(json.dumps(shares))
     lines = ["class,share", *(f"{name},{share}" for name, share in shares.items())]
     (tmp_path / "p.csv").write_text("\n".join(lines))
-    for name in ("p.json", "p.csv"):
+    european = [f"{name};{100 * share:.10f} %".replace(".", ",") for name, share in shares.items()]
+    (tmp_path / "excel.csv").write_text("\n".join(["class;share", *european]))
+    for name in ("p.json", "p.csv", "excel.csv"):
         assert_close(lt.adapt(model, prior=tmp_path / name).prior, BACKWARD)
 
 
@@ -145,6 +147,14 @@ def test_too_few_images_name_how_many_are_wanted(served):
     rows = [*ROWS[:19], [float("nan")] * 16]
     with pytest.raises(UserError, match=r"19 images \(1 more unreadable\)"):
         lt.adapt(predictor(served), rows)
+
+
+def test_few_images_are_warned_about(served, caplog):
+    lt.adapt(predictor(served), ROWS[:39])
+    assert "39 images are few for 8 classes: the estimated mix is uncertain" in caplog.text
+    caplog.clear()
+    lt.adapt(predictor(served), ROWS[:40])
+    assert "are few" not in caplog.text
 
 
 def test_images_of_one_class_are_refused(linear):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import longtail as lt
+from longtail.cli.predict import list_notes
 from longtail.cli.prediction_lines import format_csv, format_json, format_text
 from longtail.core.errors import UserError
 from longtail.evaluation.label_shift import LEAST_IMAGES
@@ -49,6 +50,16 @@ def test_another_alpha_has_no_calibration(model):
     assert model.trust is None and model.predict(ROWS[:1])[0].unknown is None
     with pytest.raises(UserError, match="another alpha"):
         model.predict(ROWS[:1], sets=0.9)
+
+
+def test_the_command_says_what_probabilities_and_sets_are_not_for(model):
+    adapted = lt.adapt(model, uniform=True).model
+    assert list_notes(model, sets=True) == list_notes(adapted, sets=False) == []
+    (note,) = list_notes(adapted, sets=True)
+    assert note.endswith("equally frequent classes, probabilities for a given class mix")
+    model.alpha = 0.25
+    (note,) = list_notes(model, sets=False)
+    assert note.startswith("alpha 0.25 is not the model's own, 1: its probabilities are not cal")
 
 
 def test_sets_cover_the_true_class(model):

@@ -409,6 +409,7 @@ class TestCommand:
         [
             ((), "which images?"),
             (("nothing*.png",), "'nothing*.png': no image found"),
+            (("nothing.png", "no/folder"), "nothing.png, no/folder: no such file"),
             ((".",), "'.': no image found"),
             (("a.png", "--csv", "--json"), "pass one of them"),
             (("a.png", "--top", "0"), "must be at least 1"),
@@ -419,11 +420,13 @@ class TestCommand:
     )
     def test_mistakes_are_one_paragraph(self, words, said, run, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
+        if "a.png" in words:
+            Path("a.png").touch()
         _, err, code = predict(capsys, run.folder, *words)
         assert said in err and code == 2 and "Traceback" not in err
 
-    def test_embeddings_are_for_python(self, vectors, capsys):
-        _, err, code = predict(capsys, vectors.folder, "a.png")
+    def test_embeddings_are_for_python(self, vectors, photos, capsys):
+        _, err, code = predict(capsys, vectors.folder, photos / "test")
         assert "takes embeddings, not images" in err and code == 2
 
     def test_an_export_that_nobody_named_replaces_none(self, run, capsys, tmp_path, monkeypatch):

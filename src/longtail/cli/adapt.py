@@ -39,7 +39,7 @@ class Adapt:
     """Folder for the adapted model, which longtail predict and export read; adapted by default."""
     prior: Path | None = None
     """Known class mix instead of images: a .json mapping of class names to shares that sum to 1,
-    or a .csv file of lines CLASS,SHARE."""
+    or a .csv file of lines CLASS,SHARE or CLASS;SHARE; a share may be 0.6, 0,6 or 60%."""
     uniform: bool = False
     """Adapt to equally frequent classes instead."""
 
@@ -76,7 +76,7 @@ def print_mix(done: "Adaptation") -> None:
         low, high = done.mix.low, done.mix.high
         show(
             f"class mix of {count_noun(done.images, 'image')}: about the training mix to the power "
-            f"{done.mix.strength:.2f} (1 is the training mix, 0 uniform)"
+            f"{round(done.mix.strength, 2) + 0.0:.2f} (1 is the training mix, 0 uniform)"
         )
     if (done.prior - done.before).abs().max() < SHOWN:
         show("no class moved: the model was for this mix already")

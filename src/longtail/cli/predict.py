@@ -15,7 +15,7 @@ import tyro
 from longtail.cli.arguments import Images, OptionalOut
 from longtail.cli.output import is_first_process, show
 from longtail.cli.prediction_lines import Lines, format_csv, format_json, format_text
-from longtail.core.errors import UserError
+from longtail.core.errors import UserError, list_some
 from longtail.core.names import count_noun
 
 if TYPE_CHECKING:
@@ -199,7 +199,22 @@ class Predict:
             model = model.with_background(self.background)
         if self.alpha is not None:
             model.alpha = self.alpha
+        for note in list_notes(model, sets=self.sets is not None):
+            show(note, file=sys.stderr)
         return model
+
+
+def list_notes(model: "Predictor", *, sets: bool) -> list[str]:
+    """List what the probabilities of `model`, and answer sets if there are any, are not for."""
+    notes, about = [], model.about
+    if about.trust and model.trust is None:
+        notes.append(
+            f"alpha {model.alpha:g} is not the model's own, {about.alpha:g}: its probabilities are "
+            "not calibrated"
+        )
+    if sets and (mix := about.training.get("adapted_to")):
+        notes.append(f"answer sets are for equally frequent classes, probabilities for {mix}")
+    return notes
 
 
 def list_images(images: Sequence[str]) -> Iterable[str]:
@@ -211,7 +226,12 @@ def list_images(images: Sequence[str]) -> Iterable[str]:
     if not parts:
         raise UserError("which images? Give files, folders, globs, or - for a list")
     listed = chain.from_iterable(parts)
-    return listed if STDIN in images else list(listed)
+    if STDIN in images:
+        return listed
+    files = list(listed)
+    if not any(map(os.path.exists, files)):
+        raise UserError(f"{list_some(files)}: no such file")
+    return files
 
 
 def _expand(name: str) -> Iterable[str]:

@@ -47,6 +47,8 @@ ONE_CLASS = 0.95
 """Share of the images, as EM estimates it, that one class may not exceed."""
 UNKNOWN = 5 * FALSE_ALARMS
 """Share of the images that may look like no class before a warning."""
+IMAGES_PER_CLASS = 5
+"""Images on average from which a class mix is estimated without a warning."""
 LEAST_SHARE = 1e-6
 """Share of a class that a given mix leaves out; 0 would forbid the class for good."""
 
@@ -138,13 +140,13 @@ def _estimate(
             logits, distance = examined
             scores.append(trust.calibration.apply_uniform(logits.double()))
             distances.append(distance)
-    count = place - len(unreadable)
+    count, better = place - len(unreadable), IMAGES_PER_CLASS * len(predictor.classes)
     if count < LEAST_IMAGES:
         skipped = f" ({len(unreadable)} more unreadable)" if unreadable else ""
         raise UserError(
             f"{count_noun(count, 'image')}{skipped}: too few to estimate a class mix, so nothing "
-            f"was adapted. Give at least {LEAST_IMAGES}, better {5 * len(predictor.classes)}, or "
-            "the mix itself as a prior"
+            f"was adapted. Give at least {LEAST_IMAGES}, better {better}, or the mix itself as a "
+            "prior"
         )
     uniform = torch.cat(scores)
     logs = uniform.log_softmax(1)
@@ -160,6 +162,11 @@ def _estimate(
             *(100 * share, 100 * FALSE_ALARMS),
         )
     counts = ClassCounts(predictor.about.counts)
+    if count < better:
+        logger.warning(
+            "%s are few for %d classes: the estimated mix is uncertain; better give %d",
+            *(count_noun(count, "image"), len(counts), better),
+        )
     mix = estimate_target(logs, counts, trust.mix)
     if not mix.agrees:
         groups = mix.shares @ group_classes(counts)
@@ -207,7 +214,8 @@ def _check_prior(prior: Mapping[str, float] | Path | str, classes: tuple[str, ..
         raise UserError(f"the prior sums to {total:g}: the shares of all classes must sum to 1")
     if absent := [name for name in classes if not shares.get(name)]:
         logger.warning(
-            "the prior leaves out %s: only a clear image will get such a class", list_some(absent)
+            "the prior leaves out %s: such a class is practically never predicted",
+            list_some(absent),
         )
     values = torch.tensor([shares.get(name, 0.0) for name in classes], dtype=torch.double)
     values = values.clamp(min=LEAST_SHARE)
@@ -223,10 +231,10 @@ def _read_prior(path: Path) -> dict[str, float]:
             if not isinstance(tree, dict):
                 raise ValueError(f"its JSON is no mapping but a {type(tree).__name__}")
             return {str(name): float(share) for name, share in tree.items()}
-        rows = [row for row in csv.reader(text.splitlines()) if row]
-        if rows and rows[0][:1] == ["class"]:
-            rows = rows[1:]
-        return {name: float(share) for name, share in rows}
+        try:
+            return _read_lines(text, ";")  # "class;0,6" would also be two cells between commas
+        except ValueError:
+            return _read_lines(text, ",")
     except OSError as error:
         raise UserError(f"the prior {path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, AttributeError, RecursionError, csv.Error) as error:
@@ -234,6 +242,20 @@ def _read_prior(path: Path) -> dict[str, float]:
             f"{path} is not a prior: it needs a JSON mapping of class names to shares, or lines "
             f"CLASS,SHARE ({error})"
         ) from None
+
+
+def _read_lines(text: str, separator: str) -> dict[str, float]:
+    """Read shares by class from lines of two cells, after a header or none."""
+    rows = [row for row in csv.reader(text.splitlines(), delimiter=separator) if row]
+    if rows and rows[0][:1] == ["class"]:
+        rows = rows[1:]
+    return {name: _read_share(share) for name, share in rows}
+
+
+def _read_share(text: str) -> float:
+    """Read a share as spreadsheets write it: 0.6, 0,6 or 60 %."""
+    number = float(text.strip().removesuffix("%").replace(",", "."))
+    return number / 100 if text.strip().endswith("%") else number
 
 
 def _set_mix(served: ServedModel, trust: Trust, target: Tensor, images: int) -> ServedModel:

@@ -272,7 +272,10 @@ def fixed_alpha_error(about: ModelDescription) -> UserError:
     """Return the error for setting the alpha of a model that has none or has it folded in."""
     if about.alpha is None:
         method = about.training.get("method", "this model")
-        return UserError(f"{method} has no alpha: its head has no direction to subtract")
+        return UserError(
+            f"{method} has no alpha: its head has no direction to subtract. Train with --method "
+            "deconfound-tde, or auto with --rule tde, for a model that has one"
+        )
     return UserError(
         f"alpha {about.alpha:g} is folded into this model: export the run with --alpha A for "
         "another, or with --alpha-input to keep it adjustable"
