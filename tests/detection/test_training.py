@@ -88,7 +88,7 @@ def test_a_folder_that_another_process_trains_into_is_refused(place, data, tmp_p
     pytest.importorskip("fcntl", reason="locks are those of Unix")
     with (
         holding(tmp_path / "run") as holder,
-        pytest.raises(UserError, match=f"is being trained by process {holder.pid} on"),
+        pytest.raises(UserError, match=f"is being written by process {holder.pid} on"),
     ):
         fit(small_config(place), out=tmp_path / "run", data=data)
 

@@ -249,6 +249,44 @@ def test_weights_that_do_not_fit_leave_no_folder(folder, tmp_path):
 def test_every_rank_must_see_the_same_work(tmp_path, monkeypatch):
     fabric = Fabric(accelerator="cpu", devices=1)
     monkeypatch.setattr(fabric, "broadcast", lambda value: {"images": "others"})
-    with pytest.raises(UserError, match="do not see the same model and images"):
-        share_parts(tmp_path / "out", {"images": "mine"}, 1, fabric)
+    with (
+        pytest.raises(UserError, match="do not see the same model and images"),
+        share_parts(tmp_path / "out", {"images": "mine"}, 1, fabric),
+    ):
+        pass
     assert parts.PART % 64 == 0  # whole batches of the predictor
+
+
+def test_parts_that_nothing_describes_are_made_again(tmp_path):
+    fabric, out = Fabric(accelerator="cpu", devices=1), tmp_path / "out"
+    with share_parts(out, {"alpha": 1}, 2, fabric) as begun:
+        begun.write(0, b"old")
+    (begun.folder / parts.ABOUT).unlink()
+    with share_parts(out, {"alpha": 0}, 2, fabric) as other:
+        assert other.mine == (0, 1)
+        for number in other.mine:
+            other.write(number, b"new")
+        assert list(other.read()) == [b"new", b"new"]
+        other.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_removal_leaves_the_description(tmp_path):
+    fabric, out = Fabric(accelerator="cpu", devices=1), tmp_path / "out"
+    with share_parts(out, {"alpha": 1}, 1, fabric) as begun:
+        begun.write(0, b"old")
+        (begun.folder / "folder").mkdir()  # which `unlink` refuses
+        begun.remove()
+    assert (begun.folder / parts.ABOUT).exists()
+
+
+def test_a_second_command_for_the_same_file_is_refused(tmp_path):
+    fabric, out = Fabric(accelerator="cpu", devices=1), tmp_path / "out"
+    with share_parts(out, {"alpha": 1}, 1, fabric) as first:
+        with (
+            pytest.raises(UserError, match="out.parts is being written by this very process"),
+            share_parts(out, {"alpha": 1}, 1, fabric),
+        ):
+            pass
+        first.write(0, b"whole")
+        assert list(first.read()) == [b"whole"]

@@ -52,12 +52,12 @@ def write_predictions(
         "format": lines.format.__name__,
         "options": dict(options),
     }
-    parts = share_parts(out, about, len(cut), fabric)
-    mine = {number: cut[number] for number in parts.mine}
-    _classify(model, mine, size, lines, options, parts)
-    fabric.barrier()
-    skipped = _join(out, lines.header, parts) if fabric.global_rank == 0 else []
-    fabric.barrier()
+    with share_parts(out, about, len(cut), fabric) as parts:
+        mine = {number: cut[number] for number in parts.mine}
+        _classify(model, mine, size, lines, options, parts)
+        fabric.barrier()
+        skipped = _join(out, lines.header, parts) if fabric.global_rank == 0 else []
+        fabric.barrier()
     return skipped
 
 
