@@ -24,6 +24,10 @@ class KilledError(Exception):
     pass
 
 
+def kill_now() -> None:
+    raise KilledError
+
+
 def kill_after(monkeypatch, written: int) -> None:
     """Let a process end as if it was killed when it has written so many parts."""
     write, left = Parts.write, [written]
@@ -154,6 +158,23 @@ def test_parts_of_other_work_are_refused(folder, tmp_path, monkeypatch, capsys):
         assert "holds parts of other work" in capsys.readouterr().err
     about.write_bytes(whole)
     assert predict(folder, out, 5) == 1 and out.exists()
+
+
+def test_parts_of_images_that_changed_are_refused(folder, tmp_path, monkeypatch, capsys):
+    out, image = tmp_path / "out.csv", tmp_path / "a.png"
+    shutil.copy(folder / "photos" / "train" / "ant" / "0.png", image)
+    words = ["predict", str(folder / "m.safetensors"), str(image), "-o", str(out)]
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(Parts, "read", lambda self: kill_now())
+        cli.main(words)
+    state = image.stat()
+    os.utime(image, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert "holds parts of other work (other images)" in capsys.readouterr().err
+    os.utime(image, ns=(state.st_atime_ns, state.st_mtime_ns))
+    cli.main(words)
+    assert out.exists()
 
 
 def test_a_device_is_refused_before_the_work(folder, tmp_path, capsys):
