@@ -43,7 +43,7 @@ def test_nothing_is_replaced_when_one_of_several_is_held(tmp_path):
     runs = fit_all(config, names, [0], out=tmp_path, data=data)
     before = [run.result for run in runs]
     with holding(runs[1].folder) as holder:
-        with pytest.raises(UserError, match=f"cosine/s0 is being trained by process {holder.pid}"):
+        with pytest.raises(UserError, match=f"cosine/s0 is being written by process {holder.pid}"):
             fit_all(config, names, [0], out=tmp_path, data=data, overwrite=True)
         again = fit_all(config, names, [0], out=tmp_path, data=data, resume=True)
         assert [run.result for run in again] == before  # all are finished: there is no training
@@ -85,7 +85,7 @@ with hold_lock(Path(sys.argv[1])):
 
 def test_a_marker_of_another_machine_is_respected(tmp_path):
     (tmp_path / LOCK).write_text("7\nmoon\n")
-    with pytest.raises(UserError, match="is being trained by process 7 on moon"):
+    with pytest.raises(UserError, match="is being written by process 7 on moon"):
         fit(tmp_path)
     assert files_in(tmp_path) == {LOCK}
 
@@ -95,7 +95,7 @@ def test_a_second_training_in_the_same_process_is_refused(tmp_path):
     link.symlink_to(out)
     with hold_lock(out):
         for other in (out, link):
-            with pytest.raises(UserError, match="is being trained by this very process"):
+            with pytest.raises(UserError, match="is being written by this very process"):
                 fit(other)
             assert files_in(out) == {LOCK}
         other = subprocess.run([sys.executable, "-c", ASK, out], capture_output=True)

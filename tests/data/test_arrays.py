@@ -63,6 +63,22 @@ def test_whole_floats_and_gaps_are_classes(write_npz: Writer) -> None:
 
 def test_class_names_for_numbers(write_npz: Writer) -> None:
     assert load(str(write_npz(classes=np.array(["owl", "ant"])))).classes == ("owl", "ant")
+    for names in (["nan", "ant"], [b"nan", b"ant"]):
+        assert load(write_npz(classes=np.array(names))).classes == ("nan", "ant")
+    with pytest.raises(UserError, match="a row of different names"):
+        load(write_npz(classes=np.array([" ", "ant"])))
+
+
+def test_text_numbers_are_names_if_all_training_labels_are(write_npz: Writer) -> None:
+    def read(names: str, train: str, test: str) -> tuple[list[int], list[int]]:
+        arrays = {"classes": names, "y_train": train, "y_test": test}
+        data = load(write_npz(**{name: np.array(text.split()) for name, text in arrays.items()}))
+        assert data.test is not None
+        return data.train.labels.tolist(), data.test.labels.tolist()
+
+    assert read("1 0", "1 0 0 1 0", "1 0") == ([0, 1, 1, 0, 1], [0, 1])
+    assert read("1 ant", "1 ant ant 1 1", "1 1") == ([0, 1, 1, 0, 0], [0, 0])
+    assert read("1 2", "0 1 1 0 0", "1 1") == ([0, 1, 1, 0, 0], [1, 1])  # they count the names
 
 
 @pytest.mark.parametrize(

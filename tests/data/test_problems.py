@@ -9,6 +9,7 @@ from makers import Painter
 
 from longtail.core.errors import Problems, SeveralErrors, UserError
 from longtail.data.decoding import images
+from longtail.data.formats.folder import list_images
 from longtail.data.load import load
 
 
@@ -175,6 +176,27 @@ class TestLinks:
             (tmp_path / "set" / name).symlink_to(tmp_path / "store" / name)
         data = load(tmp_path / "set")
         assert data.counts.images == (1, 1, 1) and not caplog.records
+
+    def test_linked_folders_in_a_class_are_read_once(
+        self, paint: Painter, tmp_path: Path, caplog
+    ) -> None:
+        painted(paint, "set/cat/1.png", "set/cat/z/2.png", "set/dog/1.png", "store/x/deep/1.png")
+        links = {"cat/a": "set/cat/z", "cat/b": "store/x/deep", "cat/c": "store/x", "dog/up": "set"}
+        for name, target in links.items():
+            (tmp_path / "set" / name).symlink_to(tmp_path / target)
+        for name, target in (("y", "store/x"), ("up", "store"), (".hidden", "set/dog")):
+            (tmp_path / "store" / "x" / name).symlink_to(tmp_path / target)
+        assert load(tmp_path / "set").counts.images == (3, 1) and not caplog.records
+        found = [str(path.relative_to(tmp_path)) for path in list_images(tmp_path / "set")]
+        assert found == ["set/cat/1.png", "set/cat/b/1.png", "set/cat/z/2.png", "set/dog/1.png"]
+
+    def test_a_linked_folder_of_another_class_gives_two_labels(
+        self, paint: Painter, tmp_path: Path, caplog
+    ) -> None:
+        painted(paint, "cat/1.png", "dog/1.png")
+        (tmp_path / "cat" / "more").symlink_to(tmp_path / "dog")
+        assert load(tmp_path).counts.images == (2, 1)
+        assert "two labels" in caplog.text
 
     def test_loops_do_not_hang(self, paint: Painter, tmp_path: Path) -> None:
         painted(paint, "cat/1.png", "dog/1.png")

@@ -135,6 +135,27 @@ def test_pictures_of_one_name_do_not_replace_each_other(run, tmp_path):
     assert widths == sorted(set(widths))  # each under the name of its own
 
 
+def test_a_drawing_or_result_never_replaces_an_input(run, place, tmp_path, capsys):
+    photo, link, listed = tmp_path / "x.png", tmp_path / "link", tmp_path / "x.json"
+    Image.new("RGB", (20, 20), "red").save(photo)
+    link.symlink_to(tmp_path, target_is_directory=True)
+    content = json.loads((place / "instances_val.json").read_text())
+    image = {"id": 1, "file_name": "x.png", "height": 20, "width": 20}
+    listed.write_text(json.dumps({**content, "images": [image], "annotations": []}))
+    kept = photo.read_bytes(), listed.read_bytes()
+    by_list = ["--annotations", str(listed), "--image-folder", str(tmp_path)]
+    for words in (
+        [str(photo), "--out", str(link)],
+        [str(photo), "--lvis-json", str(link / "x.png")],
+        [*by_list, "--out", str(tmp_path)],
+        [*by_list, "--lvis-json", str(listed)],
+    ):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["detect", "predict", str(run.folder), *words, "--device", "cpu"])
+        assert stop.value.code == 2 and "is an input and is not replaced" in capsys.readouterr().err
+        assert (photo.read_bytes(), listed.read_bytes()) == kept
+
+
 def test_a_folder_with_a_broken_image_is_drawn_all_the_same(run, tmp_path, capsys):
     photos, out = tmp_path / "photos", tmp_path / "out"
     (photos / "deep").mkdir(parents=True)

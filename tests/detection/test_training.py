@@ -1,5 +1,6 @@
 """Training a detector for two steps, resuming it, and options and data that are refused."""
 
+import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -15,7 +16,7 @@ from longtail.detection.average_precision import repeat_factors
 from longtail.detection.config import METHODS
 from longtail.detection.data.dataset import DetectionSet
 from longtail.detection.reopen import OpenDetector
-from longtail.detection.run import DetectionRun
+from longtail.detection.run import DetectionRun, identify_start
 from longtail.detection.train import draw_batches, fit
 from longtail.training.launch import launch
 from small_detector import Interrupt, Stop, small_config
@@ -88,7 +89,7 @@ def test_a_folder_that_another_process_trains_into_is_refused(place, data, tmp_p
     pytest.importorskip("fcntl", reason="locks are those of Unix")
     with (
         holding(tmp_path / "run") as holder,
-        pytest.raises(UserError, match=f"is being trained by process {holder.pid} on"),
+        pytest.raises(UserError, match=f"is being written by process {holder.pid} on"),
     ):
         fit(small_config(place), out=tmp_path / "run", data=data)
 
@@ -201,3 +202,14 @@ def test_methods_are_those_of_the_table():
         *("focal", "eql", "baseline", "cosine", "capsule", "deconfound"),
         *("cosine-tde", "capsule-tde", "deconfound-tde"),
     }
+
+
+def test_weights_in_the_home_folder_are_compared_with_those_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = small_config(tmp_path).with_options(weights="~/w.bin", norm="frozen")
+    assert identify_start(config, "old") == "old"  # the file is gone
+    (tmp_path / "w.bin").write_bytes(b"others")
+    with pytest.raises(UserError, match="started from other weights than ~/w.bin holds now"):
+        identify_start(config, "old")
+    digest = hashlib.sha256(b"others").hexdigest()
+    assert identify_start(config, digest) == identify_start(config, None) == digest

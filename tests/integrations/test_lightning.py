@@ -39,6 +39,11 @@ class Module(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=self.momentum)
 
 
+def with_head(module):
+    module.network[-1] = TAIL.head(8)
+    return module
+
+
 class Rows(TensorDataset):
     def __getitem__(self, index):
         x, y = super().__getitem__(index)
@@ -93,6 +98,16 @@ def test_the_callback_swaps_follows_evaluates_and_chooses(tmp_path, optimizer):
     assert figures["test_overall"] == pytest.approx(100 * right)
 
 
+@pytest.mark.parametrize("verb", ["validate", "test", "predict"])
+def test_a_module_that_was_trained_without_the_callback_is_left_alone(tmp_path, verb):
+    module = Module()
+    module.predict_step = module.validation_step
+    own = module.network[-1]
+    with pytest.raises(lt.UserError, match="Module has no normalised head, and a new one knows"):
+        getattr(make_trainer(tmp_path), verb)(module, loader())
+    assert module.network[-1] is own
+
+
 def test_an_interrupted_validation_leaves_nothing_behind(tmp_path):
     class Interrupted(Module):
         stopped = False
@@ -104,7 +119,7 @@ def test_an_interrupted_validation_leaves_nothing_behind(tmp_path):
                 raise RuntimeError("stop")
             return logits
 
-    trainer, module = make_trainer(tmp_path, num_sanity_val_steps=0), Interrupted()
+    trainer, module = make_trainer(tmp_path, num_sanity_val_steps=0), with_head(Interrupted())
     with pytest.raises(RuntimeError, match="stop"):
         trainer.validate(module, loader(), verbose=False)
     trainer.validate(module, loader(), verbose=False)
@@ -117,14 +132,14 @@ def test_mistakes_are_named(tmp_path):
             return self.network(batch["x"]) + self.network(-batch["x"])
 
     with pytest.raises(lt.UserError, match="112 features passed the head for 56 val labels: every"):
-        make_trainer(tmp_path).validate(Twice(), loader(), verbose=False)
+        make_trainer(tmp_path).validate(with_head(Twice()), loader(), verbose=False)
     with pytest.raises(lt.UserError, match=r"a batch is a dict, not \(images, labels\): pass"):
         bridge.read_labels({"x": 1, "y": 2})
 
 
 def test_a_head_that_is_there_stays(tmp_path):
-    module = Module()
-    module.network[-1] = own = TAIL.head(8, tau=4.0)
+    module = with_head(Module())
+    own = module.network[-1]
     make_trainer(tmp_path, limit_train_batches=1, limit_val_batches=1).fit(
         module, loader(), loader()
     )

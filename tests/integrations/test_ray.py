@@ -75,6 +75,10 @@ def test_mistakes(folder):
         RayPredictor(str(folder / "run"), outputs="embedding")
     with pytest.raises(UserError, match="no column 'bytes' but image, id"):
         RayPredictor(str(folder / "run"))({"image": np.empty(0), "id": np.empty(0)})
+    batch = {"bytes": np.array([b"broken"], dtype=object), "class": np.array(["ant"], dtype=object)}
+    with pytest.raises(UserError, match="has a column 'class', which would be replaced"):
+        RayPredictor(str(folder / "run"))(batch)
+    assert RayPredictor(str(folder / "run"), outputs="embeddings")(batch)["class"] == ["ant"]
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray warns of its surroundings

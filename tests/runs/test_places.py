@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -94,6 +95,21 @@ def test_data_made_in_memory_keeps_its_name(project, monkeypatch):
     assert run.finished
     with pytest.raises(lt.UserError, match=r"trained on data in memory \('tiny'\)"):
         lt.evaluate(run)
+
+
+def test_data_in_memory_is_not_taken_for_a_folder_of_its_name(project):
+    (project / "photos").rename(project / "arrays")
+    images = np.random.default_rng(0).integers(256, size=(12, 8, 8, 3), dtype=np.uint8)
+    data = {"train": (images, [0, 1] * 6), "test": (images[:4] // 2, [0, 1] * 2)}
+    words = {"backbone": "conv4", "epochs": 1, "batch_size": 8, "device": "cpu"}
+    for given in (data, lt.load(data)):
+        run = lt.fit(given, "cosine", out=project / "x", overwrite=True, **words)
+        assert run.config.data == "arrays"
+        with pytest.raises(lt.UserError, match=r"trained on data in memory \('arrays'\)"):
+            lt.evaluate(run)
+    loaded = lt.load("arrays", image_size=8)
+    run = lt.fit(loaded, "cosine", out=project / "x", overwrite=True, **words)
+    assert run.config.data == str(project / "arrays")
 
 
 @pytest.mark.parametrize("typed", ["photos", "./photos/", "../project/photos", "link", ""])

@@ -129,7 +129,7 @@ def test_the_same_training_in_a_second_process_is_refused(tmp_path):
     small = {"epochs": 6, "batch_size": 32, "augment": "crop", "pad": 1, "save_seconds": 0.0}
     run = lt.fit("digits-lt", "deconfound-tde", out=out, progress=rival, device="cpu", **small)
     assert rival.output.startswith(
-        f"2 longtail: {out} is being trained by process {os.getpid()} on"
+        f"2 longtail: {out} is being written by process {os.getpid()} on"
     )
     assert "--resume, or choose another --out" in rival.output
     assert len(run.metrics) == 6 and run.finished and ".lock" not in files_in(out)

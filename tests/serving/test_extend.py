@@ -13,6 +13,7 @@ import longtail as lt
 from longtail.cli import parser as cli
 from longtail.cli.extend import _print_classes
 from longtail.core.errors import UserError
+from longtail.core.files import write_tensors
 from longtail.core.manifest import forget
 from longtail.data.base import Split
 from longtail.nn.heads import CosineHead, DeconfoundHead, LinearHead
@@ -289,12 +290,14 @@ def test_photographs_that_are_no_list_are_refused(models, classes, message):
         lt.extend(predictor(models["linear"]), classes)
 
 
-def test_a_folder_of_other_files_is_refused(models, tmp_path):
-    (tmp_path / "README.md").write_text("my notes", encoding="utf-8")
-    with pytest.raises(UserError, match=r"holds other files \(README.md\) and no model"):
+@pytest.mark.parametrize("theirs", ["README.md", "model.safetensors"])
+def test_a_folder_of_other_files_is_refused(theirs, models, tmp_path):
+    write_tensors(tmp_path / theirs, {"x": torch.zeros(1)})
+    content = (tmp_path / theirs).read_bytes()
+    with pytest.raises(UserError, match=rf"other files \({theirs}\) and no model of longtail"):
         lt.extend(predictor(models["linear"]), photographs(6), out=tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["README.md"]
-    (tmp_path / "README.md").unlink()
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [content]
+    (tmp_path / theirs).unlink()
     for _ in range(2):  # a model may be replaced
         lt.extend(predictor(models["linear"]), photographs(6), out=tmp_path)
 

@@ -24,6 +24,10 @@ class KilledError(Exception):
     pass
 
 
+def kill_now() -> None:
+    raise KilledError
+
+
 def kill_after(monkeypatch, written: int) -> None:
     """Let a process end as if it was killed when it has written so many parts."""
     write, left = Parts.write, [written]
@@ -156,6 +160,23 @@ def test_parts_of_other_work_are_refused(folder, tmp_path, monkeypatch, capsys):
     assert predict(folder, out, 5) == 1 and out.exists()
 
 
+def test_parts_of_images_that_changed_are_refused(folder, tmp_path, monkeypatch, capsys):
+    out, image = tmp_path / "out.csv", tmp_path / "a.png"
+    shutil.copy(folder / "photos" / "train" / "ant" / "0.png", image)
+    words = ["predict", str(folder / "m.safetensors"), str(image), "-o", str(out)]
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(Parts, "read", lambda self: kill_now())
+        cli.main(words)
+    state = image.stat()
+    os.utime(image, ns=(state.st_atime_ns, state.st_mtime_ns + 10**9))
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert "holds parts of other work (other images)" in capsys.readouterr().err
+    os.utime(image, ns=(state.st_atime_ns, state.st_mtime_ns))
+    cli.main(words)
+    assert out.exists()
+
+
 def test_a_device_is_refused_before_the_work(folder, tmp_path, capsys):
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
@@ -249,6 +270,44 @@ def test_weights_that_do_not_fit_leave_no_folder(folder, tmp_path):
 def test_every_rank_must_see_the_same_work(tmp_path, monkeypatch):
     fabric = Fabric(accelerator="cpu", devices=1)
     monkeypatch.setattr(fabric, "broadcast", lambda value: {"images": "others"})
-    with pytest.raises(UserError, match="do not see the same model and images"):
-        share_parts(tmp_path / "out", {"images": "mine"}, 1, fabric)
+    with (
+        pytest.raises(UserError, match="do not see the same model and images"),
+        share_parts(tmp_path / "out", {"images": "mine"}, 1, fabric),
+    ):
+        pass
     assert parts.PART % 64 == 0  # whole batches of the predictor
+
+
+def test_parts_that_nothing_describes_are_made_again(tmp_path):
+    fabric, out = Fabric(accelerator="cpu", devices=1), tmp_path / "out"
+    with share_parts(out, {"alpha": 1}, 2, fabric) as begun:
+        begun.write(0, b"old")
+    (begun.folder / parts.ABOUT).unlink()
+    with share_parts(out, {"alpha": 0}, 2, fabric) as other:
+        assert other.mine == (0, 1)
+        for number in other.mine:
+            other.write(number, b"new")
+        assert list(other.read()) == [b"new", b"new"]
+        other.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_removal_leaves_the_description(tmp_path):
+    fabric, out = Fabric(accelerator="cpu", devices=1), tmp_path / "out"
+    with share_parts(out, {"alpha": 1}, 1, fabric) as begun:
+        begun.write(0, b"old")
+        (begun.folder / "folder").mkdir()  # which `unlink` refuses
+        begun.remove()
+    assert (begun.folder / parts.ABOUT).exists()
+
+
+def test_a_second_command_for_the_same_file_is_refused(tmp_path):
+    fabric, out = Fabric(accelerator="cpu", devices=1), tmp_path / "out"
+    with share_parts(out, {"alpha": 1}, 1, fabric) as first:
+        with (
+            pytest.raises(UserError, match="out.parts is being written by this very process"),
+            share_parts(out, {"alpha": 1}, 1, fabric),
+        ):
+            pass
+        first.write(0, b"whole")
+        assert list(first.read()) == [b"whole"]

@@ -99,6 +99,7 @@ class DetectPredict:
         _check_writable(self.lvis_json.parent if self.lvis_json else self.out)
         data, complete = self._read_images(finished)
         if self.lvis_json:
+            _check_not_inputs([self.lvis_json], data, self.annotations)
             detections = lvis_json(data, finished.predict(config, data), named=bool(self.images))
             with replace_atomically(self.lvis_json) as path:
                 path.write_text(json.dumps(detections), encoding="utf-8")
@@ -114,11 +115,13 @@ class DetectPredict:
     ) -> None:
         """Write drawings without and with TDE, and print how many."""
         chosen = range(len(data) if self.images else min(self.count, len(data)))
-        drawings = finished.compare(config, data, chosen, self.least_score)
         names = _number_duplicates(data.pictures[number].path.stem for number in chosen)
+        targets = [self.out / f"{name}.png" for name in names]
+        _check_not_inputs(targets, data)
+        drawings = finished.compare(config, data, chosen, self.least_score)
         detections = 0
-        for name, (picture, found) in zip(names, drawings, strict=True):
-            picture.save(self.out / f"{name}.png")
+        for target, (picture, found) in zip(targets, drawings, strict=True):
+            picture.save(target)
             detections += found
         show(
             f"{count_noun(len(chosen), 'picture')} in {self.out} with "
@@ -156,6 +159,26 @@ def _check_writable(folder: Path) -> None:
         raise UserError(
             f"cannot write into {folder} ({error.strerror}): choose another folder"
         ) from None
+
+
+def _check_not_inputs(
+    targets: Iterable[Path], data: "DetectionSet", annotations: Path | None = None
+) -> None:
+    """Raise an error if a file to write is one of the images, or their annotations."""
+    existing = [target for target in targets if target.exists()]
+    if not existing:
+        return
+    inputs = [*(picture.path for picture in data.pictures), *([annotations] if annotations else [])]
+    known = {_identify(path) for path in inputs if path.exists()}
+    for target in existing:
+        if _identify(target) in known:
+            raise UserError(f"{target} is an input and is not replaced: write to another place")
+
+
+def _identify(path: Path) -> tuple[int, int]:
+    """Return what every name of a file shares: links and other cases lead to the same file."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _skip_unreadable(

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -43,22 +45,37 @@ def write_predictions(
     size = PART // model.batch_size * model.batch_size or PART  # whole batches
     cut = [images[i : i + size] for i in range(0, len(images), size)]
     files = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
+    names = hashlib.sha256("\0".join(images).encode(errors="surrogateescape")).hexdigest()
+    # of rank 0 only: copies on the disks of other machines may have other times
+    states = fabric.broadcast(_hash_states(images) if fabric.global_rank == 0 else "")
     about = {
         "part": size,
-        "images": hashlib.sha256("\0".join(images).encode(errors="surrogateescape")).hexdigest(),
+        "images": [names, states],
         "model": [hash_file(file.absolute()) for file in files],
         "description": model.about.to_json(),
         "alpha": model.alpha,
         "format": lines.format.__name__,
         "options": dict(options),
     }
-    parts = share_parts(out, about, len(cut), fabric)
-    mine = {number: cut[number] for number in parts.mine}
-    _classify(model, mine, size, lines, options, parts)
-    fabric.barrier()
-    skipped = _join(out, lines.header, parts) if fabric.global_rank == 0 else []
-    fabric.barrier()
+    with share_parts(out, about, len(cut), fabric) as parts:
+        mine = {number: cut[number] for number in parts.mine}
+        _classify(model, mine, size, lines, options, parts)
+        fabric.barrier()
+        skipped = _join(out, lines.header, parts) if fabric.global_rank == 0 else []
+        fabric.barrier()
     return skipped
+
+
+def _hash_states(images: Sequence[str]) -> str:
+    """Return the SHA-256 of the sizes and times of change of the images."""
+    sha = hashlib.sha256()
+    for image in images:
+        state: tuple[int, ...] = ()
+        with suppress(OSError, ValueError):  # the reader reports it
+            found = os.stat(image)
+            state = (found.st_size, found.st_mtime_ns)
+        sha.update(f"{state}\n".encode())
+    return sha.hexdigest()
 
 
 def _classify(

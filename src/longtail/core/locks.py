@@ -1,4 +1,4 @@
-"""One process at a time trains into a folder.
+"""One process at a time writes into a folder: a training, or the parts of an output file.
 
 `filelock` writes the holder's process and host into a marker file. A marker whose process has died
 on this host is taken over, even while workers that it forked live on. Readers ask for no lock.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 LOCK = ".lock"
-"""Name of the marker file; it disappears when the training ends."""
+"""Name of the marker file; it disappears when its process ends."""
 PATIENCE = 5.0
 """Seconds to wait for an empty marker: `filelock` takes over an unreadable one after two."""
 
@@ -28,7 +28,7 @@ PATIENCE = 5.0
 def hold_folders(
     folders: Sequence[Path], fabric: "Fabric", begin: Callable[[], None]
 ) -> Iterator[None]:
-    """Keep other trainings out of `folders` while the block runs.
+    """Keep other processes out of `folders` while the block runs.
 
     Rank 0 locks them and calls `begin`; a `UserError` there is raised on every rank.
     """
@@ -102,11 +102,11 @@ def _explain_holder(path: Path) -> str:
         process, host = path.read_text(encoding="utf-8").splitlines()[:2]
     except (OSError, ValueError):  # the holder is just writing or removing it
         process, host = "", ""
-    trained = f"{path.parent} is being trained by"
+    written = f"{path.parent} is being written by"
     if process == str(os.getpid()):
-        return f"{trained} this very process: wait for it, or choose another --out"
+        return f"{written} this very process: wait for it, or choose another --out"
     holder = f"process {process} on {host}" if process else "another process"
     return (
-        f"{trained} {holder}: wait for it, stop it and continue with --resume, or choose another "
-        f"--out. If that machine crashed, delete {path}"
+        f"{written} {holder}: wait for it, stop it and repeat the command, a training with "
+        f"--resume, or choose another --out. If that machine crashed, delete {path}"
     )

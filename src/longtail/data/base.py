@@ -123,6 +123,8 @@ class Data:
     """Hash of the part that results are reported on; empty if unknown."""
     files: DataConfig = field(default_factory=DataConfig)
     """Options that the data was loaded with; they decide which parts there are."""
+    has_place: bool = False
+    """Whether `load` finds it by its name, a data set's or a path; else it was in memory."""
 
     def __repr__(self) -> str:
         return f"Data({describe_data(self)})"

@@ -1,7 +1,8 @@
 """Labels as people write them, numbers or names, become the class numbers of a source.
 
 Text labels are class names in alphabetical order. Whole numbers, also as text or as floats such as
-1.0, are classes in numerical order. Labels that number a given row of names keep its order.
+1.0, are classes in numerical order. Labels that number a given row of names keep its order. Text
+that is all among these names is a name, also if it is a number.
 """
 
 import math
@@ -74,8 +75,11 @@ def join_parts(
     """
     train = parts["train"]
     faults: Faults = {}
+    by_name = _are_given_names(train)  # one rule for all parts
     labels = {
-        name: _name_labels(part._replace(names=part.names or train.names), faults, problems)
+        name: _name_labels(
+            part._replace(names=part.names or train.names), by_name, faults, problems
+        )
         for name, part in parts.items()
     }
     for (where, found, advice), (first, number) in faults.items():
@@ -153,8 +157,21 @@ def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(distinct, key=int) if numbers else distinct)
 
 
-def _name_labels(part: LabelledPart, faults: Faults, problems: Problems) -> list[str | None]:
-    """Return the class name of each row, or None and a fault for what cannot be one."""
+def _are_given_names(part: LabelledPart) -> bool:
+    """Whether all labels are text and among the names that are given."""
+    if not part.names:
+        return False
+    names, labels = {*part.names, None}, map(simplify, part.labels)
+    return all(isinstance(label, str | None) and label in names for label in labels)
+
+
+def _name_labels(
+    part: LabelledPart, by_name: bool, faults: Faults, problems: Problems
+) -> list[str | None]:
+    """Return the class name of each row, or None and a fault for what cannot be one.
+
+    With `by_name`, text that is a number is a name too.
+    """
     labels = [simplify(value) for value in part.labels]
 
     def leave_out(places: Sequence[int], found: str, advice: str) -> None:
@@ -172,7 +189,8 @@ def _name_labels(part: LabelledPart, faults: Faults, problems: Problems) -> list
     odd = [place for place, label in enumerate(labels) if not isinstance(label, kinds)]
     kind = type(labels[odd[0]]).__name__ if odd else ""
     leave_out(odd, f"a label is of type {kind}", "a label is one whole number or one name")
-    if all(isinstance(label, str) and _is_number(label) for label in labels if label is not None):
+    given = [label for label in labels if label is not None]
+    if not by_name and all(isinstance(label, str) and _is_number(label) for label in given):
         labels = [label if label is None else _to_number(label) for label in labels]
     if _report_mixture(part, labels, problems):
         return [label if label is None else str(label) for label in labels]

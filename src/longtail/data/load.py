@@ -68,7 +68,8 @@ def load(data: Any = "", config: DataConfig | None = None, **options: Any) -> Da
     """
     config = _set_options(data, config, options)
     source, base, ratio = _open(data, config)
-    return prepare(source, name=base, ratio=ratio, config=config)
+    has_place = is_named(data) and bool(os.fspath(data))
+    return replace(prepare(source, name=base, ratio=ratio, config=config), has_place=has_place)
 
 
 def load_for_network(data: Any, wanted: DataConfig, options: dict[str, Any]) -> Data:

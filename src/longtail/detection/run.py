@@ -6,6 +6,7 @@ the AP of masks instead of accuracy.
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -179,7 +180,8 @@ def identify_start(config: DetectionConfig, stored: str | None) -> str | None:
     """
     if config.start is None:
         return None
-    if stored and config.model.weights and not Path(config.model.weights).is_file():
+    weights = config.model.weights
+    if stored and weights and not Path(os.path.expanduser(weights)).is_file():
         return stored
     now = identify(config.start)
     if stored and stored != now:

@@ -6,7 +6,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 
 from longtail.core.errors import UserError
@@ -40,7 +40,8 @@ class TailCallback(pl.Callback):
     The last linear layer of the module becomes a `DeconfoundHead` before the optimiser is made;
     a module that has a normalised head already keeps it. Each validation logs `val_many`, ..., and
     then sets `head.alpha` to the best on the validation images, so that every checkpoint has an
-    alpha chosen for its weights. `trainer.validate` and `trainer.test` change nothing.
+    alpha chosen for its weights. `trainer.validate` and `trainer.test` change nothing, and neither
+    they nor `trainer.predict` take a module without such a head, unless a checkpoint restores one.
 
     Args:
         tail: the class counts of the training set.
@@ -56,10 +57,34 @@ class TailCallback(pl.Callback):
     ) -> None:
         self.tail, self.labels, self.head_options = tail, labels, head_options
         self._stack, self._labels = ExitStack(), list[Tensor]()
+        self._replaced: tuple[str, nn.Module] | None = None  # by a head that is not to be trained
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if not any(isinstance(module, NormalisedHead) for module in pl_module.modules()):
-            swap_last_layer(pl_module, len(self.tail.counts), **self.head_options)
+        self._replaced = None
+        layers = dict(pl_module.named_modules())
+        if not any(isinstance(module, NormalisedHead) for module in layers.values()):
+            name, _ = swap_last_layer(pl_module, len(self.tail.counts), **self.head_options)
+            if stage != "fit":  # only later does Lightning say whether it restores a checkpoint
+                self._replaced = name, layers[name]
+
+    def _check_restored(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Put the module's own layer back if no checkpoint has filled the new head."""
+        if self._replaced and not trainer.ckpt_path:
+            pl_module.set_submodule(*self._replaced)
+            raise UserError(
+                f"{type(pl_module).__name__} has no normalised head, and a new one knows nothing: "
+                "train with the callback first, pass the ckpt_path of such a training, or leave "
+                "the callback out"
+            )
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._check_restored(trainer, pl_module)
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._check_restored(trainer, pl_module)
+
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._check_restored(trainer, pl_module)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

@@ -32,7 +32,8 @@ class RayPredictor:
     Every actor loads the model once. Other columns stay. New ones are `class` and `probability`, or
     `embedding`, and `unreadable`: the reason why an image is unreadable, else empty. An unreadable
     image has no class, and NaN for every number. A model of several labels an image adds `labels`;
-    its `class` is the most probable label, also below its threshold.
+    its `class` is the most probable label, also below its threshold. A data set that has a column
+    of such a name is refused.
 
     Args:
         model: what `longtail.load_model` reads; every machine must see it.
@@ -69,6 +70,11 @@ class RayPredictor:
         images = list(_read_pictures(batch[self.column]))
         kept = {name: values for name, values in batch.items() if name != self.column}
         made = self._predict(images) if self.outputs == "predictions" else self._embed(images)
+        if taken := sorted(kept.keys() & made.keys()):
+            raise UserError(
+                f"the data set has a column '{taken[0]}', which would be replaced: rename it with "
+                "dataset.rename_columns"
+            )
         return {**kept, **made}
 
     def _predict(self, images: list[Picture]) -> Batch:

@@ -181,9 +181,14 @@ def _train_beside(
         return finished[name]
     inner = replace(job, run=Run(job.run.folder / folder))
     if fabric.global_rank == 0:
-        cuda, weights = on_cuda(fabric), job.weights_id
-        ranks = fabric.world_size
-        inner.run.begin(job.config, overwrite=False, cuda=cuda, weights_id=weights, ranks=ranks)
+        inner.run.begin(
+            job.config,
+            overwrite=False,
+            cuda=on_cuda(fabric),
+            weights_id=job.weights_id,
+            ranks=fabric.world_size,
+            has_place=data.has_place,
+        )
     fabric.barrier()
     training = train_jobs([inner], lambda _: data, fabric, progress, shared=shared)
     for error in training.failed.values():

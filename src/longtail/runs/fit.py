@@ -180,6 +180,7 @@ def run_jobs(
                     cuda=packing.on_cuda(fabric),
                     weights_id=job.weights_id,
                     ranks=fabric.world_size,
+                    has_place=data_of(job).has_place,
                 )
 
     folders, shared = [job.run.folder for job in unfinished], Shared()

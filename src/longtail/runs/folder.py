@@ -163,11 +163,13 @@ class Folder(RunFiles, ABC, Generic[C]):
         cuda: bool,
         weights_id: str | None = None,
         ranks: int = 1,
+        has_place: bool = True,
     ) -> None:
         """Make the folder for `config`; only rank 0 calls this, after `check`.
 
         config.yaml holds absolute paths of its data, so that the run can be opened from any
-        directory; no result, report, export or model card does.
+        directory; no result, report, export or model card does. Data without a place keeps its
+        name, even if a folder here is called the same.
         """
         self.remove() if overwrite else self._remove_half_written()
         before = self.environment.get("ranks", ranks)
@@ -180,7 +182,8 @@ class Folder(RunFiles, ABC, Generic[C]):
         facts = environment(cuda=cuda) | {"ranks": ranks}
         facts |= {"weights": weights_id} if weights_id else {}
         self.write(ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
-        self.write(CONFIG, map_paths(config, self.is_path, make_absolute).to_yaml())
+        is_path = self.is_path if has_place else lambda _: False
+        self.write(CONFIG, map_paths(config, is_path, make_absolute).to_yaml())
 
     @property
     def public_config(self) -> str:

@@ -34,7 +34,7 @@ def map_paths(config: C, is_path: IsPath, change: Callable[[Path], Path]) -> C:
 
 
 def make_absolute(path: Path) -> Path:
-    """Make a path absolute if it exists; data made in memory has a name that is not a path."""
+    """Make a path absolute if it exists."""
     return Path(os.path.expanduser(path)).absolute() if exists(path) else path
 
 
@@ -59,14 +59,24 @@ def describe_runs_below(folder: Path) -> str:
     return f". It holds {count_noun(len(runs), 'run')}: {list_some(runs)}" if runs else ""
 
 
+def in_memory_error(folder: Path, config: Any, is_path: IsPath) -> UserError | None:
+    """Return the error for the run in `folder` if its data was in memory; None if it has a place.
+
+    A run stores paths as absolute ones, so one word is a name of data in memory.
+    """
+    own = str(config.data)
+    if not is_path(own) or len(Path(own).parts) > 1 or getattr(config.files, "list", None):
+        return None
+    return UserError(
+        f"{folder} was trained on data in memory ('{own}'): pass it in Python, as in "
+        "evaluate(run, data=...)"
+    )
+
+
 def explain_missing(folder: Path, error: UserError, config: Any, is_path: IsPath) -> UserError:
     """Return the error for the run in `folder` whose data cannot be loaded because of `error`."""
-    own = str(config.data)
-    if is_path(own) and len(Path(own).parts) == 1:  # a run stores paths as absolute ones
-        return UserError(
-            f"{folder} was trained on data in memory ('{own}'): pass it in Python, as in "
-            "evaluate(run, data=...)"
-        )
+    if in_memory := in_memory_error(folder, config, is_path):
+        return in_memory
     return UserError(
         f"the data of {folder} cannot be loaded: {_find_reason(error, config, is_path)}. If the "
         "data has moved, pass --data PATH, or in Python data=load(...)"

@@ -36,6 +36,7 @@ from longtail.nn.background import find_background, several_labels_error
 from longtail.nn.heads import Head, NormalisedHead, check_alpha
 from longtail.nn.preprocess import Preprocess
 from longtail.runs.folder import Run
+from longtail.runs.places import in_memory_error
 from longtail.runs.plan import Job, resolve
 from longtail.training.features import extract
 from longtail.training.inputs import build_preprocess
@@ -168,6 +169,8 @@ def own_data(run: Run, data: OwnData = None, root: Path | str | None = None) -> 
     if not isinstance(data, Data):
         config, named = _locate(run, data, root), data is None or data_sets.is_named(data)
         name = str(config.data or config.files.list)
+        if data is None and (error := in_memory_error(run.folder, config, run.is_path)):
+            raise error  # a folder here may have its name
         try:
             loaded = data_sets.load(config.data if named else data, config.files)
         except UserError as error:

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -87,8 +88,12 @@ class Embedder:
             plan[name] = [batches[i : i + each] for i in range(0, len(batches), each)]
         return plan
 
-    def extract_parts(self, out: Path) -> Parts:
-        """Write the features of this rank's share of the images to files beside `out`."""
+    @contextmanager
+    def extract_parts(self, out: Path) -> Iterator[Parts]:
+        """Write the features of this rank's share of the images to files beside `out`.
+
+        No other command writes there while the block runs, in which they are joined.
+        """
         plan = self.plan_parts()
         about = {
             "images": [self.images.subset_sha256, self.images.evaluated_sha256],
@@ -97,14 +102,14 @@ class Embedder:
             "batches": {name: len(planned[0][0]) for name, planned in plan.items()},
             "origin": dict(self.origin),
         }
-        parts = share_parts(out, about, sum(map(len, plan.values())), self.fabric)
-        first = 0
-        for name, planned in plan.items():
-            mine = [number for number in parts.mine if 0 <= number - first < len(planned)]
-            self._extract(self.splits[name], {n: planned[n - first] for n in mine}, parts)
-            first += len(planned)
-        self.fabric.barrier()
-        return parts
+        with share_parts(out, about, sum(map(len, plan.values())), self.fabric) as parts:
+            first = 0
+            for name, planned in plan.items():
+                mine = [number for number in parts.mine if 0 <= number - first < len(planned)]
+                self._extract(self.splits[name], {n: planned[n - first] for n in mine}, parts)
+                first += len(planned)
+            self.fabric.barrier()
+            yield parts
 
     def _extract(self, split: Split, planned: Mapping[int, Sequence[Tensor]], parts: Parts) -> None:
         """Write parts of one split, each as soon as it is complete."""
@@ -173,11 +178,11 @@ def embed(
         made = _open_run(Run.open(run), data, backbone, options)
     else:
         made = _open_weights(os.fspath(cast(Path | str, weights)), data, backbone, options)
-    parts = made.extract_parts(out)
-    if made.fabric.global_rank == 0:
-        _write(out, made, parts)
-        parts.remove()
-    made.fabric.barrier()
+    with made.extract_parts(out) as parts:
+        if made.fabric.global_rank == 0:
+            _write(out, made, parts)
+            parts.remove()
+        made.fabric.barrier()
     return out
 
 

@@ -4,19 +4,21 @@
 
 The parts lie beside the output file until rank 0 has joined them in their order. A part is there
 whole or not at all. The same command goes on with those that are missing, on any number of ranks.
+One command at a time holds the folder.
 """
 
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longtail.core.errors import UserError
 from longtail.core.files import check_replaceable, write_bytes
+from longtail.core.locks import LOCK, hold_folders
 from longtail.core.plain import read_json
 
 if TYPE_CHECKING:
@@ -59,11 +61,15 @@ class Parts:
             yield stored[size:]
 
     def remove(self) -> None:
-        """Delete the folder once the output file is there."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Delete the parts once the output file is there; last what they are parts of."""
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                if path.name not in (ABOUT, LOCK):
+                    path.unlink()
+            (self.folder / ABOUT).unlink()
 
     def remove_if_empty(self) -> None:
-        """Delete the folder if it holds no part, or it would refuse other work."""
+        """Delete the description if there is no part, or the folder would refuse other work."""
         if not any(self.folder.glob("*.part")):
             self.remove()
 
@@ -71,8 +77,11 @@ class Parts:
         return self.folder / f"{number:06d}.part"
 
 
-def share_parts(out: Path, about: Mapping[str, Any], count: int, fabric: "Fabric") -> Parts:
-    """Divide the missing parts of `out` among the ranks.
+@contextmanager
+def share_parts(
+    out: Path, about: Mapping[str, Any], count: int, fabric: "Fabric"
+) -> Iterator[Parts]:
+    """Divide the missing parts of `out` among the ranks, and keep other commands out meanwhile.
 
     Args:
         out: the output file.
@@ -89,24 +98,27 @@ def share_parts(out: Path, about: Mapping[str, Any], count: int, fabric: "Fabric
             "words, where the same files lie under the same names"
         )
     missing: list[int] = []
-    refusal = ""
-    if fabric.global_rank == 0:
-        try:
-            missing = _find_missing(folder, about, count)
-        except UserError as error:
-            refusal = str(error)
-        else:
-            if made := count - len(missing):
-                log.info(f"{made:,} of {count:,} parts are in {folder}: going on with the others")
-    # rank 0 alone looks: a later look would miss parts that another rank has written meanwhile
-    missing, refusal = fabric.broadcast((missing, refusal))
-    if refusal:
-        raise UserError(refusal)
-    return Parts(folder, count, tuple(missing[fabric.global_rank :: fabric.world_size]))
+
+    def look() -> None:
+        missing.extend(_find_missing(folder, about, count))
+        if made := count - len(missing):
+            log.info(f"{made:,} of {count:,} parts are in {folder}: going on with the others")
+
+    try:
+        with hold_folders([folder], fabric, look):
+            # rank 0 alone looks: a later look would miss parts that another rank has written
+            missing = fabric.broadcast(missing)
+            yield Parts(folder, count, tuple(missing[fabric.global_rank :: fabric.world_size]))
+    finally:
+        with suppress(OSError):  # parts are left, or another command came
+            folder.rmdir()
 
 
 def _find_missing(folder: Path, about: Mapping[str, Any], count: int) -> list[int]:
-    """List the parts that are not in `folder`, which is made if it does not exist."""
+    """List the parts that are not in `folder`, which is made if it does not exist.
+
+    Parts without a description may be of any work, and are deleted.
+    """
     file = folder / ABOUT
     if file.exists():
         try:
@@ -120,5 +132,7 @@ def _find_missing(folder: Path, about: Mapping[str, Any], count: int) -> list[in
                 "command that wrote them, delete the folder, or choose another --out"
             )
     else:
+        for stray in folder.glob("*.part"):
+            stray.unlink()
         write_bytes(file, json.dumps(about, indent=1).encode())
     return [number for number in range(count) if not (folder / f"{number:06d}.part").exists()]

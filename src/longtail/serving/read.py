@@ -147,12 +147,18 @@ def check_description(folder: Path) -> ModelDescription:
 def check_safetensors(path: Path) -> str | None:
     """Return the description in a safetensors file, if any; refuse a file that has changed."""
     sealed = check_sealed_file(path, WAY_OUT)
+    text = read_description(path)
+    _check_has_seal(text, sealed, path)
+    return text
+
+
+def read_description(path: Path) -> str | None:
+    """Return the description in a safetensors file; None if it has none or cannot be read."""
     try:
         with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(DESCRIPTION)
+            text: str | None = (file.metadata() or {}).get(DESCRIPTION)
     except (SafetensorError, OSError):
         return None  # whoever reads the tensors reports it
-    _check_has_seal(text, sealed, path)
     return text
 
 

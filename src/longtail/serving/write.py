@@ -30,6 +30,7 @@ from longtail.serving.read import (
     SEALED,
     WEIGHTS,
     OnnxNetwork,
+    read_description,
     read_folder,
     require_packages,
 )
@@ -120,14 +121,15 @@ def save_pretrained(model: ServedModel, folder: Path | str) -> Path:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder of a run, or one that holds other files and no model."""
+    """Refuse a folder of a run, or one that holds other files and no model of ours."""
     if (folder / "config.yaml").exists():
         raise UserError(f"{folder} is the folder of a run: choose another folder")
-    if not folder.is_dir() or (folder / WEIGHTS).exists():  # a model's weights are written first
+    if not folder.is_dir() or read_description(folder / WEIGHTS):  # these are written first
         return
     if names := sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")):
         raise UserError(
-            f"{folder} holds other files ({list_some(names)}) and no model: choose a new folder"
+            f"{folder} holds other files ({list_some(names)}) and no model of longtail: choose a "
+            "new folder"
         )
 
 

@@ -1,7 +1,7 @@
 """Class folders of images, or train, val and test folders with class folders in each."""
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -223,12 +223,33 @@ def list_images(root: Path) -> list[Path]:
 def _list_files(root: Path) -> tuple[list[Path], list[Path]]:
     """List the image files below `root`, and the other files that are not hidden, in order."""
     images, others = [], []
-    for path in sorted(root.rglob("*")):
+    for path in sorted(_walk(root)):
         if _is_image(path.relative_to(root)):
             images.append(path)
         elif not (_is_hidden(path.relative_to(root)) or path.name.lower() in LITTER):
-            others += [] if path.is_dir() else [path]
+            others.append(path)
     return images, others
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Yield the files below `root`, also below links to folders, but not below hidden folders.
+
+    No folder is read twice, and links wait for the folders themselves. A link to a folder above
+    it is not followed.
+    """
+    seen: set[Path] = set()
+    waiting = deque([root])
+    while waiting:
+        for name, inner, files in os.walk(waiting.popleft()):
+            folder, place = Path(name), Path(name).resolve()
+            if place in seen:
+                inner.clear()
+                continue
+            seen.add(place)
+            inner[:] = sorted(each for each in inner if not each.startswith("."))
+            links = (folder / each for each in inner if (folder / each).is_symlink())
+            waiting.extend(link for link in links if not place.is_relative_to(link.resolve()))
+            yield from (folder / each for each in files)
 
 
 class Files:

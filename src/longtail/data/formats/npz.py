@@ -7,6 +7,7 @@ optional, names the classes in their order.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -125,7 +126,15 @@ def _scale_to_bytes(x: Array, name: str) -> Array:
 
 def _read_names(values: Array, path: Path) -> tuple[str, ...]:
     """Convert class names to text and check that they differ."""
-    names = tuple(str(simplify(value)) for value in values.tolist()) if values.ndim == 1 else ()
-    if not names or len(set(names)) < len(names):
+    names = tuple(map(_read_name, values.tolist())) if values.ndim == 1 else ()
+    if not names or not all(names) or len(set(names)) < len(names):
         raise UserError(f"{path}: classes must be a row of different names, got {values!r}")
     return names
+
+
+def _read_name(value: Any) -> str:
+    """Convert a class name to text; "nan" is a name here, not a missing label."""
+    name = simplify(value)
+    if name is None:
+        name = value.decode() if isinstance(value, bytes) else value
+    return str(name).strip()
