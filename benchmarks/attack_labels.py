@@ -1,4 +1,4 @@
-"""Inputs with several labels an image, written from a grammar as those of `attack_grammar`."""
+"""Inputs with several labels per image, written from a grammar as those of `attack_grammar`."""
 
 import io
 import json

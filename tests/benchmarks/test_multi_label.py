@@ -1,4 +1,4 @@
-"""The benchmark of several labels an image: its recipes, and the page made of its results."""
+"""The benchmark of several labels per image: its recipes, and the page made of its results."""
 
 from functools import reduce
 from operator import getitem

@@ -122,7 +122,7 @@ def test_what_a_recipe_sets_can_be_left_out_again(tmp_path):
 
 def test_methods_lists_them_with_their_options(capsys, tmp_path):
     header, *rows, several = longtail(capsys, "methods").splitlines()
-    assert several.startswith("for several labels an image: asymmetric, bce, deconfound-bce, ")
+    assert several.startswith("for several labels per image: asymmetric, bce, deconfound-bce, ")
     assert header.split()[:3] == ["method", "paper", "stages"] and "direct effect" in header
     assert [row.split()[0] for row in rows[:2]] == ["baseline", "bce"]
     assert len(rows) == len(methods.registry()) >= 22

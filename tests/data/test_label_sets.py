@@ -1,4 +1,4 @@
-"""Several labels an image, in every kind of data, and the part that is held out of it."""
+"""Several labels per image, in every kind of data, and the part that is held out of it."""
 
 import json
 import logging
@@ -354,7 +354,7 @@ def test_each_label_is_held_out_in_proportion_and_keeps_an_image():
 
 def test_an_audit_says_that_images_have_several_labels(images, tmp_path):
     found = lt.audit(images, labels=write_table(tmp_path / "labels.csv", "path,labels"))
-    line = "multi-label: 0 to 2 labels an image, 1 image has no label"
+    line = "multi-label: 0 to 2 labels per image, 1 image has no label"
     assert line in str(found).splitlines()
     assert line in found.to_html()
     single = lt.audit((np.random.RandomState(0).rand(4, 3), [0, 1, 1, 0]))

@@ -1,4 +1,4 @@
-"""Figures of several labels an image, against scikit-learn and plain loops."""
+"""Figures of several labels per image, against scikit-learn and plain loops."""
 
 import math
 

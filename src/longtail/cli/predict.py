@@ -60,12 +60,12 @@ class Predict:
     """Estimate the class mix from the images so far, without labels."""
     csv: bool = False
     """Print CSV with one row per image and class: image, rank, class, probability; then in_set with
-    --sets, unknown if the model can tell, and given for a model of several labels an image. Every
+    --sets, unknown if the model can tell, and given for a model of several labels per image. Every
     class of the set has a row, whatever --top is. An image without an answer has the rows of its
     set only, all of rank 0."""
     json: bool = False
     """Print one JSON object per image, each on its own line. It has no class but labels for a model
-    of several labels an image."""
+    of several labels per image."""
     out: OptionalOut = None
     """Write to this file instead of printing; .csv, .jsonl and .txt set the format."""
 

@@ -1,4 +1,4 @@
-"""Several labels an image: cells that list labels become a multi-hot matrix.
+"""Several labels per image: cells that list labels become a multi-hot matrix.
 
 Shapes: N images, C classes.
 """

@@ -34,7 +34,7 @@ ROWS = (list, tuple, set, np.ndarray)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MultiLabelTDEClassifier(HeadClassifier):
-    """De-confounded classifier of several labels a row, without the pull to the mean (Eq. 8).
+    """De-confounded classifier of several labels per row, without the pull to the mean (Eq. 8).
 
     It trains with binary cross-entropy of every label. `fit` also trains on four fifths of the rows
     and chooses on the rest the least probability at which a row has each label.
@@ -63,7 +63,7 @@ class MultiLabelTDEClassifier(HeadClassifier):
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Raise: thresholds need all rows at once."""
-        raise UserError("several labels a row are learnt from all rows at once: call fit")
+        raise UserError("several labels per row are learnt from all rows at once: call fit")
 
     def decision_function(self, X: ArrayLike) -> NDArray[Any]:
         """Return scores (N, C), whose sigmoids are the probabilities."""

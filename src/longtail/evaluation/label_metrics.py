@@ -50,7 +50,7 @@ class Thresholds:
 
 @dataclass(frozen=True, repr=False)
 class LabelMetrics(Metrics):
-    """All figures of one evaluation of several labels an image, in percent.
+    """All figures of one evaluation of several labels per image, in percent.
 
     `labels` and `predictions` are multi-hot (N, C), and `accuracy` holds average precisions.
     """

@@ -101,7 +101,7 @@ def score_parts(
 
 
 def check_flips(data: Data) -> None:
-    """Refuse data that has no mirror images, or several labels an image."""
+    """Refuse data that has no mirror images, or several labels per image."""
     if data.embeddings:
         raise UserError(f"--flips mirrors images, and {data.name} has none: leave it out")
     if data.multi_label:

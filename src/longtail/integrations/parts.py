@@ -71,7 +71,7 @@ def read_classes(logits: Tensor, labels: Tensor, classes: int) -> Tensor:
         sums = labels.double().sum(1)
         if not torch.allclose(sums, torch.ones_like(sums), atol=0.01):
             raise UserError(
-                f"{shapes}: a soft label must add up to 1. Several labels an image have no splits"
+                f"{shapes}: a soft label must add up to 1. Several labels per image have no splits"
             )
         return labels.argmax(1)
     wrong = labels[(labels < 0) | (labels >= classes)]

@@ -31,7 +31,7 @@ class RayPredictor:
 
     Every actor loads the model once. Other columns stay. New ones are `class` and `probability`, or
     `embedding`, and `unreadable`: the reason why an image is unreadable, else empty. An unreadable
-    image has no class, and NaN for every number. A model of several labels an image adds `labels`;
+    image has no class, and NaN for every number. A model of several labels per image adds `labels`;
     its `class` is the most probable label, also below its threshold. A data set that has a column
     of such a name is refused.
 

@@ -27,7 +27,7 @@ STAGES = (Stage(binary_losses.binary_cross_entropy),)
 
 
 def bce() -> Method:
-    """Several labels an image: linear classifier, binary cross-entropy of every label."""
+    """Several labels per image: linear classifier, binary cross-entropy of every label."""
     return Method(head=BiasedHead, stages=STAGES, multi_label=True)
 
 

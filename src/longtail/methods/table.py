@@ -87,7 +87,7 @@ def describe_options(name: str) -> list[tuple[str, str, str]]:
 def describe_several() -> str:
     """Name the methods for images with several labels each."""
     names = ", ".join(list_names(multi_label=True))
-    return f"for several labels an image: {names}; all others are for one label an image"
+    return f"for several labels per image: {names}; all others are for one label per image"
 
 
 def by_year() -> list[str]:

@@ -74,7 +74,7 @@ class Tail:
     def of(cls, labels: ArrayLike | Tensor, classes: int | None = None) -> "Tail":
         """Count the classes of the training labels (N,), which `sampler` then draws from.
 
-        A `Tail` is for one label an image.
+        A `Tail` is for one label per image.
 
         Args:
             labels: the class of each training image, 0 to C - 1, in the order of the data set.
@@ -219,7 +219,9 @@ def _to_integers(values: Any, what: str) -> "np.ndarray[Any, np.dtype[np.int64]]
     array = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
     if array.ndim != 1 or not len(array) or array.dtype.kind not in "iuf":
         kind = f"{array.dtype} of shape {array.shape}"
-        several = ". A Tail is for one label an image" if what == "label" and array.ndim > 1 else ""
+        several = (
+            ". A Tail is for one label per image" if what == "label" and array.ndim > 1 else ""
+        )
         raise UserError(f"{what}s must be a list of whole numbers, not {kind}{several}")
     with np.errstate(invalid="ignore"):  # a NaN does not equal itself below
         whole = array.astype(np.int64)

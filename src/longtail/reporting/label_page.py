@@ -31,7 +31,7 @@ def report_labels(runs: Sequence[Run], out: Path) -> Path:
     runs = list({run.folder.resolve(): run for run in runs}.values())
     if other := [run for run in runs if not is_multi_label(run)]:
         raise UserError(
-            f"{other[0].folder} has one label an image, and other runs have several: write a "
+            f"{other[0].folder} has one label per image, and other runs have several: write a "
             "report for each kind"
         )
     comparing.check_same_data([comparing.read(run) for run in runs])

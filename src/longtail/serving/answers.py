@@ -30,7 +30,7 @@ class Prediction:
     """The classes that a model predicts for one input."""
 
     name: str
-    """The most probable class. With several labels an input it may be below its threshold."""
+    """The most probable class. With several labels per input it may be below its threshold."""
     probability: float
     top: tuple[tuple[str, float], ...]
     """The most probable classes with their probabilities, best first."""
@@ -183,11 +183,11 @@ def warn_of_added_classes(about: ModelDescription) -> None:
 
 
 def require_one_label(about: ModelDescription, purpose: str) -> None:
-    """Raise the error for a `purpose` that a model of several labels an image does not serve."""
+    """Raise the error for a `purpose` that a model of several labels per image does not serve."""
     if about.thresholds is not None:
         raise UserError(
             f"{purpose} is for images of one label, and this model gives an image several: use a "
-            "model that was trained with one label an image"
+            "model that was trained with one label per image"
         )
 
 

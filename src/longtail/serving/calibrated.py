@@ -15,7 +15,7 @@ class CalibratedModel(nn.Module):
     """A model with its probabilities (B, C) as a second output.
 
     They are calibrated if the model stores a calibration, else the softmax of the logits; those of
-    several labels an image are the sigmoids.
+    several labels per image are the sigmoids.
     """
 
     bias: Tensor

@@ -177,7 +177,7 @@ def _evaluate_part(predictor: Predictor, name: str, part: EvaluatedPart) -> Mode
     if predictor.about.thresholds is not None:
         return _evaluate_labels(predictor, name, part)
     if part.multi_label:
-        raise UserError(f"{part.name} has several labels an image, and {name} gives only one")
+        raise UserError(f"{part.name} has several labels per image, and {name} gives only one")
     numbers = {each: number for number, each in enumerate(predictor.classes)}
     names = part.class_names()
     unknown = dict(Counter(each for each in names if each not in numbers))

@@ -153,8 +153,8 @@ def retrofit(
     data = data if isinstance(data, Data) else data_sets.load(data, **options)
     if data.multi_label:
         raise UserError(
-            f"retrofit makes a head for one label an image, and {data.name} has several: train one "
-            "with longtail train --freeze"
+            f"retrofit makes a head for one label per image, and {data.name} has several: train "
+            "one with longtail train --freeze"
         )
     if pixels == "imagenet" and len(data.mean) == 3:
         data = replace(data, mean=IMAGENET_MEAN, std=IMAGENET_STD)

@@ -162,6 +162,6 @@ def _holds_labels(kind: Any) -> bool:
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if any(is_kind(kind) for is_kind in lists):  # several labels an image
+    if any(is_kind(kind) for is_kind in lists):  # several labels per image
         return _holds_labels(kind.value_type)
     return bool(number or text or pa.types.is_dictionary(kind))

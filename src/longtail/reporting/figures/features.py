@@ -57,7 +57,7 @@ def _require_one_label(found: StoredResult, figure: str) -> None:
     if found.result.get("task") == "multi-label":
         raise UserError(
             f"{figure} groups images by their class, and those of {found.source} have several "
-            "labels each: pass runs with one label an image"
+            "labels each: pass runs with one label per image"
         )
 
 
