@@ -213,11 +213,13 @@ def test_a_summary_names_the_measure_and_the_thresholds(runs):
 
 
 def test_methods_and_labels_that_do_not_fit_are_refused(tmp_path):
-    with pytest.raises(UserError, match="several labels an image, and ldam-drw knows only one: .*"):
+    with pytest.raises(
+        UserError, match="several labels per image, and ldam-drw knows only one: .*"
+    ):
         lt.fit(several(), "ldam-drw", out=tmp_path / "x", backbone="identity")
     with pytest.raises(UserError, match="choose from .*bce.*deconfound-bce-tde"):
         lt.fit(several(), "baseline", out=tmp_path / "x", backbone="identity")
-    with pytest.raises(UserError, match="bce is for several labels an image"):
+    with pytest.raises(UserError, match="bce is for several labels per image"):
         lt.fit(tiny_data(images=False), "bce", out=tmp_path / "x", backbone="identity")
     assert not (tmp_path / "x").exists()
 

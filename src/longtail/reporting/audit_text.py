@@ -54,7 +54,7 @@ def describe_labels(inspection: Inspection) -> str:
         return ""
     sizes = torch.cat([part.labels.sum(1) for part in inspection.source.parts.values()])
     without = count_noun(int((sizes == 0).sum()), "image has", "images have")
-    return f"multi-label: {describe_sizes(sizes)} an image, {without} no label"
+    return f"multi-label: {describe_sizes(sizes)} per image, {without} no label"
 
 
 def describe_imbalance(counts: Sequence[int]) -> str:

@@ -129,7 +129,7 @@ class Job:
                 raise self._other_data_error(data)
 
     def _check_labels(self, data: Data) -> None:
-        """Refuse a method that knows only one label an image for several, and the reverse."""
+        """Refuse a method that knows only one label per image for several, and the reverse."""
         name, fitting = self.config.method, methods.list_names(multi_label=data.multi_label)
         if self.method.multi_label is data.multi_label:
             if data.multi_label and self.config.train.donors == "class":
@@ -139,11 +139,11 @@ class Job:
             return
         if data.multi_label:
             raise UserError(
-                f"{data.name} has several labels an image, and {name} knows only one: choose from "
+                f"{data.name} has several labels per image, and {name} knows only one: choose from "
                 f"{', '.join(fitting)}"
             )
         raise UserError(
-            f"{name} is for several labels an image, and those of {data.name} have one each: "
+            f"{name} is for several labels per image, and those of {data.name} have one each: "
             f"choose another method, such as {fitting[0]} (list them: longtail methods)"
         )
 
@@ -245,7 +245,7 @@ def settle_method(job: Job, data: Data) -> Job:
     """Replace `auto` by the method for several labels if the images of `data` have them."""
     if job.config.method != "auto" or not data.multi_label:
         return job
-    logger.info("%s has several labels an image: the method is %s", data.name, FOR_SEVERAL_LABELS)
+    logger.info("%s has several labels per image: the method is %s", data.name, FOR_SEVERAL_LABELS)
     return Job(*resolve(replace(job.config, method=FOR_SEVERAL_LABELS)), job.run)
 
 

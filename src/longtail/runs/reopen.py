@@ -293,7 +293,7 @@ def _choose_alpha(opened: OpenRun) -> tuple[float, str]:
         return stored["alpha"], stored["alpha_rule"]
     assert isinstance(evaluation.head, NormalisedHead)
     held_out = evaluation.features.held_out
-    several = opened.data.multi_label  # likelihood is of one label an image
+    several = opened.data.multi_label  # likelihood is of one label per image
     if held_out is not None and opened.data.test is not None and not several:
         return choose_alpha(evaluation.head, *held_out), "held-out likelihood"
     return choose_label_free(evaluation.head, evaluation.features.train)
