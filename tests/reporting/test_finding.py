@@ -34,6 +34,14 @@ def test_the_best_is_compared_with_the_baseline():
     assert find_best([group("a", [1.0]), group("b", [2.0]), group("c", [2.0])], "overall") == 1
 
 
+def test_a_lead_inside_the_interval_of_every_seed_is_called_so():
+    noise = {"intervals": {"class_mean": [45.0, 57.0], "overall": None}}
+    best, rival = group("auto", [51.0, 52.4], **noise), group("lws", [50.0])
+    assert "1.7 points above lws, which lies inside its 95 % interval;" in state(best, rival)
+    assert "points above lws;" in state(best, rival, measure="overall")
+    assert "8.7 points above lws;" in state(best, group("lws", [43.0]))
+
+
 def test_one_seed_has_no_deviation_and_overall_is_called_accuracy():
     found = state(group("lws", [50.0]), group("crt", [48.0]), measure="overall")
     assert found.startswith("lws reaches 51.0 % accuracy on plants, 2.0 points above crt;")

@@ -46,12 +46,21 @@ def _describe_lead(best: tables.SeedGroup, groups: Sequence[tables.SeedGroup], m
     gap = f"{_mean(best, measure) - value:.1f}"
     if gap in ("0.0", "-0.0"):
         return f", level with {rival}"
-    return f", {gap.lstrip('-')} points {'below' if gap.startswith('-') else 'above'} {rival}"
+    doubt = ", which lies inside its 95 % interval" if _covers(best, value, measure) else ""
+    side = "below" if gap.startswith("-") else "above"
+    return f", {gap.lstrip('-')} points {side} {rival}{doubt}"
 
 
 def _mean(group: tables.SeedGroup, measure: str) -> float:
     figure = tables.row(group.results).figures[measure]
     return figure[0] if figure else 0.0
+
+
+def _covers(group: tables.SeedGroup, value: float, measure: str) -> bool:
+    """Whether `value` lies in the interval of `measure` of every seed of `group`."""
+    name = measure.replace(" ", "_")
+    intervals = [result.get("intervals", {}).get(name) for result in group.results]
+    return all(interval and interval[0] <= value <= interval[1] for interval in intervals)
 
 
 def _at_zero(result: Mapping[str, Any], measure: str) -> float | None:
