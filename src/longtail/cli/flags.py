@@ -9,6 +9,7 @@ import inspect
 import io
 import re
 import textwrap
+from collections.abc import Collection
 from contextlib import redirect_stderr
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
 from functools import partial
@@ -124,29 +125,40 @@ def print_help(program: str, kind: Any, default: Any = None, *, advanced: bool =
     raise AssertionError("tyro exits after --help")
 
 
-def _list_rows(kind: Any, default: Any, main: dict[str, Row]) -> list[Row]:
-    """List the options of a dataclass, in groups; those named in `main` go there instead."""
+def _list_rows(
+    kind: Any, default: Any, main: dict[str, Row], adaptive: Collection[str] = ()
+) -> list[Row]:
+    """List the options of a dataclass, in groups; those named in `main` go there instead.
+
+    The defaults of those named in `adaptive` follow from the data.
+    """
     rows: list[Row] = []
+    adaptive = getattr(default, "adaptive", adaptive)
     texts = _read_help_texts(kind)
     for item in fields(kind):
         made = item.default if item.default_factory is MISSING else item.default_factory()
         value = getattr(default, item.name, made)
         if item.name == "config":
-            rows += _list_rows(item.type, value, main)
+            rows += _list_rows(item.type, value, main, adaptive)
         elif is_dataclass(item.type):
-            inner = _list_rows(item.type, value, main)
+            inner = _list_rows(item.type, value, main, adaptive)
             rows.append(_make_group(item.name, inner, item.type.__doc__))
-        elif item.name in main:
-            main[item.name] = _describe_option(item, value, texts.get(item.name))
         else:
-            rows.append(_describe_option(item, value, texts.get(item.name)))
+            follows = item.name in adaptive
+            row = _describe_option(item, value, texts.get(item.name), follows=follows)
+            if item.name in main:
+                main[item.name] = row
+            else:
+                rows.append(row)
     return rows
 
 
-def _describe_option(item: Field[Any], value: Any, text: str | None) -> Row:
-    """Describe one option; an empty default is not shown."""
+def _describe_option(item: Field[Any], value: Any, text: str | None, *, follows: bool) -> Row:
+    """Describe one option; an empty default is not shown, nor one that follows from the data."""
     empty = value is MISSING or value is None or value is False or value in ("", ())
     hint = "" if empty else None  # None: as tyro words it
+    if follows:
+        hint = "(default: follows from the data)"
     kind = Annotated[item.type, tyro.conf.arg(help=text, help_behavior_hint=hint)]  # type: ignore[name-defined]
     return item.name, kind, field() if value is MISSING else field(default_factory=lambda: value)
 

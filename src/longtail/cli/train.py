@@ -14,9 +14,10 @@ from longtail.core.errors import UserError
 class Train:
     """Train one or more methods on a data set and evaluate them.
 
-    Without DATA, the defaults shown are for your own images. Named data sets bring their own
-    recipe: longtail train letters-lt --help shows it. Methods have options of their own, such as
-    --alpha, --heads and --tau: see longtail methods NAME.
+    Without DATA, the defaults shown are for your own images; those that follow from the data are
+    printed, with their reasons, before the training starts. Named data sets bring their own recipe:
+    longtail train letters-lt --help shows it. Methods have options of their own, such as --alpha,
+    --heads and --tau: see longtail methods NAME.
     """
 
     config: Config = field(default_factory=Config)
@@ -33,8 +34,8 @@ class Train:
     """Replace an existing run in the folder."""
 
     main_options = (
-        *("data", "method", "backbone", "weights", "epochs", "batch_size"),
-        *("lr", "image_size", "val_fraction", "out"),
+        *("data", "method", "backbone", "weights", "freeze", "epochs", "batch_size"),
+        *("lr", "image_size", "val_fraction", "out", "resume"),
     )
     examples = """
       longtail train letters-lt
