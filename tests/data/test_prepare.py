@@ -10,6 +10,7 @@ import torch
 from makers import Painter
 from PIL import Image
 
+from helpers import photos
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data import reader
@@ -174,6 +175,25 @@ def test_parts_know_the_file_of_each_row(tmp_path):
     for split in (data.train, data.val):
         for file, pixels in zip(split.files.to_pylist(), split.input_tensor, strict=True):
             assert int(pixels[0, 0, 0]) == int(file[2])
+
+
+@pytest.mark.parametrize("images", [2, 1])  # the class of one image loses it, and is dropped
+def test_skipped_files_stay_out_of_the_hash(tmp_path: Path, images: int) -> None:
+    photos(tmp_path, val=(2, 2, 2))
+    for part, name in (("train", "bee/0.png"), ("train", "cat/0.png"), ("val", "ant/1.png")):
+        (tmp_path / part / name).write_bytes(b"not an image")
+    if images == 1:
+        (tmp_path / "train" / "cat" / "1.png").unlink()
+    options = {"corrupt": "skip", "min_count": 1, "evaluate_on": "val"}
+    before = load(str(tmp_path), **options)
+    for name in ("train/bee/0.png", "train/cat/0.png", "val/ant/1.png"):
+        (tmp_path / name).unlink()
+    after = load(str(tmp_path), **options)
+    assert len(before.classes) == images + 1 and after.counts == before.counts
+    assert after.subset_sha256 == before.subset_sha256
+    assert after.evaluated_sha256 == before.evaluated_sha256
+    (tmp_path / "train" / "bee" / "1.png").unlink()
+    assert load(str(tmp_path), **options).subset_sha256 != before.subset_sha256
 
 
 def test_a_subset_seed_needs_a_cut() -> None:

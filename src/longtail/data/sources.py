@@ -157,15 +157,17 @@ class Source:
         """Training rows of each class, (C,) int64."""
         return count_labels(self.train.labels, len(self.classes))
 
-    def read_all(self) -> "Source":
-        """Return the same source in memory, without its unreadable rows.
+    def read_all(self) -> tuple["Source", "Source"]:
+        """Return the same source in memory and unread, both without its unreadable rows.
 
         Raises the problems of the source and those of reading as one error.
         """
-        problems, splits = Problems(self.problems), {}
+        problems, splits, readable = Problems(self.problems), {}, {}
         for name, part in self.parts.items():
             with problems.collect():
-                splits[name] = part.read()
+                inputs, places = part.store.read(part.rows)
+                splits[name] = Split(inputs, part.labels[places], part.names(places))
+                readable[name] = part.take(places)
         with problems.collect():
             _check_shapes(splits)
         sizes = [error for error in problems.errors if isinstance(error, SizeError)]
@@ -175,7 +177,7 @@ class Source:
             name: Part.whole(MemoryStore(split.input_tensor, name, split.files), split.labels)
             for name, split in splits.items()
         }
-        return replace(self, parts=parts)
+        return replace(self, parts=parts), replace(self, parts=readable)
 
 
 def _check_shapes(splits: Mapping[str, Split]) -> None:

@@ -11,7 +11,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from longtail.core.config import MachineConfig
-from longtail.core.errors import SeveralErrors, UserError
+from longtail.core.errors import SeveralErrors, UserError, list_some
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.data.catalogue import BUILT_IN
@@ -172,9 +172,9 @@ def own_data(run: Run, data: OwnData = None) -> Data:
         name = data.full_name
     if data.subset_sha256 != result["subset_sha256"]:
         raise OtherDataError(
-            f"{run.folder} was trained on other images than {name} holds now: subset "
-            f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now. Restore "
-            "those images, or train again"
+            f"{run.folder} was trained on other images than {name} holds now: "
+            f"{_describe_change(run, data)}; subset {result['subset_sha256'][:12]} then, "
+            f"{data.subset_sha256[:12]} now. Restore those images, or train again"
         )
     then, now = (tables.PARTS[part] for part in (result["evaluated_on"], data.evaluated_on))
     if then != now:
@@ -188,6 +188,18 @@ def own_data(run: Run, data: OwnData = None) -> Data:
             f"now: {result['evaluated_sha256'][:12]} then, {data.evaluated_sha256[:12]} now"
         )
     return data
+
+
+def _describe_change(run: Run, data: Data) -> str:
+    """Describe how many training images the classes had in `run` and have in `data`."""
+    then = dict(zip(run.classes, run.result["counts"], strict=True))
+    now = dict(zip(data.classes, data.counts.images, strict=True))
+    changed = [
+        f"'{name}' has {now.get(name, 0):,} training images and had {then.get(name, 0):,}"
+        for name in {**then, **now}
+        if then.get(name) != now.get(name)
+    ]
+    return list_some(changed) or "each class has as many training images, but not the same"
 
 
 def find_own_data(run: Run, data: Any) -> Data | None:
