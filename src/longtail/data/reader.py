@@ -40,10 +40,12 @@ def read_parts(source: Source, config: DataConfig, name: str, *, copies: int) ->
     in_memory, readable = source.read_all()
     # a class may have lost all its images to unreadable files, so classes are checked again
     left = drop_small_classes(in_memory, config.min_count, name)
-    splits = {name: part.read() for name, part in left.parts.items()}
     kept = {  # without unreadable files, so that the hash stays when a user deletes them
         name: replace(readable.parts[name].take(part.rows), labels=part.labels)
         for name, part in left.parts.items()
+    }
+    splits = {
+        name: replace(part.read(), copies=kept[name].copies) for name, part in left.parts.items()
     }
     sha256 = _hash_parts(replace(left, parts=kept), stores, config)
     sha256 |= {name: digest(split) for name, split in splits.items() if name not in stores}
@@ -97,7 +99,9 @@ def _stream_parts(
     if shortage:
         log.warning("images are decoded for each batch (--stream): %s", shortage.partition(":")[0])
     splits = {
-        name: Split(StreamedImages(stores[name], part.rows, size), part.labels, part.names())
+        name: Split(
+            StreamedImages(stores[name], part.rows, size), part.labels, part.names(), part.copies
+        )
         for name, part in source.parts.items()
     }
     return source, splits, _hash_parts(source, stores, config)

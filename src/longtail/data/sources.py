@@ -81,6 +81,8 @@ class Part:
     """(N,) int64, ascending: the rows of the store that belong to the part."""
     labels: Tensor
     """(N,) int64, or (N, classes) bool for images with several labels each."""
+    copies: Tensor | None = None
+    """(N,) int64: a number that rows share if their files are equal; None if no two are known."""
 
     @classmethod
     def whole(cls, store: Store, labels: Tensor) -> "Part":
@@ -103,7 +105,8 @@ class Part:
 
     def take(self, index: Tensor) -> "Part":
         """Return the rows of the part at the ascending `index`."""
-        return replace(self, rows=self.rows[index], labels=self.labels[index])
+        copies = None if self.copies is None else self.copies[index]
+        return replace(self, rows=self.rows[index], labels=self.labels[index], copies=copies)
 
     def read(self) -> Split:
         """Read the inputs and labels of all readable rows."""
