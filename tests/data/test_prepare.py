@@ -1,7 +1,10 @@
 """Holding out, dropping classes, memory, and the options that no data set can be read with."""
 
+import hashlib
 import logging
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +13,13 @@ import torch
 from makers import Painter
 from PIL import Image
 
+from helpers import photos
 from longtail.core.config import DataConfig
 from longtail.core.errors import UserError
 from longtail.data import reader
 from longtail.data.base import Split
 from longtail.data.decoding import host
+from longtail.data.decoding.cache import hash_file
 from longtail.data.load import load
 from longtail.data.prepare import hold_out
 
@@ -49,6 +54,51 @@ def test_hold_out_is_a_function_of_its_seed() -> None:
     np.random.seed(9)
     assert torch.equal(first, hold_out(whole, 0.5)[1].inputs)
     assert not torch.equal(first, hold_out(whole, 0.5, seed=1)[1].inputs)
+
+
+def test_copies_are_held_out_together() -> None:
+    whole = split(50, 10, 3, 2, 1)
+    single = replace(whole, copies=torch.arange(len(whole)))  # no image has a copy
+    for one, other in zip(hold_out(whole, 0.2), hold_out(single, 0.2), strict=True):
+        assert torch.equal(one.inputs, other.inputs)
+    twice = whole.take(torch.arange(len(whole)).repeat(2))
+    twice = replace(twice, copies=torch.arange(len(whole)).repeat(2))
+    for one, other in zip(hold_out(whole, 0.2), hold_out(twice, 0.2), strict=True):
+        assert torch.equal(other.inputs, one.inputs.repeat(2, 1))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_copies_with_two_labels_are_never_held_out(several: bool) -> None:
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    if several:
+        labels = torch.nn.functional.one_hot(labels).bool()
+    rows = torch.arange(8.0)[:, None]
+    whole = Split(rows, labels, copies=torch.tensor([0, 1, 2, 3, 3, 2, 6, 7]))
+    for seed in range(20):
+        held = hold_out(whole, 0.5, seed=seed)[1].inputs.flatten()
+        assert len(held) and not set(held.tolist()) & {2.0, 3.0, 4.0, 5.0}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_held_out_file_is_a_copy_of_a_training_file(tmp_path: Path, stream: bool) -> None:
+    photos(tmp_path)
+    shutil.rmtree(tmp_path / "test")
+    parts = {"image_size": 16, "val_fraction": 0.5, "stream": stream}
+    before = load(str(tmp_path), **parts)
+    for name in ("ant/0.png", "ant/3.png", "bee/1.png", "cat/0.png"):
+        copy = (tmp_path / "train" / name).with_stem("copy" + name[4])
+        shutil.copy(tmp_path / "train" / name, copy)
+    shutil.copy(tmp_path / "train/ant/1.png", tmp_path / "train/bee/ant.png")
+    data = load(str(tmp_path), **parts)
+    assert data.val is not None and before.val is not None
+    train, held = (
+        {hash_file(tmp_path / "train" / str(f)) for f in p.files} for p in (data.train, data.val)
+    )
+    assert held and not train & held
+    how = f"{data.subset_sha256} 0.5"  # of earlier versions, which parted copies
+    assert data.evaluated_sha256 != hashlib.sha256(how.encode()).hexdigest()
+    how = f"{before.subset_sha256} 0.5"
+    assert before.evaluated_sha256 == hashlib.sha256(how.encode()).hexdigest()
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 2.0, float("nan")])
@@ -166,6 +216,7 @@ def test_parts_know_the_file_of_each_row(tmp_path):
         (tmp_path / name).mkdir()
         for number in range(4):
             pixels = np.full((8, 8, 3), number, dtype=np.uint8)
+            pixels[:, :, 1] = ord(name)
             Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
     data = load(tmp_path, val_fraction=0.25)
     assert data.val is not None
@@ -174,6 +225,29 @@ def test_parts_know_the_file_of_each_row(tmp_path):
     for split in (data.train, data.val):
         for file, pixels in zip(split.files.to_pylist(), split.input_tensor, strict=True):
             assert int(pixels[0, 0, 0]) == int(file[2])
+
+
+@pytest.mark.parametrize("images", [2, 1])  # the class of one image loses it, and is dropped
+@pytest.mark.parametrize("held_out", [False, True])
+def test_skipped_files_stay_out_of_the_hash(tmp_path: Path, images: int, held_out: bool) -> None:
+    photos(tmp_path, val=(2, 2, 2))
+    broken = [tmp_path / name for name in ("train/bee/0.png", "train/cat/0.png", "val/ant/1.png")]
+    for path in broken:
+        path.write_bytes(b"not an image")
+    if images == 1:
+        (tmp_path / "train" / "cat" / "1.png").unlink()
+    if held_out:
+        shutil.rmtree(tmp_path / "val")
+    options = {"corrupt": "skip", "min_count": 1, "evaluate_on": "val", "val_fraction": 0.5}
+    before = load(str(tmp_path), **options)
+    for path in broken:
+        path.unlink(missing_ok=True)
+    after = load(str(tmp_path), **options)
+    assert len(before.classes) == images + 1 and after.counts == before.counts
+    assert after.subset_sha256 == before.subset_sha256
+    assert after.evaluated_sha256 == before.evaluated_sha256
+    (tmp_path / "train" / "bee" / "1.png").unlink()
+    assert load(str(tmp_path), **options).subset_sha256 != before.subset_sha256
 
 
 def test_a_subset_seed_needs_a_cut() -> None:

@@ -168,6 +168,20 @@ class TestOtherTestImages:
         assert len(tables.group_seeds([{**r.result, "seed": i} for i, r in enumerate(runs)])) == 2
 
 
+def test_a_skipped_file_may_be_deleted_and_a_used_one_not(tmp_path):
+    photos(folder := tmp_path / "photos")
+    (broken := folder / "train" / "ant" / "9.png").write_bytes(b"not an image")
+    words = dict(backbone="conv4", batch_size=4, epochs=1, augment="none", device="cpu")
+    run = lt.fit(folder, "cosine", out=tmp_path / "a", corrupt="skip", **words)
+    broken.unlink()
+    assert lt.evaluate(run).to_json()["overall"] == run.result["overall"]
+    other = lt.fit(folder, "cosine", out=tmp_path / "b", **words)
+    compare.check_same_data(compare.read_all([run, other]))
+    (folder / "train" / "ant" / "0.png").unlink()
+    with pytest.raises(UserError, match=r"holds now: 'ant' has 7 training images and had 8; subs"):
+        lt.evaluate(run)
+
+
 def test_a_detectors_result_is_refused_by_name():
     path = Path(__file__).parents[2] / "results" / "shapes-lvis" / "baseline-s0.json"
     with pytest.raises(UserError, match="is a detector's result: longtail detect report"):

@@ -491,7 +491,7 @@ class TestBadInput:
 
     def test_other_data_than_the_run_was_trained_on(self, tmp_path):
         run = fit(tmp_path)
-        with pytest.raises(UserError, match="trained on other images"):
+        with pytest.raises(UserError, match="now: each class has as many training images, but not"):
             lt.sweep(run, data=tiny_data(seed=1))
 
 

@@ -245,6 +245,85 @@ def test_root_is_where_the_images_of_the_runs_own_table_were_moved_to(tmp_path):
         assert found.to_json()["overall"] == run.result["overall"]
 
 
+class TestTrainingImages:
+    """A run that held out images of a folder, and that folder when it has changed."""
+
+    @pytest.fixture
+    def photos(self, place, tmp_path):
+        return Path(shutil.copytree(place / "photos" / "train", tmp_path / "photos"))
+
+    @pytest.fixture
+    def run(self, photos, tmp_path):
+        return lt.fit(photos, "cosine", out=tmp_path / "run", val_fraction=0.5, **WORDS)
+
+    @staticmethod
+    def list_training(run):
+        return {f"ant/{i}.png" for i in range(8)} - set(run.predictions["file"].to_pylist())
+
+    def check_own(self, found, run):
+        """The figures are those of the held-out images alone."""
+        assert isinstance(found, ModelEvaluation)
+        for name in ("overall", "few", "class_mean", "macro", "confusions"):
+            assert found.to_json()[name] == run.result[name]
+
+    def test_a_folder_that_lost_a_file(self, photos, run, caplog):
+        first, second, *_ = sorted(self.list_training(run))
+        (photos / first).unlink()
+        found = lt.evaluate(run, photos)
+        self.check_own(found, run)
+        assert found.trained_on == found.to_json()["trained_on"] == 6
+        assert f"left out 6 of 13 images of {photos}, which are in the training" in caplog.text
+        assert f"{photos / second}, " in caplog.text
+
+    def test_a_folder_or_a_table_of_it_that_gained_a_file(self, place, photos, run, tmp_path):
+        shutil.copy(place / "photos" / "test" / "ant" / "0.png", photos / "ant" / "new.png")
+        self.check_own(lt.evaluate(run, photos), run)  # the new one may have been trained on
+        rows = [f"{path},{path.parent.name}" for path in sorted(photos.rglob("*.png"))]
+        (tmp_path / "rows.csv").write_text("\n".join(["path,label", *rows]))
+        self.check_own(lt.evaluate(run, tmp_path / "rows.csv"), run)
+
+    def test_a_copy_with_a_new_file_and_other_names(self, place, photos, run, tmp_path):
+        shutil.copytree(photos, tmp_path / "copy")
+        for path in list((tmp_path / "copy").rglob("*.png")):
+            path.rename(path.with_stem(f"my {path.stem}"))
+        assert lt.evaluate(run, tmp_path / "copy").trained_on == 7
+        new = place / "photos" / "test" / "cat" / "0.png"
+        shutil.copy(new, tmp_path / "copy" / "cat" / "0.png")
+        found = lt.evaluate(run, tmp_path / "copy")
+        assert (found.trained_on, sum(found.metrics.seen)) == (7, 8)
+
+    def test_nothing_but_training_images(self, photos, run, tmp_path):
+        for name in self.list_training(run):
+            (tmp_path / "some" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(photos / name, tmp_path / "some" / name)
+        with pytest.raises(UserError, match=r"all 4 images of .*some are in the training data of"):
+            lt.evaluate(run, tmp_path / "some")
+
+    def test_new_images_under_the_same_names(self, place, run, caplog):
+        found = lt.evaluate(run, place / "photos" / "test")
+        assert found.trained_on == 0 and sum(found.metrics.seen) == 6
+        assert "training" not in caplog.text
+
+    def test_a_folder_that_moved_and_changed_is_recognised_by_its_names(self, photos, run, caplog):
+        moved = photos.rename(photos.with_name("moved"))
+        (moved / min(self.list_training(run))).unlink()
+        assert lt.evaluate(run, moved).trained_on == 0
+        assert f"moved has 7 of the 7 images that {run.folder} held out, by name" in caplog.text
+        photos.mkdir()
+        write(photos / "other", ant=1, bee=1)  # the place has other data now
+        caplog.clear()
+        lt.evaluate(run, moved)
+        assert "it may have its training images too" in caplog.text
+
+    def test_the_training_part_of_a_run_with_a_test_part(self, place, tmp_path):
+        with pytest.raises(UserError, match="all 14 images of .* are in the training data of"):
+            lt.evaluate(place / "run", place / "photos" / "train")
+        mixed = Path(shutil.copytree(place / "photos" / "test", tmp_path / "mixed"))
+        shutil.copy(place / "photos" / "train" / "bee" / "1.png", mixed / "bee" / "leak.png")
+        found = lt.evaluate(place / "run", mixed)
+        assert (found.trained_on, found.metrics.seen) == (1, (2, 2, 2))
+
+
 class TestModels:
     @pytest.mark.parametrize("kind", ["safetensors", "folder", "loaded"])
     def test_exports_give_the_figures_of_the_run(self, place, run, tmp_path, kind):

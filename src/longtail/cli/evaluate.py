@@ -23,8 +23,8 @@ class Eval:
     without labels. By default the model's own alpha."""
     data: str | None = None
     """Labelled data whose class names match the model's: its test part is evaluated, else its
-    validation part, else all of it. By default the run's own data; if that has moved, its new
-    location."""
+    validation part, else all of it, without images that the run was trained on. By default the
+    run's own data; if that has moved, its new location."""
     background: str | None = None
     """Class that keeps its total effect (Eq. 9); the model's own by default."""
     flips: bool = False

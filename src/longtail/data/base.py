@@ -73,12 +73,19 @@ class Split:
     """(N,) int64, or (N, classes) bool for images with several labels each."""
     files: pa.Array | None = None
     """(N,) strings: the file of each row, or its place in one; None if unknown."""
+    copies: Tensor | None = None
+    """(N,) int64: a number that rows share if their files are equal; None if no two are known."""
 
     def __repr__(self) -> str:
         return f"Split({describe_inputs(self.inputs.shape)})"
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether two rows are known to have equal files."""
+        return self.copies is not None and len(self.copies.unique()) < len(self)
 
     @property
     def input_tensor(self) -> Tensor:
@@ -97,7 +104,8 @@ class Split:
     def take(self, index: Tensor) -> "Split":
         """Return the rows of `index`, in its order."""
         files = None if self.files is None else self.files.take(pa.array(index.numpy()))
-        return Split(self.inputs[index], self.labels[index], files)
+        copies = None if self.copies is None else self.copies[index]
+        return Split(self.inputs[index], self.labels[index], files, copies)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Checks of a data set before training, and the removal of classes that are too small."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import torch
 
 from longtail.core.errors import UserError, list_some
 from longtail.data.decoding.image_store import ImageStore
-from longtail.data.duplicates import find_exact
+from longtail.data.duplicates import RowPlace, find_exact
 from longtail.data.sources import Part, Source
 
 log = logging.getLogger(__name__)
@@ -53,15 +53,33 @@ def file_store(part: Part) -> ImageStore | None:
     return store if store and store.file_name else None
 
 
-def describe_duplicates(source: Source) -> list[str]:
-    """Describe equal image files: leaks from the training part, two labels, repeated images.
+def find_duplicates(source: Source) -> list[tuple[RowPlace, ...]]:
+    """Group the rows whose image files are equal.
 
     Published data is taken as it is. Only files are compared: reading parquet files takes longer.
     """
     parts = {name: part for name, part in source.parts.items() if file_store(part)}
+    return [] if source.published else find_exact(parts)
+
+
+def mark_copies(source: Source, groups: Iterable[Sequence[RowPlace]]) -> Source:
+    """Give the training rows of each group one number, so that they are held out together."""
+    copies = torch.arange(len(source.train))
+    for group in groups:
+        places = [row.place for row in group if row.part == "train"]
+        copies[places] = copies[places[:1]]
+    if torch.equal(copies, torch.arange(len(copies))):
+        return source
+    train = replace(source.train, copies=copies)
+    return replace(source, parts={**source.parts, "train": train})
+
+
+def describe_duplicates(source: Source, groups: Iterable[Sequence[RowPlace]]) -> list[str]:
+    """Describe groups of equal files: leaks from the training part, two labels, repeated images."""
+    parts = source.parts
     leaks: dict[str, list[str]] = {name: [] for name in parts}
     two_labels, repeated = [], []
-    for group in [] if source.published else find_exact(parts):
+    for group in groups:
         places = [parts[row.part].describe(row.place) for row in group]
         labels = [parts[row.part].labels[row.place].tolist() for row in group]
         for row, place in zip(group, places, strict=True):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from longtail.core.names import count_noun
+from longtail.data.checks import file_store
 from longtail.data.duplicates import RowPlace
 from longtail.data.inspection import Duplicates, Inspection
 
@@ -21,6 +22,7 @@ MODES = {
     **{"RGBA": "with transparency", "CMYK": "print colours", "I;16": "16-bit grey"},
 }
 """What Pillow's modes mean; RGB needs no explanation."""
+PARTED = "--val-fraction may hold out the copy of a training image."
 SIGNS = "(= equal, ~ nearly equal)"
 
 
@@ -120,11 +122,12 @@ def _find_shared(inspection: Inspection) -> Iterator[Finding]:
         ("near-duplicates", False, "stored more than once with small changes"),
     ):
         found = [group for group in plain if group.exact == exact]
+        together = exact and file_store(inspection.source.train)  # as `hold_out` keeps them
         yield Finding(
             kind,
             f"{count_noun(len(found), f'{one} is', f'{several} are')} {stored}",
-            "Keep one copy of each: copies make a class look larger than it is, and --val-fraction "
-            "may hold out the copy of a training image.",
+            "Keep one copy of each: copies make a class look larger than it is"
+            + ("." if together else f", and {PARTED}"),
             _list_groups(found),
         )
 

@@ -187,9 +187,14 @@ def _find_evaluated(data: Any) -> tuple[str, Any] | None:
     return None
 
 
+def open_uncut(data: Any, config: DataConfig) -> Source:
+    """Open `data` before any cut, without reading an image."""
+    return _open(data, config)[0]
+
+
 def count_training_images(data: Any, config: DataConfig) -> dict[str, int]:
     """Count the training images of each class before any cut, without reading one."""
-    source, _, _ = _open(data, config)
+    source = open_uncut(data, config)
     return dict(zip(source.classes, source.counts().tolist(), strict=True))
 
 

@@ -12,7 +12,13 @@ from torch import Tensor
 from longtail.core.config import DataConfig
 from longtail.core.errors import Problems, UserError
 from longtail.data.base import Data, Split, count
-from longtail.data.checks import check_labels, describe_duplicates, drop_small_classes
+from longtail.data.checks import (
+    check_labels,
+    describe_duplicates,
+    drop_small_classes,
+    find_duplicates,
+    mark_copies,
+)
 from longtail.data.cut import cut
 from longtail.data.decoding.streamed import StreamedImages
 from longtail.data.label_sets import describe_sets
@@ -57,8 +63,10 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
         problems.raise_all()  # a cut needs images of every class
         source = cut(source, ratio, config.subset_seed)
         source = drop_small_classes(source, config.min_count, name)
-    if warnings := [*source.warnings, *describe_duplicates(source)]:
+    groups = find_duplicates(source)
+    if warnings := [*source.warnings, *describe_duplicates(source, groups)]:
         log.warning("\n".join(warnings))
+    source = mark_copies(source, groups)
     source = replace(source, problems=tuple(problems.errors))  # reading adds its own
     holds_out = config.val_fraction > 0 and "val" not in source.parts
     source, splits, sha256 = read_parts(source, config, name, copies=2 if holds_out else 1)
@@ -72,8 +80,10 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
             raise UserError(
                 f"--val-fraction {config.val_fraction:g} holds out no image: the largest class "
                 f"has {max(counts.images)}"
+                + (", and copies with two labels are not held out" if train.has_copies else "")
             )
         how = f"{sha256['train']} {config.val_fraction:g}"  # the draw is always the same
+        how += " copies together" if train.has_copies else ""  # earlier versions parted them
         sha256["val"] = hashlib.sha256(how.encode()).hexdigest()
     return Data(
         name=name,
@@ -94,26 +104,34 @@ def prepare(source: Source, *, name: str, ratio: float | None, config: DataConfi
 def hold_out(split: Split, fraction: float, *, seed: int = 0) -> tuple[Split, Split]:
     """Hold out a fraction of each class, rounded, but never its last image.
 
-    Images with several labels are held out so that each label comes close to this.
+    Images with several labels are held out so that each label comes close to this. Copies of an
+    image count as one and stay together, and none is held out if they differ in their labels.
     Returns the rest and the held-out part, both in the order of `split`.
     """
     if not 0 <= fraction < 1:
         raise UserError(f"fraction {fraction:g} is out of range: it must be at least 0 and below 1")
-    if split.labels.ndim == 2:
-        return _divide(split, choose_held_out(split.labels, fraction, seed=seed))
+    choose = choose_held_out if split.labels.ndim == 2 else _choose_of_classes
+    if split.copies is None:
+        held = choose(split.labels, fraction, seed=seed)
+    else:
+        # `first` is the first row of each image, (M,), and `image` the image of each row, (N,)
+        _, first, image = np.unique(split.copies, return_index=True, return_inverse=True)
+        held = choose(split.labels[first], fraction, seed=seed)[image]
+        differs = (split.labels != split.labels[first][image]).reshape(len(split), -1).any(1)
+        held &= torch.from_numpy(~np.isin(image, image[differs]))
+    return split.take(torch.nonzero(~held).flatten()), split.take(torch.nonzero(held).flatten())
+
+
+def _choose_of_classes(labels: Tensor, fraction: float, *, seed: int) -> Tensor:
+    """Choose the held-out images, (N,) bool, of single `labels` (N,)."""
     random = np.random.RandomState(seed)  # the stream of this generator is frozen
-    held = torch.zeros(len(split), dtype=torch.bool)
-    for label in range(int(split.labels.max()) + 1):
-        places = torch.nonzero(split.labels == label).flatten()
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in range(int(labels.max()) + 1):
+        places = torch.nonzero(labels == label).flatten()
         order = torch.from_numpy(random.permutation(len(places)))
         chosen = min(math.floor(fraction * len(places) + 0.5), max(len(places) - 1, 0))
         held[places[order[:chosen]]] = True
-    return _divide(split, held)
-
-
-def _divide(split: Split, held: Tensor) -> tuple[Split, Split]:
-    """Divide `split` into the rest and the rows that `held` (N,) marks."""
-    return split.take(torch.nonzero(~held).flatten()), split.take(torch.nonzero(held).flatten())
+    return held
 
 
 def _channel_statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:

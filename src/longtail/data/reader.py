@@ -4,6 +4,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from longtail.core.config import DataConfig
@@ -23,7 +24,7 @@ GIB = 2**30
 
 LoadedParts = tuple[Source, dict[str, Split], dict[str, str]]
 """The source without unreadable rows, and without classes that lost all their rows; its parts; and
-the hash of each part: of its files, or of its pixels if it has no files or some are unreadable."""
+the hash of each part: of its files, or of its pixels if it has no files."""
 
 
 def read_parts(source: Source, config: DataConfig, name: str, *, copies: int) -> LoadedParts:
@@ -36,13 +37,18 @@ def read_parts(source: Source, config: DataConfig, name: str, *, copies: int) ->
     stores = {name: store for name, part in source.parts.items() if (store := file_store(part))}
     if config.stream or shortage:
         return _stream_parts(source, stores, config, shortage)
-    sha256 = _hash_parts(source, stores, config)
+    in_memory, readable = source.read_all()
     # a class may have lost all its images to unreadable files, so classes are checked again
-    left = drop_small_classes(source.read_all(), config.min_count, name)
-    splits = {name: part.read() for name, part in left.parts.items()}
-    for name, split in splits.items():
-        if name not in stores or len(split) < len(source.parts[name]):
-            sha256[name] = digest(split)
+    left = drop_small_classes(in_memory, config.min_count, name)
+    kept = {  # without unreadable files, so that the hash stays when a user deletes them
+        name: replace(readable.parts[name].take(part.rows), labels=part.labels)
+        for name, part in left.parts.items()
+    }
+    splits = {
+        name: replace(part.read(), copies=kept[name].copies) for name, part in left.parts.items()
+    }
+    sha256 = _hash_parts(replace(left, parts=kept), stores, config)
+    sha256 |= {name: digest(split) for name, split in splits.items() if name not in stores}
     return left, splits, sha256
 
 
@@ -93,7 +99,9 @@ def _stream_parts(
     if shortage:
         log.warning("images are decoded for each batch (--stream): %s", shortage.partition(":")[0])
     splits = {
-        name: Split(StreamedImages(stores[name], part.rows, size), part.labels, part.names())
+        name: Split(
+            StreamedImages(stores[name], part.rows, size), part.labels, part.names(), part.copies
+        )
         for name, part in source.parts.items()
     }
     return source, splits, _hash_parts(source, stores, config)

@@ -81,6 +81,8 @@ class Part:
     """(N,) int64, ascending: the rows of the store that belong to the part."""
     labels: Tensor
     """(N,) int64, or (N, classes) bool for images with several labels each."""
+    copies: Tensor | None = None
+    """(N,) int64: a number that rows share if their files are equal; None if no two are known."""
 
     @classmethod
     def whole(cls, store: Store, labels: Tensor) -> "Part":
@@ -103,7 +105,8 @@ class Part:
 
     def take(self, index: Tensor) -> "Part":
         """Return the rows of the part at the ascending `index`."""
-        return replace(self, rows=self.rows[index], labels=self.labels[index])
+        copies = None if self.copies is None else self.copies[index]
+        return replace(self, rows=self.rows[index], labels=self.labels[index], copies=copies)
 
     def read(self) -> Split:
         """Read the inputs and labels of all readable rows."""
@@ -157,15 +160,17 @@ class Source:
         """Training rows of each class, (C,) int64."""
         return count_labels(self.train.labels, len(self.classes))
 
-    def read_all(self) -> "Source":
-        """Return the same source in memory, without its unreadable rows.
+    def read_all(self) -> tuple["Source", "Source"]:
+        """Return the same source in memory and unread, both without its unreadable rows.
 
         Raises the problems of the source and those of reading as one error.
         """
-        problems, splits = Problems(self.problems), {}
+        problems, splits, readable = Problems(self.problems), {}, {}
         for name, part in self.parts.items():
             with problems.collect():
-                splits[name] = part.read()
+                inputs, places = part.store.read(part.rows)
+                splits[name] = Split(inputs, part.labels[places], part.names(places))
+                readable[name] = part.take(places)
         with problems.collect():
             _check_shapes(splits)
         sizes = [error for error in problems.errors if isinstance(error, SizeError)]
@@ -175,7 +180,7 @@ class Source:
             name: Part.whole(MemoryStore(split.input_tensor, name, split.files), split.labels)
             for name, split in splits.items()
         }
-        return replace(self, parts=parts)
+        return replace(self, parts=parts), replace(self, parts=readable)
 
 
 def _check_shapes(splits: Mapping[str, Split]) -> None:

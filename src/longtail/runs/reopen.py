@@ -12,7 +12,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from longtail.core.config import Config, MachineConfig
-from longtail.core.errors import SeveralErrors, UserError
+from longtail.core.errors import SeveralErrors, UserError, list_some
 from longtail.data import load as data_sets
 from longtail.data.base import Data, Split
 from longtail.data.catalogue import BUILT_IN
@@ -183,9 +183,9 @@ def own_data(run: Run, data: OwnData = None, root: Path | str | None = None) -> 
         name = data.full_name
     if data.subset_sha256 != result["subset_sha256"]:
         raise OtherDataError(
-            f"{run.folder} was trained on other images than {name} holds now: subset "
-            f"{result['subset_sha256'][:12]} then, {data.subset_sha256[:12]} now. Restore "
-            "those images, or train again"
+            f"{run.folder} was trained on other images than {name} holds now: "
+            f"{_describe_change(run, data)}; subset {result['subset_sha256'][:12]} then, "
+            f"{data.subset_sha256[:12]} now. Restore those images, or train again"
         )
     then, now = (tables.PARTS[part] for part in (result["evaluated_on"], data.evaluated_on))
     if then != now:
@@ -213,6 +213,18 @@ def _locate(run: Run, data: Any, root: Path | str | None) -> Config:
     if data_sets.names_images(config.data):
         return config.with_options(root=root)
     return run.with_data(root) if data is None else config
+
+
+def _describe_change(run: Run, data: Data) -> str:
+    """Describe how many training images the classes had in `run` and have in `data`."""
+    then = dict(zip(run.classes, run.result["counts"], strict=True))
+    now = dict(zip(data.classes, data.counts.images, strict=True))
+    changed = [
+        f"'{name}' has {now.get(name, 0):,} training images and had {then.get(name, 0):,}"
+        for name in {**then, **now}
+        if then.get(name) != now.get(name)
+    ]
+    return list_some(changed) or "each class has as many training images, but not the same"
 
 
 def find_own_data(run: Run, data: Any, root: Path | str | None = None) -> Data | None:

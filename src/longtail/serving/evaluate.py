@@ -30,6 +30,7 @@ from longtail.methods.base import Auto
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
 from longtail.runs.reopen import evaluate_own, find_own_data, own_data
+from longtail.runs.training_images import leave_out_training_images
 from longtail.serving.evaluation import ModelEvaluation as ModelEvaluation
 from longtail.serving.predictor import Predictor, load_model
 from longtail.serving.read import CONFIG
@@ -56,7 +57,7 @@ def evaluate(
     A run on its own data gives a `Result`. Any other data whose class names match the model's gives
     a `ModelEvaluation`: of its test part, else of its validation part, else of all of it. A subset
     of the classes is enough; images of unknown classes and unreadable images are named and left
-    out.
+    out, as are those that a run was trained on.
 
     Args:
         model: a run or its folder, a file of `export`, a folder of `retrofit` or
@@ -96,11 +97,12 @@ def evaluate(
     if alpha is not None:
         predictor = copy(predictor)  # the caller's keeps its alpha
         predictor.alpha = alpha
-    found = _evaluate_part(
-        predictor, _name_model(run or model), _open_part(predictor, run, data, root)
-    )
+    part = _open_part(predictor, run, data, root)
+    new = leave_out_training_images(run, part) if run else part
+    found = _evaluate_part(predictor, _name_model(run or model), new)
     if run is None:
         return found
+    found = replace(found, trained_on=len(part) - len(new))
     given = {} if alpha is None else {"alpha": alpha, "alpha_rule": "given"}
     return replace(found, choice=explain_choice(given or run.result))
 

@@ -28,6 +28,8 @@ class ModelEvaluation:
     """Images of each class that the model does not know, which were left out."""
     unreadable: Mapping[str, str]
     """Unreadable images, which were left out, and the reasons."""
+    trained_on: int = 0
+    """Images that were left out because the run was trained on them."""
     choice: str = ""
     """The alpha or rule of a run and how it was chosen, in words; empty if nothing was open."""
 
@@ -95,5 +97,6 @@ class ModelEvaluation:
             **self.metrics.to_json(),
             "unknown": dict(self.unknown),
             "unreadable": dict(self.unreadable),
+            "trained_on": self.trained_on,
         }
         return cast(dict[str, Any], round_floats(plain))

@@ -202,7 +202,11 @@ def _extract_features(
     network = Model(backbone, AffineHead.of(layer.weight, layer.bias)).to(fabric.device)
     splits = {part: getattr(data, part) for part in ("train", "val", "test")}
     return {
-        part: Split(extract(network, split, preprocess, fabric, machine).cpu(), split.labels)
+        part: Split(
+            extract(network, split, preprocess, fabric, machine).cpu(),
+            split.labels,
+            copies=split.copies,
+        )
         for part, split in splits.items()
         if split is not None
     }

@@ -1,0 +1,99 @@
+"""Leave the training images of a run out of other data that it is evaluated on.
+
+The images are compared with those in the place of the run's own data, byte for byte, so that
+copies, renamed files and a folder that gained or lost files are recognised.
+"""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from longtail.core.errors import UserError, list_some
+from longtail.data import load as data_sets
+from longtail.data.checks import file_store
+from longtail.data.duplicates import find_exact
+from longtail.data.evaluated import EvaluatedPart
+from longtail.data.formats.folder import SUFFIXES
+from longtail.data.sources import Part
+from longtail.evaluation.predictions import NAME
+from longtail.runs.folder import Run
+
+logger = logging.getLogger(__name__)
+
+
+def leave_out_training_images(run: Run, part: EvaluatedPart) -> EvaluatedPart:
+    """Return `part` without images of the training part of `run` that it did not hold out.
+
+    If the data of the run is gone, or cannot be compared with `part`, names tell whether `part`
+    seems to be that data, and a warning says so.
+    """
+    held_out = _list_held_out(run)
+    own = _open_training_part(run, held_out)
+    if own is None or bool(file_store(own)) != bool(file_store(part.part)):
+        _warn_by_name(run, part, held_out)
+        return part
+    trained = {
+        row.place
+        for group in find_exact({"train": own, "given": part.part})
+        for row in group
+        if group[0].part == "train" and row.part == "given"
+    }
+    if not trained:
+        return part
+    if len(trained) == len(part):
+        raise UserError(
+            f"all {len(part):,} images of {part.name} are in the training data of {run.folder}, "
+            "which did not hold them out: pass other images, or leave --data out to evaluate the "
+            "run on its own test or validation images"
+        )
+    logger.warning(
+        "left out %d of %d images of %s, which are in the training data of %s and were not held "
+        "out: %s",
+        *(len(trained), len(part), part.name, run.folder),
+        list_some([part.part.describe(place) for place in sorted(trained)]),
+    )
+    return part.take(torch.tensor([row for row in range(len(part)) if row not in trained]))
+
+
+def _list_held_out(run: Run) -> set[str]:
+    """List the images by name that `run` held out of its training part and was evaluated on."""
+    held_out = run.result["evaluated_on"] == "val" and run.config.files.val_fraction > 0
+    if not held_out or not run.has(NAME):
+        return set()
+    return {name for name in run.predictions["file"].to_pylist() if name}
+
+
+def _open_training_part(run: Run, held_out: set[str]) -> Part | None:
+    """Open the training part where the data of `run` lies, without the images it held out.
+
+    None for data sets with a name and published lists, and if other data or none lies there.
+    """
+    config = run.config
+    if not config.files.list and not data_sets.is_path(config.data):
+        return None
+    try:
+        source = data_sets.open_uncut(config.data, replace(config.files, download=False))
+    except UserError:
+        return None
+    if source.published or "val" in source.parts or not held_out:
+        return None if source.published else source.train
+    names = source.train.names().to_pylist()
+    if 2 * len(held_out.intersection(names)) < len(held_out):
+        return None
+    kept = [place for place, name in enumerate(names) if name not in held_out]
+    return source.train.take(torch.tensor(kept, dtype=torch.int64))
+
+
+def _warn_by_name(run: Run, part: EvaluatedPart, held_out: set[str]) -> None:
+    """Warn if most image files that `run` held out are in `part` by name, among others."""
+    files = {name for name in held_out if Path(name).suffix.lower() in SUFFIXES}
+    found = files.intersection(part.part.names().to_pylist())
+    if files and 2 * len(found) >= len(files) and len(found) < len(part):
+        logger.warning(
+            "%s has %d of the %d images that %s held out, by name: it may have its training images "
+            "too, and then the figures are too high. It could not be compared with the run's own "
+            "data, %s",
+            *(part.name, len(found), len(files), run.folder, run.config.data),
+        )
