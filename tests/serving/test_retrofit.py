@@ -308,7 +308,7 @@ def test_a_model_of_features_says_that_it_takes_no_images(made, capsys):
         model.logits(data.test.inputs), found.head(data.test.inputs).detach()
     )
     with pytest.raises(SystemExit):
-        cli.main(["predict", str(folder / "tde"), "x.png"])
+        cli.main(["predict", str(folder / "tde"), __file__])
     assert "takes embeddings, not images" in capsys.readouterr().err
 
 
