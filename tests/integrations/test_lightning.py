@@ -103,7 +103,7 @@ def test_a_module_that_was_trained_without_the_callback_is_left_alone(tmp_path, 
     module = Module()
     module.predict_step = module.validation_step
     own = module.network[-1]
-    with pytest.raises(lt.UserError, match="Module has no normalised head, and a new one knows"):
+    with pytest.raises(lt.UserError, match="Module has no normalised head yet: train"):
         getattr(make_trainer(tmp_path), verb)(module, loader())
     assert module.network[-1] is own
 
@@ -155,7 +155,7 @@ def test_processes_that_are_spawned_get_the_callback():
 def gather_on_ranks():
     rank = torch.distributed.get_rank()
     rows = torch.arange(3 - rank)[:, None] + 10 * rank
-    return bridge._gather(rows)
+    return bridge.gather_rows(rows)
 
 
 def test_ranks_with_unequal_rows_are_joined(tmp_path):

@@ -7,7 +7,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 
 from longtail.core.errors import UserError
 from longtail.evaluation.alpha import choose_by_effects
@@ -15,6 +14,7 @@ from longtail.integrations.parts import (
     collect_effects,
     find_head,
     follow_momentum,
+    gather_rows,
     measure_splits,
     read_classes,
     swap_last_layer,
@@ -50,10 +50,7 @@ class TailCallback(pl.Callback):
     """
 
     def __init__(
-        self,
-        tail: Tail,
-        labels: Callable[[Any], Tensor] = read_labels,
-        **head_options: float,
+        self, tail: Tail, labels: Callable[[Any], Tensor] = read_labels, **head_options: float
     ) -> None:
         self.tail, self.labels, self.head_options = tail, labels, head_options
         self._stack, self._labels = ExitStack(), list[Tensor]()
@@ -67,24 +64,16 @@ class TailCallback(pl.Callback):
             if stage != "fit":  # only later does Lightning say whether it restores a checkpoint
                 self._replaced = name, layers[name]
 
-    def _check_restored(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Put the module's own layer back if no checkpoint has filled the new head."""
         if self._replaced and not trainer.ckpt_path:
             pl_module.set_submodule(*self._replaced)
             raise UserError(
-                f"{type(pl_module).__name__} has no normalised head, and a new one knows nothing: "
-                "train with the callback first, pass the ckpt_path of such a training, or leave "
-                "the callback out"
+                f"{type(pl_module).__name__} has no normalised head yet: train with the callback, "
+                "pass the ckpt_path of such a training, or leave the callback out"
             )
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._check_restored(trainer, pl_module)
-
-    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._check_restored(trainer, pl_module)
-
-    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._check_restored(trainer, pl_module)
+    on_validation_start = on_test_start = on_predict_start
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -106,7 +95,7 @@ class TailCallback(pl.Callback):
                 "must pass each image of its batch through the head once"
             )
         rows = [torch.cat([pair[i] for pair in self._effects]) for i in (0, 1)]
-        total, indirect, labels = (_gather(each) for each in (*rows, torch.cat(self._labels)))
+        total, indirect, labels = (gather_rows(each) for each in (*rows, torch.cat(self._labels)))
         labels = read_classes(total, labels, head.classes)
         figures = measure_splits(self.tail, total - head.alpha.cpu() * indirect, labels)
         named = {f"{part}_{name}": value for name, value in figures.items()}
@@ -123,20 +112,7 @@ class TailCallback(pl.Callback):
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._finish(pl_module, "val", trainer.state.fn == "fit" and not trainer.sanity_checking)
 
-    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._start(pl_module)
-
-    def on_test_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        self.on_validation_batch_end(*args, **kwargs)
+    on_test_epoch_start, on_test_batch_end = on_validation_epoch_start, on_validation_batch_end
 
     def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._finish(pl_module, "test", choose=False)
-
-
-def _gather(rows: Tensor) -> Tensor:
-    """Return the rows of all ranks on the host; ranks may have different numbers of them."""
-    parts = [rows.cpu()]
-    if dist.is_available() and dist.is_initialized():
-        parts = [rows.cpu()] * dist.get_world_size()
-        dist.all_gather_object(parts, rows.cpu())
-    return torch.cat(parts)

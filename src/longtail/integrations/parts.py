@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 
 from longtail.core.errors import UserError
 from longtail.evaluation.accuracy import accuracy
@@ -94,3 +95,12 @@ def collect_effects(head: NormalisedHead) -> Iterator[list[tuple[Tensor, Tensor]
         yield found
     finally:
         hook.remove()
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """Return the rows of all ranks on the host; ranks may have different numbers of them."""
+    parts = [rows.cpu()]
+    if dist.is_available() and dist.is_initialized():
+        parts = [rows.cpu()] * dist.get_world_size()
+        dist.all_gather_object(parts, rows.cpu())
+    return torch.cat(parts)
