@@ -25,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 def leave_out_training_images(run: Run, part: EvaluatedPart) -> EvaluatedPart:
-    """Return `part` without images of the training part of `run` that it did not hold out.
+    """Return `part` without images of the training part of `run` that it was not evaluated on.
+
+    Images that a ratio left are among them, and images held out beside a test part: alpha may have
+    been chosen on these.
 
     If the data of the run is gone, or cannot be compared with `part`, names tell whether `part`
     seems to be that data, and a warning says so.
@@ -46,12 +49,12 @@ def leave_out_training_images(run: Run, part: EvaluatedPart) -> EvaluatedPart:
     if len(trained) == len(part):
         raise UserError(
             f"all {len(part):,} images of {part.name} are in the training data of {run.folder}, "
-            "which did not hold them out: pass other images, or leave --data out to evaluate the "
-            "run on its own test or validation images"
+            "which was not evaluated on them: pass other images, or leave --data out to evaluate "
+            "the run on its own test or validation images"
         )
     logger.warning(
-        "left out %d of %d images of %s, which are in the training data of %s and were not held "
-        "out: %s",
+        "left out %d of %d images of %s, which are in the training data of %s, and which it was "
+        "not evaluated on: %s",
         *(len(trained), len(part), part.name, run.folder),
         list_some([part.part.describe(place) for place in sorted(trained)]),
     )
