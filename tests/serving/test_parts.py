@@ -291,6 +291,16 @@ def test_parts_that_nothing_describes_are_made_again(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_part_that_nothing_describes_and_that_cannot_be_deleted_is_named(tmp_path):
+    fabric, out = Fabric(accelerator="cpu", devices=1), tmp_path / "out"
+    (tmp_path / "out.parts" / "000000.part").mkdir(parents=True)  # which `unlink` refuses
+    with (
+        pytest.raises(UserError, match=r"000000.part cannot be deleted: .* Delete .*out.parts, or"),
+        share_parts(out, {"alpha": 1}, 1, fabric),
+    ):
+        pass
+
+
 def test_a_killed_removal_leaves_the_description(tmp_path):
     fabric, out = Fabric(accelerator="cpu", devices=1), tmp_path / "out"
     with share_parts(out, {"alpha": 1}, 1, fabric) as begun:
