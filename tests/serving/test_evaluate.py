@@ -209,9 +209,11 @@ class TestOtherData:
         assert lt.evaluate(one, changed).metrics.seen == (1, 2, 2)
 
 
-def test_root_is_where_the_runs_own_data_was_moved_to(place, run, tmp_path):
+def test_root_is_where_the_runs_own_data_was_moved_to(place, run, tmp_path, monkeypatch):
     moved = shutil.copytree(place / "photos", tmp_path / "moved")
-    assert lt.evaluate(run, root=moved).to_json()["overall"] == run.result["overall"]
+    monkeypatch.chdir(tmp_path)
+    for root in (moved, Path("moved"), "./moved"):
+        assert lt.evaluate(run, root=root).to_json()["overall"] == run.result["overall"]
     (moved / "train" / "ant" / "0.png").unlink()
     with pytest.raises(UserError, match="trained on other images"):
         lt.evaluate(run, root=moved)

@@ -169,7 +169,7 @@ def own_data(run: Run, data: OwnData = None, root: Path | str | None = None) -> 
     if not isinstance(data, Data):
         config, named = _locate(run, data, root), data is None or data_sets.is_named(data)
         name = str(config.data or config.files.list)
-        if data is None and (error := in_memory_error(run.folder, config, run.is_path)):
+        if data is None and (error := in_memory_error(run.folder, run.config, run.is_path)):
             raise error  # a folder here may have its name
         try:
             loaded = data_sets.load(config.data if named else data, config.files)
