@@ -219,6 +219,15 @@ def test_root_is_where_the_runs_own_data_was_moved_to(place, run, tmp_path, monk
         lt.evaluate(run, root=moved)
 
 
+def test_root_need_not_repeat_the_ratio_of_the_runs_own_data(place, tmp_path):
+    moved = tmp_path / "moved"
+    own = shutil.copytree(place / "photos", tmp_path / "own")
+    run = lt.fit(f"{own}:6", "cosine", out=tmp_path / "run", **WORDS)
+    own.rename(moved)
+    for root in (moved, f"{moved}:6"):
+        assert lt.evaluate(run, root=root).to_json()["overall"] == run.result["overall"]
+
+
 def write_table(folder):
     """Photographs in `folder`, and a table of them beside it."""
     photos(folder)

@@ -212,7 +212,12 @@ def _locate(run: Run, data: Any, root: Path | str | None) -> Config:
         return config
     if data_sets.names_images(config.data):
         return config.with_options(root=root)
-    return run.with_data(root) if data is None else config
+    if data is not None:
+        return config
+    ratio = run.result["ratio"]
+    if ratio and run.is_path(config.data) and os.path.exists(os.path.expanduser(root)):
+        root = f"{root}:{ratio}"  # as the run's own data was cut
+    return run.with_data(root)
 
 
 def _describe_change(run: Run, data: Data) -> str:
