@@ -122,6 +122,12 @@ def float64() -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
+def read_npz(path: Path) -> dict[str, Any]:
+    """The arrays of an `.npz` file, which is closed again."""
+    with np.load(path) as stored:
+        return dict(stored)
+
+
 def on_two_ranks(work: Callable[..., Result], *args: Any, store: Path) -> Result:
     """What `work(*args)` gives here, as the first rank; another process is the second.
 

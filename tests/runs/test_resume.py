@@ -131,7 +131,7 @@ def test_the_same_training_in_a_second_process_is_refused(tmp_path):
     assert rival.output.startswith(
         f"2 longtail: {out} is being written by process {os.getpid()} on"
     )
-    assert "--resume, or choose another --out" in rival.output
+    assert "--resume), or choose another --out" in rival.output
     assert len(run.metrics) == 6 and run.finished and ".lock" not in files_in(out)
 
 

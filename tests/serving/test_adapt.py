@@ -129,6 +129,13 @@ def test_a_prior_that_is_none_is_refused(served, prior, message):
         lt.adapt(predictor(served), prior=prior)
 
 
+@pytest.mark.parametrize("text", ["class 0;half\nclass 1;0,5\n", "class 0,half\n\nclass 1,0.5\n"])
+def test_a_file_that_is_no_prior_is_refused_with_the_cell(served, text, tmp_path):
+    (tmp_path / "p.csv").write_text(text)
+    with pytest.raises(UserError, match="or lines CLASS,SHARE or CLASS;SHARE .*: 'half'"):
+        lt.adapt(predictor(served), prior=tmp_path / "p.csv")
+
+
 def test_shares_may_be_numbers_of_numpy_and_torch(served):
     shares = dict(zip(NAMES, [np.float32(0.125), torch.tensor(0.125)] * 4, strict=True))
     assert lt.adapt(predictor(served), prior=shares).prior.tolist() == [0.125] * 8

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import longtail as lt
-from helpers import photos, tiny_config, tiny_data
+from helpers import photos, read_npz, tiny_config, tiny_data
 from longtail.cli import parser as cli
 from longtail.core.errors import UserError
 from longtail.runs.fit import fit_all
@@ -25,7 +25,7 @@ def run(tmp_path_factory):
 def test_features_are_what_the_head_saw(run, tmp_path):
     path = lt.embed(run, tmp_path / "f.npz")
     opened = reopen(run)
-    stored, data = np.load(path), lt.load("digits-lt")
+    stored, data = read_npz(path), lt.load("digits-lt")
     head, test = opened.model.head, torch.from_numpy(stored["x_test"]).float()
     assert stored["x_train"].dtype == np.float16 and stored["x_train"].shape == (
         len(data.train),
@@ -39,7 +39,7 @@ def test_features_are_what_the_head_saw(run, tmp_path):
 
 
 def test_features_equal_those_of_evaluation_to_the_last_bit(run, tmp_path):
-    opened, stored = reopen(run), np.load(lt.embed(run, tmp_path / "f.npz"))
+    opened, stored = reopen(run), read_npz(lt.embed(run, tmp_path / "f.npz"))
     assert (opened.features(opened.data.test).half().numpy() == stored["x_test"]).all()
 
 
@@ -63,7 +63,7 @@ def test_a_run_on_data_of_ones_own_making(tmp_path):
     own = tiny_data()
     config = tiny_config(method="baseline")
     (run,) = fit_all(config, ["baseline"], [0], out=tmp_path / "runs", data=own)
-    stored = np.load(lt.embed(run, tmp_path / "f.npz", data=own))
+    stored = read_npz(lt.embed(run, tmp_path / "f.npz", data=own))
     assert (stored["y_train"] == own.train.labels.numpy()).all()
 
 
@@ -81,8 +81,8 @@ def test_other_images_of_the_same_kind(run, tmp_path, capsys):
     words = ["embed", str(run.folder), "--data", str(tmp_path / "other.npz")]
     cli.main([*words, "-o", str(tmp_path / "f.npz")])
     assert "written to" in capsys.readouterr().out
-    stored = np.load(tmp_path / "f.npz")
-    assert stored["x_train"].shape == (9, 128) and "x_test" not in stored.files
+    stored = read_npz(tmp_path / "f.npz")
+    assert stored["x_train"].shape == (9, 128) and "x_test" not in stored
     assert json.loads(str(stored["made_by"]))["images"] == "other.npz"
 
 
@@ -91,10 +91,10 @@ def test_other_image_files_are_prepared_as_for_training(tmp_path):
     options = {"image_size": 12, "interpolation": "bicubic", "backbone": "conv4", "epochs": 1}
     place = str(tmp_path / "photos")
     run = lt.fit(place, "baseline", out=tmp_path / "run", batch_size=7, device="cpu", **options)
-    own = np.load(lt.embed(run, tmp_path / "own.npz"))["x_test"]
-    assert (np.load(lt.embed(run, tmp_path / "a.npz", data=place))["x_test"] == own).all()
+    own = read_npz(lt.embed(run, tmp_path / "own.npz"))["x_test"]
+    assert (read_npz(lt.embed(run, tmp_path / "a.npz", data=place))["x_test"] == own).all()
     for other in ({"image_size": 16}, {"interpolation": "bilinear"}):
-        found = np.load(lt.embed(run, tmp_path / "b.npz", data=place, **other))["x_test"]
+        found = read_npz(lt.embed(run, tmp_path / "b.npz", data=place, **other))["x_test"]
         assert (found != own).any()
 
 
@@ -106,10 +106,10 @@ def test_other_images_do_not_ask_for_the_runs_own(tmp_path):
         np.savez(path, x_train=x, y_train=np.arange(12) % 3, x_test=x, y_test=np.arange(12) % 3)
     options = {"epochs": 1, "batch_size": 6, "device": "cpu"}
     run = lt.fit(str(own), "deconfound", out=tmp_path / "run", **options)
-    before = np.load(lt.embed(run, tmp_path / "a.npz", data=str(other)))["x_test"]
+    before = read_npz(lt.embed(run, tmp_path / "a.npz", data=str(other)))["x_test"]
     own.unlink()
     path = lt.embed(run, tmp_path / "b.npz", data=str(other))
-    assert (np.load(path)["x_test"] == before).all()
+    assert (read_npz(path)["x_test"] == before).all()
     assert embeddings.read_origin(path)["trained_on"] == "own.npz"
     with pytest.raises(UserError, match="own.npz"):
         lt.embed(run, tmp_path / "c.npz")
@@ -129,11 +129,11 @@ def test_features_beyond_float16_stay_float32():
 
 
 def test_one_part_beyond_float16_makes_all_float32(run, tmp_path, monkeypatch):
-    expected = np.load(lt.embed(run, tmp_path / "a.npz"))["x_train"]
+    expected = read_npz(lt.embed(run, tmp_path / "a.npz"))["x_train"]
     kept = iter([torch.Tensor.half, torch.Tensor.float])
     monkeypatch.setattr(embeddings, "PART", len(expected) // 2)
     monkeypatch.setattr(embeddings, "choose_batch_size", lambda inputs, device: 4)
     monkeypatch.setattr(embeddings, "to_float16", lambda x: next(kept, torch.Tensor.half)(x))
-    found = np.load(lt.embed(run, tmp_path / "b.npz"))
+    found = read_npz(lt.embed(run, tmp_path / "b.npz"))
     assert found["x_train"].dtype == np.float32 and found["x_test"].dtype == np.float16
     np.testing.assert_allclose(found["x_train"], expected, rtol=1e-3, atol=1e-4)

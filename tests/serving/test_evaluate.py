@@ -209,12 +209,23 @@ class TestOtherData:
         assert lt.evaluate(one, changed).metrics.seen == (1, 2, 2)
 
 
-def test_root_is_where_the_runs_own_data_was_moved_to(place, run, tmp_path):
+def test_root_is_where_the_runs_own_data_was_moved_to(place, run, tmp_path, monkeypatch):
     moved = shutil.copytree(place / "photos", tmp_path / "moved")
-    assert lt.evaluate(run, root=moved).to_json()["overall"] == run.result["overall"]
+    monkeypatch.chdir(tmp_path)
+    for root in (moved, Path("moved"), "./moved"):
+        assert lt.evaluate(run, root=root).to_json()["overall"] == run.result["overall"]
     (moved / "train" / "ant" / "0.png").unlink()
     with pytest.raises(UserError, match="trained on other images"):
         lt.evaluate(run, root=moved)
+
+
+def test_root_need_not_repeat_the_ratio_of_the_runs_own_data(place, tmp_path):
+    moved = tmp_path / "moved"
+    own = shutil.copytree(place / "photos", tmp_path / "own")
+    run = lt.fit(f"{own}:6", "cosine", out=tmp_path / "run", **WORDS)
+    own.rename(moved)
+    for root in (moved, f"{moved}:6"):
+        assert lt.evaluate(run, root=root).to_json()["overall"] == run.result["overall"]
 
 
 def write_table(folder):
@@ -314,6 +325,28 @@ class TestTrainingImages:
         caplog.clear()
         lt.evaluate(run, moved)
         assert "it may have its training images too" in caplog.text
+
+    def test_a_list_whose_images_moved_is_recognised_by_its_names(self, photos, tmp_path, caplog):
+        names = [path.relative_to(photos) for path in sorted(photos.rglob("*.png"))]
+        numbers = {"ant": 0, "bee": 1, "cat": 2}
+        lines = "".join(f"{name} {numbers[name.parts[0]]}\n" for name in names)
+        (tmp_path / "l.txt").write_text(lines)
+        words = {"list": tmp_path / "l.txt", "root": photos, "image_size": 16, "val_fraction": 0.5}
+        run = lt.fit("", "cosine", out=tmp_path / "run", **(WORDS | words))
+        moved = photos.rename(photos.with_name("moved"))
+        (moved / min(self.list_training(run))).unlink()
+        assert lt.evaluate(run, moved).trained_on == 0
+        assert "7 of the 7 images" in caplog.text and f"own data, {words['list']}" in caplog.text
+
+    def test_a_folder_that_has_the_name_of_data_in_memory(self, photos, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        photos.rename("arrays")
+        images = np.random.default_rng(0).integers(256, size=(18, 16, 16, 3), dtype=np.uint8)
+        labels = ["ant", "bee", "cat"] * 6
+        data = {"train": (images[:12], labels[:12]), "test": (images[12:], labels[12:])}
+        run = lt.fit(data, "cosine", out="run", **WORDS)
+        found = lt.evaluate(run, "arrays")
+        assert (found.trained_on, sum(found.metrics.seen)) == (0, 14)
 
     def test_the_training_part_of_a_run_with_a_test_part(self, place, tmp_path):
         with pytest.raises(UserError, match="all 14 images of .* are in the training data of"):

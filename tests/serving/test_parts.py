@@ -4,13 +4,12 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from lightning.fabric import Fabric
 
 import longtail as lt
-from helpers import on_two_ranks, photos
+from helpers import on_two_ranks, photos, read_npz
 from longtail.cli import parser as cli
 from longtail.cli import prediction_file
 from longtail.core.errors import UserError
@@ -88,10 +87,10 @@ def test_two_ranks_write_what_one_writes(folder, tmp_path, monkeypatch, capsys):
     skipped = [line for line in alone.splitlines() if line.startswith("skipped")]
     assert len(skipped) == 1 and "5.png" in skipped[0] and skipped[0] in capsys.readouterr().err
     monkeypatch.setattr(embeddings, "choose_batch_size", lambda *_: 3)
-    one = np.load(lt.embed(folder / "run", tmp_path / "one.npz"))
-    two = np.load(tmp_path / "two.npz")
-    assert one.files == two.files and one["x_train"].shape == (14, 128)
-    assert all((one[name] == two[name]).all() for name in one.files)
+    one = read_npz(lt.embed(folder / "run", tmp_path / "one.npz"))
+    two = read_npz(tmp_path / "two.npz")
+    assert list(one) == list(two) and one["x_train"].shape == (14, 128)
+    assert all((one[name] == two[name]).all() for name in one)
     assert not list(tmp_path.glob("*.parts"))
 
 
@@ -206,7 +205,7 @@ def test_what_cannot_be_written(words, ranks, reason, folder, monkeypatch, capsy
 
 def test_embed_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
     shrink_parts(monkeypatch)
-    whole = np.load(lt.embed(folder / "run", tmp_path / "whole.npz"))
+    whole = read_npz(lt.embed(folder / "run", tmp_path / "whole.npz"))
     out = tmp_path / "out.npz"
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         kill_after(patch, 2)
@@ -218,9 +217,9 @@ def test_embed_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
         return read(inputs, batches, *rest)
 
     monkeypatch.setattr(embeddings, "read_batches", watch)
-    found = np.load(lt.embed(folder / "run", out))
+    found = read_npz(lt.embed(folder / "run", out))
     assert sum(rows) == (14 - 12) + 6
-    assert all((found[name] == whole[name]).all() for name in whole.files)
+    assert all((found[name] == whole[name]).all() for name in whole)
     assert not list(tmp_path.glob("*.parts"))
 
 
@@ -290,6 +289,16 @@ def test_parts_that_nothing_describes_are_made_again(tmp_path):
         assert list(other.read()) == [b"new", b"new"]
         other.remove()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_part_that_nothing_describes_and_that_cannot_be_deleted_is_named(tmp_path):
+    fabric, out = Fabric(accelerator="cpu", devices=1), tmp_path / "out"
+    (tmp_path / "out.parts" / "000000.part").mkdir(parents=True)  # which `unlink` refuses
+    with (
+        pytest.raises(UserError, match=r"000000.part cannot be deleted: .* Delete .*out.parts, or"),
+        share_parts(out, {"alpha": 1}, 1, fabric),
+    ):
+        pass
 
 
 def test_a_killed_removal_leaves_the_description(tmp_path):

@@ -18,7 +18,7 @@ class Verify:
 
     Compares every file with the hash that was recorded when it was written. Prints a paragraph for
     each damaged or missing file, with the way to repair it, and a summary. The exit code is 0 if
-    all is well, 1 if there is damage, and else 2 if a path has nothing to verify.
+    all is well, 1 if there is damage, and otherwise 2 if a path has nothing to verify.
     """
 
     paths: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN")]

@@ -107,6 +107,6 @@ def _explain_holder(path: Path) -> str:
         return f"{written} this very process: wait for it, or choose another --out"
     holder = f"process {process} on {host}" if process else "another process"
     return (
-        f"{written} {holder}: wait for it, stop it and repeat the command, a training with "
-        f"--resume, or choose another --out. If that machine crashed, delete {path}"
+        f"{written} {holder}: wait for it, or stop it and repeat the command (a training with "
+        f"--resume), or choose another --out. If that machine crashed, delete {path}"
     )

@@ -169,7 +169,7 @@ def own_data(run: Run, data: OwnData = None, root: Path | str | None = None) -> 
     if not isinstance(data, Data):
         config, named = _locate(run, data, root), data is None or data_sets.is_named(data)
         name = str(config.data or config.files.list)
-        if data is None and (error := in_memory_error(run.folder, config, run.is_path)):
+        if data is None and (error := in_memory_error(run.folder, run.config, run.is_path)):
             raise error  # a folder here may have its name
         try:
             loaded = data_sets.load(config.data if named else data, config.files)
@@ -212,7 +212,12 @@ def _locate(run: Run, data: Any, root: Path | str | None) -> Config:
         return config
     if data_sets.names_images(config.data):
         return config.with_options(root=root)
-    return run.with_data(root) if data is None else config
+    if data is not None:
+        return config
+    ratio = run.result["ratio"]
+    if ratio and run.is_path(config.data) and os.path.exists(os.path.expanduser(root)):
+        root = f"{root}:{ratio}"  # as the run's own data was cut
+    return run.with_data(root)
 
 
 def _describe_change(run: Run, data: Data) -> str:

@@ -13,18 +13,22 @@ import torch
 from longtail.core.errors import UserError, list_some
 from longtail.data import load as data_sets
 from longtail.data.checks import file_store
-from longtail.data.duplicates import find_exact
+from longtail.data.duplicates import find_exact, read_stored
 from longtail.data.evaluated import EvaluatedPart
 from longtail.data.formats.folder import SUFFIXES
 from longtail.data.sources import Part
 from longtail.evaluation.predictions import NAME
 from longtail.runs.folder import Run
+from longtail.runs.places import in_memory_error
 
 logger = logging.getLogger(__name__)
 
 
 def leave_out_training_images(run: Run, part: EvaluatedPart) -> EvaluatedPart:
-    """Return `part` without images of the training part of `run` that it did not hold out.
+    """Return `part` without images of the training part of `run` that it was not evaluated on.
+
+    Images that a ratio left are among them, and images held out beside a test part: alpha may have
+    been chosen on these.
 
     If the data of the run is gone, or cannot be compared with `part`, names tell whether `part`
     seems to be that data, and a warning says so.
@@ -45,12 +49,12 @@ def leave_out_training_images(run: Run, part: EvaluatedPart) -> EvaluatedPart:
     if len(trained) == len(part):
         raise UserError(
             f"all {len(part):,} images of {part.name} are in the training data of {run.folder}, "
-            "which did not hold them out: pass other images, or leave --data out to evaluate the "
-            "run on its own test or validation images"
+            "which was not evaluated on them: pass other images, or leave --data out to evaluate "
+            "the run on its own test or validation images"
         )
     logger.warning(
-        "left out %d of %d images of %s, which are in the training data of %s and were not held "
-        "out: %s",
+        "left out %d of %d images of %s, which are in the training data of %s, and which it was "
+        "not evaluated on: %s",
         *(len(trained), len(part), part.name, run.folder),
         list_some([part.part.describe(place) for place in sorted(trained)]),
     )
@@ -68,14 +72,19 @@ def _list_held_out(run: Run) -> set[str]:
 def _open_training_part(run: Run, held_out: set[str]) -> Part | None:
     """Open the training part where the data of `run` lies, without the images it held out.
 
-    None for data sets with a name and published lists, and if other data or none lies there.
+    None for data sets with a name, published lists and data in memory, and if other data or none
+    lies there.
     """
     config = run.config
     if not config.files.list and not data_sets.is_path(config.data):
         return None
+    if in_memory_error(run.folder, config, run.is_path):
+        return None  # a folder here may have its name
     try:
         source = data_sets.open_uncut(config.data, replace(config.files, download=False))
     except UserError:
+        return None
+    if not _has_files(source.train):
         return None
     if source.published or "val" in source.parts or not held_out:
         return None if source.published else source.train
@@ -84,6 +93,12 @@ def _open_training_part(run: Run, held_out: set[str]) -> Part | None:
         return None
     kept = [place for place, name in enumerate(names) if name not in held_out]
     return source.train.take(torch.tensor(kept, dtype=torch.int64))
+
+
+def _has_files(part: Part) -> bool:
+    """Whether one of the files of `part` exists; a list is opened without a look at them."""
+    stored = read_stored(part, torch.arange(len(part)))
+    return any(not isinstance(blob, Path) or blob.exists() for blob in stored)
 
 
 def _warn_by_name(run: Run, part: EvaluatedPart, held_out: set[str]) -> None:
@@ -95,5 +110,6 @@ def _warn_by_name(run: Run, part: EvaluatedPart, held_out: set[str]) -> None:
             "%s has %d of the %d images that %s held out, by name: it may have its training images "
             "too, and then the figures are too high. It could not be compared with the run's own "
             "data, %s",
-            *(part.name, len(found), len(files), run.folder, run.config.data),
+            *(part.name, len(found), len(files), run.folder),
+            run.config.data or run.config.files.list,
         )

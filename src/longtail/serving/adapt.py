@@ -11,7 +11,7 @@ import csv
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -231,22 +231,20 @@ def _read_prior(path: Path) -> dict[str, float]:
             if not isinstance(tree, dict):
                 raise ValueError(f"its JSON is no mapping but a {type(tree).__name__}")
             return {str(name): float(share) for name, share in tree.items()}
-        try:
-            return _read_lines(text, ";")  # "class;0,6" would also be two cells between commas
-        except ValueError:
-            return _read_lines(text, ",")
+        return _read_lines([line for line in text.splitlines() if line.strip()])
     except OSError as error:
         raise UserError(f"the prior {path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, AttributeError, RecursionError, csv.Error) as error:
         raise UserError(
             f"{path} is not a prior: it needs a JSON mapping of class names to shares, or lines "
-            f"CLASS,SHARE ({error})"
+            f"CLASS,SHARE or CLASS;SHARE ({error})"
         ) from None
 
 
-def _read_lines(text: str, separator: str) -> dict[str, float]:
+def _read_lines(lines: Sequence[str]) -> dict[str, float]:
     """Read shares by class from lines of two cells, after a header or none."""
-    rows = [row for row in csv.reader(text.splitlines(), delimiter=separator) if row]
+    separator = ";" if all(";" in line for line in lines) else ","
+    rows = list(csv.reader(lines, delimiter=separator))
     if rows and rows[0][:1] == ["class"]:
         rows = rows[1:]
     return {name: _read_share(share) for name, share in rows}

@@ -133,6 +133,12 @@ def _find_missing(folder: Path, about: Mapping[str, Any], count: int) -> list[in
             )
     else:
         for stray in folder.glob("*.part"):
-            stray.unlink()
+            try:
+                stray.unlink()
+            except OSError as error:
+                raise UserError(
+                    f"{stray} cannot be deleted: {error.strerror}. Delete {folder}, or choose "
+                    "another --out"
+                ) from None
         write_bytes(file, json.dumps(about, indent=1).encode())
     return [number for number in range(count) if not (folder / f"{number:06d}.part").exists()]
