@@ -65,5 +65,7 @@ def test_what_changes_batch_statistics_changes_the_recipe(tmp_path):
 
     plain = identify()
     assert identify(replicas=3, workers=1) == plain
-    others = [identify(accumulate=2), identify(accumulate=4), identify(sync_batchnorm=True)]
-    assert len({plain, *others}) == 4
+    assert identify(sync_batchnorm=True) == plain  # on one process
+    ranks = {"devices": 2}
+    others = [identify(accumulate=2), identify(accumulate=4), identify(**ranks)]
+    assert len({plain, *others, identify(sync_batchnorm=True, **ranks)}) == 5

@@ -63,10 +63,11 @@ class Job:
         for place in ("machine", "files", "data", "adaptive", "recipe_name", *post_hoc):
             del tree[place]
         machine = self.config.machine  # these decide which images share batch statistics
+        ranks = count_ranks(machine)
         shared = {
-            "ranks": count_ranks(machine),
+            "ranks": ranks,
             "accumulate": machine.accumulate,
-            "sync_batchnorm": 1 + machine.sync_batchnorm,
+            "sync_batchnorm": 1 + (machine.sync_batchnorm and ranks > 1),
         }
         tree |= {name: value for name, value in shared.items() if value > 1}
         text = json.dumps([tree, data.identity], sort_keys=True)

@@ -50,7 +50,7 @@ def leave_out_training_images(run: Run, part: EvaluatedPart) -> EvaluatedPart:
         raise UserError(
             f"all {len(part):,} images of {part.name} are in the training data of {run.folder}, "
             "which was not evaluated on them: pass other images, or leave --data out to evaluate "
-            "the run on its own test or validation images"
+            "the run on its own test or validation images. An export of the run is evaluated on any"
         )
     logger.warning(
         "left out %d of %d images of %s, which are in the training data of %s, and which it was "
