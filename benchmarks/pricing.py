@@ -27,7 +27,7 @@ Result = Mapping[str, Any]
 Trainings = dict[Hashable, float]
 """Epochs of trainings by what tells them apart."""
 SIDES = {"cifar10-lt": 32, "cifar100-lt": 32, "digits-lt": 8, "letters-lt": 16}
-"""Pixels per side of sets whose results do not say it; any other set is only like itself."""
+"""Pixels per side of sets whose results do not hold it; any other set is only like itself."""
 
 
 class Priced(Protocol):

@@ -50,14 +50,14 @@ def read_version(commit: str, folder: Path = PACKAGE) -> str | None:
 
 
 def ask_git(folder: Path, *words: str) -> str | None:
-    """Return what git says in `folder`; None if it fails."""
+    """Return the output of git in `folder`; None if it fails."""
     command = ["git", "-C", str(folder.resolve()), *words]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     return asked.stdout.strip() if asked.returncode == 0 else None
 
 
 def is_shallow(folder: Path = PACKAGE) -> bool:
-    """Return whether the clone lacks most commits, so that git cannot tell what is in them."""
+    """Return whether the clone lacks most commits, so that git cannot look into them."""
     return ask_git(folder, "rev-parse", "--is-shallow-repository") == "true"
 
 

@@ -308,10 +308,10 @@ class TestDrawn:
         assert [row.name for row in features.merge_rows(rows)] == ["a,\nb", "c", "d", "e"]
 
     def test_gradcam_reads_the_data_of_its_runs_once(self, tmp_path, data, runs, monkeypatch):
-        from longtail.runs import reopen as finished
+        from longtail.data import load as data_sets
 
         read = []
-        monkeypatch.setattr(finished.data_sets, "load", lambda *_: read.append(1) or data)
+        monkeypatch.setattr(data_sets, "load", lambda *_: read.append(1) or data)
         self.drawn(tmp_path, "gradcam", runs[:3], images=[0])
         assert len(read) == 1
 

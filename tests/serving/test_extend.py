@@ -17,7 +17,7 @@ from longtail.core.files import write_tensors
 from longtail.core.manifest import forget
 from longtail.data.base import Split
 from longtail.nn.heads import CosineHead, DeconfoundHead, LinearHead
-from longtail.runs.reopen import own_data
+from longtail.runs.own_data import own_data
 from longtail.runs.store import CLASS_MEANS
 from longtail.serving.extend import _count_recognised
 from longtail.serving.model import ServedModel

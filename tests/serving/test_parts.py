@@ -191,7 +191,7 @@ def test_a_device_is_refused_before_the_work(folder, tmp_path, capsys):
         (["a.png"], 2, "2 processes cannot print in order: pass --out FILE"),
         (["-", "-o", "x.csv"], 2, "only one process can read standard input"),
         (["a.png", "-o", "x.json"], 1, "x.json must end in .csv, in .jsonl"),
-        (["a.png", "-o", "x.csv", "--json"], 1, "x.csv says another format than --json"),
+        (["a.png", "-o", "x.csv", "--json"], 1, "x.csv implies another format than --json"),
     ],
 )
 def test_what_cannot_be_written(words, ranks, reason, folder, monkeypatch, capsys):

@@ -24,7 +24,7 @@ class Embed:
     """File to write."""
     data: str = ""
     """Images to embed; by default those that the run was trained on. Files are resized as for
-    training unless --image-size or --interpolation says otherwise."""
+    training unless --image-size or --interpolation is given."""
     weights: str | None = None
     """Weights to use in place of a run: a file, or `pretrained` for the network's published ones,
     which --pretrained means too."""

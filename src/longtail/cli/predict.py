@@ -103,7 +103,7 @@ class Predict:
             sys.exit(1)
 
     def _check_out(self) -> None:
-        """Refuse a name that does not say the format, or says another than the flag."""
+        """Refuse a name that does not imply the format, or implies another than the flag."""
         suffix = self._suffix
         if suffix not in SUFFIXES and not (self.csv or self.json):
             raise UserError(
@@ -112,7 +112,7 @@ class Predict:
             )
         if (self.json and suffix == ".csv") or (self.csv and suffix == ".jsonl"):
             flag = "--json" if self.json else "--csv"
-            raise UserError(f"{self.out} says another format than {flag}: leave one of them out")
+            raise UserError(f"{self.out} implies another format than {flag}: leave one of them out")
 
     @property
     def _suffix(self) -> str:

@@ -30,8 +30,8 @@ def leave_out_training_images(run: Run, part: EvaluatedPart) -> EvaluatedPart:
     Images that a ratio left are among them, and images held out beside a test part: alpha may have
     been chosen on these.
 
-    If the data of the run is gone, or cannot be compared with `part`, names tell whether `part`
-    seems to be that data, and a warning says so.
+    If the data of the run is gone, or cannot be compared with `part`, this warns if the names in
+    `part` look like those of that data.
     """
     held_out = _list_held_out(run)
     own = _open_training_part(run, held_out)
@@ -50,7 +50,8 @@ def leave_out_training_images(run: Run, part: EvaluatedPart) -> EvaluatedPart:
         raise UserError(
             f"all {len(part):,} images of {part.name} are in the training data of {run.folder}, "
             "which was not evaluated on them: pass other images, or leave --data out to evaluate "
-            "the run on its own test or validation images. An export of the run is evaluated on any"
+            "the run on its own test or validation images. To score training images, evaluate an "
+            "export of the run"
         )
     logger.warning(
         "left out %d of %d images of %s, which are in the training data of %s, and which it was "

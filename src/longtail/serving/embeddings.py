@@ -39,7 +39,8 @@ from longtail.nn.preprocess import Preprocess
 from longtail.nn.published import describe_inputs, require_backbone
 from longtail.nn.weights import identify, load_into
 from longtail.runs.folder import Run
-from longtail.runs.reopen import own_data, relaunch
+from longtail.runs.own_data import own_data
+from longtail.runs.reopen import relaunch
 from longtail.serving.parts import PART, Parts, share_parts
 from longtail.serving.read import read_run
 from longtail.training.features import choose_batch_size, extract_batches, read_batches
@@ -163,7 +164,7 @@ def embed(
         out: the file. It holds x_train, y_train, x_val, y_val, x_test and y_test for the parts
             that exist, the class names, and the origin of the features.
         data: images to embed, by default those of the run. Image files are prepared as for
-            training unless `options` say otherwise; arrays keep their size.
+            training unless `options` set it; arrays keep their size.
         weights: a file, or `pretrained` for the published weights of `backbone`, in place of a run.
         backbone: the network of `weights`; by default taken from the file name.
         options: fields of `DataConfig` for `data`; without `data`, only `root`, the folder of the

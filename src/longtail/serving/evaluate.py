@@ -29,7 +29,8 @@ from longtail.evaluation.result import ClassifierResult, short_name
 from longtail.methods.base import Auto
 from longtail.nn.heads import check_alpha
 from longtail.runs.folder import Run
-from longtail.runs.reopen import evaluate_own, find_own_data, own_data
+from longtail.runs.own_data import find_own_data, own_data
+from longtail.runs.reopen import evaluate_own
 from longtail.runs.training_images import leave_out_training_images
 from longtail.serving.evaluation import ModelEvaluation as ModelEvaluation
 from longtail.serving.predictor import Predictor, load_model

@@ -120,13 +120,13 @@ def load_weights(model: nn.Module, state: dict[str, Tensor], source: str) -> Non
 def set_training_mode(model: nn.Module) -> None:
     """Set training mode, but keep the batch statistics of frozen layers.
 
-    A wholly frozen module is in evaluation mode with all in it, also layers that only draw at
-    random, such as stochastic depth.
+    A module whose parameters are all frozen evaluates, together with every layer inside it: layers
+    without parameters, such as stochastic depth, would otherwise change its features at random.
     """
     model.train()
     for module in model.modules():
-        own, all_of_it = list(module.parameters(recurse=False)), list(module.parameters())
-        if all_of_it and not any(p.requires_grad for p in all_of_it):
+        own, inside = list(module.parameters(recurse=False)), list(module.parameters())
+        if inside and not any(p.requires_grad for p in inside):
             module.eval()
         elif own and not any(p.requires_grad for p in own):
             module.training = False  # not its children, which may be training

@@ -22,7 +22,7 @@ from longtail.reporting.figures.features import draw_decomposition, draw_gradcam
 from longtail.reporting.figures.graph import draw_causal_graph
 from longtail.reporting.figures.simulated import draw_decision_1d, draw_gradients_2d
 from longtail.runs.compare import Source, read_all
-from longtail.runs.reopen import OwnData
+from longtail.runs.own_data import OwnData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,8 @@ from longtail.reporting.figures import canvas, style
 from longtail.reporting.figures.groups import rank_classes, read_same_data
 from longtail.reporting.gradcam import compactness, compute_maps
 from longtail.runs.compare import Source, StoredResult, read_all
-from longtail.runs.reopen import OpenRun, OwnData, reopen
+from longtail.runs.own_data import OwnData
+from longtail.runs.reopen import OpenRun, reopen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
