@@ -230,7 +230,7 @@ def list_images(images: Sequence[str]) -> Iterable[str]:
         return listed
     files = list(listed)
     if not any(map(os.path.exists, files)):
-        raise UserError(f"{list_some(files)}: no such file")
+        raise UserError(f"{list_some(files)}: no such file or folder; check the path")
     return files
 
 
