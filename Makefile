@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test integrations check docs chromium clean
+.PHONY: demo test integrations check style types evidence docs chromium clean
 
 demo: .venv/installed
 	$(BIN)/longtail demo
@@ -17,9 +17,16 @@ integrations: .venv/installed
 	$(BIN)/python -m pytest tests/integrations tests/detection/test_lvis_api.py
 
 check: .venv/installed
+	$(MAKE) --no-print-directory --jobs 2 types evidence style
+
+style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types:
 	$(BIN)/mypy
+
+evidence:
 	$(BIN)/python -m benchmarks check
 
 docs: export NO_MKDOCS_2_WARNING = 1
