@@ -332,6 +332,33 @@ def meta_embedding(v, memory, hallucinator, offset, selector, bias, reach):
     return meta
 
 
+def modulated_attention(f, theta, phi, g, project, mask):
+    """f + m_i * W sum_j a_ij g_j at each position i, a_i = softmax_j(theta_i . phi_j).
+
+    m = softmax(V f + v) over the positions. f is a list of C channels of N positions; theta, phi, g
+    and the mask are pairs of a matrix and a bias.
+    """
+    channels, positions = len(f), len(f[0])
+
+    def convolve(layer, i):
+        at = [f[c][i] for c in range(channels)]
+        return [dot(w, at) + b for w, b in zip(*layer, strict=True)]
+
+    flat = [value for channel in f for value in channel]
+    m = softmax([dot(w, flat) + b for w, b in zip(*mask, strict=True)])
+    out = [list(channel) for channel in f]
+    for i in range(positions):
+        own = convolve(theta, i)
+        a = softmax([dot(own, convolve(phi, j)) for j in range(positions)])
+        gathered = [0.0] * len(own)
+        for j in range(positions):
+            for k, value in enumerate(convolve(g, j)):
+                gathered[k] += a[j] * value
+        for c in range(channels):
+            out[c][i] += m[i] * dot(project[c], gathered)
+    return out
+
+
 def centroid_loss(features, target, memory, attract, repel, margin):
     """attract * (mean |v - c_y|^2 / 2 + repel * max(0, margin - mean of other |v - c_i|^2))."""
     near, far = 0.0, 0.0

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import longtail as lt
 import reference
 from helpers import tiny_config, tiny_data
-from interrupted import same_tensors
+from interrupted import Kill, KillAfter, same_tensors
 from longtail import methods
 from longtail.core.config import Config, TrainConfig
 from longtail.core.errors import UserError
@@ -25,6 +25,7 @@ from longtail.nn import backbones
 from longtail.nn.heads import LinearHead
 from longtail.nn.losses import State, cross_entropy
 from longtail.runs.fit import fit_all
+from longtail.runs.folder import Run
 
 close = functools.partial(assert_close, rtol=1e-10, atol=1e-10)
 COUNTS = ClassCounts((50, 9, 2))
@@ -304,6 +305,48 @@ class TestOLTR:
         other.load_state_dict(head.state_dict())
         close(other(features), head(features))
 
+    def test_the_network_attends_from_the_second_stage_on(self, tmp_path):
+        config, data = tiny_config(epochs=1, save_seconds=0), tiny_data()
+        with pytest.raises(Kill):
+            out = tmp_path / "killed"
+            fit_all(config, ["oltr"], [0], out=out, data=data, progress=KillAfter(1))
+        (run,) = fit_all(config, ["oltr"], [0], out=tmp_path / "run", data=data)
+        first, both = Run(out).load_checkpoint()["replica"]["model"], run.load_model()
+        name = "backbone.attention."
+        assert not first[f"{name}_extra_state"] and not first[f"{name}project.weight"].any()
+        assert both[f"{name}_extra_state"] and both[f"{name}project.weight"].any()
+        assert not torch.equal(both[f"{name}mask.weight"], first[f"{name}mask.weight"])
+
+    @pytest.mark.parametrize(
+        ("name", "options"),
+        [
+            ("decouple-oltr", {}),
+            ("oltr", {"freeze": True}),
+            ("oltr", {"backbone": "identity", "augment": "none"}),
+        ],
+    )
+    def test_features_that_are_not_trained_have_no_attention(self, name, options, tmp_path):
+        data, config = tiny_data(images="backbone" not in options), tiny_config(epochs=1, **options)
+        (run,) = fit_all(config, [name], [0], out=tmp_path, data=data)
+        assert not any("attention" in key for key in run.load_model())
+
+    def test_a_network_without_a_map_is_refused_before_any_training(self, tmp_path):
+        config = tiny_config(backbone="test_vit", crop_size=160, augment="resized-crop")
+        said = "oltr attends to the last feature map of a network, and --backbone test_vit gives"
+        with pytest.raises(UserError, match=said):
+            fit_all(config, ["baseline", "oltr"], [0], out=tmp_path / "x", data=tiny_data())
+        assert not (tmp_path / "x").exists()
+
+    def test_a_finished_run_of_a_version_without_attention_is_evaluated(
+        self, tmp_path, monkeypatch
+    ):
+        data, name = tiny_data(), "longtail.methods.oltr.replace"
+        with monkeypatch.context() as patch:
+            patch.setattr(name, lambda method, **changes: method)  # as it was once
+            (run,) = fit_all(tiny_config(), ["oltr"], [0], out=tmp_path, data=data)
+        assert not any("attention" in key for key in run.load_model())
+        assert lt.evaluate(run, data=data).to_json() == run.result
+
 
 class TestTable:
     def test_the_page_has_a_linked_row_and_a_section_for_every_method(self):
@@ -320,7 +363,8 @@ class TestTable:
             options = [line.split()[1].strip("`-") for line in section if line.startswith("- ")]
             assert options == [o.replace("_", "-") for o in methods.options_of(name)]
         assert "[Tang et al. 2020](https://arxiv.org/abs/2009.12991)" in page
-        assert page.count("Departs from its authors: The modulated attention") == 2
+        assert page.count("Departs from its authors: The modulated attention") == 1
+        assert page.count(listing.ATTENTION) == 1
 
     def test_the_page_in_the_docs_is_up_to_date(self):
         page = Path(__file__).parents[2] / "docs/methods.md"

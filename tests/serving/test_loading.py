@@ -119,6 +119,8 @@ def test_a_torch_export_file_is_left_to_torch(tmp_path):
         ),
         (lambda about: about["blueprint"].update(backbone="hf-hub:a/resnet18"), "unknown backbone"),
         (lambda about: about["blueprint"].update(shape=[0]), "does not say which model"),
+        (lambda about: about["blueprint"].update(attention=[4]), "does not say which model"),
+        (lambda about: about["blueprint"].update(attention=[4, 1, 1]), "weights of another model"),
         (lambda about: about["blueprint"]["head"].update(kind="Popen"), "unknown kind of head"),
         (lambda about: about["blueprint"]["head"].update(kind="NormalisedHead"), "unknown kind"),
         (lambda about: about["blueprint"]["head"].update(strange=1), "cannot be built"),

@@ -117,9 +117,10 @@ def head_only(model: Model) -> Iterable[nn.Parameter]:
 
 
 def backbone_and_linear(model: Model) -> Iterable[nn.Parameter]:
-    """Train what `baseline --bias` trains and freeze any further parameters of the head."""
+    """Train what `baseline --bias` trains: freeze attention and other parameters of the head."""
     linear = [p for name, p in model.head.named_parameters() if name in ("weight", "bias")]
-    return [*model.backbone.parameters(), *linear]
+    network = [p for n, p in model.backbone.named_parameters() if not n.startswith("attention.")]
+    return [*network, *linear]
 
 
 def compute_centroids(features: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -250,6 +251,9 @@ class Method:
     """Replaces the head after training, if the method does so."""
     backbone: str | None = None
     """The backbone that the method requires, if any."""
+    attention: bool = False
+    """Whether the network gets modulated attention over its last feature map; a stage switches it
+    on. Embeddings and networks that --freeze leaves untrained go without."""
     alpha: float | None = None
     """Strength of the indirect effect removed at test time; None if the head cannot remove it."""
     choice: Choice | None = None

@@ -1,8 +1,9 @@
-"""A memory of class centroids (Liu et al. 2019, without the spatial attention of that paper).
+"""A memory of class centroids, and attention over the last feature map (Liu et al. 2019).
 
 Symbols: v feature, M memory (C, D) of the class centroids c_i.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import cast, final
 
@@ -28,9 +29,13 @@ from longtail.nn.linear_heads import TrainedBiasHead
 from longtail.nn.losses import Outputs, State
 from longtail.nn.ops import at_least_float32, product, sum_over_ranks
 
+ZERO_START = (
+    "The attention adds nothing at first, as the authors' layer sets it; their network overwrites "
+    "this with random weights."
+)
 NO_ATTENTION = (
-    "The modulated attention over the last feature map is missing: a head takes the pooled "
-    "features of any network."
+    "The modulated attention over the last feature map is left out: the features stay those of the "
+    "first stage."
 )
 SHARED_RATE = (
     "The centroids are trained at the learning rate of the classifier; the authors' code has one "
@@ -53,13 +58,14 @@ def oltr(
     margin: float = 10.0,
     share: float = 1.0,
 ) -> Method:
-    """Memory of centroids; second stage trains all, class-balanced sampling (Liu et al. 2019)."""
+    """Memory of centroids, and attention, in a second, class-balanced stage (Liu et al. 2019)."""
     require(least=0, attract=attract, repel=repel, margin=margin)
     step = partial(_step, attract=attract, repel=repel, margin=margin)
     second = Stage(
-        samplers=("class",), prepare=_fill_memory, step=step, share=share, takes_soft=False
+        samplers=("class",), prepare=_start_second, step=step, share=share, takes_soft=False
     )
-    return _build_method(second, tau, reach, (NO_ATTENTION, SHARED_RATE, SECOND_STAGE))
+    departures = (ZERO_START, SHARED_RATE, SECOND_STAGE)
+    return replace(_build_method(second, tau, reach, departures), attention=True)
 
 
 def decouple_oltr(*, tau: float = 16.0, reach: float = 10.0, share: float = 1.0) -> Method:
@@ -179,6 +185,13 @@ def _fill_memory(model: Model, features: Tensor, labels: Tensor, counts: ClassCo
     head = cast(MemoryHead, model.head)
     head.memory.data.copy_(compute_centroids(features, labels, len(counts)))
     head.remembers = True
+
+
+def _start_second(model: Model, features: Tensor, labels: Tensor, counts: ClassCounts) -> None:
+    """Fill the memory and let the network attend, which changes no feature yet."""
+    _fill_memory(model, features, labels, counts)
+    if model.backbone.attention is not None:
+        model.backbone.attention.attends = True
 
 
 def _step(

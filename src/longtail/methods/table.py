@@ -25,6 +25,10 @@ This page is generated from the code of the methods: `longtail methods --out doc
   method: *do(D)*, *do(X)*, and CDE, NDE or TDE. A method that it does not list has what the method
   has that it builds on, or a dash.
 """
+ATTENTION = (
+    "It attends to the last feature map of a convolutional network, our own or timm's, and refuses "
+    "other networks. Embeddings, and a network under `--freeze`, go without attention."
+)
 SELF_PRIOR = "factor of the log of the network's own mean softmax, subtracted at test time"
 MEANINGS = {
     "alpha": "how much of the indirect effect to remove at test time; 0 removes nothing",
@@ -126,6 +130,8 @@ def markdown() -> str:
             sections += ["", *(line.removesuffix(": ") for line in listed)]
         if method.backbone:
             sections += ["", f"It requires the backbone `{method.backbone}`."]
+        if method.attention:
+            sections += ["", ATTENTION]
         if method.departures:
             sections += ["", " ".join(("Departs from its authors:", *method.departures))]
     several = describe_several()

@@ -6,6 +6,7 @@ The features of our own come after ReLU and pooling, so cos(x, d) is never negat
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,13 @@ class Conv4(Backbone):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.mean(self.layers(x), dim=(2, 3))
+        return self.attend(x) if self.attends else self.pool(self.compute_map(x))
+
+    def compute_map(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.layers(x))
+
+    def pool(self, maps: Tensor) -> Tensor:
+        return maps.mean(dim=(2, 3))
 
 
 class Block(nn.Module):
@@ -82,10 +89,19 @@ class ResNet32(Backbone):
         self.branches = nn.ModuleList(Block(64, 64) for _ in range(branches))
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        if self.attends:
+            return self.attend(*inputs)
         shared = [self.trunk(self.stem(x)) for x in inputs]
         copies = len(self.branches) if len(inputs) == 1 else 1
         pairs = zip(self.branches, shared * copies, strict=True)
-        return torch.cat([branch(x).mean(dim=(2, 3)) for branch, x in pairs], dim=1)
+        return torch.cat([self.pool(branch(x)) for branch, x in pairs], dim=1)
+
+    def compute_map(self, x: Tensor) -> Tensor:
+        shared = self.trunk(self.stem(x))
+        return torch.cat([branch(shared) for branch in self.branches], dim=1)
+
+    def pool(self, maps: Tensor) -> Tensor:
+        return maps.mean(dim=(2, 3))
 
 
 def make_conv(before: int, after: int, stride: int = 1) -> nn.Conv2d:

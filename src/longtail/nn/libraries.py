@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.core.errors import UserError, unknown_error
+from longtail.nn.attention import ModulatedAttention
 
 PREFIXES = ("timm/", "torchvision/")
 """Prefixes of the full names of networks."""
@@ -28,6 +29,32 @@ class Backbone(nn.Module):
     dim: int
     stride = 1
     """Pixels per side of the image for each pixel of the last feature map, or patch size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention: ModulatedAttention | None = None
+        """Changes the last feature map before it is pooled, once the network `attends`."""
+
+    @property
+    def attends(self) -> bool:
+        """Whether `forward` uses the attention."""
+        return self.attention is not None and self.attention.attends
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Return the features (B, dim) of images x, pooled from the map that attention changed."""
+        assert self.attention is not None
+        return self.pool(self.attention(self.compute_map(x)))
+
+    def compute_map(self, x: Tensor) -> Tensor | None:
+        """Return the last feature map (B, C, h, w) of images x; None if the network has none."""
+        network = cast(Any, self.inner)
+        split = hasattr(network, "forward_features") and find_map_order(network) == "NCHW"
+        found = network.forward_features(x) if split else None
+        return found if isinstance(found, Tensor) and found.ndim == 4 else None
+
+    def pool(self, maps: Tensor) -> Tensor:
+        """Return the features (B, dim) of feature maps (B, C, h, w)."""
+        return cast(Tensor, cast(Any, self.inner).forward_head(maps))
 
     @property
     def inner(self) -> nn.Module:
@@ -54,7 +81,7 @@ class Timm(Backbone):
         return self.model
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.model(x))
+        return self.attend(x) if self.attends else cast(Tensor, self.model(x))
 
 
 class HeadlessNetwork(Backbone):
@@ -72,7 +99,13 @@ class HeadlessNetwork(Backbone):
         return self.network
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.network(x))
+        return self.attend(x) if self.attends else cast(Tensor, self.network(x))
+
+
+def find_map_order(network: nn.Module) -> str:
+    """Return the order of the axes of a network's feature maps, which timm sets for some."""
+    order = getattr(network, "output_fmt", "NCHW")
+    return str(getattr(order, "value", order))
 
 
 def build_headless(

@@ -20,7 +20,7 @@ from longtail.data.base import Split
 from longtail.evaluation import tables
 from longtail.nn.backbones import Conv4, ResNet32
 from longtail.nn.heads import Head
-from longtail.nn.libraries import Backbone, Timm
+from longtail.nn.libraries import Backbone, Timm, find_map_order
 from longtail.nn.preprocess import to_channels_last
 from longtail.runs.reopen import OpenRun
 
@@ -32,8 +32,8 @@ LISTED = 24
 def find_layers(backbone: Backbone, name: str = "") -> list[nn.Module]:
     """Find the layer called `name`, by default the last stage; of a ModuleList, all modules."""
     root = _root(backbone)
-    order = getattr(root, "output_fmt", "NCHW")  # timm sets it for some networks
-    if str(getattr(order, "value", order)) != "NCHW":
+    order = find_map_order(root)
+    if order != "NCHW":
         raise UserError(
             f"this network gives its maps as {order}: Grad-CAM needs a convolutional network, "
             "with NCHW maps"

@@ -108,7 +108,8 @@ def evaluate_training(
                 job.run.save_model(shipped.state_dict(), "head.safetensors")
             stored = StoredFeatures.of(means, features.held_out)
             job.run.save_model(stored.to_tensors(), CLASS_MEANS)
-            blueprint = Blueprint.of(job.config, shipped, data)
+            attention = winner.model.backbone.attention
+            blueprint = Blueprint.of(job.config, shipped, data, attention)
             job.run.write("model.json", json.dumps(blueprint.to_json()) + "\n")
             slider = None
             if not data.multi_label:

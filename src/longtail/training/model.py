@@ -20,11 +20,12 @@ from longtail.data.decoding.images import Interpolation
 from longtail.methods.base import Method, Model
 from longtail.nn import backbones
 from longtail.nn import weights as networks
+from longtail.nn.attention import ModulatedAttention
 from longtail.nn.heads import Head, NormalisedHead
-from longtail.nn.libraries import ImageSize
+from longtail.nn.libraries import Backbone, ImageSize
 from longtail.nn.preprocess import Preprocess
 from longtail.nn.published import describe_inputs
-from longtail.training.inputs import input_size
+from longtail.training.inputs import input_size, sample_input
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +48,34 @@ def build_model(config: Config, method: Method, data: Data, *, fresh: bool = Fal
         torch.manual_seed(stream(config.seed, "init"))
         backbone = backbones.build(config.backbone, *_image_shape(config, data))
         model = Model(backbone, method.head(backbone.dim, len(data.classes)), config.train.drop)
+        # after the head, which starts as it would without
+        backbone.attention = build_attention(backbone, config, method, data)
     if fresh and config.weights:
         backbone.inner.load_state_dict(fit_weights(config, data).state, strict=False)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
+
+
+def build_attention(
+    backbone: Backbone, config: Config, method: Method, data: Data
+) -> ModulatedAttention | None:
+    """Build the attention that `method` asks for; None if there is nothing to attend to.
+
+    Raise if the network is to be trained on images and has no feature map.
+    """
+    if not method.attention or data.embeddings or config.train.freeze:
+        return None
+    training = backbone.training
+    with torch.no_grad():
+        found = backbone.eval().compute_map(sample_input(data, config.train))
+    backbone.train(training)
+    if found is None:
+        raise UserError(
+            f"{config.method} attends to the last feature map of a network, and --backbone "
+            f"{config.backbone} gives none of the shape (C, H, W): choose a convolutional network "
+            "of timm, such as resnet50, or leave this method out"
+        )
+    return ModulatedAttention(*found.shape[1:])
 
 
 def check_backbone(config: Config, method: Method, data: Data) -> None:
@@ -150,15 +175,19 @@ class Blueprint:
     """Standard deviation of each channel, likewise."""
     interpolation: Interpolation = "bilinear"
     """How images are resized."""
+    attention: tuple[int, ...] = ()
+    """(C, h, w) of the last feature map if the network has attention over it; else empty."""
 
     @staticmethod
-    def of(config: Config, head: Head, data: Data) -> "Blueprint":
-        """Describe `head` on the network of `config`, trained on `data`."""
+    def of(
+        config: Config, head: Head, data: Data, attention: ModulatedAttention | None = None
+    ) -> "Blueprint":
+        """Describe `head` and `attention` on the network of `config`, trained on `data`."""
         shape = tuple(data.train.inputs.shape[1:])
         seen = () if data.embeddings else input_size(data, config.train)
         way = data.files.interpolation or "bilinear"
-        described = describe_head(head)
-        return Blueprint(config.backbone, described, shape, seen, data.mean, data.std, way)
+        described = describe_head(head), shape, seen, data.mean, data.std, way
+        return Blueprint(config.backbone, *described, attention.shape if attention else ())
 
     @property
     def embeddings(self) -> bool:
@@ -172,7 +201,10 @@ class Blueprint:
         with torch.random.fork_rng(devices=[]):  # leaves the caller's random numbers alone
             head, channels = kind(**values), self.shape[0]
             size = None if self.embeddings else (self.seen[0], self.seen[1])
-            return Model(backbones.build(self.backbone, channels, size), head)
+            backbone = backbones.build(self.backbone, channels, size)
+            if self.attention:
+                backbone.attention = ModulatedAttention(*self.attention, attends=True)
+            return Model(backbone, head)
 
     def preprocess(self) -> Preprocess:
         """Build the module that turns stored inputs into network inputs."""
@@ -189,15 +221,21 @@ class Blueprint:
         try:
             lists = {name: tuple(tree[name]) for name in ("shape", "seen", "mean", "std")}
             way = tree.get("interpolation", "bilinear")  # absent in older files
+            attention = tuple(tree.get("attention", ()))  # likewise
             blueprint = Blueprint(
-                str(tree["backbone"]), dict(tree["head"]), **lists, interpolation=way
+                str(tree["backbone"]),
+                dict(tree["head"]),
+                **lists,
+                interpolation=way,
+                attention=attention,
             )
             channels = 0 if blueprint.embeddings else blueprint.shape[0]
             sound = len(blueprint.shape) in (1, 3) and "kind" in blueprint.head
             sound &= way in ("bilinear", "bicubic")
             sound &= len(blueprint.seen) == len(blueprint.shape[1:])
-            sound &= all(type(n) is int and n > 0 for n in blueprint.shape + blueprint.seen)
-            sound &= all(number <= LONGEST for number in blueprint.shape + blueprint.seen)
+            sound &= len(attention) in (0, 3)
+            sizes = blueprint.shape + blueprint.seen + attention
+            sound &= all(type(n) is int and 0 < n <= LONGEST for n in sizes)
             sound &= len(blueprint.mean) == len(blueprint.std) == channels
             numbers = [value for name, value in blueprint.head.items() if name != "kind"]
             sound &= all(fits(value, float | bool) for value in numbers)

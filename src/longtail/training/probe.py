@@ -15,7 +15,7 @@ from longtail.methods.base import Method
 from longtail.nn import backbones
 from longtail.nn.libraries import Backbone
 from longtail.training.inputs import choose_augmentation, sample_input
-from longtail.training.model import check_backbone
+from longtail.training.model import build_attention, check_backbone
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ def check_fits(config: Config, method: Method, data: Data, world: int) -> Networ
         try:
             probe = probe_network(config.backbone, sample.shape[1:])
             _check_stride(config, probe, sample.shape[2:])
+            if method.attention:
+                build_attention(_build(config.backbone, sample.shape[1:]), config, method, data)
         except UserError:
             raise
         except Exception as error:  # networks raise anything on a size they do not take
