@@ -37,6 +37,10 @@ NO_ATTENTION = (
     "The modulated attention over the last feature map is left out: the features stay those of the "
     "first stage."
 )
+POOLED = (
+    "The head takes the pooled features; the authors' network has one more linear layer and a ReLU "
+    "between the two, in both stages."
+)
 SHARED_RATE = (
     "The centroids are trained at the learning rate of the classifier; the authors' code has one "
     "of their own."
@@ -64,14 +68,14 @@ def oltr(
     second = Stage(
         samplers=("class",), prepare=_start_second, step=step, share=share, takes_soft=False
     )
-    departures = (ZERO_START, SHARED_RATE, SECOND_STAGE)
+    departures = (ZERO_START, POOLED, SHARED_RATE, SECOND_STAGE)
     return replace(_build_method(second, tau, reach, departures), attention=True)
 
 
 def decouple_oltr(*, tau: float = 16.0, reach: float = 10.0, share: float = 1.0) -> Method:
     """Second stage of OLTR on frozen features (Liu et al. 2019; Kang et al. 2020)."""
     second = Stage(samplers=("class",), trains=_all_but_memory, prepare=_fill_memory, share=share)
-    return _build_method(second, tau, reach, (NO_ATTENTION,))
+    return _build_method(second, tau, reach, (NO_ATTENTION, POOLED))
 
 
 def _build_method(second: Stage, tau: float, reach: float, departures: tuple[str, ...]) -> Method:
