@@ -60,8 +60,8 @@ class BenchCommand:
     """For recipes of classifiers: run only what is expected to take this long on one device, all
     shards together. The same command then goes on with the rest."""
     again: bool = False
-    """For recipes: also make results again whose commit is dirty, unknown or has another
-    src/longtail. Whole trainings are made again; their runs lie in RUNS/VERSION."""
+    """For recipes and compactness: also make results again whose commit is dirty, unknown or has
+    another src/longtail. Whole trainings are made again; their runs lie in RUNS/VERSION."""
     out: Path | None = None
     """For frontier and integrations: file that gets a line of JSON for each training, by default
     VARIANTS.jsonl in RESULTS/frontier, or RESULTS/integrations/integrations.jsonl. A training that

@@ -116,7 +116,7 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
 
     def _read_training(self, recipe: DetectionRecipe, seed: int) -> str | None:
         """Return the training of a result that need not be made again; None without one."""
-        if not self._has_result(recipe, seed):
+        if not self.has_result(recipe, seed):
             return None
         text = result_path(self.results, recipe, seed).read_text(encoding="utf-8")
         return cast(str | None, json.loads(text).get("training_id"))
