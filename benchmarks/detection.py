@@ -176,9 +176,14 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
                 f"{folder / lvis_step.NAME} has a step of such a network"
             )
         told = super().describe_work(work, wanted)
-        if wanted and self._add_wall_seconds(wanted) is not None:
-            told += ": the sum of the times of trainings, also of those that shared a device"
-        return told
+        if not wanted:
+            return told
+        if self._add_wall_seconds(wanted) is None:
+            return f"{told}: trainings one at a time, without evaluations and sweeps"
+        return (
+            f"{told}: the sum of the times of trainings, also of those that shared a device, "
+            "without sweeps"
+        )
 
     def _write_results(
         self, rows: Sequence[tuple[DetectionRecipe, int]], finished: OpenDetector

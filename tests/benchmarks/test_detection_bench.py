@@ -188,7 +188,8 @@ def test_lvis_is_priced_by_its_steps(tmp_path):
     )
     price = 20 * images * 2.0 / 8
     assert bench.expected_seconds(wanted) == pytest.approx(price)
-    assert bench.describe_work("work", wanted).startswith(f"work, about {price:.0f} s")
+    told = bench.describe_work("work", wanted)
+    assert told.startswith(f"work, about {price:.0f} s") and "without evaluations" in told
     assert bench.expected_seconds([(r, 0) for r in bench.recipes]) is None  # X101 has no step
 
 
