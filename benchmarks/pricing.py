@@ -183,7 +183,7 @@ def select_shard(work: Sequence[tuple[R, int]], shard: str) -> list[tuple[R, int
     part, parts = parse_shard(shard)
     families: dict[Hashable, list[tuple[R, int]]] = {}
     for recipe, seed in work:
-        families.setdefault(_name_family(recipe.config, seed), []).append((recipe, seed))
+        families.setdefault(_name_family(recipe, seed), []).append((recipe, seed))
     loads, chosen = [0.0] * parts, set[Hashable]()
     epochs = {name: _count_epochs(family) for name, family in families.items()}
     for name in sorted(families, key=lambda name: -epochs[name]):
@@ -191,12 +191,12 @@ def select_shard(work: Sequence[tuple[R, int]], shard: str) -> list[tuple[R, int
         loads[least] += epochs[name]
         if least == part:
             chosen.add(name)
-    return [(r, seed) for r, seed in work if _name_family(r.config, seed) in chosen]
+    return [(r, seed) for r, seed in work if _name_family(r, seed) in chosen]
 
 
-def _name_family(config: Config, seed: int) -> Hashable:
-    method = methods.build(config.method, config.options)
-    return _name_place(config, seed), method.first or method.training or config.method
+def _name_family(recipe: Priced, seed: int) -> Hashable:
+    """Return the training that a recipe begins with, which others may begin with, too."""
+    return next(iter(list_trainings(recipe, seed)))
 
 
 def _count_epochs(work: Iterable[tuple[Priced, int]]) -> float:

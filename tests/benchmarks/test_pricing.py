@@ -94,6 +94,17 @@ def test_shards_are_a_partition_that_keeps_shared_trainings_together(parts, benc
         assert max(loads) < 1.5 * min(loads)
 
 
+def test_trainings_that_differ_in_an_option_are_spread_over_shards(bench, tmp_path):
+    folder = tmp_path / "recipes/tuning"
+    folder.mkdir()
+    for beta in (0.9, 0.99, 0.999, 0.9999):
+        text = f"{HEADER}method: class-balanced\noptions:\n  beta: {beta}\n"
+        (folder / f"class-balanced+{beta}.yaml").write_text(text)
+    places = {name: tmp_path / name for name in ("recipes", "results", "runs")}
+    work = select_recipes(ClassifierBench.open("tuning", **places).recipes, 1, ())
+    assert [len(select_shard(work, f"{part}/4")) for part in range(4)] == [1, 1, 1, 1]
+
+
 def test_a_shard_stays_the_same_when_results_arrive(bench, monkeypatch):
     before = bench.select_work(None, (), "1/2", None)
     monkeypatch.setattr(ClassifierBench, "missing", lambda self, seeds, only: before[1:])
