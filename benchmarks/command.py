@@ -111,13 +111,20 @@ class BenchCommand:
         print(recipe_bench.describe_work(f"{len(wanted)} runs to do", wanted))
         if self.dry_run:
             return
+        from benchmarks.pricing import parse_shard
         from longtail.core.console import Console
 
         if wanted:
             recipe_bench.prepare_runs()
         try:
             with Console() as console:
-                recipe_bench.run(wanted, root=self.root, machine=self.machine, progress=console)
+                recipe_bench.run(
+                    wanted,
+                    root=self.root,
+                    machine=self.machine,
+                    shards=parse_shard(self.shard)[1],
+                    progress=console,
+                )
         finally:
             if is_first_process() and recipe_bench.started:
                 self._write_pages(recipe_bench, keep_clean=self.again and bool(wanted))

@@ -185,7 +185,8 @@ def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> 
     overall = row.figures["overall"] if row else None
     class_mean = row.figures[tables.CLASS_MEAN] if row and tables.is_uneven(results) else None
     several = [r for r in results if "task" in r]
-    seconds = [own_seconds(r) for r in results if "CPU" not in r["device"]]
+    on_gpu = [r for r in results if "CPU" not in r["device"]]
+    seconds = [own_seconds(r) / r.get("shards", 1) for r in on_gpu]
     return {
         "data": config.data,
         "backbone": config.backbone,

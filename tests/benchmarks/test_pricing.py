@@ -202,6 +202,8 @@ def test_a_rate_is_that_of_images_of_the_same_size():
     known += [result(20.0), result(10.0, "cifar100-lt")]
     assert find_rate(config, known) == pytest.approx((1 / 20 + 1 / 10) / 2)
     assert find_rate(config, [*known, result(40.0, batch_size=128)]) == 1 / 40
+    half = {**result(20.0, batch_size=128), "shards": 2}  # two processes shared the device
+    assert find_rate(config, [*known, half]) == 1 / 40
     photos = Config("photos", backbone="conv4", files=DataConfig(image_size=256))
     assert find_rate(photos.with_options(crop_size=224), known) == 1 / 2
 
