@@ -117,9 +117,13 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         *,
         root: Path | None,
         machine: MachineConfig,
+        shards: int = 1,
         progress: Progress | None = None,
     ) -> None:
-        """Run the `wanted` recipes and seeds, and copy each result as soon as it exists."""
+        """Run the `wanted` recipes and seeds, and copy each result as soon as it exists.
+
+        A result names the `shards` that shared the device, whose rate is only that of its process.
+        """
         if not wanted:
             return
         jobs = [self.job(recipe, seed, root, machine) for recipe, seed in wanted]
@@ -132,14 +136,14 @@ class ClassifierBench(RecipeBench[ClassifierRecipe]):
         for job in jobs:
             _check_same_recipe(job)
             if job.run.finished:  # the benchmark was stopped before it copied the result
-                copy_result(job.run, targets[job.run])
+                copy_result(job.run, targets[job.run], shards)
         run_jobs(
             jobs,
             on_data=self._check_data,
             resume=True,
             progress=progress,
             others=others,
-            on_result=lambda job: copy_result(job.run, targets[job.run]),
+            on_result=lambda job: copy_result(job.run, targets[job.run], shards),
         )
 
     def _check_data(self, job: Job, data: Data) -> None:
@@ -244,10 +248,11 @@ def _check_same_recipe(job: Job) -> None:
             )
 
 
-def copy_result(run: Run, path: Path) -> None:
-    """Copy the result of a finished run to `path`."""
+def copy_result(run: Run, path: Path, shards: int = 1) -> None:
+    """Copy the result of a finished run to `path`, with the number of `shards` if several ran."""
+    content = {**run.result, **({"shards": shards} if shards > 1 else {})}
     with replace_atomically(path) as temporary:
-        temporary.write_text(json.dumps(run.result) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
 def _check_recipe(config: Config) -> Config:

@@ -60,8 +60,8 @@ class BenchCommand:
     """For recipes of classifiers: run only what is expected to take this long on one device, all
     shards together. The same command then goes on with the rest."""
     again: bool = False
-    """For recipes: also make results again whose commit is dirty, unknown or has another
-    src/longtail. Whole trainings are made again; their runs lie in RUNS/VERSION."""
+    """For recipes and compactness: also make results again whose commit is dirty, unknown or has
+    another src/longtail. Whole trainings are made again; their runs lie in RUNS/VERSION."""
     out: Path | None = None
     """For frontier and integrations: file that gets a line of JSON for each training, by default
     VARIANTS.jsonl in RESULTS/frontier, or RESULTS/integrations/integrations.jsonl. A training that
@@ -111,27 +111,35 @@ class BenchCommand:
         print(recipe_bench.describe_work(f"{len(wanted)} runs to do", wanted))
         if self.dry_run:
             return
+        from benchmarks.pricing import parse_shard
         from longtail.core.console import Console
 
         if wanted:
             recipe_bench.prepare_runs()
         try:
             with Console() as console:
-                recipe_bench.run(wanted, root=self.root, machine=self.machine, progress=console)
+                recipe_bench.run(
+                    wanted,
+                    root=self.root,
+                    machine=self.machine,
+                    shards=parse_shard(self.shard)[1],
+                    progress=console,
+                )
         finally:
             if is_first_process() and recipe_bench.started:
-                self._write_pages(recipe_bench)
+                self._write_pages(recipe_bench, keep_clean=self.again and bool(wanted))
 
-    def _write_pages(self, recipe_bench: "ClassifierBench") -> None:
+    def _write_pages(self, recipe_bench: "ClassifierBench", *, keep_clean: bool) -> None:
         """Write the table; committed results also give that of the README and tuned recipes.
 
-        The README waits until nothing is missing: results that are made after it has changed have
-        no clean commit.
+        The README waits until nothing is missing, and with `keep_clean` for the next command:
+        results that are made after it has changed, also by other benchmarks, have no clean commit.
         """
         from benchmarks import paper_tables, tuning
 
         own = self.results == BenchCommand.results
-        readme = Path("README.md") if own and not recipe_bench.missing(None) else None
+        ready = own and not keep_clean and not recipe_bench.missing(None)
+        readme = Path("README.md") if ready else None
         print(f"written to {paper_tables.write_table(recipe_bench, readme)}")
         if own and self.name == tuning.NAME:
             for line in tuning.write_chosen(recipe_bench, self.recipes):

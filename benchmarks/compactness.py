@@ -9,7 +9,7 @@ that baseline, so both must have the same compactness.
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -63,26 +63,32 @@ def bench_compactness(
 ) -> list[Mapping[str, Any]]:
     """Measure every wanted cell that has no file yet; return the contents of all their files."""
     folder = bench.results.with_name("compactness")
-    paths = [result_path(folder, recipe, seed) for recipe, seed in wanted]
-    missing = [
-        (bench.job(recipe, seed, root, machine), path)
-        for (recipe, seed), path in zip(wanted, paths, strict=True)
-        if not path.exists()
-    ]
-    for (recipe, _), path in zip(wanted, paths, strict=True):
-        if path.exists():
-            bench.read(path, recipe)
+    missing = select_missing(bench, wanted)
+    for pair in wanted:
+        if pair not in missing:
+            bench.read(result_path(folder, *pair), pair[0])
+    jobs = [bench.job(recipe, seed, root, machine) for recipe, seed in missing]
     if missing:
-        run_jobs([job for job, _ in missing], resume=True, progress=progress)
-    for job, path in missing:
-        write_json(path, measure(job.run))
+        bench.prepare_runs()
+        run_jobs(jobs, resume=True, progress=progress)
+    for job, pair in zip(jobs, missing, strict=True):
+        write_json(result_path(folder, *pair), measure(job.run))
+    paths = [result_path(folder, *pair) for pair in wanted]
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def select_missing(
+    bench: ClassifierBench, wanted: Sequence[tuple[ClassifierRecipe, int]]
+) -> list[tuple[ClassifierRecipe, int]]:
+    """Select the cells without a file, or with one of other code than `bench` asks for."""
+    own = replace(bench, results=bench.results.with_name("compactness"))
+    return [pair for pair in wanted if not own.has_result(*pair)]
 
 
 def describe_work(bench: ClassifierBench, wanted: Sequence[tuple[ClassifierRecipe, int]]) -> str:
     """Return how many files of `wanted` are missing, and the seconds to make them."""
     folder = bench.results.with_name("compactness")
-    missing = [pair for pair in wanted if not result_path(folder, *pair).exists()]
+    missing = select_missing(bench, wanted)
     if not missing:
         return f"nothing to do: all results are in {folder}"
     took = [each["seconds"] for each in read_all(folder) if "seconds" in each]

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchmarks import lvis_step
 from benchmarks.detection_details import make_tables, measure_details, price_training
@@ -105,10 +105,21 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
                     if recipe.config.data == config.data:
                         self.check_images(recipe, digest(loaded[config.data]), config.data)
             splits = loaded[config.data]
+            before = [self._read_training(*row) for row in rows]  # on every rank, before any writes
             run = fit(config, out=folder, data=splits, resume=True, progress=progress)
-            self._write_results(
-                rows, OpenDetector(run.folder, data=splits, machine=machine.to_machine())
-            )
+            own = run.result.get("training_id")
+            left = [row for row, found in zip(rows, before, strict=True) if not own or found != own]
+            if left:
+                self._write_results(
+                    left, OpenDetector(run.folder, data=splits, machine=machine.to_machine())
+                )
+
+    def _read_training(self, recipe: DetectionRecipe, seed: int) -> str | None:
+        """Return the training of a result that need not be made again; None without one."""
+        if not self.has_result(recipe, seed):
+            return None
+        text = result_path(self.results, recipe, seed).read_text(encoding="utf-8")
+        return cast(str | None, json.loads(text).get("training_id"))
 
     def take_shard(
         self, wanted: Sequence[tuple[DetectionRecipe, int]], seeds: int | None, shard: str
@@ -165,9 +176,14 @@ class DetectionBench(RecipeBench[DetectionRecipe]):
                 f"{folder / lvis_step.NAME} has a step of such a network"
             )
         told = super().describe_work(work, wanted)
-        if wanted and self._add_wall_seconds(wanted) is not None:
-            told += ": the sum of the times of trainings, also of those that shared a device"
-        return told
+        if not wanted:
+            return told
+        if self._add_wall_seconds(wanted) is None:
+            return f"{told}: trainings one at a time, without evaluations and sweeps"
+        return (
+            f"{told}: the sum of the times of trainings, also of those that shared a device, "
+            "without sweeps"
+        )
 
     def _write_results(
         self, rows: Sequence[tuple[DetectionRecipe, int]], finished: OpenDetector

@@ -31,7 +31,53 @@ def body(bench: "ClassifierBench") -> str:
     subsets = describe_subsets(bench)
     short = f"Overall accuracy, ours / the paper's:\n\n{overview(bench)}\n" if several else ""
     note = f"\n{SHARES}\n" if "seconds a run" in table else ""
-    return f"{subsets or short}{table}{note}{_list_losses(bench)}"
+    return f"{compare_recipes(bench)}{subsets or short}{table}{note}{_list_losses(bench)}"
+
+
+def compare_recipes(bench: "ClassifierBench") -> str:
+    """Return a table of NAME and NAME-published side by side; empty for any other benchmark.
+
+    It has every row of NAME that is in the paper. The last column is that of the better recipe.
+    """
+    from benchmarks.bench import ClassifierBench
+
+    name, recipes = bench.name.removesuffix("-published"), _find_recipes(bench)
+    if name == bench.name or not (recipes / name).is_dir():
+        return ""
+    folders = {"recipes": recipes, "results": bench.results.parent, "runs": bench.runs.parent}
+    shared = ClassifierBench.open(name, **folders)
+    own = {(recipe.config.data, _name_row(recipe)): recipe for recipe in bench.recipes}
+    lines = []
+    for recipe in shared.recipes:
+        if recipe.paper is None:
+            continue
+        other = own.get((recipe.config.data, recipe.config.method))
+        found = [shared.read_results(recipe), bench.read_results(other) if other else []]
+        spreads = [tables.spread([r["overall"] for r in results]) for results in found]
+        means = [spread[0] for spread in spreads if spread]
+        apart = f"{max(means) - recipe.paper:+.1f}" if means else "-"
+        cells = [
+            f"{tables.format_figure(figure)} ({len(results)})" if results else "-"
+            for figure, results in zip(spreads, found, strict=True)
+        ]
+        row = [recipe.config.data, recipe.config.method, *cells]
+        lines.append([*row, f"{recipe.paper:.1f}", apart])
+    header = ["data", "method", f"recipe of {name} (seeds)", "its own recipe (seeds)"]
+    table = tables.markdown([*header, "paper", "better - paper"], lines)
+    return f"Overall accuracy under both recipes; De-confound has only one:\n\n{table}\n"
+
+
+def _find_recipes(bench: "ClassifierBench") -> Path:
+    """Return the folder of all recipes."""
+    parents = bench.recipes[0].path.parents
+    return next(folder.parent for folder in parents if folder.name == bench.name)
+
+
+def _name_row(recipe: "ClassifierRecipe") -> str:
+    """Return the paper's row of a recipe; its focal loss is the class-balanced one with beta 0."""
+    config = recipe.config
+    is_focal = config.method == "class-balanced" and config.options.get("beta") == 0
+    return "focal" if is_focal else config.method
 
 
 def describe_subsets(bench: "ClassifierBench") -> str:
@@ -139,7 +185,8 @@ def _cells(recipe: "ClassifierRecipe", results: Sequence[Mapping[str, Any]]) -> 
     overall = row.figures["overall"] if row else None
     class_mean = row.figures[tables.CLASS_MEAN] if row and tables.is_uneven(results) else None
     several = [r for r in results if "task" in r]
-    seconds = [own_seconds(r) for r in results if "CPU" not in r["device"]]
+    on_gpu = [r for r in results if "CPU" not in r["device"]]
+    seconds = [own_seconds(r) / r.get("shards", 1) for r in on_gpu]
     return {
         "data": config.data,
         "backbone": config.backbone,

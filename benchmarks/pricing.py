@@ -126,7 +126,7 @@ def find_rate(config: Config, results: Iterable[Result]) -> float | None:
     """Find the seconds per image of trainings on images of the same size; None without any.
 
     Of these it takes the mean over the same network if it was measured, and over the same batch if
-    that was.
+    that was. Shards that shared a device had a part of it each.
     """
     name = short_name(config.data).partition(":")[0]
     kind = _name_kind(name, config.files.image_size, asdict(config.train))
@@ -135,7 +135,9 @@ def find_rate(config: Config, results: Iterable[Result]) -> float | None:
     ]
     alike = [r for r in alike if r["backbone"] == config.backbone] or alike
     alike = [r for r in alike if r["train"]["batch_size"] == config.train.batch_size] or alike
-    return statistics.fmean(1 / r["images_per_second"] for r in alike) if alike else None
+    if not alike:
+        return None
+    return statistics.fmean(1 / (r["images_per_second"] * r.get("shards", 1)) for r in alike)
 
 
 def _name_kind(data: str, image_size: int | None, train: Mapping[str, Any]) -> Hashable:
@@ -183,7 +185,7 @@ def select_shard(work: Sequence[tuple[R, int]], shard: str) -> list[tuple[R, int
     part, parts = parse_shard(shard)
     families: dict[Hashable, list[tuple[R, int]]] = {}
     for recipe, seed in work:
-        families.setdefault(_name_family(recipe.config, seed), []).append((recipe, seed))
+        families.setdefault(_name_family(recipe, seed), []).append((recipe, seed))
     loads, chosen = [0.0] * parts, set[Hashable]()
     epochs = {name: _count_epochs(family) for name, family in families.items()}
     for name in sorted(families, key=lambda name: -epochs[name]):
@@ -191,12 +193,12 @@ def select_shard(work: Sequence[tuple[R, int]], shard: str) -> list[tuple[R, int
         loads[least] += epochs[name]
         if least == part:
             chosen.add(name)
-    return [(r, seed) for r, seed in work if _name_family(r.config, seed) in chosen]
+    return [(r, seed) for r, seed in work if _name_family(r, seed) in chosen]
 
 
-def _name_family(config: Config, seed: int) -> Hashable:
-    method = methods.build(config.method, config.options)
-    return _name_place(config, seed), method.first or method.training or config.method
+def _name_family(recipe: Priced, seed: int) -> Hashable:
+    """Return the training that a recipe begins with, which others may begin with, too."""
+    return next(iter(list_trainings(recipe, seed)))
 
 
 def _count_epochs(work: Iterable[tuple[Priced, int]]) -> float:

@@ -168,7 +168,7 @@ class RecipeBench(ABC, Generic[R]):
         selected = self.select(seeds, only)
         for recipe in self.recipes:
             self.read_results(recipe)  # raises before anything runs
-        missing = [row for row in selected if not self._has_result(*row)]
+        missing = [row for row in selected if not self.has_result(*row)]
         return missing if self.version is None else self._share(missing, selected)
 
     def _share(
@@ -178,7 +178,8 @@ class RecipeBench(ABC, Generic[R]):
         own = self.trainings(rows)
         return [row for name, each in self.trainings(every).items() if name in own for row in each]
 
-    def _has_result(self, recipe: R, seed: int) -> bool:
+    def has_result(self, recipe: R, seed: int) -> bool:
+        """Return whether a result file exists, made by the version that is asked for, if any."""
         path = result_path(self.results, recipe, seed)
         return path.exists() and (self.version is None or is_made_by(path, self.version))
 

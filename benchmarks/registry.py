@@ -94,6 +94,7 @@ def _compactness(command: "BenchCommand") -> None:
     recipe_bench = bench.ClassifierBench.open(
         compactness.BENCH, recipes=command.recipes, results=command.results, runs=command.runs
     )
+    recipe_bench = recipe_bench.again() if command.again else recipe_bench
     cells = compactness.cells(recipe_bench, command.only or compactness.ONLY, command.seeds or 1)
     for recipe, seed in cells:
         print(f"{recipe.cell}  {recipe.name}  seed {seed}")
@@ -407,7 +408,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "prices": Benchmark(_prices),
     "augmentations": Benchmark(_augmentations, takes=("only",)),
     "images": Benchmark(_images, takes=("images", "only")),
-    "compactness": Benchmark(_compactness, takes=RECIPE_OPTIONS),
+    "compactness": Benchmark(_compactness, takes=(*RECIPE_OPTIONS, "again")),
     "embeddings": Benchmark(_embeddings, takes=("seeds", "only")),
     "stream": Benchmark(_stream, takes=("seeds",)),
     "cost": Benchmark(_cost),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import result_files
+from benchmarks import compactness, result_files
 from benchmarks.bench import ClassifierBench
 from benchmarks.command import main
 from longtail.core.config import MachineConfig
@@ -36,7 +36,8 @@ def places(tmp_path, monkeypatch) -> dict[str, Path]:
 
 
 def set_commit(monkeypatch, name: str | None) -> None:
-    for place in ("longtail.evaluation.result", "benchmarks.recipes"):
+    places = ("longtail.evaluation.result", "longtail.core.environment", "benchmarks.recipes")
+    for place in places:
         monkeypatch.setattr(f"{place}.commit", lambda: name)
 
 
@@ -146,14 +147,38 @@ def test_a_benchmark_without_recipes_has_no_such_option(capsys):
     assert "speed has no --again" in capsys.readouterr().err
 
 
-def test_the_readme_waits_until_nothing_is_missing(places, capsys):
+def test_maps_of_other_code_are_measured_again_from_the_runs_of_the_present(
+    places, monkeypatch, capsys
+):
+    monkeypatch.setattr(compactness, "BENCH", "toy")
+    words = ["compactness", "--again", "--only", "toy", "--device", "cpu"]
+    run(ClassifierBench.open("toy", **places).again())
+    trained = {name: read(name)["training_id"] for name in (*PAIR, "baseline")}
+    main(words)
+    maps = {name: Path("results/compactness", *file(name).parts[2:]) for name in trained}
+
+    def list_trainings() -> dict[str, str]:
+        return {name: json.loads(path.read_text())["training_id"] for name, path in maps.items()}
+
+    assert list_trainings() == trained
+    content = json.loads(maps["baseline"].read_text())
+    maps["baseline"].write_text(json.dumps({**content, "git": None, "training_id": "old"}))
+    capsys.readouterr()
+    main([*words, "--dry-run"])
+    assert "1 results to make" in capsys.readouterr().out
+    main(words)
+    assert list_trainings() == trained
+
+
+def test_the_readme_waits_for_a_command_without_work(places, capsys):
     """Results that are made while a committed page has changed have no clean commit."""
     readme = Path("README.md")
     readme.write_text("<!-- toy -->\nold\n<!-- /toy -->\n")
     for words, waits in (
         (["--only", "baseline"], True),
         (["--shard", "0/2"], True),
-        (["--shard", "1/2"], False),
+        (["--shard", "1/2"], True),  # the last one, beside which other benchmarks may run
+        ([], False),
     ):
         main(["toy", "--again", "--device", "cpu", *words])
         assert ("old" in readme.read_text()) is waits

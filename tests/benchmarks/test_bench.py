@@ -54,6 +54,23 @@ def test_it_runs_what_is_missing_and_skips_what_is_done(bench, tmp_path):
     assert bench.missing(1) == []
 
 
+def test_a_result_names_the_shards_that_shared_the_device(bench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bench_command(["toy", "--device", "cpu", "--seeds", "1", "--shard", "0/1"])
+    path = tmp_path / "results/toy/digits-lt-20/conv4/deconfound-s0.json"
+    alone = json.loads(path.read_text())
+    path.unlink()
+    bench_command(["toy", "--device", "cpu", "--seeds", "1", "--shard", "0/2"])
+    assert "shards" not in alone and json.loads(path.read_text()) == {**alone, "shards": 2}
+    on_gpu = {**alone, "device": "NVIDIA H200", "images": 1000, "images_per_second": 50.0}
+    for shards, seconds in ((1, "20.0"), (2, "10.0")):
+        path.write_text(json.dumps({**on_gpu, "shards": shards}))
+        (row,) = [
+            line for line in paper_tables.markdown(bench).splitlines() if "[deconfound]" in line
+        ]
+        assert row.endswith(f"| {seconds} |")
+
+
 def test_a_finished_run_whose_result_was_not_kept_is_kept_now(bench, tmp_path):
     run(bench, bench.missing(1))
     for path in (tmp_path / "results").rglob("*.json"):

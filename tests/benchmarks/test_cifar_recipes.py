@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import tuning
+from benchmarks import paper_tables, tuning
 from benchmarks.bench import ClassifierBench, ClassifierRecipe
 from benchmarks.command import main
 from benchmarks.result_files import write_json
@@ -55,6 +55,29 @@ def test_rivals_have_the_recipes_of_their_papers_beside_ours():
         assert recipe["paper"] == papers[data, row]
         if method == "ldam-drw":
             assert recipe["options"]["defer"] == recipe["train"]["milestones"][0]
+
+
+def test_the_page_has_all_42_cells_under_both_recipes(tmp_path, monkeypatch):
+    overall = {
+        "cifar-lt/cifar10-lt-100/resnet32-dual/focal": (70.0, 71.0),
+        "cifar-lt-published/cifar10-lt-100/resnet32/class-balanced+beta-0": (72.0, 72.0, 72.0),
+        "cifar-lt/cifar10-lt-100/resnet32-dual/deconfound": (70.7,),
+    }
+    for place, values in overall.items():
+        for seed, value in enumerate(values):
+            write_json(tmp_path / f"{place}-s{seed}.json", {"overall": value, "subset_sha256": "x"})
+    monkeypatch.setattr(ClassifierBench, "find_changes", lambda *_: [])
+    folders = {"recipes": ROOT / "recipes", "results": tmp_path, "runs": tmp_path}
+    for name in ("cifar-lt", "cifar-lt-subsets"):
+        assert paper_tables.compare_recipes(ClassifierBench.open(name, **folders)) == ""
+    table = paper_tables.compare_recipes(ClassifierBench.open("cifar-lt-published", **folders))
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if "-lt:" in line]
+    assert {(data, method) for data, method, *_ in rows} == set(product(SETS, (*RIVALS, *OURS)))
+    assert len(rows) == 42 and "| recipe of cifar-lt (seeds) | its own recipe (seeds) |" in table
+    first = {row[1]: row[2:] for row in rows if row[0] == SETS[0]}
+    assert first["focal"] == ["70.5 ± 0.7 (2)", "72.0 ± 0.0 (3)", "70.4", "+1.6"]
+    assert first["deconfound"] == ["70.7 (1)", "-", "71.7", "-1.0"]
+    assert first["bbn"] == ["-", "-", "79.8", "-"]
 
 
 @pytest.mark.parametrize("data", SETS)

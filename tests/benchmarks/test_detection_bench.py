@@ -146,6 +146,27 @@ def test_rows_of_one_training_are_made_again_together(bench, places, tmp_path, c
     assert "3 results to make, from 1 trainings" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("present_code")
+def test_an_interrupted_evaluation_goes_on_with_the_rows_that_are_left(
+    bench, data, tmp_path, monkeypatch
+):
+    again = replace(bench, results=tmp_path / bench.name, version="present")
+    for path in bench.results.glob("*.json"):
+        write_json(again.results / path.name, {**json.loads(path.read_text()), "git": "new"})
+    asked = []
+    monkeypatch.setattr(
+        DetectionBench, "_write_results", lambda self, rows, finished: asked.append(rows)
+    )
+    paths = [result_path(again.results, recipe, 0) for recipe in again.recipes]
+    paths[1].unlink()
+    of_another_training = {**json.loads(paths[2].read_text()), "training_id": "another"}
+    write_json(paths[2], of_another_training)
+    wanted = again.missing(None)
+    assert len(wanted) == 3  # whole trainings
+    again.run(wanted, root=None, machine=CPU, data=data)
+    assert asked == [[wanted[1], wanted[2]]]
+
+
 def test_a_training_without_results_is_priced_by_its_speed(tmp_path):
     config = DetectionConfig.preset("shapes-lvis-1k")
     assert detection_details.price_training(config, tmp_path) is None
@@ -167,7 +188,8 @@ def test_lvis_is_priced_by_its_steps(tmp_path):
     )
     price = 20 * images * 2.0 / 8
     assert bench.expected_seconds(wanted) == pytest.approx(price)
-    assert bench.describe_work("work", wanted).startswith(f"work, about {price:.0f} s")
+    told = bench.describe_work("work", wanted)
+    assert told.startswith(f"work, about {price:.0f} s") and "without evaluations" in told
     assert bench.expected_seconds([(r, 0) for r in bench.recipes]) is None  # X101 has no step
 
 

@@ -94,6 +94,17 @@ def test_shards_are_a_partition_that_keeps_shared_trainings_together(parts, benc
         assert max(loads) < 1.5 * min(loads)
 
 
+def test_trainings_that_differ_in_an_option_are_spread_over_shards(bench, tmp_path):
+    folder = tmp_path / "recipes/tuning"
+    folder.mkdir()
+    for beta in (0.9, 0.99, 0.999, 0.9999):
+        text = f"{HEADER}method: class-balanced\noptions:\n  beta: {beta}\n"
+        (folder / f"class-balanced+{beta}.yaml").write_text(text)
+    places = {name: tmp_path / name for name in ("recipes", "results", "runs")}
+    work = select_recipes(ClassifierBench.open("tuning", **places).recipes, 1, ())
+    assert [len(select_shard(work, f"{part}/4")) for part in range(4)] == [1, 1, 1, 1]
+
+
 def test_a_shard_stays_the_same_when_results_arrive(bench, monkeypatch):
     before = bench.select_work(None, (), "1/2", None)
     monkeypatch.setattr(ClassifierBench, "missing", lambda self, seeds, only: before[1:])
@@ -191,6 +202,8 @@ def test_a_rate_is_that_of_images_of_the_same_size():
     known += [result(20.0), result(10.0, "cifar100-lt")]
     assert find_rate(config, known) == pytest.approx((1 / 20 + 1 / 10) / 2)
     assert find_rate(config, [*known, result(40.0, batch_size=128)]) == 1 / 40
+    half = {**result(20.0, batch_size=128), "shards": 2}  # two processes shared the device
+    assert find_rate(config, [*known, half]) == 1 / 40
     photos = Config("photos", backbone="conv4", files=DataConfig(image_size=256))
     assert find_rate(photos.with_options(crop_size=224), known) == 1 / 2
 

@@ -102,6 +102,20 @@ def test_an_error_is_raised_after_the_others_are_evaluated(tmp_path, monkeypatch
     assert jobs[0].run.result["replicas"] == 3
 
 
+def test_an_error_does_not_stop_the_trainings_that_follow(tmp_path):
+    """Else a benchmark would stop at the same training whenever it is repeated."""
+    calm, wild = tiny_config(epochs=2), tiny_config(epochs=2, lr=1e30)
+    jobs = [
+        *plan(wild, ["baseline", "focal"], [0], tmp_path / "wild"),
+        *plan(calm, ["baseline"], [0], tmp_path / "calm"),
+    ]
+    with pytest.raises(UserError) as caught:
+        run_jobs(jobs, data=tiny_data())
+    assert [job.run.finished for job in jobs] == [False, False, True]
+    for job in jobs[:2]:
+        assert f"{job.run.folder}: the loss became nan" in str(caught.value)
+
+
 def test_trainings_that_have_come_equally_far_go_together_those_alike_first(tmp_path):
     data = {"small": tiny_data(), "large": tiny_data(counts=(80, 40, 8))}
     jobs = [

@@ -131,7 +131,8 @@ def run_jobs(
     `data` is loaded or in memory; without it, each job's configuration names its own. `on_data` is
     called with each job and its data before anything is trained, and may raise; `on_result` with
     each job once its result is written. Finished runs of `others` need not be trained again.
-    A damaged run does not stop the others: its error is raised when they are done.
+    A damaged run or a training that fails does not stop the others: its error is raised when they
+    are done.
     """
     problems = Problems()
     if resume and len(jobs) > 1:
@@ -191,7 +192,7 @@ def run_jobs(
                 first = groups[0][0]
                 with explain_out_of_memory(first.config, data_of(first), fabric, len(groups)):
                     for job in _train_and_evaluate(
-                        groups, data_of, fabric, progress, others, shared
+                        groups, data_of, fabric, progress, others, shared, problems
                     ):
                         if on_result and fabric.global_rank == 0:
                             on_result(job)
@@ -231,13 +232,20 @@ def _train_and_evaluate(
     progress: Progress | None,
     others: Sequence[Job],
     shared: Shared,
+    problems: Problems,
 ) -> Iterator[Job]:
-    """Train one job of each group side by side, then evaluate every job of each group."""
+    """Train one job of each group side by side, then evaluate every job of each group.
+
+    The errors of trainings that fail are added to `problems`.
+    """
     firsts = [group[0] for group in groups]
     training = train_jobs(firsts, data_of, fabric, progress, others, shared)
     for group, replica in zip(groups, training.replicas, strict=True):
-        if replica not in training.failed:
+        if error := training.failed.get(replica):
+            alone = len(others) == 1
+            problems.add(str(error) if alone else f"{group[0].run.folder}: {error}")
+            if not alone and fabric.global_rank == 0:
+                logger.warning("%s failed, the other runs go on", group[0].run.folder)
+        else:
             yield from evaluate_training(group, training, replica, data_of, progress)
     fabric.barrier()
-    for error in training.failed.values():
-        raise error
