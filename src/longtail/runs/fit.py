@@ -245,7 +245,7 @@ def _train_and_evaluate(
             alone = len(others) == 1
             problems.add(str(error) if alone else f"{group[0].run.folder}: {error}")
             if not alone and fabric.global_rank == 0:
-                logger.warning("%s failed, the other runs go on", group[0].run.folder)
+                logger.warning("%s failed; the other runs go on", group[0].run.folder)
         else:
             yield from evaluate_training(group, training, replica, data_of, progress)
     fabric.barrier()
