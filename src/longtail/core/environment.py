@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 PACKAGES = ("longtail", "torch", "torchvision", "timm", "lightning", "numpy")
+PATIENCE = 60.0
+"""Seconds that git may take to answer; on a busy machine a result would lose its commit."""
 
 
 def environment(*, cuda: bool) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def _git(*words: str) -> str | None:
     """Run git in the source tree; return its output, or None if it fails."""
     command = ["git", "-C", str(Path(__file__).parent), *words]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=5, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return None if done.returncode else done.stdout.decode("utf-8", "replace").strip()
